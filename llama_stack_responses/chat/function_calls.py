@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import orjson
@@ -16,6 +17,9 @@ from ..core.schema.image_tool import IMAGE_CALL
 from ..core.types import Json
 from .client_calls import Names, as_call, as_output
 
+NO_OUTPUT: Final = "(The call was interrupted: it has no output, and may have run in part.)"
+"""What the model sees in place of the output of a call after which the user went on."""
+
 HOSTED: Final = "hosted"
 """The key that marks a `function_call_output` of a hosted tool."""
 
@@ -23,12 +27,49 @@ HOSTED: Final = "hosted"
 def as_functions(items: Iterable[Json], names: Names) -> Iterator[Json]:
     """Yield the items with all calls as `function_call` and `function_call_output`.
 
-    A hosted tool's call is replayed from its stored exchange; without one, from the fields of its item.
+    A call without an output gets one that says so, after the calls that were made with it. A hosted tool's call is
+    replayed from its stored exchange; without one, from the fields of its item.
 
     Args:
         names: the model's names for the client's functions.
     """
-    items = list(items)
+    yield from _with_outputs(list(_functions(list(items), names)))
+
+
+def _with_outputs(items: Sequence[Json]) -> Iterator[Json]:
+    unanswered = _unanswered(items)
+    lacking = list[str]()
+    for place, item in enumerate(items):
+        if item["type"] != "function_call":
+            yield from (tool_output(call_id, NO_OUTPUT) for call_id in lacking)
+            lacking.clear()
+        elif place in unanswered:
+            lacking.append(item["call_id"])
+        yield item
+    yield from (tool_output(call_id, NO_OUTPUT) for call_id in lacking)
+
+
+def _unanswered(items: Sequence[Json]) -> frozenset[int]:
+    """Return the places of the calls without an output.
+
+    A model that restarts its numbering in each turn reuses call ids: an output answers a call of its turn first.
+    """
+    newest: defaultdict[str, deque[int]] = defaultdict(deque)
+    earlier: defaultdict[str, deque[int]] = defaultdict(deque)
+    for place, item in enumerate(items):
+        if item["type"] == "function_call":
+            newest[item["call_id"]].append(place)
+        elif item["type"] == "function_call_output":
+            if calls := newest.get(item["call_id"]) or earlier.get(item["call_id"]):
+                calls.popleft()
+        elif item.get("role") == "user":
+            for call_id, calls in newest.items():
+                earlier[call_id].extend(calls)
+            newest.clear()
+    return frozenset(place for group in (newest, earlier) for calls in group.values() for place in calls)
+
+
+def _functions(items: Sequence[Json], names: Names) -> Iterator[Json]:
     approvals = Approvals(items)
     answered: set[str] = set()
     of_programs = ProgramCalls(items)

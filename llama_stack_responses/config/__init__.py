@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,6 +19,7 @@ from pydantic import (
 
 from ..chat.profile import Profile
 from ..core import shapes
+from ..core.input_policy import InputPolicy
 from ..core.schema.request import DEFAULT_PASSTHROUGH
 from ..core.unavailable_tools import HostedTool, Policy
 from ..sealing.sealer import SECRET_BYTES
@@ -123,6 +125,12 @@ class ResponsesConfig(BaseModel):
         ui: the built-in page; `false` turns it off.
         unavailable_tools: whether a request for a tool that this stack cannot run is refused (`refuse`), or accepted
             without the tool (`omit`); for all tools, or by their types: `{web_search: omit}`.
+        unreadable_reasoning: whether a reasoning item with `encrypted_content` that this server cannot open is refused
+            (`refuse`), or its sealed part is left out with a warning (`drop`).
+        unanswered_calls: whether a client-run call without an output, after which the user goes on, is filled in for
+            the model (`fill`), or refused (`refuse`).
+        missing_call_ids: whether an output without a `call_id` is refused (`refuse`), or belongs to the oldest open
+            call of its kind (`match`).
     """
 
     # A refused value may contain a password.
@@ -156,6 +164,9 @@ class ResponsesConfig(BaseModel):
     image_generation: Annotated[ImageGeneration | None, _set_up("url")] = None
     ui: Annotated[BuiltInPage, BeforeValidator(_on_or_off)] = Field(default_factory=BuiltInPage)
     unavailable_tools: Policy | dict[HostedTool, Policy] = "refuse"
+    unreadable_reasoning: Literal["refuse", "drop"] = "refuse"
+    unanswered_calls: Literal["fill", "refuse"] = "fill"
+    missing_call_ids: Literal["refuse", "match"] = "refuse"
 
     @model_validator(mode="before")
     @classmethod
@@ -169,7 +180,12 @@ class ResponsesConfig(BaseModel):
     @property
     def request_limits(self) -> shapes.RequestLimits:
         """The limits that apply while a request is parsed."""
-        return self.limits.request_limits
+        return replace(self.limits.request_limits, call_ids_required=self.missing_call_ids == "refuse")
+
+    @property
+    def input_policy(self) -> InputPolicy:
+        """What happens to input of which a part is lost."""
+        return InputPolicy(self.unreadable_reasoning == "drop", self.unanswered_calls == "fill")
 
     @property
     def retention_seconds(self) -> float | None:

@@ -37,6 +37,7 @@ class RequestLimits:
         max_data_length: maximum characters of one image, file or sound, in base64 or as a URL.
         bounded: whether counts and lengths are checked at all. A stored request was accepted with the limits of its
             time, so those of today do not apply to it.
+        call_ids_required: whether an output has to name its call. If not, one without a `call_id` is passed on as such.
     """
 
     max_items: int = 20_000
@@ -47,6 +48,7 @@ class RequestLimits:
     max_text_length: int = 10_485_760
     max_data_length: int = 73_400_320
     bounded: bool = True
+    call_ids_required: bool = True
 
 
 DEFAULT_LIMITS: Final = RequestLimits()

@@ -8,12 +8,14 @@ from functools import partial
 from typing import TypedDict
 
 from ..core.access import Access
+from ..core.call_pairs import check_call_pairs, with_call_ids
+from ..core.input_policy import DEFAULT_POLICY, InputPolicy
 from ..core.listed_items import with_ids
 from ..core.mcp_approvals import check_approvals
 from ..core.moderated_texts import input_texts
 from ..core.moderation_policy import policy_of
 from ..core.owner import Owner
-from ..core.schema.items import check_call_pairs, check_ids
+from ..core.schema.items import check_ids
 from ..core.schema.request import CreateRequest
 from ..core.shapes import Location, missing
 from ..core.types import Json
@@ -80,6 +82,7 @@ class RequestResolver:
     Args:
         fill: fills in the stored prompt that a request names, and the versions of skills that it refers to.
         large_work: checks large conversations.
+        policy: what happens to input of which a part is lost.
     """
 
     def __init__(
@@ -90,14 +93,16 @@ class RequestResolver:
         checks: Checks,
         fill: Callable[[CreateRequest], Awaitable[CreateRequest]],
         large_work: LargeWork,
+        policy: InputPolicy = DEFAULT_POLICY,
     ) -> None:
         self._history_reader = history_reader
         self._access = access
         self._sealed = sealed
-        self._sealed_input = SealedInput(sealed, history_reader)
+        self._sealed_input = SealedInput(sealed, history_reader, policy)
         self._checks = checks
         self._fill = fill
         self._large_work = large_work
+        self._policy = policy
 
     async def resolve(
         self,
@@ -127,7 +132,7 @@ class RequestResolver:
         own_items = request.input_items[:-1] if request.compacts else request.input_items
         new_items = await self._history_reader.dereference(owner, own_items, hold=hold)
         await self._sealed.open(history.items, owner, opened, verify=False, hold=hold)
-        joined = partial(_joined, request, history, new_items)
+        joined = partial(_joined, request, history, new_items, self._policy)
         new_items, items = await self._large_work.run(joined, history.stored, history.unstored, new_items)
         stored = StoredInput(
             owner=owner,
@@ -147,17 +152,19 @@ class RequestResolver:
         return await self._checks.check_input(policy, text)
 
 
-def _joined(request: CreateRequest, history: History, new_items: list[Json]) -> tuple[list[Json], list[Json]]:
+def _joined(
+    request: CreateRequest, history: History, new_items: list[Json], policy: InputPolicy
+) -> tuple[list[Json], list[Json]]:
     """Return the new items, each with its id, and the model's input.
 
     Raises:
         ApiError: 400, the items are inconsistent.
     """
     check_ids(history.items, new_items)
-    new_items = with_ids(new_items)
+    new_items = with_ids(with_call_ids(history.items, new_items))
     items = for_model(history.items + new_items)
     if not items and not request.instructions:
         raise missing(Location("input"))
-    check_call_pairs(items)
+    check_call_pairs(items, interruptible=policy.fills_calls)
     check_approvals(items, request.tools)
     return new_items, items

@@ -1,16 +1,25 @@
-"""Opens the sealed items that clients send, and reads those from the store whose secret is gone."""
+"""Opens the sealed items that clients send; reasoning that does not open is read from the store, dropped or refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
+from typing import Final
 
 from ..concurrency.offloading import computed
+from ..core.input_policy import DEFAULT_POLICY, InputPolicy
 from ..core.owner import Owner
 from ..core.types import Json
+from ..logs import get_logger
 from ..sealing.sealed_items import REASONING, Opened, SealedItems, unreadable
-from ..sealing.sealer import UnknownSecret, unverified
+from ..sealing.sealer import SEALED, UnknownSecret, unverified
 from .history import HistoryReader, Hold
+
+logger = get_logger(__name__)
+
+_NAMED: Final = 3
+"""Items that a log line names."""
 
 
 class SealedInput:
@@ -19,46 +28,54 @@ class SealedInput:
     Args:
         sealed: opens them.
         history_reader: reads stored items.
+        policy: whether the sealed part of reasoning that does not open is dropped.
     """
 
-    def __init__(self, sealed: SealedItems, history_reader: HistoryReader) -> None:
+    def __init__(
+        self, sealed: SealedItems, history_reader: HistoryReader, policy: InputPolicy = DEFAULT_POLICY
+    ) -> None:
         self._sealed = sealed
         self._history_reader = history_reader
+        self._dropped = frozenset({REASONING} if policy.drops_reasoning else ())
 
     async def open(
         self, items: list[Json], owner: Owner, opened: Opened, *, param: str = "input", hold: Hold | None = None
     ) -> list[Json]:
         """Return the items that the owner sends as `param`, and open those that are sealed.
 
-        Reasoning whose secret is gone is replaced by the stored item with the same id, which shows what may be shown of
-        it.
+        Reasoning that does not open is replaced by the stored item with the same id, which shows what may be shown of
+        it. If it is not stored, the policy decides whether its sealed part is dropped.
 
         Args:
             opened: receives the content of the sealed items.
             hold: called with the number of bytes that are about to be held; it may raise.
 
         Raises:
-            ApiError: 400, an item does not open and is not stored, or they hold too much; or what `hold` raises.
+            ApiError: 400, an item does not open, is not stored and is not dropped, or they hold too much; or what
+                `hold` raises.
         """
-        await self._sealed.open(items, owner, opened, verify=True, param=param, hold=hold)
+        await self._sealed.open(items, owner, opened, verify=True, excused=self._dropped, param=param, hold=hold)
         unread = await computed(partial(unreadable, items, opened), items)
         if not unread:
             return items
         ids = list(dict.fromkeys(item["id"] for item in unread if item["type"] == REASONING and item.get("id")))
-        stored = await self._history_reader.stored_items(owner, ids, param, hold)
-        instead = {item_id: item for item_id, item in stored.items() if item["type"] == REASONING}
-        await self._sealed.open(list(instead.values()), owner, opened, verify=False, param=param, hold=hold)
-        return await computed(partial(_replaced, items, unread, instead), items)
+        found = await self._history_reader.stored_items(owner, ids, param, hold)
+        stored = {item_id: item for item_id, item in found.items() if item["type"] == REASONING}
+        await self._sealed.open(list(stored.values()), owner, opened, verify=False, param=param, hold=hold)
+        lost = [item for item in unread if item.get("id") not in stored]
+        for item in lost:
+            if item["type"] not in self._dropped:
+                raise unverified(item, UnknownSecret())
+        if lost:
+            ids = [item.get("id", "an item without an id") for item in islice(lost, _NAMED)]
+            logger.warning("dropped reasoning of a request that cannot be unsealed: %d (%s)", len(lost), ", ".join(ids))
+        return await computed(partial(_replaced, items, unread, stored), items)
 
 
-def _replaced(items: Sequence[Json], unread: Sequence[Json], stored: dict[str, Json]) -> list[Json]:
-    """Return the items with each of `unread` replaced by the one that is stored.
-
-    Raises:
-        ApiError: 400, one is not stored.
-    """
-    replaced = {id(item) for item in unread}
-    for item in unread:
-        if item.get("id") not in stored:
-            raise unverified(item, UnknownSecret())
-    return [stored[item["id"]] if id(item) in replaced else item for item in items]
+def _replaced(items: Sequence[Json], unread: Sequence[Json], stored: Mapping[str, Json]) -> list[Json]:
+    """Return the items with each of `unread` replaced by the stored one, or else without its sealed part."""
+    instead = {
+        id(item): stored.get(item.get("id", "")) or {name: value for name, value in item.items() if name != SEALED}
+        for item in unread
+    }
+    return [instead.get(id(item), item) for item in items]

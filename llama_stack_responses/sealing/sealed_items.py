@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -75,6 +75,7 @@ class SealedItems:
         opened: Opened,
         *,
         verify: bool,
+        excused: Collection[str] = (),
         param: str = "input",
         hold: Callable[[int], object] | None = None,
     ) -> None:
@@ -86,6 +87,7 @@ class SealedItems:
             opened: receives the content of those that it does not have yet.
             verify: whether an item that is damaged, or was sealed for another user, is an error. The content of any
                 other item that does not open is None, and does not count.
+            excused: types of items to which `verify` does not apply.
             param: the field of the request that brings the items, for the error.
             hold: called with the number of decompressed bytes that are held from then on; it may raise.
 
@@ -97,7 +99,8 @@ class SealedItems:
         sealed = await computed(lambda: _sealed(items), items)
         if not sealed:
             return
-        steps = _in_steps(_sizes(sealed, self.sealer, owner, opened, verify=verify))
+        verified = [kind for kind in _KINDS if verify and kind not in excused]
+        steps = _in_steps(_sizes(sealed, self.sealer, owner, opened, verified))
         in_loop = sum(len(item[SEALED]) for item in sealed) <= _INLINE_CHARACTERS
         left, size = self._max_bytes, _STEP_BYTES
         while size >= _STEP_BYTES:
@@ -144,13 +147,15 @@ def _in_steps(sizes: Iterator[int]) -> Iterator[int]:
     yield sum_of_step
 
 
-def _sizes(sealed: Sequence[Json], sealer: Sealer, owner: Owner, opened: Opened, *, verify: bool) -> Iterator[int]:
+def _sizes(
+    sealed: Sequence[Json], sealer: Sealer, owner: Owner, opened: Opened, verified: Collection[str]
+) -> Iterator[int]:
     """Open the items, and yield the bytes of each piece before the next one is decompressed.
 
     An item that is repeated is opened once, but counts each time, as the model's input repeats it.
 
     Raises:
-        ApiError: 400, an item is damaged or was sealed for another user, and `verify` is true.
+        ApiError: 400, an item of one of the types `verified` is damaged, or was sealed for another user.
     """
     for item in sealed:
         name = (item["type"], item[SEALED])
@@ -160,7 +165,7 @@ def _sizes(sealed: Sequence[Json], sealer: Sealer, owner: Owner, opened: Opened,
         try:
             data = sealer.open(item[SEALED], purpose=item["type"], owner=owner)
         except Unopened as reason:
-            if verify and not isinstance(reason, UnknownSecret):
+            if item["type"] in verified and not isinstance(reason, UnknownSecret):
                 raise unverified(item, reason) from None
             opened.content[name] = None
             continue

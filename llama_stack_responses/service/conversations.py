@@ -6,7 +6,9 @@ import time
 from functools import partial
 
 from ..core.access import Access
+from ..core.call_pairs import with_call_ids
 from ..core.ids import check_conversation_id, new_id
+from ..core.input_policy import DEFAULT_POLICY, InputPolicy
 from ..core.listed_items import Order, Page, listed, with_ids
 from ..core.schema.conversation_bodies import (
     check_fields,
@@ -45,6 +47,7 @@ class Conversations:
         limits: limits on a request.
         large_work: checks large requests.
         intervals: how often and how long to ask the store for the outcome of a commit.
+        policy: what happens to items of which a part is lost.
         refuse_unknown: whether an unknown field of a request is an error; otherwise it is ignored.
     """
 
@@ -57,6 +60,7 @@ class Conversations:
         limits: RequestLimits,
         large_work: LargeWork,
         intervals: Intervals = DEFAULT,
+        policy: InputPolicy = DEFAULT_POLICY,
         *,
         refuse_unknown: bool = True,
     ) -> None:
@@ -65,7 +69,7 @@ class Conversations:
         self._store = archive.conversations
         self._history_reader = history_reader
         self._access = access
-        self._sealed_input = SealedInput(sealed, history_reader)
+        self._sealed_input = SealedInput(sealed, history_reader, policy)
         self._limits = limits
         self._large_work = large_work
 
@@ -219,7 +223,7 @@ class Conversations:
         items = await self._sealed_input.open(items, owner, Opened(), param="items", hold=hold)
         items = await self._history_reader.dereference(owner, items, "items", hold)
         check_ids([], items, "items")
-        return with_ids(items)
+        return with_ids(with_call_ids((), items, "items"))
 
 
 def _as_object(conversation: Conversation) -> Json:

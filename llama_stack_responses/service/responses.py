@@ -100,8 +100,7 @@ class OpenAIResponsesImpl:
         self.large_work = large = LargeWork(access.current_user)
         self._parser = parser = _parser(config, large)
         self._factory = factory = build_factory(config, dependencies, sealer, large, history.prompt_of)
-        sealed = factory.sealed
-        self._resolver = resolver = RequestResolver(history, access, sealed, factory.checks, self._filled, large)
+        self._resolver = resolver = self._request_resolver(history)
         self.conversations = self._stored_conversations(history)
         self.skills = self._stored_skills()
         self.counting = TokenCounting(factory, resolver, parser)
@@ -150,6 +149,18 @@ class OpenAIResponsesImpl:
         request = await with_prompt(request, self._dependencies.prompts, characters)
         return await with_versions(request, self._dependencies.skills, self.large_work)
 
+    def _request_resolver(self, history: HistoryReader) -> RequestResolver:
+        factory = self._factory
+        return RequestResolver(
+            history,
+            self.access,
+            factory.sealed,
+            factory.checks,
+            self._filled,
+            self.large_work,
+            self.config.input_policy,
+        )
+
     def _stored_conversations(self, history: HistoryReader) -> Conversations:
         return Conversations(
             self.archive,
@@ -159,6 +170,7 @@ class OpenAIResponsesImpl:
             self.config.request_limits,
             self.large_work,
             self.intervals,
+            self.config.input_policy,
             refuse_unknown=self._parser.refuse_unknown,
         )
 

@@ -32,6 +32,7 @@ from tests.support.variants import (
     let_read,
     let_summarize,
     open_this_machine,
+    responses_config,
     variant,
 )
 from tests.support.web import Web
@@ -136,6 +137,8 @@ def stack(
         let_count(config)
         add_vector_stores(config)
         add_moderation(config, host)
+        # The template drops it.
+        responses_config(config)["unreadable_reasoning"] = "refuse"
 
     env = {
         **stack_env,

@@ -43,11 +43,15 @@ def test_truncated_custom_call_is_left_out_of_the_history(client: openai.OpenAI,
     assert [message["role"] for message in messages(upstream)] == ["user", "user"]
 
 
-def test_continuing_without_the_output_of_a_custom_call_is_400(client: openai.OpenAI, upstream: Upstream) -> None:
-    upstream.script(NAME, reply(tool_call(0, "c1", "patch", '{"input":"a"}')))
+def test_continuing_without_the_output_of_a_custom_call_is_400_unless_the_user_goes_on(
+    client: openai.OpenAI, upstream: Upstream
+) -> None:
+    upstream.script(NAME, [reply(tool_call(0, "c1", "patch", '{"input":"a"}')), SAID])
     response = create(client, model=MODEL, input="Hi", tools=[PATCH])
     with pytest.raises(openai.BadRequestError, match="No tool output found for custom tool call c1"):
-        client.responses.create(model=MODEL, input="Hi", previous_response_id=response["id"])
+        client.responses.create(model=MODEL, previous_response_id=response["id"])
+    create(client, model=MODEL, input="Hi", tools=[PATCH], previous_response_id=response["id"])
+    assert [message["role"] for message in messages(upstream)] == ["user", "assistant", "tool", "user"]
 
 
 def test_namespace_function_is_called_by_its_qualified_name(client: openai.OpenAI, upstream: Upstream) -> None:

@@ -241,7 +241,7 @@ def test_conversation_response_sees_and_extends_its_history(
     assert roles_and_texts(messages(upstream))[-2:] == [("assistant", "three"), ("user", "and?")]
 
 
-def test_conversation_requires_the_output_of_an_open_call(
+def test_conversation_goes_on_after_a_call_without_an_output(
     client: openai.OpenAI, wire: Wire, upstream: Upstream
 ) -> None:
     upstream.script(NAME, [reply(tool_call(0, "call_1", "weather", '{"city":"Oslo"}')), reply(text("Rain."))])
@@ -249,10 +249,15 @@ def test_conversation_requires_the_output_of_an_open_call(
     request: Json = {"model": MODEL, "tools": [WEATHER], "conversation": conversation_id}
     create(client, input="Weather?", **request)
     with pytest.raises(openai.BadRequestError, match="No tool output found for function call call_1"):
-        client.responses.create(input="Well?", **request)
-    create(client, input=[{"type": "function_call_output", "call_id": "call_1", "output": "wet"}], **request)
+        client.responses.create(input=[{"role": "developer", "content": "Go on."}], **request)
+    create(client, input="Well?", **request)
+    sent = messages(upstream)
+    assert [each["role"] for each in sent] == ["user", "assistant", "tool", "user"]
+    assert (sent[2]["tool_call_id"], "interrupted" in sent[2]["content"]) == ("call_1", True)
     kinds = [item["type"] for item in items_of(wire, conversation_id)]
-    assert kinds == ["message", "function_call", "function_call_output", "message"]
+    assert kinds == ["message", "function_call", "message", "message"], "the note is for the model only"
+    create(client, input=[{"type": "function_call_output", "call_id": "call_1", "output": "wet"}], **request)
+    assert [each["content"] for each in messages(upstream) if each["role"] == "tool"] == ["wet"], "it may come late"
 
 
 def test_deleted_conversation_item_is_not_sent_to_the_model(

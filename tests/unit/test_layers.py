@@ -44,6 +44,7 @@ LAYERS: Final = {
         {
             "charsets",
             "errors",
+            "input_policy",
             "json_decoding",
             "json_values",
             "lru_cache",
@@ -76,7 +77,7 @@ LAYERS: Final = {
             "reasoning_segments",
             "unavailable_tools",
         },
-        {"truncation"},
+        {"call_pairs", "truncation"},
         {"compaction", "stream"},
         {"listed_items"},
     ),

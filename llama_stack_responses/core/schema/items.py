@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ..errors import bad_request
-from ..exchanges import EXCHANGE
 from ..item_fields import CALLER, FILE_URL, ID, IMAGE_URL, NAME, OWN_ID, STATUS, TEXT
 from ..shapes import (
     DEFAULT_LIMITS,
@@ -42,7 +41,7 @@ from .client_items import CLIENT_ITEMS
 from .hosted_items import HOSTED_ITEMS
 from .image_tool import IMAGE_CALL, lacks_image
 from .mcp_shapes import MCP_ITEMS
-from .program_items import PROGRAM, PROGRAM_ITEMS, PROGRAM_OUTPUT
+from .program_items import PROGRAM_ITEMS
 
 ANSWERS: Final[Mapping[str, str]] = {
     "function_call": "function_call_output",
@@ -61,6 +60,8 @@ CONFIGURATION: Final = "configuration_update"
 TRIGGER: Final = "compaction_trigger"
 """The type of an input's last item that requests a compaction of the conversation."""
 ANSWERED: Final[Mapping[str, str]] = {output: call for call, output in ANSWERS.items()}
+JOINABLE: Final = frozenset(ANSWERED) - {"local_shell_call_output", "tool_search_output"}
+"""Item types of outputs that may lack their `call_id` where the limits of the request do not require it."""
 
 _ROLE: Final = one_of("user", "assistant", "system", "developer")
 _INDEX: Final = integer(0)
@@ -102,33 +103,6 @@ def check_ids(history: Iterable[Mapping[str, Any]], items: Iterable[Mapping[str,
             message = f"Duplicate item found with id {item_id}. Remove duplicate items from your input and try again."
             raise bad_request(message, param)
         known.add(item_id)
-
-
-def check_call_pairs(items: Iterable[Mapping[str, Any]]) -> None:
-    """Raise a 400 unless every client-run call has an output after it, and every output has a call before it.
-
-    Args:
-        items: the whole conversation, oldest first: the history and the new input.
-    """
-    seen: set[tuple[str, str]] = set()
-    # An ordered set. A model that restarts its numbering in each turn reuses call ids: the later call is then open.
-    unanswered: dict[tuple[str, str], None] = {}
-    for item in items:
-        kind, call_id = item["type"], item.get("call_id")
-        if call_id is None or item.get("execution") == "server":
-            continue
-        if kind in ANSWERS or kind == PROGRAM:
-            seen.add((kind, call_id))
-            # An item with an exchange was run by this server. A program without an output goes on.
-            if EXCHANGE not in item and kind != PROGRAM:
-                unanswered[kind, call_id] = None
-        elif (answered := PROGRAM if kind == PROGRAM_OUTPUT else ANSWERED.get(kind)) is not None:
-            if (answered, call_id) not in seen:
-                what = answered.replace("_", " ")
-                raise bad_request(f"No tool call found for {what} output with call_id {call_id}.", "input")
-            unanswered.pop((answered, call_id), None)
-    for kind, call_id in unanswered:
-        raise bad_request(f"No tool output found for {kind.replace('_', ' ')} {call_id}.", "input")
 
 
 # Parts
@@ -432,7 +406,26 @@ _ITEMS: Final[Mapping[str, Check]] = {
 }
 """Checks of the items that this server supports, by type."""
 
-_TYPED_ITEM: Final = tagged(_ITEMS)
+
+def _joined_later(check: Check) -> Check:
+    """Return the check for an output whose `call_id` may be absent, null or empty if the limits do not require it."""
+
+    @takes(schema_of(check))
+    def check_it(value: Any, at: Location) -> dict[str, Any]:
+        members = an_object(value, at)
+        if at.limits.call_ids_required or members.get("call_id"):
+            checked: dict[str, Any] = check(members, at)
+            return checked
+        checked = check({**members, "call_id": "call"}, at)
+        del checked["call_id"]
+        return checked
+
+    return check_it
+
+
+_TYPED_ITEM: Final = tagged(
+    {kind: _joined_later(check) if kind in JOINABLE else check for kind, check in _ITEMS.items()}
+)
 
 
 @takes(any_of(schema_of(_TYPED_ITEM), schema_of(_message), {"type": "object", "required": ["id"]}))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from llama_stack_responses.chat.messages import chat_messages
 from llama_stack_responses.chat.profile import InlineThinking, Profile
-from llama_stack_responses.core.schema.items import check_call_pairs, parse_input
+from llama_stack_responses.core.call_pairs import check_call_pairs
+from llama_stack_responses.core.schema.items import parse_input
 
 Json = dict[str, Any]
 Role = Literal["user", "system", "developer"]
@@ -160,6 +161,27 @@ def test_late_output_does_not_split_later_messages() -> None:
         {"role": "user", "content": "wait"},
         {"role": "assistant", "content": "a\n\nb"},
     ]
+
+
+NOTE: Final = "(The call was interrupted: it has no output, and may have run in part.)"
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [call("a"), call("b"), output("b"), user("no")],
+        [call("a"), call("b"), user("no"), output("b")],
+        [call("a"), call("b"), says("system", "interrupted"), user("no"), output("b")],
+    ],
+)
+def test_call_without_output_gets_a_note_after_the_calls_of_its_round(items: list[Json]) -> None:
+    sent = [each for each in chat(user("hi"), *items) if each["role"] != "system"]
+    assert sent[1:] == [called(None, "a", "b"), tool("a", NOTE), tool("b"), {"role": "user", "content": "no"}]
+
+
+def test_repeated_call_ids_of_interrupted_calls_are_matched() -> None:
+    sent = chat(call("a"), user("no"), call("a"), output("a", "1"), call("a"), user("stop"))
+    assert [each["content"] for each in sent if each["role"] == "tool"] == [NOTE, "1", NOTE]
 
 
 def test_repeated_call_ids_across_turns_are_matched() -> None:
@@ -414,8 +436,19 @@ def test_arbitrary_conversations_fit_chat_templates(
     assert [text for text in texts if text not in joined] == []
 
 
-def assert_calls_are_answered_at_once(messages: Sequence[Json]) -> None:
-    """Assert that the outputs of each assistant message's calls follow it directly, in order, and are nowhere else."""
+@given(steps=STEPS, profile=PROFILES)
+def test_arbitrary_conversations_with_interrupted_calls_fit_chat_templates(
+    steps: list[tuple[str, int]], profile: Profile
+) -> None:
+    items = [item for item in conversation(steps) if item["type"] != "function_call_output" or item["call_id"] != "1"]
+    assert_calls_are_answered_at_once(chat_messages(items, profile), interrupted="1")
+
+
+def assert_calls_are_answered_at_once(messages: Sequence[Json], interrupted: str = "") -> None:
+    """Assert that the outputs of each assistant message's calls follow it directly, in order, and are nowhere else.
+
+    The call `interrupted` has the note as its output.
+    """
     position = 0
     while position < len(messages):
         message = messages[position]
@@ -423,5 +456,5 @@ def assert_calls_are_answered_at_once(messages: Sequence[Json]) -> None:
         assert message["role"] != "tool"
         for each in message.get("tool_calls", ()):
             following = messages[position]
-            assert following == tool(each["id"], f"output of {each['id']}")
+            assert following == tool(each["id"], NOTE if each["id"] == interrupted else f"output of {each['id']}")
             position += 1

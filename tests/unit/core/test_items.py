@@ -47,9 +47,10 @@ from openai.types.responses.response_reasoning_item_param import ResponseReasoni
 from openai.types.responses.response_tool_search_output_item_param_param import ResponseToolSearchOutputItemParamParam
 from pydantic import TypeAdapter
 
+from llama_stack_responses.core.call_pairs import check_call_pairs, with_call_ids
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.listed_items import listed, with_ids
-from llama_stack_responses.core.schema.items import ANSWERS, check_call_pairs, check_ids, parse_input
+from llama_stack_responses.core.schema.items import ANSWERS, JOINABLE, check_ids, parse_input
 from llama_stack_responses.core.shapes import RequestLimits
 from tests.support.conform import problems
 
@@ -879,3 +880,112 @@ def test_unmatched_calls_and_outputs_are_refused(items: list[Json], message: str
         check_call_pairs(items)
     assert (caught.value.status, caught.value.message) == (400, message)
     assert (caught.value.param, caught.value.code) == ("input", None)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [call("a"), *parse_input("hi")],
+        [call("a"), call("b"), output("b"), *parse_input("hi")],
+        [call("a", "computer_call"), *parse_input("hi"), call("a"), output("a")],
+        [call("a"), *parse_input("hi"), output("a")],
+        [call("a"), *parse_input("hi"), call("a"), *parse_input("hi")],
+    ],
+)
+def test_call_without_output_is_accepted_if_the_user_goes_on(items: list[Json]) -> None:
+    check_call_pairs(items, interruptible=True)
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([call("a")], "No tool output found for function call a."),
+        ([*parse_input("hi"), call("a"), call("b"), output("a")], "No tool output found for function call b."),
+        (
+            [call("a"), *parse_input([{"role": "developer", "content": "x"}])],
+            "No tool output found for function call a",
+        ),
+        (
+            [call("p", "program"), call("a") | {"caller": {"type": "program", "caller_id": "p"}}, *parse_input("hi")],
+            "No tool output found for function call a.",
+        ),
+        ([call("a"), *parse_input("hi"), output("b")], "No tool call found for function call output with call_id b."),
+    ],
+)
+def test_call_without_output_is_refused_while_the_user_does_not_go_on(items: list[Json], message: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        check_call_pairs(items, interruptible=True)
+    assert caught.value.message.startswith(message)
+
+
+def unnamed(kind: str = "function_call_output") -> Json:
+    """Return an output that does not name its call."""
+    return {name: value for name, value in output("", kind).items() if name != "call_id"}
+
+
+@pytest.mark.parametrize(
+    ("history", "items", "expected"),
+    [
+        ([call("a")], [unnamed()], ["a"]),
+        ([call("a"), call("b")], [unnamed(), unnamed()], ["a", "b"]),
+        ([call("a"), call("b")], [output("a"), unnamed()], ["a", "b"]),
+        ([call("a"), call("b")], [unnamed(), output("b")], ["a", "b"]),
+        ([call("a", "shell_call"), call("b")], [unnamed(), unnamed("shell_call_output")], ["b", "a"]),
+        ([call("a"), *parse_input("hi"), call("b")], [unnamed()], ["b"]),
+        ([call("a"), *parse_input("hi"), call("b")], [unnamed(), unnamed()], ["b", "a"]),
+        ([call("a")], [*parse_input("hi"), unnamed()], [None, "a"]),
+        ([call("a"), output("a"), call("a")], [unnamed()], ["a"]),
+        ([], [call("a"), unnamed()], ["a", "a"]),
+    ],
+)
+def test_output_without_call_id_belongs_to_the_oldest_open_call(
+    history: list[Json], items: list[Json], expected: list[str | None]
+) -> None:
+    assert [item.get("call_id") for item in with_call_ids(history, items)] == expected
+
+
+@pytest.mark.parametrize(
+    ("history", "items", "param"),
+    [
+        ([], [unnamed()], "input[0].call_id"),
+        ([call("a"), output("a")], [*parse_input("hi"), unnamed()], "input[1].call_id"),
+        ([call("a")], [unnamed(), unnamed()], "input[1].call_id"),
+        ([call("a", "custom_tool_call")], [unnamed()], "input[0].call_id"),
+    ],
+)
+def test_output_without_call_id_and_without_an_open_call_is_refused(
+    history: list[Json], items: list[Json], param: str
+) -> None:
+    with pytest.raises(ApiError, match="Missing required parameter") as caught:
+        with_call_ids(history, items)
+    assert (caught.value.param, caught.value.code) == (param, "missing_required_parameter")
+
+
+def test_many_outputs_without_call_ids_are_joined_in_linear_time() -> None:
+    """A quadratic walk over this many would take minutes."""
+    number = 50_000
+    joined = with_call_ids([call(str(each)) for each in range(number)], [unnamed() for _ in range(number)])
+    assert [item["call_id"] for item in joined] == list(map(str, range(number)))
+
+
+UNNAMED: dict[str, Json] = {
+    "function_call_output": {"output": "x"},
+    "custom_tool_call_output": {"output": "x"},
+    "shell_call_output": {"output": []},
+    "apply_patch_call_output": {"status": "completed"},
+    "computer_call_output": {"output": {"type": "computer_screenshot", "image_url": "https://example.com/x.png"}},
+}
+
+
+@pytest.mark.parametrize("kind", UNNAMED)
+def test_call_id_of_an_output_is_required_unless_the_limits_say_otherwise(kind: str) -> None:
+    assert UNNAMED.keys() == JOINABLE
+    for given in ({}, {"call_id": None}, {"call_id": ""}):
+        sent = {"type": kind, **UNNAMED[kind], **given}
+        with pytest.raises(ApiError) as caught:
+            parse_input([sent])
+        assert caught.value.param == "input[0].call_id"
+        [item] = parse_input([sent], RequestLimits(call_ids_required=False))
+        assert item == {"type": kind, **UNNAMED[kind]}
+    [item] = parse_input([{"type": kind, **UNNAMED[kind], "call_id": "a"}], RequestLimits(call_ids_required=False))
+    assert item["call_id"] == "a"

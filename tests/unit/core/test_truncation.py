@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_stack_responses.core.call_pairs import check_call_pairs
 from llama_stack_responses.core.exchanges import EXCHANGE
-from llama_stack_responses.core.schema.items import check_call_pairs
 from llama_stack_responses.core.truncation import PINNED, droppable, whole_turns, without
 
 Json = dict[str, Any]

@@ -9,6 +9,7 @@ import pytest
 
 from llama_stack_responses.core.compaction import Summary
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.input_policy import DEFAULT_POLICY, InputPolicy
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
@@ -24,6 +25,7 @@ from tests.contract.conversations import response, user
 Json = dict[str, Any]
 
 ADA = Owner("ada")
+DROP = InputPolicy(drops_reasoning=True)
 BEFORE, NOW = Sealer([b"b" * SECRET_BYTES]), Sealer([b"n" * SECRET_BYTES])
 QUESTION = user("Why?")
 
@@ -39,18 +41,20 @@ def visible(item: Json, text: str = "Because.") -> Json:
     return item | {"content": [{"type": "reasoning_text", "text": text}]}
 
 
-async def sealed_input(stored: Sequence[Json]) -> SealedInput:
+async def sealed_input(stored: Sequence[Json], policy: InputPolicy) -> SealedInput:
     """Return what opens the items of requests, on a store that holds these items of Ada."""
     archive = Archive(MemoryRecords(10_000, 2**20), clock=lambda: 0.0, retention=None)
     await archive.save(response(), owner=ADA, base=None, input_items=stored)
     reader = HistoryReader(archive, access=None, bounds=HistoryBounds(2**20, 2**20, 2**20))  # type: ignore[arg-type]
-    return SealedInput(SealedItems(NOW, 2**20), reader)
+    return SealedInput(SealedItems(NOW, 2**20), reader, policy)
 
 
-async def read(stored: Sequence[Json], sent: list[Json], owner: Owner = ADA) -> list[Json | str]:
+async def read(
+    stored: Sequence[Json], sent: list[Json], owner: Owner = ADA, policy: InputPolicy = DEFAULT_POLICY
+) -> list[Json | str]:
     """Return what a model gets of items that a user sends: the text of the reasoning items, and the others."""
     opened = Opened()
-    items = await (await sealed_input(stored)).open(sent, owner, opened)
+    items = await (await sealed_input(stored, policy)).open(sent, owner, opened)
     reasoning = PrivateReasoning(NOW, owner, opened)
     return [
         "".join(segment.text for segment in reasoning.read(item)) if item["type"] == "reasoning" else item
@@ -93,3 +97,27 @@ async def test_damaged_reasoning_is_refused_although_it_is_stored() -> None:
     damaged = item | {"encrypted_content": item["encrypted_content"][:-8] + "AAAAAAA="}
     with pytest.raises(ApiError, match="It is damaged"):
         await read([visible(item)], [damaged])
+
+
+async def test_dropped_reasoning_keeps_what_is_visible_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    here, lost, elsewhere = thought("rs_here", NOW, "Yes."), thought("rs_lost", BEFORE), thought("rs_other", BEFORE)
+    damaged = thought("rs_bad", NOW) | {"encrypted_content": "gAAAAABo"}
+    sent = [lost, visible(elsewhere, "Seen."), QUESTION, here, damaged]
+    assert await read([visible(lost)], sent, policy=DROP) == ["Because.", "Seen.", QUESTION, "Yes.", ""]
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == ("dropped reasoning of a request that cannot be unsealed: 2 (rs_other, rs_bad)")
+
+
+async def test_reasoning_of_another_user_is_dropped_too() -> None:
+    assert await read([], [QUESTION, thought("rs_1", NOW)], Owner("ben"), DROP) == [QUESTION, ""]
+
+
+async def test_summary_that_does_not_open_is_refused_where_reasoning_is_dropped() -> None:
+    for sealer in (BEFORE, NOW):
+        summary = {
+            "type": "compaction",
+            "encrypted_content": PrivateSummaries(sealer, ADA).seal(Summary("They spoke.")),
+        }
+        with pytest.raises(ApiError, match="could not be verified"):
+            await read([], [thought("rs_1", BEFORE), summary], Owner("ben"), DROP)

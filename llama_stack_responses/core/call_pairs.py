@@ -1,0 +1,111 @@
+"""Calls that a client runs, and their outputs: which of them belong together in a conversation."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .errors import bad_request
+from .exchanges import EXCHANGE
+from .program_calls import mark_in
+from .schema.items import ANSWERED, ANSWERS, JOINABLE
+from .schema.program_items import PROGRAM, PROGRAM_OUTPUT
+from .shapes import Location, missing
+from .types import Json
+
+type _Calls = defaultdict[str, OrderedDict[str, Mapping[str, Any]]]
+"""The items of calls by their types and ids, each type oldest first."""
+
+
+class _OpenCalls:
+    """The client-run calls of a conversation that have no output so far."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, str]] = set()
+        self._earlier: _Calls = defaultdict(OrderedDict)
+        """Those before the newest user message."""
+        self._newest: _Calls = defaultdict(OrderedDict)
+
+    def add(self, item: Mapping[str, Any]) -> bool:
+        """Add the next item of the conversation; return whether it is no output, or that of an earlier call."""
+        kind, call_id = item["type"], item.get("call_id")
+        if item.get("role") == "user":
+            for each, calls in self._newest.items():
+                self._earlier[each].update(calls)
+                calls.clear()
+        elif call_id is None or item.get("execution") == "server":
+            pass
+        elif kind in ANSWERS or kind == PROGRAM:
+            self._seen.add((kind, call_id))
+            # An item with an exchange was run by this server. A program without an output goes on.
+            if EXCHANGE not in item and kind != PROGRAM:
+                # A model that restarts its numbering in each turn reuses call ids: the later call is then open.
+                self._earlier[kind].pop(call_id, None)
+                self._newest[kind][call_id] = item
+        elif answered := answered_by(kind):
+            for group in (self._newest, self._earlier):
+                group[answered].pop(call_id, None)
+            return (answered, call_id) in self._seen
+        return True
+
+    def oldest(self, kind: str) -> str | None:
+        """Return the id of the oldest open call of this type after the newest user message, or else before it."""
+        return next(iter(self._newest[kind] or self._earlier[kind]), None)
+
+    def lacking(self, *, interruptible: bool) -> Iterable[tuple[str, str]]:
+        """Return types and ids of the calls that lack their outputs."""
+        for calls, interrupted in ((self._earlier, interruptible), (self._newest, False)):
+            for kind, of_kind in calls.items():
+                # A program waits for the outputs of its calls.
+                yield from ((kind, each) for each, item in of_kind.items() if not interrupted or mark_in(item))
+
+
+def answered_by(kind: str) -> str | None:
+    """Return the type of the calls that items of the type `kind` answer; None if they answer none."""
+    return PROGRAM if kind == PROGRAM_OUTPUT else ANSWERED.get(kind)
+
+
+def check_call_pairs(items: Iterable[Mapping[str, Any]], *, interruptible: bool = False) -> None:
+    """Raise a 400 unless every client-run call has an output after it, and every output has a call before it.
+
+    Args:
+        items: the whole conversation, oldest first: the history and the new input.
+        interruptible: whether a call may lack its output if a user's message comes after it.
+    """
+    calls = _OpenCalls()
+    for item in items:
+        if not calls.add(item):
+            what = str(answered_by(item["type"])).replace("_", " ")
+            raise bad_request(f"No tool call found for {what} output with call_id {item['call_id']}.", "input")
+    for kind, call_id in calls.lacking(interruptible=interruptible):
+        raise bad_request(f"No tool output found for {kind.replace('_', ' ')} {call_id}.", "input")
+
+
+def with_call_ids(history: Iterable[Json], items: Sequence[Json], param: str = "input") -> Sequence[Json]:
+    """Return the items, where each output without a `call_id` has that of the oldest open call of its kind.
+
+    Calls after the newest user message come first.
+
+    Args:
+        history: the items before them.
+        items: the items that a request adds as `param`.
+
+    Raises:
+        ApiError: 400, there is no open call for an output.
+    """
+    if all("call_id" in item for item in items if item["type"] in JOINABLE):
+        return items
+    calls, joined = _OpenCalls(), list[Json]()
+    for item in history:
+        calls.add(item)
+    for position, item in enumerate(items):
+        whole = item
+        if item["type"] in JOINABLE and "call_id" not in item:
+            call_id = calls.oldest(ANSWERED[item["type"]])
+            if call_id is None:
+                raise missing(Location(param).index(position).key("call_id"))
+            whole = {**item, "call_id": call_id}
+        calls.add(whole)
+        joined.append(whole)
+    return joined
