@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.config.limits import BackgroundWork
 from llama_stack_responses.config.services import FileInputs
+from llama_stack_responses.core.input_policy import InputPolicy
 
 
 @pytest.mark.parametrize("name", ["event_log_seconds", "journal_seconds"])
@@ -71,3 +72,12 @@ def test_host_name_with_more_than_a_name_is_an_error(name: str) -> None:
 def test_origin_with_more_or_less_than_an_origin_is_an_error(origin: str) -> None:
     with pytest.raises(ValidationError, match=r"such as 'https://app\.example\.com'"):
         ResponsesConfig.model_validate({"allowed_origins": [origin]})
+
+
+def test_input_of_which_a_part_is_lost_is_handled_as_configured() -> None:
+    config = ResponsesConfig()
+    assert config.input_policy == InputPolicy(drops_reasoning=False, fills_calls=True)
+    assert config.request_limits.call_ids_required
+    config = ResponsesConfig(unreadable_reasoning="drop", unanswered_calls="refuse", missing_call_ids="match")
+    assert config.input_policy == InputPolicy(drops_reasoning=True, fills_calls=False)
+    assert not config.request_limits.call_ids_required
