@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import orjson
@@ -23,6 +24,8 @@ from ..core.stream.deltas import (
 )
 from ..core.surrogates import without_surrogates
 from ..logs import get_logger
+from .call_arguments import CallArguments
+from .call_fragments import CallFragments, Fragment
 from .pieces import (
     FEW,
     PIECE_CHARACTERS,
@@ -56,6 +59,8 @@ _FINISH: Final[dict[str, FinishReason]] = {
     "abort": "cancelled",
     "cancelled": "cancelled",
 }
+_CUT: Final = frozenset({"length", "content_filter", "cancelled"})
+"""Reasons with which a call may be incomplete."""
 _BROKEN: Final = frozenset({"error", "timeout"})
 _MAX_LOGPROB: Final = 9999.0
 _CALL_CHARACTERS: Final = 8192
@@ -64,7 +69,6 @@ _ENTRY_CHARACTERS: Final = 64
 """Characters counted for an annotation, a token's logprob or an alternative, in addition to its text."""
 _SIGNATURE_CHARACTERS: Final = 1024
 """Characters counted for a signature in addition to its own: it is kept with its position in the reasoning."""
-_NAME_CHARACTERS: Final = 1024
 _MAX_CALLS: Final = 256
 """Maximum calls of one round."""
 _MAX_INDEX: Final = 2**31 - 1
@@ -80,36 +84,6 @@ _TOKEN_CHARACTERS: Final = 256
 _CALL_FIELDS: Final = ("index", "type", "function")
 _MAX_HALF_TOKENS: Final = 16
 """Maximum tokens held back as parts of one character, which has at most four bytes."""
-
-
-@dataclass(slots=True)
-class _CallSoFar:
-    """State of the call behind a chunk's index. Some servers give every call the index 0."""
-
-    number: int = 0
-    call_id: str = ""
-    name: str = ""
-    has_arguments: bool = False
-    came_whole: bool = False
-
-    def is_another(self, call_id: str, name: str, arguments: str) -> bool:
-        """Return whether a fragment with this id, name and arguments begins a new call."""
-        if call_id and self.call_id:
-            return call_id != self.call_id
-        if not (self.has_arguments and name and self.name):
-            return False
-        return name != self.name or (self.came_whole and arguments.startswith("{"))
-
-    def add(self, call_id: str, name: str, arguments: str) -> None:
-        """Add a fragment."""
-        self.call_id = self.call_id or call_id
-        self.name += name if name != self.name else ""
-        if max(len(self.name), len(call_id)) > _NAME_CHARACTERS:
-            raise ApiError(
-                502, f"The model server's stream has a call with a name or an id of over {_NAME_CHARACTERS} characters."
-            )
-        if arguments and not self.has_arguments:
-            self.has_arguments, self.came_whole = True, _is_object(arguments)
 
 
 @dataclass(slots=True)
@@ -163,9 +137,8 @@ class ChunkReader:
     """Reads the chunks of one model round.
 
     It supports: reasoning as `reasoning_content`, `reasoning`, `thinking_blocks`, in a content list or between inline
-    tags; refusals; parallel calls whose fragments interleave, whose ids or names come late, or whose index is always 0;
-    calls of custom tools; usage in a separate chunk or in every chunk (the last one counts); chunks without choices;
-    null content.
+    tags; refusals; calls in all forms of `call_fragments.py` and `call_arguments.py`; calls of custom tools; usage in a
+    separate chunk or in every chunk (the last one counts); chunks without choices; null content.
 
     Args:
         profile: how the model's answers are read.
@@ -173,17 +146,18 @@ class ChunkReader:
         summaries: whether the client asked for summaries of the reasoning. These are what the provider sends as such,
             as in OpenRouter's `reasoning_details` or in a content list. If the first piece of reasoning has none, the
             profile may present the text of the reasoning as its summary.
+        only_words: whether nothing will be called, so that calls may be incomplete.
 
     Attributes:
         service_tier: the provider's name for the tier that served the round, if it reported one.
         characters: number of characters read so far, including those that are hidden from the client.
         extensions: number of chunks whose text was taken from their JSON.
         max_characters: the argument.
+        open_arguments: the arguments of a call that `extension` extends; None if it extends another text.
     """
 
     __slots__ = (
         "_as_summary",
-        "_begun",
         "_calls",
         "_custom",
         "_extended",
@@ -191,6 +165,7 @@ class ChunkReader:
         "_half_tokens",
         "_joiner",
         "_last",
+        "_only_words",
         "_own_summaries",
         "_seen",
         "_splitter",
@@ -201,16 +176,21 @@ class ChunkReader:
         "characters",
         "extensions",
         "max_characters",
+        "open_arguments",
         "service_tier",
     )
 
-    def __init__(self, profile: Profile, max_characters: int, *, summaries: bool = False) -> None:
+    def __init__(
+        self, profile: Profile, max_characters: int, *, summaries: bool = False, only_words: bool = False
+    ) -> None:
         self.service_tier: str | None = None
         self.characters = 0
         self.extensions = 0
         self.max_characters = max_characters
+        self.open_arguments: CallArguments | None = None
         self._seen = 0
         self._stalls = 0
+        self._only_words = only_words
         self._summaries = summaries
         self._own_summaries: bool | None = None if summaries else False
         self._as_summary = summaries and profile.reasoning_summary == "text"
@@ -219,8 +199,7 @@ class ChunkReader:
         self._usage: Any = None
         self._timings: Any = None
         self._joiner = SurrogateJoiner()
-        self._calls: dict[int | str, _CallSoFar] = {}
-        self._begun = 0
+        self._calls: CallFragments | None = None
         self._last: tuple[Delta, dict[str, Any]] | None = None
         self._extended: _Extended | None = None
         self._custom: dict[Hashable, None] = {}  # a set: an empty dict takes less memory
@@ -235,7 +214,7 @@ class ChunkReader:
             OutputLimitReached: the round has exceeded a limit.
             ApiError: the chunk is invalid.
         """
-        self._last = self._extended = None
+        self._last = self._extended = self.open_arguments = None
         if self.characters > self.max_characters:
             raise self.cut()
         if chunk.usage is not None:
@@ -249,10 +228,11 @@ class ChunkReader:
         delta = choice.delta
         if delta is None:
             return []
-        fields: dict[str, Any] = delta.__dict__
-        if extra := delta.__pydantic_extra__:
-            fields = fields | extra
+        extra = delta.__pydantic_extra__
+        fields: dict[str, Any] = delta.__dict__ | extra if extra else delta.__dict__
         deltas = self._deltas(fields, choice)
+        if self._calls and deltas and not fields.get("tool_calls"):
+            deltas = self._behind_calls(self._calls, deltas)
         if type(deltas) is list and len(deltas) == 1:
             self._last = deltas[0], fields
         return deltas
@@ -261,7 +241,8 @@ class ChunkReader:
         """Return the text of a chunk's JSON if the chunk does nothing but extend the last delta; None otherwise.
 
         The caller may take the text as a delta of its own, if it has 1 to `PIECE_CHARACTERS` characters and
-        `characters` are at most `max_characters`, and then counts it.
+        `characters` are at most `max_characters`, and then counts it. If there are `open_arguments`, it asks whether
+        the text extends them, and appends it there too.
         """
         extended = self._extended
         if extended is None:
@@ -283,7 +264,8 @@ class ChunkReader:
                 name = "reasoning_content" if fields.get("reasoning_content") else "reasoning"
                 return _Extended(name) if type(fields.get(name)) is str else None
             case ToolCall(key=(int(index), _), arguments=arguments) if arguments and delta.key not in self._custom:
-                return _Extended("tool_calls", index)
+                self.open_arguments = self._calls.extendable(delta.key) if self._calls else None
+                return _Extended("tool_calls", index) if self.open_arguments else None
         return None
 
     def cut(self) -> OutputLimitReached:
@@ -324,8 +306,11 @@ class ChunkReader:
         reason = _FINISH.get(self._finish)
         if reason is None:
             logger.warning("unknown finish_reason %.100r treated as 'stop'", self._finish)
-        rest = self._pieces(self._splitter.end()) if self._splitter else []
+        rest: list[Any] = self._pieces(self._splitter.end()) if self._splitter else []
+        if self._calls:
+            self._pass_calls(rest, self._calls.end(cut=self._only_words or reason in _CUT))
         rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom, key=str)]
+        rest = [*flattened(rest)]
         return [*rest, Finish(reason or "stop", reported_usage(self._usage, self._timings))]
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Any] | Iterator[Delta]:
@@ -400,11 +385,23 @@ class ChunkReader:
 
     def _signed_calls(self, out: list[Any], calls: Iterable[Any], first: int = 0) -> None:
         for position, call in enumerate(calls, first):
-            delta = self._call(position, call)
+            deltas = self._call(position, call)
             custom = bool(member(call, "custom"))
             if signature := _signature(call):
                 self.characters += _SIGNATURE_CHARACTERS + len(signature)
-                out.append(Reasoning("", signature=signature, call_id=delta.call_id))
+                out.append(Reasoning("", signature=signature, call_id=text(call, "id")))
+            self._pass_calls(out, deltas, custom=custom)
+
+    def _behind_calls(
+        self, calls: CallFragments, deltas: list[Delta] | Iterator[Delta]
+    ) -> list[Delta] | Iterator[Delta]:
+        """Return deltas behind what was kept of calls, which are over now that other content follows."""
+        kept: list[Any] = []
+        self._pass_calls(kept, calls.commit())
+        return chain(flattened(kept), deltas) if kept else deltas
+
+    def _pass_calls(self, out: list[Any], deltas: Iterable[ToolCall], *, custom: bool = False) -> None:
+        for delta in deltas:
             if len(delta.arguments) > PIECE_CHARACTERS:
                 out.extend(few(call_parts(delta, partial(self._arguments, delta.key, custom=custom))))
             else:
@@ -469,28 +466,27 @@ class ChunkReader:
                     self.characters += _SIGNATURE_CHARACTERS + len(signature)
                     yield Reasoning("", self._summaries, signature)
 
-    def _call(self, position: int, call: Any) -> ToolCall:
-        """Return the delta of a call, with its arguments as they came."""
+    def _call(self, position: int, call: Any) -> list[ToolCall]:
+        """Return the deltas of a fragment of a call, with its arguments as they came."""
         index, call_id = member(call, "index"), member(call, "id") or ""
-        if index is None:
-            # Such calls come complete, several in one chunk, and not always with ids.
-            index = position
         function, custom = member(call, "function"), member(call, "custom")
-        name, arguments = member(function, "name") or "", member(function, "arguments") or ""
+        name, arguments = member(function, "name") or "", member(function, "arguments")
         if custom:
-            name, arguments = member(custom, "name") or "", member(custom, "input") or ""
-        if not (arguments.__class__ is name.__class__ is call_id.__class__ is str and index.__class__ is int):
-            arguments = _checked(index, name, call_id, arguments)
-        known = self._calls.get(index)
-        if known is None or known.is_another(call_id, name, arguments):
-            known = self._calls[index] = _CallSoFar(known.number + 1 if known else 0)
+            name, arguments = member(custom, "name") or "", member(custom, "input")
+        as_object = arguments is not None and not isinstance(arguments, str)
+        written = orjson.dumps(arguments).decode() if as_object else arguments or ""
+        if not (isinstance(name, str) and isinstance(call_id, str) and isinstance(index, int | str | None)):
+            raise ApiError(502, "The model server's stream has an invalid tool call.")
+        if self._calls is None:
+            self._calls = CallFragments()
+        begun = self._calls.begun
+        deltas = self._calls.take(Fragment(index, position, call_id, name, written, as_object, bool(custom)))
+        self.characters += len(written)
+        if self._calls.begun > begun:
             self.characters += _CALL_CHARACTERS
-            self._begun += 1
-            if self._begun > _MAX_CALLS:
+            if self._calls.begun > _MAX_CALLS:
                 raise self.cut()
-        known.add(call_id, name, arguments)
-        self.characters += len(arguments)
-        return ToolCall((index, known.number), name, call_id, arguments)
+        return deltas
 
     def _arguments(self, key: Hashable, written: str, *, custom: bool) -> str:
         """Return a piece of a call's arguments; of a custom tool's input, a piece of JSON arguments."""
@@ -504,33 +500,10 @@ class ChunkReader:
         return opening + orjson.dumps(written).decode()[1:-1]
 
 
-def _checked(index: Any, name: Any, call_id: Any, arguments: Any) -> str:
-    """Return a call's arguments as text; some servers send them as an object.
-
-    Raises:
-        ApiError: one of the other fields is of the wrong type.
-    """
-    if not (isinstance(index, int | str) and isinstance(name, str) and isinstance(call_id, str)):
-        raise ApiError(502, "The model server's stream has an invalid tool call.")
-    return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
-
-
 def _logprob_weight(logprob: dict[str, Any]) -> int:
     """Return the approximate size of a token's logprobs as JSON, in characters."""
     tops = logprob["top_logprobs"]
     return _ENTRY_CHARACTERS * (1 + len(tops)) + len(logprob["bytes"]) + sum(len(top["bytes"]) for top in tops)
-
-
-def _is_object(written: str) -> bool:
-    if not (written.startswith("{") and written.endswith("}")):
-        return False
-    if len(written) > PIECE_CHARACTERS:
-        return True
-    try:
-        orjson.loads(written)
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def _blocks(fields: dict[str, Any]) -> Sequence[Any]:

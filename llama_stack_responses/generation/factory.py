@@ -138,6 +138,7 @@ class GenerationFactory:
             show_logprobs=request.wants_logprobs,
             seal=reasoning.seal,
             whole_of=toolset.whole_of,
+            meant=toolset.meant,
         )
         policy, moderation = policy_of(request), response["moderation"]
         moderation_filter = (

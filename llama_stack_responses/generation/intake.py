@@ -206,7 +206,12 @@ class Intake:
             return False
         if number == self._pause and not self._begin_next_burst():
             return False
-        if not self._event_buffer.extend(open_text, text, alone=alone):
+        if (arguments := reader.open_arguments) is None:
+            if not self._event_buffer.extend(open_text, text, alone=alone):
+                return False
+        elif arguments.extends(text) and self._event_buffer.extend(open_text, text, alone=alone):
+            arguments.append(text)
+        else:
             return False
         reader.characters += size
         reader.extensions += 1

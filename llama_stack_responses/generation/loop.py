@@ -89,6 +89,11 @@ class GenerationLimits:
 _MAX_ITEMS: Final = 10_000
 """Maximum number of items of one response's output."""
 
+_NAME_CHARACTERS: Final = 64
+"""Characters of a tool's name that an error quotes."""
+_UNKNOWN_ROUNDS: Final = 4
+"""Rounds one after another that only call tools that do not exist, after which a response fails."""
+
 _CUT: Final[dict[FinishReason, Ending]] = {
     "length": Ending("incomplete", "max_output_tokens"),
     "content_filter": Ending("incomplete", "content_filter"),
@@ -143,6 +148,7 @@ class Generation:
         "_telemetry",
         "_tool_execution",
         "_toolset",
+        "_unknown_rounds",
         "_waiting",
     )
 
@@ -184,6 +190,7 @@ class Generation:
         self._add(*progress.new_items)
         self._waiting = {call.call_id: call for call in progress.waiting}
         self._output_said = len(assembler.response["output"])
+        self._unknown_rounds = 0
         toolset.hosted_calls = sum(item["type"] == "function_call" and "id" in item for item in progress.new_items)
         self._after_step = after_step
 
@@ -250,10 +257,26 @@ class Generation:
             self._add_output()
             if not self._waiting:
                 return Ending("completed")
+            self._count_unknown()
             if any(not call.refused for call in self._waiting.values()):
                 await self._step()
             await self._answer(again=False)
         return Ending("completed") if self._ends else Ending("incomplete", "max_messages")
+
+    def _count_unknown(self) -> None:
+        """Count a round that only calls tools that do not exist.
+
+        Raises:
+            ApiError: the model has done little else.
+        """
+        names = [call.name for call in self._waiting.values()]
+        self._unknown_rounds = 0 if any(map(self._toolset.has, names)) else self._unknown_rounds + 1
+        if self._unknown_rounds >= _UNKNOWN_ROUNDS:
+            raise ApiError(
+                502,
+                f"The model keeps calling a tool that does not exist: '{names[0][:_NAME_CHARACTERS]}'. Declare the "
+                "tool, or name those that the model may call in the instructions.",
+            )
 
     @property
     def exchanges(self) -> dict[str, Json]:

@@ -200,7 +200,7 @@ class ModelRound:
         Raises:
             ApiError: as in `run`.
         """
-        reader = ChunkReader(self._profile, _PREFILL_CHARACTERS)
+        reader = ChunkReader(self._profile, _PREFILL_CHARACTERS, only_words=True)
         chat = await self.chat(items, _PREFILL_TOKENS)
         read = await self._run_round(chat, Round(reader, None, (), _drop, operation, lambda: False))
         used = replace(read.finish.usage, output_tokens=0, reasoning_tokens=0)
@@ -343,7 +343,7 @@ class ModelRound:
                     begun()
                 texts.append(delta.text)
 
-        reader = ChunkReader(self._profile, self._left)
+        reader = ChunkReader(self._profile, self._left, only_words=True)
         finish = (
             await self._run_round(chat, Round(reader, None, (), take, operation, lambda: False), "compaction")
         ).finish

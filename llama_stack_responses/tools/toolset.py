@@ -9,6 +9,7 @@ from heapq import nsmallest
 from itertools import chain
 from typing import Final
 
+from ..chat.call_names import meant_name
 from ..concurrency.offloading import computed
 from ..concurrency.tasks import gather_or_cancel
 from ..core.errors import bad_request
@@ -280,10 +281,18 @@ class Toolset:
         self._in_round += 1
         return kind
 
+    def meant(self, name: str) -> str:
+        """Return the name of the function that the name of a call means; the name as it is if there is none."""
+        return meant_name(name, self._functions)
+
     def whole_of(self, name: str) -> Whole | None:
         """Return what reads the arguments of a call, accepted or not; None if they are not read as a whole."""
         function = self._functions.get(name)
         return function.kind.whole if function else None
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a function with this name."""
+        return name in self._functions
 
     def function(self, name: str) -> Function:
         """Return the function of an accepted call."""

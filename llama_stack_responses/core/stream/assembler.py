@@ -124,7 +124,7 @@ class Assembler:
         kind_of: returns how a call of the function with this name appears to the client; None if it is hidden.
         show_logprobs: whether the client asked for the logprobs of the text.
         seal: returns the `encrypted_content` of a reasoning item.
-        whole_of: as `ToolCalls` takes it.
+        whole_of, meant: as `ToolCalls` takes them.
 
     Attributes:
         response: the response so far. It has the fields of its outcome only from `set_outcome` on: with a few fields
@@ -165,12 +165,13 @@ class Assembler:
         show_logprobs: bool = False,
         seal: Callable[[Sequence[ReasoningSegment]], str] | None = None,
         whole_of: Callable[[str], Whole | None] = lambda _: None,
+        meant: Callable[[str], str] = str,
     ) -> None:
         self.response = {name: value for name, value in response.items() if name not in UNDECIDED}
         self._outcome = UNDECIDED
         self._output = Output(response)
         self._next = self._output.next
-        self.calls = ToolCalls(self._output, kind_of, whole_of)
+        self.calls = ToolCalls(self._output, kind_of, whole_of, meant)
         self._show_logprobs = show_logprobs
         self.structured = False
         self._seal = seal

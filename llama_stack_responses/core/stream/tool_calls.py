@@ -95,6 +95,7 @@ class ToolCalls:
         output: receives their items.
         kind_of: returns how a call of the function with this name appears to the client; None if it is hidden.
         whole_of: returns `whole` of that kind, without accepting a call.
+        meant: returns the name of the function that a call's name means.
 
     Attributes:
         server_calls: complete calls that the server has yet to answer: those of hosted tools, and invalid ones.
@@ -106,6 +107,7 @@ class ToolCalls:
         "_emitted",
         "_kind_of",
         "_line",
+        "_meant",
         "_output",
         "_running",
         "_whole_of",
@@ -115,13 +117,18 @@ class ToolCalls:
     )
 
     def __init__(
-        self, output: Output, kind_of: Callable[[str], CallKind | None], whole_of: Callable[[str], Whole | None]
+        self,
+        output: Output,
+        kind_of: Callable[[str], CallKind | None],
+        whole_of: Callable[[str], Whole | None],
+        meant: Callable[[str], str],
     ) -> None:
         self.server_calls: list[ServerCall] = []
         self.client_calls = 0
         self._output = output
         self._kind_of = kind_of
         self._whole_of = whole_of
+        self._meant = meant
         self._writing: dict[Hashable, _OpenCall] = {}
         self._line: list[_OpenCall] = []
         # Used as sets. An empty dict takes a quarter of the memory of an empty set.
@@ -289,6 +296,7 @@ class ToolCalls:
         call.closed = True
 
     def _open(self, out: list[Event], call: _OpenCall) -> None:
+        call.name = self._meant(call.name)
         self._begin(out, call, self._kind_of(call.name))
 
     def _begin(self, out: list[Event], call: _OpenCall, kind: CallKind | None) -> None:

@@ -56,7 +56,8 @@ class Harness:
         self.inference = inference or FakeInference(*rounds, accept=accept, pushes=pushes)
         self.event_buffer = EventBuffer(wanted=request.stream, limit=limit)
         toolset = Toolset(request, client_tools())
-        self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
+        response = new_response(request, id="resp_1", created_at=1)
+        self.assembler = Assembler(response, toolset.kind_of, meant=toolset.meant)
         self.generation = make_generation(
             request,
             request.input_items,
@@ -484,3 +485,20 @@ async def test_steered_generation_finishes_last_item() -> None:
     gate.set()
     assert await running == COMPLETED
     assert harness.output == ["To the end."]
+
+
+# Tools that do not exist
+
+
+async def test_model_that_only_calls_unknown_tools_ends_the_response() -> None:
+    rounds = [[call("h", f"{number}"), finish("tool_calls")] for number in range(9)]
+    harness = Harness(*rounds, at_most=64, tools=FUNCTIONS)
+    with pytest.raises(ApiError, match="keeps calling a tool that does not exist: 'h'"):
+        await harness.generation.run()
+    assert len(harness.inference.requests) == 4
+
+
+async def test_name_with_marks_calls_the_tool_that_it_means() -> None:
+    harness = Harness([call("functions.f<|channel|>commentary", "1"), finish("tool_calls")], tools=FUNCTIONS)
+    assert await harness.generation.run() == COMPLETED
+    assert harness.output == ["f"]

@@ -1,0 +1,101 @@
+"""Calls reach tools and clients once and whole, in every form in which model servers send them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import openai
+import pytest
+
+from tests.support.openai_client import Json, function, stream
+from tests.support.upstream import Chunk, Upstream, finish, reply, text, tool_call
+
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+
+OSLO: Final = '{"city":"Oslo"}'
+ROME: Final = '{"city":"Rome"}'
+TOOLS: Final = [function("weather", "city"), function("clock", "zone")]
+
+
+def part(arguments: Any = None, name: str | None = None, call_id: str | None = None, index: int | None = 0) -> Chunk:
+    call: dict[str, Any] = {"function": {}}
+    if index is not None:
+        call["index"] = index
+    if call_id is not None:
+        call["id"] = call_id
+    if name is not None:
+        call["function"]["name"] = name
+    if arguments is not None:
+        call["function"]["arguments"] = arguments
+    return {"tool_calls": [call]}
+
+
+ONE: Final = {
+    "deltas": tool_call(0, "c1", "weather", OSLO[:8], OSLO[8:]),
+    "once more at the end": [*tool_call(0, "c1", "weather", OSLO[:8], OSLO[8:]), part(OSLO, "weather", "c1")],
+    "once more without a name": [*tool_call(0, "c1", "weather", OSLO[:8], OSLO[8:]), part(OSLO)],
+    "whole behind a half": [*tool_call(0, "c1", "weather", OSLO[:11]), part(OSLO)],
+    "cumulative": [part(OSLO[:end], "weather", "c1") for end in (1, 6, 11, len(OSLO))],
+    "empty object first": [part("{}", "weather", "c1"), part(OSLO[:4]), part(OSLO[4:])],
+    "an object": [part({"city": "Oslo"}, "weather", "c1")],
+    "encoded twice": [part(json.dumps(OSLO), "weather", "c1")],
+    "names in each fragment": [part(OSLO[:4], "weather", "c1"), part(OSLO[4:], "weather", "c1")],
+    "other ids": [part(OSLO[:4], "weather", "c1"), part(OSLO[4:], None, "c2")],
+    "no index": [part(OSLO[:4], "weather", "c1", None), part(OSLO[4:], index=None)],
+    "prefix": [part(OSLO, "functions.weather", "c1")],
+    "channel mark": [part(OSLO[:4], "weather<|channel|>commentary", "c1"), part(OSLO[4:])],
+}
+TWO: Final = {
+    "index 0, ids": [part(OSLO, "weather", "c1"), part(ROME, "weather", "c2")],
+    "index 0, fragments": [
+        part(OSLO[:4], "weather", "c1"),
+        part(OSLO[4:]),
+        part(ROME[:4], "weather", "c2"),
+        part(ROME[4:]),
+    ],
+    "index 0, no id": [part(OSLO, "weather", "c1"), part(ROME, "weather")],
+    "no index": [part(OSLO, "weather", "c1", None), part(ROME, "weather", "c2", None)],
+}
+UNCLEAR: Final = {
+    "another call without a name": [part(OSLO, "weather", "c1"), part(ROME, "", "c2")],
+    "another call without name and id": [part(OSLO, "weather", "c1"), part(ROME)],
+    "other arguments": [part(OSLO, "weather", "c1"), part(ROME, "weather", "c1")],
+    "half": [part(OSLO[:8], "weather", "c1")],
+    "half and a whole one": [part(OSLO[:8], "weather", "c1"), part(ROME, "clock", "c2")],
+    "glued": [part(OSLO + ROME, "weather", "c1")],
+}
+
+
+def called(response: Json) -> list[tuple[str, Any]]:
+    """Return the calls of a response, as (name, arguments)."""
+    found = [item for item in response["output"] if item["type"] == "function_call"]
+    return [(item["name"], json.loads(item["arguments"])) for item in found]
+
+
+@pytest.mark.parametrize("form", ONE)
+def test_call_in_any_form_reaches_the_client_once(
+    client: openai.OpenAI, upstream: Upstream, provider: str, form: str
+) -> None:
+    upstream.script("dialect", reply(ONE[form], finish("tool_calls")))
+    streamed = stream(client, model=f"{provider}/dialect", input="Hi", tools=TOOLS)
+    assert streamed.response["status"] == "completed"
+    assert called(streamed.response) == [("weather", {"city": "Oslo"})]
+
+
+@pytest.mark.parametrize("form", TWO)
+def test_calls_on_one_index_are_told_apart(client: openai.OpenAI, upstream: Upstream, provider: str, form: str) -> None:
+    upstream.script("dialect", reply(TWO[form], finish("tool_calls")))
+    streamed = stream(client, model=f"{provider}/dialect", input="Hi", tools=TOOLS)
+    assert called(streamed.response) == [("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})]
+
+
+@pytest.mark.parametrize("form", UNCLEAR)
+def test_call_that_cannot_be_told_apart_fails_the_response(
+    client: openai.OpenAI, upstream: Upstream, provider: str, form: str
+) -> None:
+    upstream.script("dialect", [reply(UNCLEAR[form], finish("tool_calls")), reply(text("Done."))])
+    streamed = stream(client, model=f"{provider}/dialect", input="Hi", tools=TOOLS)
+    assert streamed.response["status"] == "failed"
+    assert "weather" in streamed.response["error"]["message"]
+    assert len(upstream.requests("dialect")) == 1
