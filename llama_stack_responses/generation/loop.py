@@ -185,12 +185,11 @@ class Generation:
             toolset, assembler, event_buffer, limits.tool_seconds, telemetry, HeldOutput(held), model_round.timeline
         )
         self._tool_execution.limit(limits.tool_output_bytes, _outputs(progress.new_items))
-        self._rounds, self._ends = progress.rounds, progress.ends
+        self._rounds, self._ends, self._unknown_rounds = progress.rounds, progress.ends, 0
         self._new_items, self._shown = list[Json](), model_items
         self._add(*progress.new_items)
         self._waiting = {call.call_id: call for call in progress.waiting}
         self._output_said = len(assembler.response["output"])
-        self._unknown_rounds = 0
         toolset.hosted_calls = sum(item["type"] == "function_call" and "id" in item for item in progress.new_items)
         self._after_step = after_step
 

@@ -13,6 +13,7 @@ from llama_stack_responses.chat.context_errors import too_long
 from llama_stack_responses.chat.estimate import estimated_tokens
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError, TooLongError
+from llama_stack_responses.generation import loop
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from tests.support.generation_harness import COMPLETED, GenerationHarness
 from tests.support.inference import FakeInference, Round, Step, call, chunk, finish, text
@@ -124,8 +125,9 @@ async def test_disabled_truncation_sends_whole_request_once() -> None:
     assert [len(seen) for seen in harness.seen] == [18]
 
 
-async def test_every_round_of_long_turn_fits_context() -> None:
+async def test_every_round_of_long_turn_fits_context(monkeypatch: pytest.MonkeyPatch) -> None:
     """Earlier rounds of hosted calls are left out one by one, each call together with its output."""
+    monkeypatch.setattr(loop, "_UNKNOWN_ROUNDS", 9)
     rounds = [[chunk({"content": "word " * 76}), call("h", "1"), finish("tool_calls")] for _ in range(6)]
     harness = Conversation(*rounds, ANSWER, length=800, input=[*TURNS[:2], QUESTION])
     assert await harness.generation.run() == COMPLETED

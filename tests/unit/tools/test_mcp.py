@@ -363,7 +363,7 @@ async def test_approvals_denials_and_client_outputs_work_in_one_turn() -> None:
 
 async def test_invalid_arguments_are_not_shown_for_approval() -> None:
     server = FakeMcp(tool("add"))
-    generation = harness([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=server, tools=[ASKING])
+    generation = harness([call("s__add", "1", "[1]"), finish("tool_calls")], ANSWER, server=server, tools=[ASKING])
     assert [item["type"] for item in items_of(await generation.end())] == ["mcp_list_tools", "message"]
     assert "The arguments of this call are not valid for 's__add'." in generation.tool_outputs()[0]
 
@@ -413,7 +413,7 @@ async def test_failed_call_has_error_in_item_and_for_model(answer: Json | McpErr
 
 
 async def test_arguments_that_are_no_object_fail_call() -> None:
-    generation = harness([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=FakeMcp(tool("add")))
+    generation = harness([call("s__add", "1", "[1]"), finish("tool_calls")], ANSWER, server=FakeMcp(tool("add")))
     added = items_of(await generation.end())[1]
     assert (added["status"], added["error"]["type"], added["error"]["code"]) == ("failed", "mcp_protocol_error", -32602)
     assert "not a JSON object" in generation.tool_outputs()[0]
