@@ -33,6 +33,7 @@ _KNOWN_HOSTS: Final = 256
 """Hosts whose judgement is remembered."""
 _PRIVATE: Final = (".local", ".internal", ".home.arpa")
 """Domains that are reserved for private networks, below which nobody can register a name."""
+_READ: Final = frozenset({b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"})
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
@@ -57,31 +58,32 @@ class CrossSitePolicy:
     ) -> None:
         self._names = frozenset(hosts)
         self._suffixes = (".localhost", *(name[1:] for name in hosts if name.startswith("*.")))
-        self._every_name = "*" in self._names
         self._origins = frozenset(origins)
         self._allows_origin = allows_origin
         self._authenticated = authenticated
+        self._every_name = authenticated or "*" in self._names
         self._is_own = lru_cache(_KNOWN_HOSTS)(self._judge)
 
     def check(self, scope: Scope) -> None:
         """Check a request or a WebSocket handshake.
 
         Raises:
-            ApiError: 403, it may come from a page of another site; 400, it has several hosts.
+            ApiError: 403, it may come from a page of another site; 400, it has one of the headers twice.
         """
-        if not self._authenticated:
-            hosts = [value for name, value in scope["headers"] if name == b"host"]
-            # HTTP/1.0 has none; every browser sends one.
-            if hosts:
-                self._check_host(hosts, scope.get("server"))
-        headers: Headers = dict(scope["headers"])
-        if self._is_foreign(scope.get("method"), headers):
+        read = [header for header in scope["headers"] if header[0] in _READ]
+        headers: Headers = dict(read)
+        if len(headers) < len(read):
+            raise bad_request(
+                "The request has one of the headers Host, Origin, Sec-Fetch-* several times. Send it once."
+            )
+        host = headers.get(b"host")
+        # HTTP/1.0 has none; every browser sends one.
+        if host is not None and not self._every_name:
+            self._check_host(host, scope.get("server"))
+        if self._is_foreign(scope.get("method"), headers) and not self._has_token(scope):
             raise _foreign(headers.get(b"origin"))
 
-    def _check_host(self, hosts: list[bytes], server: Any) -> None:
-        if len(hosts) > 1:
-            raise bad_request("The request has several Host headers. Send one.")
-        host = hosts[0]
+    def _check_host(self, host: bytes, server: Any) -> None:
         if len(host) > _HOST_BYTES or not self._is_own(host, server[0] if server else ""):
             raise ApiError(
                 403,
@@ -95,12 +97,12 @@ class CrossSitePolicy:
         """Return whether this server answers to a host, on a connection to this address of it."""
         match = _HOST.fullmatch(host.decode("latin-1"))
         if match is None:
-            return self._every_name
+            return False
         name = match[1].lower()
         if name.startswith("["):
-            return self._every_name or _is_ipv6(name[1:-1])
+            return _is_ipv6(name[1:-1])
         # A browser takes a name whose last label is a number as an IPv4 address.
-        if self._every_name or name == "localhost" or name in self._names or name.rpartition(".")[2].isdigit():
+        if name == "localhost" or name in self._names or name.rpartition(".")[2].isdigit():
             return True
         # The public DNS has no such names. Who can make them up is in the server's network, and can reach it directly,
         # unless it serves this machine only.
@@ -112,9 +114,6 @@ class CrossSitePolicy:
         site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
         if (site is None and origin is None) or site in (b"same-origin", b"none"):
             return False
-        # A browser adds passwords (Basic) by itself, and no token.
-        if self._authenticated and headers.get(b"authorization", b"")[:7].lower() == b"bearer ":
-            return False
         # A preflight does nothing but ask, and a link to this server shows its answer to the user only.
         if method == "OPTIONS" or (method in ("GET", "HEAD") and _is_link(headers)):
             return False
@@ -123,6 +122,12 @@ class CrossSitePolicy:
         named = origin.decode("latin-1")
         own = site is None and _is_same(named, headers.get(b"host", b"").decode("latin-1"))
         return not (own or named.lower() in self._origins or self._allows_origin(named))
+
+    def _has_token(self, scope: Scope) -> bool:
+        """Return whether a request has a token that is going to be checked. Browsers add passwords, and no token."""
+        return self._authenticated and any(
+            name == b"authorization" and value[:7].lower() == b"bearer " for name, value in scope["headers"]
+        )
 
 
 def _is_link(headers: Headers) -> bool:

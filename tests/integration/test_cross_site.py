@@ -161,7 +161,8 @@ ATTACKS: Final = {
     ),
     "foreign in chunks": post(b"Host: localhost", b"Origin: null", b"Transfer-Encoding: chunked", body=CHUNKED),
     "foreign without a type": post(b"Host: localhost", b"Origin: https://evil.test"),
-    "several origins": post(b"Host: localhost", b"Origin: http://localhost", b"Origin: https://evil.test", KIND),
+    "several origins": post(b"Host: localhost", b"Origin: https://evil.test", b"Origin: http://localhost", KIND),
+    "several sites": post(b"Host: localhost", b"Sec-Fetch-Site: cross-site", b"Sec-Fetch-Site: same-origin", KIND),
     "no-cors with a token": post(b"Host: localhost", b"Origin: https://evil.test", b"Authorization: Bearer x", KIND),
 }
 

@@ -14,7 +14,7 @@ from tests.support.browser import Browser
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text
 from tests.support.waiting import wait_until
-from tests.support.web import Web
+from tests.support.web import Answer, ReceivedRequest, Web
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -131,6 +131,20 @@ def test_post_of_foreign_page_is_refused(foreign: ForeignPage, path: str, kind: 
 @pytest.mark.usefixtures("victim")
 @pytest.mark.parametrize("script", [FORM, BEACON, SANDBOX], ids=["form", "beacon", "sandboxed frame"])
 def test_other_way_to_post_is_refused(foreign: ForeignPage, script: str) -> None:
+    assert foreign.status_of(script, "/v1/responses", '{"model": "local/victim", "input": "x"}') == "403"
+
+
+@pytest.mark.usefixtures("victim")
+def test_post_that_the_foreign_server_redirects_is_refused(foreign: ForeignPage, internet: Web) -> None:
+    """The browser sends it again, with its body."""
+
+    def redirect(request: ReceivedRequest) -> Answer:
+        return Answer(status=307, headers={"location": request.query["to"]})
+
+    internet.answers["/redirect"] = redirect
+    script = """async ([url, body]) => {
+      await fetch("/redirect?to=" + encodeURIComponent(url), {method: "POST", mode: "no-cors", body});
+    }"""
     assert foreign.status_of(script, "/v1/responses", '{"model": "local/victim", "input": "x"}') == "403"
 
 

@@ -146,9 +146,10 @@ def test_request_without_host_is_answered() -> None:
     assert refusal(policy(), "GET", {}) is None
 
 
-def test_several_hosts_are_refused() -> None:
-    hosts = [("host", "localhost"), ("host", "localhost")]
-    assert refusal(policy(), "GET", hosts) == "400"
+@pytest.mark.parametrize("name", ["host", "origin", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest"])
+def test_header_that_is_sent_twice_is_refused(name: str) -> None:
+    twice = [("host", "localhost"), ("origin", "http://localhost"), (name, "localhost"), (name, "localhost")]
+    assert refusal(policy(), "GET", twice) == "400"
 
 
 def test_forwarded_host_does_not_count() -> None:
