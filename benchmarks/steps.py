@@ -47,8 +47,7 @@ from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles
 from llama_stack_responses.inputs.large_work import LargeWork
-from llama_stack_responses.moderation.checks import Checks
-from llama_stack_responses.moderation.moderator import NoModerator
+from llama_stack_responses.inputs.moderation import NoModeration
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
@@ -214,7 +213,6 @@ async def stream(kind: Kind, count: int) -> bytes:
     settings = ResponsesConfig()
     contents = Admission(settings.files.content_quota)
     attachments = open_attachments(NoFiles(), settings, WorkerPool(PoolLimits()), contents, AddressPolicy())
-    checks = Checks(NoModerator(), seconds=30, held_characters=200)
     factory = GenerationFactory(
         inference,
         attachments,
@@ -224,7 +222,7 @@ async def stream(kind: Kind, count: int) -> bytes:
         sealed,
         lengths,
         TokenCounts(inference, []),
-        checks,
+        NoModeration(),
         LargeWork(lambda: ANONYMOUS),
     )
     context = factory.context(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)

@@ -6,14 +6,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-import orjson
-
-from ..core.exchanges import EXCHANGE
-from ..core.generated_images import GENERATE, generated
+from ..core.exchanges import EXCHANGE, exchange
+from ..core.items.registry import ITEM_KINDS
 from ..core.mcp_approvals import Approvals
 from ..core.mcp_calls import error_text, qualified_name
 from ..core.program_calls import NOT_CONTINUED, ProgramCalls
-from ..core.schema.image_tool import IMAGE_CALL
 from ..core.types import Json
 from .client_calls import Names, as_call, as_output
 
@@ -76,16 +73,16 @@ def _functions(items: Sequence[Json], names: Names) -> Iterator[Json]:
     for item in items:
         if of_programs.include(item):
             continue  # only the program sees its calls
-        if exchange := item.get(EXCHANGE) or _exchange_of(item, approvals):
+        if made := item.get(EXCHANGE) or _exchange_of(item, approvals):
             call_id = item.get("call_id") or item["id"]
             answered.add(call_id)
             yield {
                 "type": "function_call",
                 "call_id": call_id,
-                "name": exchange["name"],
-                "arguments": exchange["arguments"],
+                "name": made["name"],
+                "arguments": made["arguments"],
             }
-            yield tool_output(call_id, exchange["output"])
+            yield tool_output(call_id, made["output"])
         elif call := as_call(item, names):
             yield call
             if of_programs.waits(item):
@@ -118,40 +115,28 @@ def _is_servers(item: Json) -> bool:
     return "execution" in item and (item["execution"] == "server" or item.get("call_id") is None)
 
 
-def _exchange(name: str, arguments: Json, output: str) -> Json:
-    return {"name": name, "arguments": orjson.dumps(arguments).decode(), "output": output}
-
-
 def _web_search(item: Json) -> Json:
     action = {name: value for name, value in item["action"].items() if name != "sources" and value is not None}
     sources = [source["url"] for source in item["action"].get("sources") or () if "url" in source]
-    return _exchange("web_search", action, "\n".join(sources) or "(The results are no longer available.)")
+    return exchange("web_search", action, "\n".join(sources) or "(The results are no longer available.)")
 
 
 def _file_search(item: Json) -> Json:
     passages = [f"{result.get('filename', '')}\n{result.get('text', '')}" for result in item.get("results") or ()]
-    return _exchange(
+    return exchange(
         "file_search", {"queries": item["queries"]}, "\n\n".join(passages) or "(The results are no longer available.)"
     )
 
 
 def _code(item: Json) -> Json:
     printed = [output["logs"].rstrip() for output in item.get("outputs") or () if output["type"] == "logs"]
-    return _exchange(
+    return exchange(
         "python", {"code": item.get("code", "")}, "\n".join(printed) or "(Its output is no longer available.)"
     )
 
 
-def _image(item: Json) -> Json:
-    if item.get("result"):
-        output = generated(item.get("id", ""))
-    else:
-        output = (item.get("error") or {}).get("message") or "(The image was not generated.)"
-    return _exchange(GENERATE, {"prompt": item.get("revised_prompt") or ""}, output)
-
-
 def _tool_search(item: Json) -> Json:
-    return _exchange("tool_search", item["arguments"], "The tools can be called now.")
+    return exchange("tool_search", item["arguments"], "The tools can be called now.")
 
 
 def _mcp(item: Json, output: str) -> Json:
@@ -170,8 +155,8 @@ _REBUILD: Final[Mapping[str, Callable[[Json], Json]]] = {
     "web_search_call": _web_search,
     "file_search_call": _file_search,
     "code_interpreter_call": _code,
-    IMAGE_CALL: _image,
     "tool_search_call": _tool_search,
     "mcp_call": _mcp_call,
+    **{name: kind.exchange for name, kind in ITEM_KINDS.items()},
 }
 """Rebuild the exchange of a call from its item, such as one that the client sent back; by the item's type."""

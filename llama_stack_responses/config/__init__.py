@@ -14,21 +14,26 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    create_model,
     model_validator,
 )
 
 from ..chat.profile import Profile
 from ..core import shapes
+from ..core.discovery import feature_names, modules_of_features
+from ..core.feature_settings import FeatureSettings, absent_without
 from ..core.input_policy import InputPolicy
+from ..core.items.kind import HostedToolType
 from ..core.schema.request import DEFAULT_PASSTHROUGH
-from ..core.unavailable_tools import HostedTool, Policy
+from ..core.unavailable_tools import Policy
 from ..sealing.sealer import SECRET_BYTES
 from .limits import BackgroundWork, Limits
-from .services import CodeInterpreter, Fetching, FileInputs, ImageGeneration, McpServers, Moderation, StoredSkills
+from .services import CodeInterpreter, Fetching, FileInputs, McpServers, StoredSkills
 from .stores import SqliteStore, Store
 from .web_pages import HostNames, Origins
 
 _DAY_SECONDS = 86_400.0
+_FORMER_NAMES = frozenset({"drain_seconds"})
 _BUILTIN_SETTINGS = frozenset({"persistence", "memory_config", "compaction_config", "vector_stores_config"})
 
 
@@ -45,15 +50,6 @@ def _secret(secret: SecretStr) -> SecretStr:
     if size != SECRET_BYTES:
         raise ValueError(f"a secret is {SECRET_BYTES} bytes in base64: `openssl rand -base64 {SECRET_BYTES}` makes one")
     return secret
-
-
-def _set_up(name: str) -> BeforeValidator:
-    """Return a validator that takes a part as absent if the environment variable of this setting of it is not set."""
-
-    def check(given: Any) -> Any:
-        return None if isinstance(given, dict) and name in given and not given[name] else given
-
-    return BeforeValidator(check)
 
 
 def _on_or_off(given: Any) -> Any:
@@ -82,8 +78,16 @@ def _off_or_long(seconds: float) -> float:
     return seconds
 
 
+def _with_features[Model: BaseModel](model: type[Model]) -> type[Model]:
+    """Return the model with the settings of the features too."""
+    found: list[FeatureSettings[Any]] = [module.SETTINGS for module in modules_of_features("settings").values()]
+    fields: Any = {each.key: (each.annotation, Field(default_factory=each.default)) for each in found}
+    return create_model(model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **fields)
+
+
+@_with_features
 class ResponsesConfig(BaseModel):
-    """Configuration of the provider `inline::kv`.
+    """Configuration of the provider `inline::kv`. Features add their settings (`core/feature_settings.py`).
 
     Attributes:
         store: where responses are stored.
@@ -110,7 +114,6 @@ class ResponsesConfig(BaseModel):
         fetch: how URLs are fetched.
         files: limits of files and images.
         mcp: how MCP servers are used.
-        moderation: how input and output are checked.
         allowed_hosts: without authentication, host names under which the server is reached, beside IP addresses, the
             machine's own name and those that the public DNS does not have; `*.NAME` stands for all below one, `*` for
             all.
@@ -120,8 +123,6 @@ class ResponsesConfig(BaseModel):
         code_interpreter: where the tool of this name runs; without it, or with an empty `folder`, that tool is
             unavailable.
         skills: limits of the skills that users store.
-        image_generation: the server that generates images; without it, or with an empty `url`, the tool of this name is
-            unavailable.
         ui: the built-in page; `false` turns it off.
         unavailable_tools: whether a request for a tool that this stack cannot run is refused (`refuse`), or accepted
             without the tool (`omit`); for all tools, or by their types: `{web_search: omit}`.
@@ -155,15 +156,13 @@ class ResponsesConfig(BaseModel):
     fetch: Fetching = Field(default_factory=Fetching)
     files: FileInputs = Field(default_factory=FileInputs)
     mcp: McpServers = Field(default_factory=McpServers)
-    moderation: Moderation = Field(default_factory=Moderation)
     allowed_hosts: HostNames = frozenset()
     allowed_origins: Origins = frozenset()
     limits: Limits = Field(default_factory=Limits)
-    code_interpreter: Annotated[CodeInterpreter | None, _set_up("folder")] = None
+    code_interpreter: Annotated[CodeInterpreter | None, absent_without("folder")] = None
     skills: StoredSkills = Field(default_factory=StoredSkills)
-    image_generation: Annotated[ImageGeneration | None, _set_up("url")] = None
     ui: Annotated[BuiltInPage, BeforeValidator(_on_or_off)] = Field(default_factory=BuiltInPage)
-    unavailable_tools: Policy | dict[HostedTool, Policy] = "refuse"
+    unavailable_tools: Policy | dict[HostedToolType, Policy] = "refuse"
     unreadable_reasoning: Literal["refuse", "drop"] = "refuse"
     unanswered_calls: Literal["fill", "refuse"] = "fill"
     missing_call_ids: Literal["refuse", "match"] = "refuse"
@@ -175,6 +174,15 @@ class ResponsesConfig(BaseModel):
         if isinstance(settings, dict) and (builtin := sorted(settings.keys() & _BUILTIN_SETTINGS)):
             message = "settings of the host's own provider, take them out; 'store' says where responses are kept"
             raise ValueError(f"{', '.join(builtin)}: {message}")
+        return settings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_only_known_settings(cls, settings: Any) -> Any:
+        if isinstance(settings, dict) and (unknown := sorted(settings.keys() - cls.model_fields - _FORMER_NAMES)):
+            features = ", ".join(feature_names()) or "none"
+            message = f"there is no such setting here, take it out; the features of this installation are {features}"
+            raise ValueError(f"{', '.join(unknown)}: {message}")
         return settings
 
     @property

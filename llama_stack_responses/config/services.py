@@ -1,10 +1,10 @@
-"""Settings of the services that responses use: fetching, files, MCP servers, code and moderation."""
+"""Settings of the services that responses use: fetching, files, MCP servers and code."""
 
 from __future__ import annotations
 
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 from pydantic import (
     AfterValidator,
@@ -12,14 +12,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SecretStr,
     model_validator,
 )
 
 from ..admission import Quota
 from ..core.mcp_approvals import Approval
 from ..process_pool.pool import PoolLimits
-from .addresses import address
 
 _MIN_HELD_BYTES = 16 * 2**20
 _NAT64_LENGTHS = (32, 40, 48, 56, 64, 96)
@@ -226,77 +224,3 @@ class StoredSkills(BaseModel):
     per_user: int = Field(default=200, ge=1)
     versions: int = Field(default=100, ge=1)
     bytes_per_user: int = Field(default=2**30, ge=1)
-
-
-ImageOption = Literal[
-    "background",
-    "complexity",
-    "frame_count",
-    "frame_duration_ms",
-    "input_fidelity",
-    "moderation",
-    "output_compression",
-    "output_format",
-    "partial_images",
-    "quality",
-    "size",
-]
-
-
-class ImageGeneration(BaseModel):
-    """The server that generates the images of the tool `image_generation`.
-
-    Attributes:
-        url: base URL of a server with OpenAI's `/images/generations`, up to `/v1`.
-        api_key: API key for that server.
-        model: image model for requests that name none; null lets the server choose.
-        models: further models that requests may name; null is all.
-        options: fields of the tool that the server supports; requests with others are refused.
-        edits: whether the server has `/images/edits`.
-        response_format: whether calls ask for base64 with the field `response_format`; `auto` does so unless the
-            model's name begins with `gpt-image` or `chatgpt-image`.
-        model_sees_images: whether the chat model gets each generated image; if not, it gets only its name.
-        seconds: time limit of one image; `limits.tool_seconds` applies too, and counts the time in the queue.
-        image_bytes: maximum size of an image, generated or to be edited.
-        concurrency: maximum number of images that a server process has generated at the same time.
-        concurrency_per_user: maximum number of these that belong to one authenticated user. A stack without
-            authentication has one user, who may use all.
-        waiting_per_user: maximum number of further images of one user that wait.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    url: Annotated[str, AfterValidator(address("http", "https"))]
-    api_key: SecretStr | None = None
-    model: str | None = None
-    models: list[str] | None = None
-    options: frozenset[ImageOption] = frozenset(get_args(ImageOption))
-    edits: bool = True
-    response_format: Literal["auto", "b64_json", "none"] = "auto"
-    model_sees_images: bool = False
-    seconds: float = Field(default=180.0, gt=0)
-    image_bytes: int = Field(default=20 * 2**20, ge=1)
-    concurrency: int = Field(default=4, ge=1)
-    concurrency_per_user: int = Field(default=2, ge=1)
-    waiting_per_user: int = Field(default=32, ge=0)
-
-
-class Moderation(BaseModel):
-    """How requests with `moderation` or `guardrails` are checked.
-
-    Attributes:
-        url: base URL of a server with OpenAI's `/moderations`, up to `/v1`; without it, the stack's safety provider
-            checks.
-        api_key: API key for that server.
-        model: moderation model for requests that name none; null lets the server choose.
-        seconds: time limit of one check.
-        held_characters: number of output characters that are held until they are checked, if the output may be blocked.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    url: Annotated[str, AfterValidator(address("http", "https"))] | None = None
-    api_key: SecretStr | None = None
-    model: str | None = None
-    seconds: float = Field(default=30.0, gt=0)
-    held_characters: int = Field(default=200, ge=1)

@@ -13,7 +13,7 @@ from pydantic import (
     SecretStr,
 )
 
-from .addresses import address
+from ..core.addresses import address
 
 
 class MemoryStore(BaseModel):

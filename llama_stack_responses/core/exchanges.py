@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import orjson
+
 from .types import Json
 
 EXCHANGE: Final = "exchange"
 """The key of `{name, arguments, output}`, with the output as text or content parts."""
+
+
+def exchange(name: str, arguments: Json, output: str) -> Json:
+    """Return an exchange: a call of the function with this name, and its output."""
+    return {"name": name, "arguments": orjson.dumps(arguments).decode(), "output": output}
 
 
 def with_exchanges(items: Iterable[Json], exchanges: Mapping[str, Json]) -> list[Json]:

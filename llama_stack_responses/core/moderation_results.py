@@ -1,16 +1,17 @@
-"""Results of moderation, in the form of `openai.types.responses.response.Moderation`, and the refusals."""
+"""Results of moderation, in the form of `openai.types.responses.response.Moderation`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from typing import Final, Literal
 
-from .errors import ApiError
 from .types import Json
 
 Side = Literal["input", "output"]
+Kind = Literal["moderation", "guardrails"]
+"""The fields of a request that ask for checks: with a moderation model, and with a guardrail of the stack."""
 
 _MAX_CATEGORIES: Final = 128
 _NAME_CHARACTERS: Final = 128
@@ -44,21 +45,6 @@ def _score(score: float) -> float:
     return score if math.isfinite(score) else 0.0
 
 
-def merged(results: Sequence[Json]) -> Json:
-    """Merge results: each category has its highest score."""
-    scores: dict[str, float] = {}
-    for each in results:
-        for name, score in each["category_scores"].items():
-            scores[name] = max(score, scores.get(name, 0.0))
-    models = sorted({each["model"] for each in results})
-    return result(", ".join(models), scores, any(each["flagged"] for each in results), _flagged_for(results))
-
-
-def failure(error: ApiError) -> Json:
-    """Return the result of a failed check."""
-    return {"type": "error", "code": error.code or "moderation_unavailable", "message": error.message}
-
-
 NOT_YET: Final = {"type": "error", "code": "not_moderated", "message": "The output has not been moderated yet."}
 """Replaces the output's result until it is known."""
 
@@ -76,14 +62,3 @@ def before_round(moderation: Json | None) -> Json | None:
     if moderation is None or moderation["output"] == NO_OUTPUT:
         return moderation
     return moderation | {"output": NOT_YET}
-
-
-def refusal(side: Side, moderation: Json) -> str:
-    """Return the text that the client reads in place of the held-back output."""
-    what = "This request was blocked: its input" if side == "input" else "This answer was cut off: its next part"
-    categories = ", ".join(_flagged_for([moderation]))
-    return f"{what} was flagged by the moderation{f' ({categories})' if categories else ''}."
-
-
-def _flagged_for(results: Iterable[Json]) -> list[str]:
-    return sorted({name for each in results for name, is_flagged in each["categories"].items() if is_flagged})

@@ -7,20 +7,11 @@ from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
 from .errors import ApiError
+from .items.kind import HostedToolType
 from .schema.search_tools import WEB_SEARCH_TYPES
 from .types import Json
 
 Policy = Literal["refuse", "omit"]
-HostedTool = Literal[
-    "web_search",
-    "file_search",
-    "code_interpreter",
-    "shell",
-    "mcp",
-    "image_generation",
-    "programmatic_tool_calling",
-]
-"""Tools that a server runs."""
 
 
 class UnavailableTool(ApiError):  # noqa: N818 (a kind of 400)
@@ -66,13 +57,13 @@ class Unavailable:
         policy: for all of them, or by the tool's type; types without an entry are refused.
     """
 
-    policy: Policy | Mapping[HostedTool, Policy] = "refuse"
+    policy: Policy | Mapping[HostedToolType, Policy] = "refuse"
 
     @property
     def omitted(self) -> frozenset[str]:
         """The types that are left out."""
         if isinstance(self.policy, str):
-            return frozenset(get_args(HostedTool)) if self.policy == "omit" else frozenset()
+            return frozenset(get_args(HostedToolType)) if self.policy == "omit" else frozenset()
         return frozenset(kind for kind, policy in self.policy.items() if policy == "omit")
 
     def replacement(self, kind: str) -> OmittedTool:

@@ -17,7 +17,6 @@ from ..core.compaction import continued
 from ..core.configuration import configured
 from ..core.ids import new_id
 from ..core.mcp_approvals import Approval
-from ..core.moderation_policy import policy_of
 from ..core.owner import Owner
 from ..core.schema.request import CreateRequest
 from ..core.stream.assembler import Assembler
@@ -26,8 +25,7 @@ from ..core.types import Json
 from ..core.unavailable_tools import Unavailable
 from ..inputs.attachments import Attachments
 from ..inputs.large_work import LargeWork
-from ..moderation.checks import Checks
-from ..moderation.filter import ModerationFilter
+from ..inputs.moderation import Moderation, OutputModeration
 from ..sealing.reasoning import PrivateReasoning
 from ..sealing.sealed_items import Opened, SealedItems, unopened
 from ..sealing.sealer import Sealer
@@ -70,7 +68,7 @@ class GenerationFactory:
         sealed: opens sealed items.
         lengths: the known context lengths of models.
         counts: counts tokens.
-        checks: moderates texts.
+        moderation: moderates input and output.
         large_work: does the work on large conversations.
         prompt_of: reads the prompt of a stored response.
         fair_yield: schedules concurrent streams.
@@ -90,7 +88,7 @@ class GenerationFactory:
     sealed: SealedItems
     lengths: ContextLengths
     counts: TokenCounts
-    checks: Checks
+    moderation: Moderation
     large_work: LargeWork
     prompt_of: PromptOf = no_prompt
     fair_yield: FairYield = field(default_factory=FairYield)
@@ -140,10 +138,7 @@ class GenerationFactory:
             whole_of=toolset.whole_of,
             meant=toolset.meant,
         )
-        policy, moderation = policy_of(request), response["moderation"]
-        moderation_filter = (
-            ModerationFilter(self.checks, policy, moderation, response["output"]) if policy and moderation else None
-        )
+        moderation_filter = self.moderation.of_output(request, response)
         summaries = PrivateSummaries(self.sealed.sealer, owner, opened)
         timeline = Timeline(self.activity, owner, keeps_requests=self.keeps_requests and request.store)
         return GenerationContext(
@@ -155,7 +150,7 @@ def build_factory(
     config: ResponsesConfig, dependencies: Dependencies, sealer: Sealer, large_work: LargeWork, prompt_of: PromptOf
 ) -> GenerationFactory:
     """Return the factory for a configuration."""
-    limits, moderation = config.limits, config.moderation
+    limits = config.limits
     return GenerationFactory(
         dependencies.inference,
         dependencies.attachments,
@@ -174,7 +169,7 @@ def build_factory(
         SealedItems(sealer, limits.history_of_one),
         ContextLengths(dependencies.inference),
         TokenCounts(dependencies.inference, config.profiles),
-        Checks(dependencies.moderator, moderation.seconds, moderation.held_characters),
+        dependencies.moderation,
         large_work,
         prompt_of,
         telemetry=dependencies.telemetry,
@@ -207,7 +202,7 @@ class GenerationContext:
     assembler: Assembler
     reasoning: PrivateReasoning
     summaries: PrivateSummaries
-    moderation_filter: ModerationFilter | None = None
+    moderation_filter: OutputModeration | None = None
     timeline: Timeline = field(default_factory=Timeline)
 
     async def generation_for(

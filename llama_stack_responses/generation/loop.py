@@ -17,7 +17,7 @@ from ..core.stream.assembler import Assembler
 from ..core.stream.calls import ServerCall
 from ..core.stream.deltas import Delta, Finish, FinishReason, Refusal
 from ..core.types import Json
-from ..moderation.filter import ModerationFilter
+from ..inputs.moderation import OutputModeration
 from ..telemetry.telemetry import RoundOperation, Telemetry
 from ..tools.mcp.list_budget import ServerBounds
 from ..tools.tool_function import Output
@@ -166,7 +166,7 @@ class Generation:
         event_buffer: EventBuffer,
         limits: GenerationLimits,
         telemetry: Telemetry,
-        moderation_filter: ModerationFilter | None = None,
+        moderation_filter: OutputModeration | None = None,
         cache_diagnostics: CacheDiagnostics | None = None,
         progress: GenerationProgress = NOTHING_DONE,
         stop_point: StopPoint | None = None,

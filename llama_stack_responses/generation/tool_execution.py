@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..concurrency.tasks import gather_or_cancel
+from ..core.items.form import ItemForm, Stage
 from ..core.json_values import bytes_left
 from ..core.schema.program_items import PROGRAM
 from ..core.stream.assembler import Assembler
-from ..core.stream.calls import FORMS, ItemForm, ServerCall, Stage, made_by
+from ..core.stream.calls import FORMS, ServerCall, made_by
 from ..core.types import Json
 from ..logs import get_logger
 from ..telemetry.telemetry import Telemetry
@@ -224,10 +225,10 @@ class ToolExecution:
         """Report the stage of an open item."""
         self._event_buffer.put(self._assembler.calls.advance(index, stage))
 
-    def show_partial_image(self, index: int, number: int, image: Json) -> None:
-        """Show an image that an open item has not finished, with the fields of the item; none if there is no room."""
-        if self._held.holds(len(image["result"])):
-            self._event_buffer.put(self._assembler.calls.show_partial_image(index, number, image))
+    def show_partial(self, index: int, number: int, fields: Json, size: int) -> None:
+        """Show what an open item has not finished; nothing if there is no room."""
+        if self._held.holds(size):
+            self._event_buffer.put(self._assembler.calls.show_partial(index, number, fields))
 
     def hold(self, size: int) -> None:
         """Count bytes that a tool keeps until the response ends.

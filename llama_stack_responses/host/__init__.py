@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from ..admission import Admission, Reservation
+from ..admission import Admission
 from ..chat.profile import profile_for
 from ..config import ResponsesConfig
 from ..config.services import Fetching
 from ..config.stores import HostStore
+from ..core.discovery import modules_of_features
 from ..core.owner import Owner
 from ..core.unavailable_tools import Unavailable
+from ..feature import Feature, Stack
 from ..fetch.address_policy import AddressPolicy
-from ..fetch.fetcher import Fetcher, FetchLimits
 from ..fetch.pages import WebPages
 from ..fetch.resolver import LookupLimits, Resolver
 from ..generation.dependencies import Dependencies
-from ..image_server.client import ImageServer, ImageServerLimits
 from ..inputs.attachments import open_attachments
 from ..inputs.files import Files, NoFiles, uploaded_with
-from ..inputs.image_reader import ImageReader
+from ..inputs.moderation import NoModeration
 from ..inputs.skills import SkillReader
 from ..logs import ENDED, bound_tracebacks, get_logger, plain_lines
-from ..moderation.endpoint import Endpoint
-from ..moderation.moderator import Moderator, NoModerator
 from ..process_pool.pool import WorkerPool
 from ..programs.runtime import ProgramRuntime
 from ..sandbox.factory import open_containers
@@ -33,7 +31,6 @@ from ..store.factory import open_records, secret_keeper
 from ..store.instrumented import MeasuredRecords
 from ..store.skill_store import SkillStore
 from ..telemetry.telemetry import Telemetry
-from ..tools.hosted.image_generation import ImageServices, ImageSupport
 from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
 from ..tools.mcp.incoming_messages import IncomingLimits
 from ..tools.mcp.sessions import McpClient, SessionLimits
@@ -70,39 +67,76 @@ async def get_provider_impl(
         # Connecting now stops the start if the stack has no such backend.
         await backend(config.store.backend)()
     _prepare_host()
-    files: Files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
-    access = HostAccess(policy)
-    pool, address_policy = WorkerPool(config.files.pool_limits), _address_policy(config.fetch, access.current_user)
-    contents, telemetry = Admission(config.files.content_quota), Telemetry()
+    access, telemetry = HostAccess(policy), Telemetry()
+    stack = _stack(config, deps, access)
+    pool = WorkerPool(config.files.pool_limits)
     records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
-    skills = SkillReader(contents, access.current_user, SkillStore(records))
-    services = HostedToolServices(
-        current_user=access.current_user,
-        uploaded=uploaded_with(files, contents, access.current_user),
-        find_skill=skills.find,
-        runtime=await _tool_runtime(deps.get(Api.tool_runtime), access),
-        pages=_pages(config.fetch, address_policy, pool, contents),
-        browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
-        vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
-        containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
-        images=_images(config, files, address_policy, contents, access.current_user),
-        mcp=_mcp_servers(config, address_policy, deps.get(Api.connectors), contents, access.current_user),
-        programs=_programs(pool),
-        unavailable=Unavailable(config.unavailable_tools),
-    )
+    skills = SkillReader(stack.contents, access.current_user, SkillStore(records))
+    features = open_features(stack)
     dependencies = Dependencies(
         _inference(config, deps[Api.inference]),
-        open_attachments(files, config, pool, contents, address_policy, file_processor(deps.get(Api.file_processors))),
+        open_attachments(
+            stack.files,
+            config,
+            pool,
+            stack.contents,
+            stack.address_policy,
+            file_processor(deps.get(Api.file_processors)),
+        ),
         HostPrompts(deps[Api.prompts]) if config.stored_prompts and Api.prompts in deps else None,
-        services,
-        _moderator(config, deps.get(SAFETY)),
+        await _tool_services(stack, deps, access, pool, skills, features),
+        next((each.moderation for each in features if each.moderation), NoModeration()),
         telemetry,
         pool,
         skills,
+        features,
     )
-    provided = ResponsesProvider(config, records, secret_keeper(config.store, records), dependencies, access)
+    routes = [routes for feature in features for routes in feature.routes]
+    provided = ResponsesProvider(config, records, secret_keeper(config.store, records), dependencies, access, routes)
     provided.appear_in(deps.get(Api.providers))
     return provided
+
+
+def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAccess) -> Stack:
+    files: Files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
+    return Stack(
+        config,
+        access.current_user,
+        files,
+        Admission(config.files.content_quota),
+        _address_policy(config.fetch, access.current_user),
+        _safety(config, deps.get(SAFETY)),
+    )
+
+
+async def _tool_services(
+    stack: Stack,
+    deps: dict[Api, Any],
+    access: HostAccess,
+    pool: WorkerPool,
+    skills: SkillReader,
+    features: Sequence[Feature],
+) -> HostedToolServices:
+    config = stack.config
+    return HostedToolServices(
+        current_user=stack.current_user,
+        uploaded=uploaded_with(stack.files, stack.contents, stack.current_user),
+        find_skill=skills.find,
+        runtime=await _tool_runtime(deps.get(Api.tool_runtime), access),
+        pages=_pages(stack, pool),
+        browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
+        vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
+        containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
+        mcp=_mcp_servers(stack, deps.get(Api.connectors)),
+        programs=_programs(pool),
+        of_features={kind: tool for feature in features for kind, tool in feature.tools.items()},
+        unavailable=Unavailable(config.unavailable_tools),
+    )
+
+
+def open_features(stack: Stack) -> list[Feature]:
+    """Return what the features of this installation bring to a stack."""
+    return [module.open_feature(stack) for module in modules_of_features("feature").values()]
 
 
 def _programs(pool: WorkerPool) -> ProgramRuntime | None:
@@ -134,13 +168,8 @@ def _inference(config: ResponsesConfig, router: Any) -> HostInference:
     return HostInference(router, store_chat_completions=stored, shortcuts=shortcuts)
 
 
-def _moderator(config: ResponsesConfig, safety: Any | None) -> Moderator:
-    """Return the configured moderation server, or else the stack's safety provider."""
-    moderation = config.moderation
-    if moderation.url:
-        key = moderation.api_key.get_secret_value() if moderation.api_key else None
-        return Endpoint(moderation.url, key, moderation.model, seconds=moderation.seconds)
-    return HostSafety(safety, store_chat_completions=config.store_chat_completions) if safety else NoModerator()
+def _safety(config: ResponsesConfig, router: Any | None) -> HostSafety | None:
+    return HostSafety(router, store_chat_completions=config.store_chat_completions) if router else None
 
 
 def _address_policy(fetching: Fetching, current_user: Callable[[], Owner]) -> AddressPolicy:
@@ -150,59 +179,22 @@ def _address_policy(fetching: Fetching, current_user: Callable[[], Owner]) -> Ad
     )
 
 
-def _pages(fetching: Fetching, address_policy: AddressPolicy, pool: WorkerPool, contents: Admission) -> WebPages | None:
+def _pages(stack: Stack, pool: WorkerPool) -> WebPages | None:
     if find_spec("trafilatura") is None:
         return None
-    limits = FetchLimits(fetching.max_bytes, fetching.seconds, fetching.redirects)
-    return WebPages(Fetcher(address_policy, limits), pool, fetching.seconds, contents)
+    fetching = stack.config.fetch
+    return WebPages(stack.fetcher(fetching.max_bytes), pool, fetching.seconds, stack.contents)
 
 
-def _images(
-    config: ResponsesConfig,
-    files: Files,
-    address_policy: AddressPolicy,
-    contents: Admission,
-    current_user: Callable[[], Owner],
-) -> ImageServices | None:
-    if (settings := config.image_generation) is None:
-        return None
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    limits = ImageServerLimits(
-        seconds=settings.seconds,
-        image_bytes=settings.image_bytes,
-        concurrency=settings.concurrency,
-        concurrency_per_user=settings.concurrency_per_user,
-        waiting_per_user=settings.waiting_per_user,
-    )
-    support = ImageSupport(
-        model=settings.model,
-        models=settings.models,
-        options=settings.options,
-        edits=settings.edits,
-        model_sees_images=settings.model_sees_images,
-    )
-    fetcher = Fetcher(address_policy, FetchLimits(settings.image_bytes, config.fetch.seconds, config.fetch.redirects))
-    return ImageServices(
-        ImageServer(settings.url, key, settings.response_format, limits),
-        support,
-        ImageReader(files, fetcher, settings.image_bytes).read,
-        lambda: contents.reserve(current_user()),
-        current_user,
-    )
-
-
-def _mcp_servers(
-    config: ResponsesConfig,
-    address_policy: AddressPolicy,
-    connectors: Any | None,
-    contents: Admission,
-    current_user: Callable[[], Owner],
-) -> McpClient:
-    mcp = config.mcp
+def _mcp_servers(stack: Stack, connectors: Any | None) -> McpClient:
+    mcp = stack.config.mcp
     incoming = IncomingLimits(mcp.answer_bytes, mcp.answer_values, mcp.session_bytes)
     limits = SessionLimits(mcp.connect_seconds, incoming)
-
-    def reserve() -> Reservation:
-        return contents.reserve(current_user())
-
-    return McpClient(address_policy, HostConnectors(connectors), limits, reserve, mcp.repeatable, mcp.require_approval)
+    return McpClient(
+        stack.address_policy,
+        HostConnectors(connectors),
+        limits,
+        stack.reserve,
+        mcp.repeatable,
+        mcp.require_approval,
+    )

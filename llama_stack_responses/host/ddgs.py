@@ -11,7 +11,7 @@ from urllib.request import getproxies_environment
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
-from ..config.addresses import address
+from ..core.addresses import address
 from ..core.errors import ApiError
 from ..core.owner import ANONYMOUS
 from ..fetch.bodies import decoded

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from typing import Any, Final
 
+from ..config import ResponsesConfig
+from ..core.access import Access
+from ..generation.dependencies import Dependencies
+from ..sealing.sealer import SecretKeeper
 from ..service.responses import OpenAIResponsesImpl
+from ..store.records import Records
+from ..wire.response_routes import Routes
 from .platform import Api
 
 GARBAGE: Final = (4_000, 10, 10)
@@ -16,10 +23,26 @@ By default, it visits all that running streams hold after every few hundred requ
 
 
 class ResponsesProvider(OpenAIResponsesImpl):
-    """The implementation with the attributes and methods that the host expects of a provider."""
+    """The implementation with the attributes and methods that the host expects of a provider.
+
+    Args:
+        routes: create the routes of the features.
+    """
 
     __provider_id__: str
     """The id of the provider; the host sets it."""
+
+    def __init__(
+        self,
+        config: ResponsesConfig,
+        records: Records,
+        keeper: SecretKeeper,
+        dependencies: Dependencies,
+        access: Access,
+        routes: Sequence[Routes] = (),
+    ) -> None:
+        super().__init__(config, records, keeper, dependencies, access)
+        self.routes = routes
 
     def start(self) -> bool:
         """Start the implementation, and exclude all objects loaded by then from garbage collection.

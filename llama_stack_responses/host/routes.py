@@ -14,11 +14,11 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from ..service.responses import OpenAIResponsesImpl
 from ..wire.response_routes import create_router
 from .cross_site import refuse_cross_site_requests
 from .platform import PUBLIC_ROUTE_KEY, fastapi_router_registry
 from .provider_data import guard_provider_data
+from .responses_provider import ResponsesProvider
 from .web_server.early_return import return_early
 from .web_server.http_parsing import bound_http_parsing
 from .web_server.pipelined_requests import disconnect_answered_requests
@@ -38,7 +38,7 @@ def enter_router() -> None:
     of_host = factories.get("responses")
 
     def build(impl: Any) -> APIRouter:
-        if isinstance(impl, OpenAIResponsesImpl):
+        if isinstance(impl, ResponsesProvider):
             refuse_cross_site_requests(impl.config)
             bound_zstd_bodies(impl.config.limits.request_bytes)
             guard_provider_data()
@@ -50,7 +50,7 @@ def enter_router() -> None:
             with suppress(RuntimeError):
                 # OGX builds routes in the serving event loop, too late for the lifespan of a router to run.
                 asyncio.get_running_loop().call_soon(impl.start)
-            return create_router(impl, HostAuthorizer(impl.access), PUBLIC_ROUTE_KEY)
+            return create_router(impl, HostAuthorizer(impl.access), PUBLIC_ROUTE_KEY, impl.routes)
         if of_host is None:
             raise RuntimeError("The host has no routes for another provider of the API 'responses'.")
         return of_host(impl)

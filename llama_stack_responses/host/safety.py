@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.errors import ApiError, bad_request
-from ..core.moderation_policy import Kind
-from ..core.moderation_results import Side, result
+from ..core.moderation_results import Kind, Side, result
 from ..core.types import Json
 from ..logs import get_logger
 from .chat_store import unstored_guards

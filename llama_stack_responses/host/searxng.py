@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from ..config.addresses import address
+from ..core.addresses import address
 from ..fetch.bodies import UNCOMPRESSED, BodyTooLarge, decoded, read_body
 from .search_provider import SearchFailed, SearchProvider
 

@@ -12,18 +12,16 @@ from ..core.call_pairs import check_call_pairs, with_call_ids
 from ..core.input_policy import DEFAULT_POLICY, InputPolicy
 from ..core.listed_items import with_ids
 from ..core.mcp_approvals import check_approvals
-from ..core.moderated_texts import input_texts
-from ..core.moderation_policy import policy_of
 from ..core.owner import Owner
 from ..core.schema.items import check_ids
 from ..core.schema.request import CreateRequest
 from ..core.shapes import Location, missing
 from ..core.types import Json
-from ..moderation.checks import Checks
 from ..sealing.sealed_items import Opened, SealedItems
 from .connection_memory import ConnectionMemory
 from .history import History, HistoryReader, Hold, for_model
 from .large_work import LargeWork
+from .moderation import Moderation
 from .sealed_input import SealedInput
 
 
@@ -80,6 +78,7 @@ class RequestResolver:
     """Reads the history of requests, and checks that a model can continue from it.
 
     Args:
+        moderation: checks the input of requests that ask for it.
         fill: fills in the stored prompt that a request names, and the versions of skills that it refers to.
         large_work: checks large conversations.
         policy: what happens to input of which a part is lost.
@@ -90,7 +89,7 @@ class RequestResolver:
         history_reader: HistoryReader,
         access: Access,
         sealed: SealedItems,
-        checks: Checks,
+        moderation: Moderation,
         fill: Callable[[CreateRequest], Awaitable[CreateRequest]],
         large_work: LargeWork,
         policy: InputPolicy = DEFAULT_POLICY,
@@ -99,7 +98,7 @@ class RequestResolver:
         self._access = access
         self._sealed = sealed
         self._sealed_input = SealedInput(sealed, history_reader, policy)
-        self._checks = checks
+        self._moderation = moderation
         self._fill = fill
         self._large_work = large_work
         self._policy = policy
@@ -141,15 +140,8 @@ class RequestResolver:
             # If this response is stored, the unstored history is stored as part of its input.
             input_items=[*history.opening, *history.unstored, *new_items],
         )
-        return ResolvedInput(request, items, stored, history, await self._moderated(request, new_items), opened)
-
-    async def _moderated(self, request: CreateRequest, items: list[Json]) -> Json | None:
-        policy = policy_of(request)
-        if policy is None:
-            return None
-        variables = (request.prompt or {}).get("variables")
-        text = await self._large_work.run(lambda: "\n\n".join(input_texts(request, items)), items, variables)
-        return await self._checks.check_input(policy, text)
+        moderation = await self._moderation.of_input(request, new_items, self._large_work)
+        return ResolvedInput(request, items, stored, history, moderation, opened)
 
 
 def _joined(

@@ -155,7 +155,7 @@ class OpenAIResponsesImpl:
             history,
             self.access,
             factory.sealed,
-            factory.checks,
+            factory.moderation,
             self._filled,
             self.large_work,
             self.config.input_policy,

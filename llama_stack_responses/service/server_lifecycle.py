@@ -53,6 +53,7 @@ class ServerLifecycle:
         self._jobs = jobs
         self._foreground = foreground
         self._containers = dependencies.tool_services.containers
+        self._features = dependencies.features
         self._sweeper = sweeper
         self._secret_check = secret_check
         self._telemetry = telemetry
@@ -76,6 +77,8 @@ class ServerLifecycle:
         self._jobs.start()
         if self._containers:
             self._containers.start()
+        for feature in self._features:
+            feature.start()
         if threshold := self._config.loop_hold_seconds:
             self._monitor = self._telemetry.monitor_loop(threshold)
         self._telemetry.show(self._gauge_sources)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from ..core.items.kind import HostedToolType
 from ..core.owner import Owner
 from ..core.schema.program_items import PROGRAMS
 from ..core.schema.request import CreateRequest
@@ -28,7 +29,6 @@ from .hosted.browser import Browser
 from .hosted.code_interpreter import CodeInterpreterTool
 from .hosted.file_search import FileSearch
 from .hosted.hosted_shell import HostedShellTool
-from .hosted.image_generation import ImageGeneration, ImageServices
 from .hosted.programs import ProgramTool
 from .hosted.runtime import NoToolRuntime, ToolRuntime
 from .hosted.vector_stores import VectorStores
@@ -37,6 +37,23 @@ from .mcp.servers import McpSessionFactory
 from .mcp.tool import McpTool
 from .tool import Tool
 from .toolset import Maker, Makers
+
+
+async def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTool:
+    """A hosted tool that this stack can run.
+
+    Attributes:
+        make: its factory.
+        available: returns whether the current user can use it. It raises an `ApiError` if the stack cannot say.
+    """
+
+    make: Maker
+    available: Callable[[], Awaitable[bool]] = _always
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +69,9 @@ class HostedToolServices:
         browses: whether a model was trained to search with a browser.
         vector_stores: searches files.
         containers: runs code.
-        images: generates images.
         mcp: the MCP client.
         programs: runs programs of the model.
+        of_features: the hosted tools of the features, by their type.
         unavailable: how a request for an unavailable tool is handled.
     """
 
@@ -66,9 +83,9 @@ class HostedToolServices:
     browses: Callable[[str], bool] = lambda _: False
     vector_stores: VectorStores | None = None
     containers: Containers | None = None
-    images: ImageServices | None = None
     mcp: McpSessionFactory | None = None
     programs: ProgramRuntime | None = None
+    of_features: Mapping[HostedToolType, HostedTool] = field(default_factory=dict)
     unavailable: Unavailable = field(default_factory=Unavailable)
 
     @property
@@ -79,11 +96,9 @@ class HostedToolServices:
         return ContainerAccess(self.containers, self.current_user, self.uploaded, self.find_skill)
 
     async def close(self) -> None:
-        """End the containers, and close the connections to the image server."""
+        """End the containers."""
         if self.containers:
             await self.containers.close()
-        if self.images:
-            await self.images.server.close()
 
 
 async def available_tools(services: HostedToolServices) -> list[str]:
@@ -92,13 +107,12 @@ async def available_tools(services: HostedToolServices) -> list[str]:
     Raises:
         ApiError: 503, the stack cannot list its own tools.
     """
-    searches = await services.runtime.has(SEARCH_SERVICE)
-    return [kind for kind in _hosted_tools(services) if searches or kind != "web_search"]
+    return [kind for kind, tool in _hosted_tools(services).items() if await tool.available()]
 
 
 def tool_makers(services: HostedToolServices) -> Makers:
     """Return the factories of all tools: client tools, and the hosted tools that this stack can run."""
-    hosted = _hosted_tools(services)
+    hosted = {kind: tool.make for kind, tool in _hosted_tools(services).items()}
     web_search = dict.fromkeys(WEB_SEARCH_TYPES, hosted["web_search"])
     return {**client_tools(), **hosted, **web_search, "shell": _shell_maker(hosted.get("shell"), services.unavailable)}
 
@@ -118,24 +132,20 @@ def client_tools() -> Makers:
     }
 
 
-def _hosted_tools(services: HostedToolServices) -> dict[str, Maker]:
-    """Return the factories of the hosted tools that this stack can run.
-
-    The web search is always among them: whether there is a search service is known for each user.
-    """
-    hosted: dict[str, Maker] = {"web_search": _web_search_maker(services)}
+def _hosted_tools(services: HostedToolServices) -> dict[str, HostedTool]:
+    """Return the hosted tools that this stack can run."""
+    search = HostedTool(_web_search_maker(services), partial(services.runtime.has, SEARCH_SERVICE))
+    hosted: dict[str, HostedTool] = {"web_search": search}
     if services.vector_stores:
-        hosted["file_search"] = partial(FileSearch, stores=services.vector_stores)
+        hosted["file_search"] = HostedTool(partial(FileSearch, stores=services.vector_stores))
     if access := services.access:
-        hosted["code_interpreter"] = partial(CodeInterpreterTool, access=access)
-        hosted["shell"] = partial(_hosted_shell, access=access)
-    if services.images:
-        hosted["image_generation"] = partial(ImageGeneration, services=services.images)
+        hosted["code_interpreter"] = HostedTool(partial(CodeInterpreterTool, access=access))
+        hosted["shell"] = HostedTool(partial(_hosted_shell, access=access))
     if services.mcp:
-        hosted["mcp"] = partial(McpTool, servers=services.mcp)
+        hosted["mcp"] = HostedTool(partial(McpTool, servers=services.mcp))
     if services.programs:
-        hosted[PROGRAMS] = _program_maker(services.programs, services.current_user)
-    return hosted
+        hosted[PROGRAMS] = HostedTool(_program_maker(services.programs, services.current_user))
+    return {**hosted, **dict(services.of_features.items())}
 
 
 def _program_maker(runtime: ProgramRuntime, current_user: Callable[[], Owner]) -> Maker:

@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 
 from ..concurrency.offloading import computed
 from ..core.arguments import decoded_arguments
-from ..core.stream.calls import MCP_APPROVAL_REQUEST, CallKind, ItemForm, ServerCall, Stage
+from ..core.items.form import ItemForm, Stage
+from ..core.stream.calls import MCP_APPROVAL_REQUEST, CallKind, ServerCall
 from ..core.tool_usage import ImageUsage
 from ..core.types import Json
 
@@ -64,8 +65,14 @@ class ItemReporter(Protocol):
         """Report the stage of an open item."""
         ...
 
-    def show_partial_image(self, index: int, number: int, image: Json) -> None:
-        """Show an image that an open item has not finished, with the fields of the item; none if there is no room."""
+    def show_partial(self, index: int, number: int, fields: Json, size: int) -> None:
+        """Show what an open item has not finished; nothing if there is no room.
+
+        Args:
+            number: the number of such an event of the item, from 0.
+            fields: fields of the item.
+            size: their size in bytes.
+        """
         ...
 
     def hold(self, size: int) -> None:
@@ -128,10 +135,10 @@ class Invocation:
         assert self.call.index is not None
         self.reporter.advance(self.call.index, stage)
 
-    def show_partial_image(self, number: int, image: Json) -> None:
-        """Show an image that the call has not finished, with the fields of its item."""
+    def show_partial(self, number: int, fields: Json, size: int) -> None:
+        """Show what the call has not finished, as `ItemReporter.show_partial`."""
         assert self.call.index is not None
-        self.reporter.show_partial_image(self.call.index, number, image)
+        self.reporter.show_partial(self.call.index, number, fields, size)
 
     async def arguments(self) -> Json:
         """Return the arguments, which must be a JSON object; large ones are decoded in a thread.

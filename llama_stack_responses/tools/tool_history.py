@@ -8,7 +8,6 @@ from typing import Final
 
 from ..core.exchanges import EXCHANGE
 from ..core.program_calls import unfinished_programs
-from ..core.schema.image_tool import IMAGE_CALL
 from ..core.types import Json
 
 _IN_CONTAINERS: Final = ("code_interpreter_call", "shell_call")
@@ -23,18 +22,17 @@ class ToolHistory:
         items: the conversation, oldest first.
 
     Attributes:
+        items: the conversation.
         lists: the last `mcp_list_tools` of each server, by its label.
         calls: the items of calls that name a container, by their type.
         programs: the programs that have not ended, by their `call_id`.
-        images: for each item that has images, the parts that are images; the item itself if it is a generated one.
     """
 
     def __init__(self, items: Iterable[Json]) -> None:
         self.lists: dict[str, Json] = {}
         self.calls: dict[str, list[Json]] = {}
-        self.images: list[list[Json]] = []
         self._outputs: list[tuple[str, str, str]] = []
-        items = list(items)
+        self.items = items = list(items)
         self.programs = unfinished_programs(items)
         for item in items:
             kind = item["type"]
@@ -42,8 +40,6 @@ class ToolHistory:
                 self.lists[item["server_label"]] = item
             elif kind in _IN_CONTAINERS:
                 self.calls.setdefault(kind, []).append(item)
-            elif images := _images(item):
-                self.images.append(images)
             if EXCHANGE in item and isinstance(output := item[EXCHANGE]["output"], str):
                 self._outputs.append((kind, item[EXCHANGE]["name"], output))
 
@@ -59,13 +55,3 @@ class ToolHistory:
             await asyncio.to_thread(learn_all)
         else:
             learn_all()
-
-
-def _images(item: Json) -> list[Json]:
-    """Return the images of an item."""
-    if item["type"] == IMAGE_CALL:
-        return [item] if item.get("result") and "id" in item else []
-    parts = item.get("content") or item.get("output")
-    if not isinstance(parts, list):
-        return []
-    return [part for part in parts if isinstance(part, dict) and part.get("type") == "input_image"]

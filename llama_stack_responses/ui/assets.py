@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
+
+from ..core.items.registry import ITEM_KINDS
 
 _FOLDER: Final = Path(__file__).with_name("static")
 _OVERRIDE: Final = "LLAMA_STACK_RESPONSES_UI_DIR"
@@ -52,20 +55,29 @@ class Assets:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         override = environment.get(_OVERRIDE)
         self._changing = Path(override) if override else None
-        self._files = _read(_FOLDER) if override is None else {}
+        self._files = _files(_FOLDER) if override is None else {}
 
     def find(self, path: str) -> Asset | None:
         """Return a file; the index for the path of a view; None for a file that does not exist."""
-        files = _read(self._changing) if self._changing else self._files
+        files = _files(self._changing) if self._changing else self._files
         name = path.rpartition("/")[2]
         return files.get(path) or (None if "." in name else files.get(_INDEX))
 
 
+def _files(folder: Path) -> dict[str, Asset]:
+    """Return the files of a folder, and the module that tells the page what the server knows of kinds of items."""
+    return {**_read(folder), "kinds.js": _asset(_kinds(), ".js")}
+
+
+def _kinds() -> bytes:
+    views = {name: asdict(kind.view) for name, kind in ITEM_KINDS.items()}
+    return b"export const KINDS = " + json.dumps(views).encode() + b";\n"
+
+
 def _read(folder: Path) -> dict[str, Asset]:
     paths = (path for path in sorted(folder.rglob("*")) if path.suffix in _TYPES and path.is_file())
-    return {path.relative_to(folder).as_posix(): _asset(path) for path in paths}
+    return {path.relative_to(folder).as_posix(): _asset(path.read_bytes(), path.suffix) for path in paths}
 
 
-def _asset(path: Path) -> Asset:
-    content = path.read_bytes()
-    return Asset(content, _TYPES[path.suffix], f'"{blake2b(content, digest_size=12).hexdigest()}"')
+def _asset(content: bytes, suffix: str) -> Asset:
+    return Asset(content, _TYPES[suffix], f'"{blake2b(content, digest_size=12).hexdigest()}"')

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
+from ..core.items.kind import CallView
+from ..core.items.registry import ITEM_KINDS
 from ..core.program_calls import mark_in
 from ..core.types import Json
 from ..sealing.sealer import SEALED
@@ -187,11 +190,12 @@ def _program(item: Item, budget: Budget) -> Json:
     return {"name": "program", "arguments": _of(blocks.code(str(item.get("code") or ""), "javascript", budget))}
 
 
-def _image(item: Item, budget: Budget) -> Json:
-    result = item.get("result")
-    results = [blocks.generated_image(result, item.get("output_format"), budget)] if result else []
-    block = blocks.code(str(item.get("revised_prompt") or ""), "text", budget)
-    return {"name": "image_generation", "arguments": _of(block), "results": results}
+def _hosted(view: CallView, item: Item, budget: Budget) -> Json:
+    """Return the parts of a call as the kind of its item says."""
+    image = item.get(view.image) if view.image else None
+    results = [blocks.generated_image(image, item.get("output_format"), budget)] if image else []
+    block = blocks.code(str(item.get(view.text) or ""), view.language, budget)
+    return {"name": view.name, "arguments": _of(block), "results": results}
 
 
 def _shell(item: Item, budget: Budget) -> Json:
@@ -307,13 +311,13 @@ _CALLS: Final[Mapping[str, Callable[[Item, Budget], Json]]] = {
     "web_search_call": _web_search,
     "file_search_call": _file_search,
     "code_interpreter_call": _interpreter,
-    "image_generation_call": _image,
     "program": _program,
     "shell_call": _shell,
     "local_shell_call": _shell,
     "apply_patch_call": _patch,
     "computer_call": _any_call,
     "tool_search_call": _any_call,
+    **{name: partial(_hosted, kind.view) for name, kind in ITEM_KINDS.items()},
 }
 
 _OUTPUTS: Final = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -49,11 +49,19 @@ _CREATE: Final = described(
 )
 
 
-def create_router(impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, public_key: str) -> APIRouter:
-    """Return the routes of the Responses API for `impl`; `authorizer` authorizes WebSocket connections.
+Routes = Callable[[OpenAIResponsesImpl, RouteAdmission], APIRouter]
+"""Creates routes of a feature, with `routes_within` of `wire/requests.py`: their bounds and errors are those of all."""
 
-    It has no side effects: the host calls it more than once. `public_key` is the key in the description of a route by
-    which the host lets requests without a token pass.
+
+def create_router(
+    impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, public_key: str, of_features: Iterable[Routes] = ()
+) -> APIRouter:
+    """Return the routes of the Responses API. It has no side effects: the host calls it more than once.
+
+    Args:
+        authorizer: authorizes WebSocket connections.
+        public_key: the key in the description of a route by which the host lets requests without a token pass.
+        of_features: create the routes of the features.
     """
 
     @asynccontextmanager
@@ -79,6 +87,8 @@ def create_router(impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, p
     if impl.config.ui.enabled:
         add_ui_files(router, Assets(), limits, public_key)
         router.include_router(ui_router(impl, limits))
+    for routes in of_features:
+        router.include_router(routes(impl, limits))
     router.include_router(context_router(impl.counting, impl.compaction, limits))
     router.include_router(_responses(impl, limits, router))
     router.add_websocket_route(_PREFIX, socket_route(impl, authorizer, limits))

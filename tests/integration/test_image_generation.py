@@ -8,7 +8,7 @@ from typing import Any, Final
 import openai
 import pytest
 
-from llama_stack_responses.core.generated_images import image_name
+from llama_stack_responses.features.images.names import image_name
 from tests.support.image_server import (
     JSON,
     WEBP,

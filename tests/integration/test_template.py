@@ -268,7 +268,7 @@ WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
     "setting": (
         {},
         misspell,
-        "1 validation error for ResponsesConfig retention_dayz Extra inputs are not permitted",
+        "1 validation error for ResponsesConfig Value error, retention_dayz: there is no such setting here, take it out",
     ),
     "backend": ({}, refer_to_nothing, "Unknown KVStore backend 'kv_elsewhere'"),
 }

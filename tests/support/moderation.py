@@ -3,9 +3,8 @@
 from typing import Any
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.moderation_policy import Kind
-from llama_stack_responses.core.moderation_results import Side, result
-from llama_stack_responses.moderation.checks import Checks
+from llama_stack_responses.core.moderation_results import Kind, Side, result
+from llama_stack_responses.features.moderation.checks import Checks
 
 type Json = dict[str, Any]
 

@@ -32,22 +32,6 @@ def test_wait_for_clients_has_new_and_former_name(name: str) -> None:
         ResponsesConfig.model_validate({name: 0})
 
 
-@pytest.mark.parametrize("url", ["", None])
-def test_image_generation_without_an_address_is_off(url: str | None) -> None:
-    """The templates leave the variables of the image server empty."""
-    given = {"url": url, "api_key": None, "model": None}
-    assert ResponsesConfig.model_validate({"image_generation": given}).image_generation is None
-
-
-def test_image_generation_knows_its_options() -> None:
-    given = {"url": "http://localhost:1234/v1", "options": ["size"]}
-    config = ResponsesConfig.model_validate({"image_generation": given}).image_generation
-    assert config is not None
-    assert config.options == {"size"}
-    with pytest.raises(ValidationError, match=r"image_generation\.options"):
-        ResponsesConfig.model_validate({"image_generation": {**given, "options": ["seed"]}})
-
-
 def test_names_and_origins_are_read_from_lists_and_from_variables() -> None:
     lists = {"allowed_hosts": ["A.example.", "*.b.example", "*"], "allowed_origins": ["https://App.example:443/"]}
     texts = {"allowed_hosts": "a.example, *.b.example,*,", "allowed_origins": " https://app.example "}

@@ -27,7 +27,7 @@ LAYERS: Final = {
         {"concurrency"},
         {"admission", "chat", "process_pool", "sealing", "telemetry"},
         {"config", "documents", "fetch", "programs"},
-        {"image_server", "moderation", "sandbox", "store"},
+        {"sandbox", "store"},
         {"programs"},
         {"inputs", "lifecycle", "tools"},
         {"generation"},
@@ -35,6 +35,8 @@ LAYERS: Final = {
         {"service"},
         {"ui", "websocket"},
         {"wire"},
+        {"feature"},
+        {"features"},
         {"host"},
         {"admin"},
         {"cli", "provider"},
@@ -43,6 +45,7 @@ LAYERS: Final = {
     f"{PACKAGE}.core": (
         {
             "charsets",
+            "discovery",
             "errors",
             "input_policy",
             "json_decoding",
@@ -56,9 +59,10 @@ LAYERS: Final = {
         },
         {
             "access",
+            "addresses",
             "arguments",
             "exchanges",
-            "generated_images",
+            "feature_settings",
             "ids",
             "json_blocks",
             "mcp_approvals",
@@ -67,14 +71,13 @@ LAYERS: Final = {
             "tool_usage",
         },
         {"mcp_secrets", "shapes"},
-        {"item_fields"},
+        {"item_fields", "items"},
         {"echoed_tools", "schema"},
         {
             "configuration",
-            "moderated_texts",
-            "moderation_policy",
             "program_calls",
             "reasoning_segments",
+            "refused_input",
             "unavailable_tools",
         },
         {"call_pairs", "truncation"},
@@ -164,14 +167,13 @@ ONLY_IN: Final = {
             "admin",
             "concurrency",
             "documents",
+            "features",
             "fetch",
             "generation",
             "host",
-            "image_server",
             "inputs",
             "jobs",
             "lifecycle",
-            "moderation",
             "process_pool",
             "sandbox",
             "sealing",
@@ -188,7 +190,7 @@ ONLY_IN: Final = {
         "primp": {"tools"},
         "redis": {"store"},
         "sqlite3": {"store"},
-        "httpx": {"fetch", "host", "image_server", "moderation", "tools.mcp"},
+        "httpx": {"features", "fetch", "host", "tools.mcp"},
         "httpx2": {"host", "tools.mcp"},
         "logging": {"logs", "process_pool"},
         "markdown_it": {"ui.markup"},
@@ -294,6 +296,36 @@ def strangers(tree: ast.Module, module: str) -> Iterator[str]:
         parts = ONLY_IN[package(module)].get(package(imported))
         if parts is not None and not any(inside.startswith(f"{part}.") for part in parts):
             yield f"imports {imported}"
+
+
+FEATURES: Final = f"{PACKAGE}.features"
+EARLY: Final = {
+    "kinds": {"core.errors", "core.exchanges", "core.item_fields", "core.items", "core.shapes", "core.types"},
+    "settings": {"core.addresses", "core.feature_settings"},
+}
+"""What the modules of a feature may import that are imported with the core, by their name."""
+
+
+def feature_of(module: str) -> str:
+    """Return the name of the feature that a module belongs to, or an empty string."""
+    return unit(module, FEATURES) if is_in(module, FEATURES) else ""
+
+
+def imported_features(tree: ast.Module, module: str) -> Iterator[str]:
+    """Yield imports of a feature by the core or by another feature."""
+    for imported in imports(tree, module):
+        if (feature := feature_of(imported)) and feature != feature_of(module):
+            yield f"imports {imported}"
+
+
+def early_imports(tree: ast.Module, module: str) -> Iterator[str]:
+    """Yield imports by which a feature's `kinds.py` or `settings.py` would need modules that are not imported yet."""
+    allowed = EARLY.get(module.rpartition(".")[2], set())
+    for imported in imports(tree, module) if feature_of(module) and allowed else ():
+        within = imported.removeprefix(f"{PACKAGE}.")
+        is_own = feature_of(imported) == feature_of(module)
+        if package(imported) == PACKAGE and not is_own and not any(f"{within}.".startswith(f"{a}.") for a in allowed):
+            yield f"imports {imported} before the core"
 
 
 # State
@@ -405,7 +437,17 @@ def awaits_in_core(tree: ast.Module, module: str) -> Iterator[str]:
 
 
 RULES: Final[dict[str, Rule]] = {
-    rule.__name__: rule for rule in (arrows_back, absolute_imports, strangers, state, long_functions, awaits_in_core)
+    rule.__name__: rule
+    for rule in (
+        arrows_back,
+        absolute_imports,
+        strangers,
+        imported_features,
+        early_imports,
+        state,
+        long_functions,
+        awaits_in_core,
+    )
 }
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from ..errors import bad_request
+from ..items.kind import HostedToolType
+from ..items.registry import TOOL_TYPES
 from ..mcp_secrets import holds_secrets
 from ..shapes import (
     Check,
     Location,
+    an_object,
     any_of,
     array,
     check_count,
@@ -32,7 +35,6 @@ from .client_tools import (
     COMPUTER_TYPES,
     check_names,
 )
-from .image_tool import image_tool
 from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
 from .program_items import PROGRAMS
 from .search_tools import SEARCH_TOOLS, WEB_SEARCH_TYPES
@@ -51,13 +53,19 @@ def _container(value: Any, at: Location) -> str | dict[str, Any]:
 
 _CODE_INTERPRETER: Final = object_of({"container": _container, "allowed_callers": CALLERS}, "container")
 
-_TOOLS: Final[Mapping[str, Check]] = {
+_HOSTED_TYPES: Final[tuple[str, ...]] = get_args(HostedToolType)
+_KNOWN_TOOLS: Final[Mapping[str, Check]] = {
     "code_interpreter": _CODE_INTERPRETER,
-    "image_generation": image_tool,
     **CLIENT_TOOLS,
     **SEARCH_TOOLS,
     "mcp": MCP_TOOL,
     PROGRAMS: object_of({}),
+    **{name: tool.declaration for name, tool in TOOL_TYPES.items()},
+}
+_TOOLS: Final[Mapping[str, Check]] = {
+    **_KNOWN_TOOLS,
+    # A stack without the feature refuses the tool, or leaves it out: `core/unavailable_tools.py`.
+    **{name: an_object for name in _HOSTED_TYPES if name not in _KNOWN_TOOLS},
 }
 """Checks of tools, by type."""
 
@@ -124,8 +132,9 @@ def carried_tools(value: Any, at: Location) -> list[dict[str, Any]]:
 
 
 _HOSTED_NAMES: Final[Mapping[str, Check]] = {
-    **dict.fromkeys((*SEARCH_TOOLS, "code_interpreter", "image_generation", PROGRAMS), object_of({})),
+    **dict.fromkeys((*SEARCH_TOOLS, *_HOSTED_TYPES), object_of({})),
     "mcp": MCP_CHOICE,
+    **{name: tool.choice for name, tool in TOOL_TYPES.items()},
 }
 """Checks of a `tool_choice` of a tool that the server runs, by the tool's type."""
 

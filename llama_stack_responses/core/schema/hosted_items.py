@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from ..item_fields import ID, OWN_ID, TEXT
+from ..items.registry import ITEM_KINDS
 from ..shapes import Check, an_object, array, data, number, object_of, one_of, tagged
-from .image_tool import IMAGE_CALL, image_item
 
 _CALL_STATUS: Final = one_of("in_progress", "searching", "interpreting", "completed", "failed", "incomplete")
 
@@ -43,6 +43,6 @@ HOSTED_ITEMS: Final[Mapping[str, Check]] = {
         },
         "container_id",
     ),
-    IMAGE_CALL: image_item,
+    **{name: kind.check for name, kind in ITEM_KINDS.items()},
 }
 """Checks of items, by type."""

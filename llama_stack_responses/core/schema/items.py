@@ -39,7 +39,6 @@ from ..shapes import (
 from .answer_settings import configuration_update
 from .client_items import CLIENT_ITEMS
 from .hosted_items import HOSTED_ITEMS
-from .image_tool import IMAGE_CALL, lacks_image
 from .mcp_shapes import MCP_ITEMS
 from .program_items import PROGRAM_ITEMS
 
@@ -436,8 +435,6 @@ def _item(value: Any, at: Location) -> dict[str, Any]:
     item: dict[str, Any] = _TYPED_ITEM(members, at)
     if item.get("id") == "":
         del item["id"]
-    if item["type"] == IMAGE_CALL and lacks_image(item):
-        return {"type": "item_reference", "id": item["id"]}
     return item
 
 

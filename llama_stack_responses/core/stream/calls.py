@@ -2,106 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Protocol
 
+from ..items.form import Details, ItemForm, Streamed
+from ..items.registry import ITEM_KINDS
 from ..program_calls import caller, mark_of
-from ..schema.image_tool import IMAGE_CALL
 from ..schema.program_items import PROGRAM, PROGRAM_OUTPUT
 from ..types import Json
 from . import events, shell
 from .argument_text import ArgumentText
-from .events import CallDoneEvent, CallTextEvent, Event, StageEvent
+from .events import Event
 
 CUSTOM_INPUT: Final = "input"
 """The only argument of a custom tool, which the model sees as a function."""
 _INTERNAL_ERROR: Final = -32603
 """JSON-RPC's code for an internal error."""
-
-Stage = Literal["in_progress", "searching", "interpreting", "generating", "compacting", "completed", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Streamed:
-    """The field of an item that the model streams.
-
-    Attributes:
-        key: its name.
-        nothing: its value if the model streamed nothing.
-    """
-
-    key: str
-    nothing: str
-    delta: CallTextEvent
-    done: CallDoneEvent
-
-
-@dataclass(frozen=True, slots=True)
-class Details:
-    """A field that is sent in parts, which may have their own events.
-
-    Attributes:
-        key: its name.
-        blank: returns its value before those events, given its final value.
-        events: `(sequence_number, item, output_index) -> events`, given the final item.
-    """
-
-    key: str
-    blank: Callable[[Any], Any]
-    events: Callable[[int, Json, int], list[Event]]
-
-
-@dataclass(frozen=True, slots=True)
-class ItemForm:
-    """One type of item that a tool makes.
-
-    Attributes:
-        type: the item's `type`.
-        id_prefix: the prefix of the item's id.
-        streamed: the field that the model streams; without one, the item is added when its call is complete.
-        stages: the events of a call that the server runs.
-        results: the fields that are known at the end, with their values before that.
-        late: the fields that are absent before the end.
-        details: the field that is sent in parts.
-        has_status: whether the item has a `status`.
-        failed: the status of a failed call.
-        cut: further fields of an incomplete item.
-        failure: returns the fields of an item whose call failed on this server, given the message for the model.
-        has_caller: whether an item has the `caller` of a program's call; otherwise its id has the program's mark.
-        closed: whether the item of a call that the server runs is complete before the call is answered.
-    """
-
-    type: str
-    id_prefix: str
-    streamed: Streamed | None = None
-    stages: Mapping[Stage, StageEvent] = field(default_factory=dict)
-    results: Mapping[str, Any] = field(default_factory=dict)
-    late: Collection[str] = ()
-    details: Details | None = None
-    has_status: bool = True
-    failed: str = "failed"
-    cut: Mapping[str, Any] = field(default_factory=dict)
-    failure: Callable[[str], Json] | None = None
-    has_caller: bool = True
-    closed: bool = False
-
-    def blank(self, item: Json) -> Json:
-        """Return the item as it was when it was added, without what is known by now."""
-        begun = {**item, **self.ended("in_progress"), **self.results}
-        for key in self.late:
-            begun.pop(key, None)
-        if self.streamed:
-            begun[self.streamed.key] = ""
-        if self.details and self.details.key in begun:
-            begun[self.details.key] = self.details.blank(begun[self.details.key])
-        return begun
-
-    def ended(self, status: str) -> Json:
-        """Return the fields for this status."""
-        cut = self.cut if status == "incomplete" else {}
-        return {"status": status, **cut} if self.has_status else {**cut}
 
 
 class ArgumentDecoder(Protocol):
@@ -263,18 +181,6 @@ CODE_INTERPRETER_CALL: Final = ItemForm(
     results={"outputs": None},
     has_caller=False,
 )
-IMAGE_GENERATION_CALL: Final = ItemForm(
-    IMAGE_CALL,
-    "ig",
-    stages={
-        "in_progress": events.image_generation_call_in_progress,
-        "generating": events.image_generation_call_generating,
-        "completed": events.image_generation_call_completed,
-    },
-    results={"result": None},
-    late=("action", "error", "revised_prompt", *events.IMAGE_SETTINGS),
-    cut={"status": "failed"},  # its types know no incomplete call
-)
 LOCAL_SHELL_CALL: Final = ItemForm("local_shell_call", "lsh")
 SHELL_CALL: Final = ItemForm(
     "shell_call",
@@ -309,7 +215,6 @@ FORMS: Final[Mapping[str, ItemForm]] = {
         WEB_SEARCH_CALL,
         FILE_SEARCH_CALL,
         CODE_INTERPRETER_CALL,
-        IMAGE_GENERATION_CALL,
         LOCAL_SHELL_CALL,
         SHELL_CALL,
         SHELL_CALL_OUTPUT,
@@ -320,6 +225,7 @@ FORMS: Final[Mapping[str, ItemForm]] = {
         TOOL_SEARCH_CALL,
         TOOL_SEARCH_OUTPUT,
         COMPACTION,
+        *(kind.form for kind in ITEM_KINDS.values()),
     )
 }
 """Forms by type."""

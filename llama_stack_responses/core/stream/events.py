@@ -9,22 +9,13 @@ arguments: a dict in an event must never change afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from ..types import Json
 
 Event = dict[str, Any]
-CallTextEvent = Callable[[int, str, int, str], Event]
-"""`(sequence_number, item_id, output_index, text) -> event`"""
-CallDoneEvent = Callable[[int, Json, int, str], Event]
-"""`(sequence_number, item, output_index, text) -> event`; the item as it was added, or later."""
-StageEvent = Callable[[int, str, int], Event]
-"""`(sequence_number, item_id, output_index) -> event`"""
 TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 """The types of the events that end a stream."""
-IMAGE_SETTINGS: Final = ("background", "output_format", "quality", "size")
-"""The fields of a generated image that its partial images have too."""
 
 
 def created(sequence_number: int, response: Json) -> Event:
@@ -363,33 +354,6 @@ def code_interpreter_call_interpreting(sequence_number: int, item_id: str, outpu
 
 def code_interpreter_call_completed(sequence_number: int, item_id: str, output_index: int) -> Event:
     return _stage("response.code_interpreter_call.completed", sequence_number, item_id, output_index)
-
-
-def image_generation_call_in_progress(sequence_number: int, item_id: str, output_index: int) -> Event:
-    return _stage("response.image_generation_call.in_progress", sequence_number, item_id, output_index)
-
-
-def image_generation_call_generating(sequence_number: int, item_id: str, output_index: int) -> Event:
-    return _stage("response.image_generation_call.generating", sequence_number, item_id, output_index)
-
-
-def image_generation_call_partial_image(
-    sequence_number: int, item_id: str, output_index: int, partial_image_index: int, image: Json
-) -> Event:
-    """Return the event of an image that is not finished; `image` has the fields of the call's item."""
-    return {
-        "type": "response.image_generation_call.partial_image",
-        "sequence_number": sequence_number,
-        "item_id": item_id,
-        "output_index": output_index,
-        "partial_image_index": partial_image_index,
-        "partial_image_b64": image["result"],
-        **{name: image.get(name) for name in IMAGE_SETTINGS},
-    }
-
-
-def image_generation_call_completed(sequence_number: int, item_id: str, output_index: int) -> Event:
-    return _stage("response.image_generation_call.completed", sequence_number, item_id, output_index)
 
 
 def compaction_compacting(sequence_number: int, item_id: str, output_index: int) -> Event:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Final
 
+from ..items.form import ItemForm, Stage
 from ..moderation_results import before_round
 from ..types import Json
 from . import events
-from .calls import FORMS, ItemForm, Stage
+from .calls import FORMS
 from .events import Event
 from .parts import PART_KINDS
 from .response import UNDECIDED, terminal_event
@@ -19,6 +20,8 @@ from .transcript import PHASES, TYPES, Mark, Transcript, lengths, whole_output
 
 _UNKNOWN: Final = ("content", "phase", "encrypted_content")
 """Fields that an item does not have yet when it is added."""
+_KNOWN: Final = {"message", "reasoning", *FORMS}
+"""Types of items whose own events can be created."""
 _NULL_AT_FIRST: Final = UNDECIDED.keys() | {"prompt_cache_diagnostics", "usage"}
 """Fields of a response that are null when it begins. Those stored by earlier versions have no `tool_usage`."""
 
@@ -70,18 +73,25 @@ class _Replay:
                 yield events.output_item_added(self._next(), self._response["id"], mark[1], item)
             case "output_item.done":
                 yield events.output_item_done(self._next(), self._response["id"], mark[1], self._output[mark[1]])
-            case _ if name in COMMAND or name in PRINTED:
-                yield shell_event(name, self._next(), self._output[mark[1]], mark[1], mark[2])
-            case _ if mark[2] < 0:
-                yield from self._call(name, mark)
+            case _ if self._output[mark[1]]["type"] in _KNOWN:
+                yield from self._inner(name, mark)
             case _:
-                yield from self._part(name, mark)
+                pass  # an item of a feature that this installation lacks: only the whole item is shown
 
     def end(self) -> Iterator[Event]:
         """Yield the last events, according to the response's status."""
         if error := self._response["error"]:
             yield events.error(self._next(), error["code"], error["message"], error.get("param"))
         yield terminal_event(self._next(), self._response)
+
+    def _inner(self, name: str, mark: Mark) -> Iterator[Event]:
+        """Yield the events of what an item contains, and of its stages."""
+        if name in COMMAND or name in PRINTED:
+            yield shell_event(name, self._next(), self._output[mark[1]], mark[1], mark[2])
+        elif mark[2] < 0:
+            yield from self._call(name, mark)
+        else:
+            yield from self._part(name, mark)
 
     def _next(self) -> int:
         return next(self._numbers)
@@ -91,11 +101,13 @@ class _Replay:
         moderation = before_round(self._response["moderation"])
         return self._response | {"status": status, "output": [], "moderation": moderation, **nothing}
 
-    def _partial_image(self, mark: Mark) -> Event:
-        """Return the event of a partial image. These are not stored: the final image takes their place."""
+    def _partial(self, name: str, mark: Mark) -> Event | None:
+        """Return the event of an unfinished item if this is its name. The finished one takes its place."""
         item = self._output[mark[1]]
-        image = item | {"result": item["result"] or ""}
-        return events.image_generation_call_partial_image(self._next(), item["id"], mark[1], mark[2], image)
+        form = FORMS.get(item["type"])
+        if form is None or form.partial is None or name != f"{form.type}.{form.partial.name}":
+            return None
+        return form.partial.event(self._next(), item["id"], mark[1], mark[2], item)
 
     def _call(self, name: str, mark: Mark) -> Iterator[Event]:
         item = self._output[mark[1]]
@@ -111,8 +123,8 @@ class _Replay:
             yield form.streamed.delta(self._next(), item["id"], mark[1], text)
 
     def _part(self, name: str, mark: Mark) -> Iterator[Event]:
-        if name == "image_generation_call.partial_image":
-            yield self._partial_image(mark)
+        if partial := self._partial(name, mark):
+            yield partial
             return
         _, output_index, index, *_ = mark
         item = self._output[output_index]
@@ -160,6 +172,8 @@ def _stage(form: ItemForm, name: str) -> Stage | None:
 def _blank(item: Json, phase: str | None) -> Json:
     if form := FORMS.get(item["type"]):
         return form.blank(item)
+    if item["type"] not in _KNOWN:
+        return item
     blank: dict[str, Any] = {key: value for key, value in item.items() if key not in _UNKNOWN}
     blank["status"] = "in_progress"
     if phase:

@@ -15,10 +15,11 @@ from functools import partial
 from typing import Final, Literal
 
 from ..ids import new_id
+from ..items.form import ItemForm, Stage
 from ..types import Json
-from .calls import FORMS, ArgumentDecoder, CallKind, ItemForm, ServerCall, Stage, Whole
+from .calls import FORMS, ArgumentDecoder, CallKind, ServerCall, Whole
 from .deltas import Annotation, Delta, Finish, ToolCall
-from .events import Event, image_generation_call_partial_image
+from .events import Event
 from .fragments import LARGE_CHARACTERS, Fragments
 from .json_object_end import JsonObjectEnd
 from .output import OpenText, Output
@@ -81,9 +82,6 @@ class _OpenCall:
             text = self.fragments.text()
             self.read = len(text), whole(text)
 
-
-_PARTIAL_IMAGE: Final = "partial_image"
-"""The last word of the type of a partial image's event."""
 
 _NOTHING: Final[Set[tuple[int, str]]] = frozenset()
 
@@ -239,12 +237,13 @@ class ToolCalls:
         constructor = FORMS[item["type"]].stages.get(stage)
         return [constructor(self._output.next(), item["id"], index)] if constructor else []
 
-    def show_partial_image(self, index: int, number: int, image: Json) -> list[Event]:
-        """Show an image that an open call has not finished; a repeated run of the call shows none again."""
-        if (index, _PARTIAL_IMAGE) in self._emitted:
+    def show_partial(self, index: int, number: int, fields: Json) -> list[Event]:
+        """Show what an open call has not finished; a repeated run of the call shows nothing again."""
+        item = self._output.items[index]
+        partial = FORMS[item["type"]].partial
+        if partial is None or (index, partial.name) in self._emitted:
             return []
-        item_id = self._output.items[index]["id"]
-        return [image_generation_call_partial_image(self._output.next(), item_id, index, number, image)]
+        return [partial.event(self._output.next(), item["id"], index, number, fields)]
 
     def conclude(self, index: int, fields: Json, *, failed: bool = False) -> list[Event]:
         """Close an item whose tool has ended, with its results."""

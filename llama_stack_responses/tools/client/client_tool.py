@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from ...core.items.form import ItemForm
 from ...core.shapes import Check
-from ...core.stream.calls import CallKind, ItemForm, by_call_id
+from ...core.stream.calls import CallKind, by_call_id
 from ...core.types import Json
 from ..argument_validation import validated_arguments
 from ..choice_handles import handle

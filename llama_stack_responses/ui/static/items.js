@@ -3,6 +3,7 @@
 import { request } from "./api.js";
 import { button, copy, h, icon, markup, safeLink, save, say } from "./dom.js";
 import { bytes, duration, line } from "./format.js";
+import { KINDS } from "./kinds.js";
 import { code, cut, fold, jsonBlock, plain } from "./pieces.js";
 
 const ROLES = { user: "User", assistant: "Assistant", system: "System", developer: "Developer", tool: "Tool" };
@@ -126,7 +127,7 @@ function tool(item, { output, open = false, waits }) {
     section("Arguments", item.arguments && [code(item.arguments.text, item.arguments.language, { truncated: item.arguments.truncated, label: "Arguments" })]),
     section("Results", blocks([...(item.results ?? []), ...(output?.results ?? [])])),
   ];
-  const drawn = item.type === "image_generation_call" && item.results?.length > 0; // the image is the answer
+  const drawn = KINDS[item.type]?.image && item.results?.length > 0; // the image is the answer
   return h(
     "article",
     { class: "item tool", "data-failed": failed ? "yes" : null, "data-waits": asked || given ? "yes" : null, "data-by-program": item.by_program ? "yes" : null, "aria-label": `Tool ${item.name ?? item.type}, ${state}${item.by_program ? ", called by a program" : ""}`, tabindex: -1 },

@@ -1,5 +1,6 @@
 // Turns the events of a stream into a response that grows, and its items into the form that items.js shows.
 
+import { KINDS } from "./kinds.js"; // made by the server: how the page shows the calls of its tools
 import { jsonText } from "./pieces.js";
 
 /** Return an empty state. */
@@ -165,10 +166,13 @@ const results = (output) => {
   return Array.isArray(output) ? output.map((found) => (found?.type === "logs" ? { kind: "code", text: found.logs, language: "" } : found?.type === "image" ? { kind: "image", url: found.url } : block(found ?? {}))) : [{ kind: "json", text: jsonText(output) }];
 };
 
+/** Return the text that the model wrote in a call whose kind the server names; undefined for other calls. */
+const said = (item) => item[KINDS[item.type]?.text];
+
 const written = (item) => {
-  const raw = item.arguments ?? item.input ?? item.code ?? item.revised_prompt ?? (item.action ? jsonText(item.action) : item.queries ? jsonText(item.queries) : null);
+  const raw = item.arguments ?? item.input ?? item.code ?? said(item) ?? (item.action ? jsonText(item.action) : item.queries ? jsonText(item.queries) : null);
   if (raw === null) return null;
-  return { text: raw, language: item.type === "program" ? "javascript" : item.code !== undefined ? "python" : item.input !== undefined || item.revised_prompt ? "" : "json", truncated: false };
+  return { text: raw, language: item.type === "program" ? "javascript" : item.code !== undefined ? "python" : item.input !== undefined || said(item) ? "" : "json", truncated: false };
 };
 
 /** Return the words of a call's error; those of a tool of an MCP server are in its content. */
@@ -178,9 +182,9 @@ const trouble = (error) => {
   return error.message ?? (words || jsonText(error));
 };
 
-const generated = (item) => (item.result ? [{ kind: "image", url: `data:image/${item.output_format ?? "png"};base64,${item.result}` }] : []);
+const generated = (item, image) => (image ? [{ kind: "image", url: `data:image/${item.output_format ?? "png"};base64,${image}` }] : []);
 
-const SERVER_TOOLS = new Set(["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call", "program"]);
+const SERVER_TOOLS = new Set(["web_search_call", "file_search_call", "code_interpreter_call", "mcp_call", "program"]);
 
 const MARKED = /^[a-z]+_p[0-9a-f]{12}_[0-9a-f]{24}$/;
 
@@ -189,7 +193,7 @@ const byProgram = (item) => item.caller?.type === "program" || MARKED.test(item.
 
 const title = (item) => {
   const name = item.name ?? item.type?.replace(/_call$/, "");
-  const detail = item.arguments ?? item.input ?? item.code ?? item.revised_prompt ?? item.action?.query ?? item.action?.url ?? item.queries?.join(", ") ?? item.action?.commands?.join("; ") ?? "";
+  const detail = item.arguments ?? item.input ?? item.code ?? said(item) ?? item.action?.query ?? item.action?.url ?? item.queries?.join(", ") ?? item.action?.commands?.join("; ") ?? "";
   return `${name} ${String(detail).replace(/\s+/g, " ").slice(0, 140)}`.trim();
 };
 
@@ -214,10 +218,10 @@ export function shown(item) {
   }
   if (/_output$/.test(item.type ?? "")) return { ...base, kind: "tool_output", call_id: item.call_id, results: results(item.result ?? item.output), failed: item.type === "program_output" && item.status === "incomplete" };
   if (/(_call|^program)$/.test(item.type ?? "")) {
-    const problem = trouble(item.error);
+    const problem = trouble(item.error), view = KINDS[item.type];
     return {
-      ...base, kind: "tool", title: title(item), name: item.name ?? item.type, server: item.server_label ?? null, run_by: SERVER_TOOLS.has(item.type) ? "server" : "client",
-      arguments: written(item), results: item.type === "image_generation_call" ? generated(item) : results(item.output ?? item.outputs ?? item.results), failed: item.status === "failed" || Boolean(problem), error: problem, duration_ms: null, call_id: item.call_id ?? null, by_program: byProgram(item),
+      ...base, kind: "tool", title: title(item), name: item.name ?? item.type, server: item.server_label ?? null, run_by: view || SERVER_TOOLS.has(item.type) ? "server" : "client",
+      arguments: written(item), results: view?.image ? generated(item, item[view.image]) : results(item.output ?? item.outputs ?? item.results), failed: item.status === "failed" || Boolean(problem), error: problem, duration_ms: null, call_id: item.call_id ?? null, by_program: byProgram(item),
     };
   }
   return { ...base, kind: "other", json: { text: jsonText(item), language: "json" } };

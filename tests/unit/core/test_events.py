@@ -10,9 +10,11 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import BaseModel
 
+from llama_stack_responses.core.items.registry import ITEM_KINDS
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream import events
 from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.core.stream.transcript import TYPES
 from tests.support.conform import ALLOWED_KEYS
 from tests.support.strict import validate_event
 
@@ -76,13 +78,20 @@ ARGUMENTS: Final[Json] = {
     "printed": {"stdout": "a", "stderr": ""},
     "output": [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
     "input": "a",
-    "partial_image_index": 1,
-    "image": {"result": "AA==", "background": "auto", "output_format": "png", "quality": "low", "size": "auto"},
     "logprobs": events.event_logprobs([LOGPROB]),
     "code": "server_error",
     "message": "It failed.",
     "param": None,
 }
+
+FIELDS: Final[Json] = {
+    "result": "AA==",
+    "background": "auto",
+    "output_format": "png",
+    "quality": "low",
+    "size": "auto",
+}
+"""Fields of an unfinished item."""
 
 CONSTRUCTORS: Final = {
     name: function
@@ -126,8 +135,24 @@ def test_event_argument_sets_field_of_same_name(constructor: Callable[..., Json]
         assert event[name] == ARGUMENTS[name]
 
 
+def events_of_kinds() -> list[Json]:
+    """Return the events that belong to one kind of item."""
+    forms = [kind.form for kind in ITEM_KINDS.values()]
+    stages = [stage(7, "i_1", 0) for form in forms for stage in form.stages.values()]
+    return [*stages, *(form.partial.event(7, "i_1", 0, 1, FIELDS) for form in forms if form.partial)]
+
+
+@pytest.mark.parametrize("event", events_of_kinds(), ids=lambda event: event["type"])
+def test_event_of_kind_is_valid_and_in_the_stored_order(event: Json) -> None:
+    validate_event(event)
+    assert set(event) == models()[event["type"]].model_fields.keys()
+    assert (event["sequence_number"], event["item_id"], event["output_index"]) == (7, "i_1", 0)
+    assert event["type"] in TYPES
+
+
 def test_every_event_type_is_built_once_or_listed() -> None:
     built = [event_of(constructor)["type"] for constructor in CONSTRUCTORS.values()]
+    built += [event["type"] for event in events_of_kinds()]
     assert len(built) == len(set(built))
     assert models().keys() - set(built) == NOT_BUILT
 

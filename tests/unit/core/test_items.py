@@ -774,24 +774,6 @@ def test_every_openai_item_type_is_known(member: Any) -> None:
     assert set(types_of(member)) <= {item["type"] for item, _ in WHOLE} | {"compaction_trigger"}
 
 
-@pytest.mark.parametrize("more", [{}, {"result": None}, {"result": "", "status": "completed"}])
-def test_image_call_without_its_image_names_a_stored_call(more: Json) -> None:
-    assert parse_input([USER, {"type": "image_generation_call", "id": "ig_1", **more}]) == [
-        USER,
-        {"type": "item_reference", "id": "ig_1"},
-    ]
-
-
-def test_failed_image_call_stays_what_it_is() -> None:
-    failed = {"type": "image_generation_call", "id": "ig_1", "status": "failed"}
-    assert parse_input([{**failed, "result": None}]) == [failed]
-
-
-def test_image_call_without_image_and_id_is_refused() -> None:
-    error = refused([{"type": "image_generation_call", "status": "completed"}])
-    assert (error.param, error.code) == ("input[0].id", "missing_required_parameter")
-
-
 def test_compaction_trigger_must_be_last_item() -> None:
     trigger = {"type": "compaction_trigger"}
     assert parse_input([USER, trigger]) == [USER, trigger]

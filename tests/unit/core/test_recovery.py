@@ -227,21 +227,6 @@ def test_repeated_call_after_cut_gets_new_call_id() -> None:
     check(events, second.response)
 
 
-def test_partial_images_of_repeated_call_are_shown_once() -> None:
-    image = {"result": "AA=="}
-    emitted = [events.image_generation_call_partial_image(7, "ig_1", 0, 0, image)]
-    for happened, shown in ((emitted, []), ([], emitted)):
-        assembler = fresh([{"type": "image_generation_call", "id": "ig_1", "status": "in_progress", "result": None}])
-        assembler.resume(7, Usage(), (), [ServerCall("generate_image", "call_1", "{}", 0)], happened)
-        assert assembler.calls.show_partial_image(0, 0, image) == shown
-
-
-def test_call_for_an_image_that_is_cut_off_is_failed() -> None:
-    item = {"type": "image_generation_call", "id": "ig_1", "status": "in_progress", "result": None}
-    [done] = close_cut("resp_1", [], [events.output_item_added(0, "resp_1", 0, item)], 1)
-    assert done["item"] == {**item, "status": "failed"}
-
-
 def test_progress_of_repeated_hosted_call_is_emitted_once() -> None:
     item = {
         "type": "web_search_call",

@@ -13,8 +13,7 @@ from llama_stack.providers.inline.safety.llama_guard.llama_guard import LlamaGua
 from llama_stack_api import Api, RunModerationRequest, Shield
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.moderation_policy import Kind
-from llama_stack_responses.core.moderation_results import Side
+from llama_stack_responses.core.moderation_results import Kind, Side
 from llama_stack_responses.host.safety import HostSafety
 
 Json = dict[str, Any]

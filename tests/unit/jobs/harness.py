@@ -12,12 +12,11 @@ from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.access import Action, Kind
 from llama_stack_responses.core.listed_items import with_ids
-from llama_stack_responses.core.moderated_texts import input_texts
-from llama_stack_responses.core.moderation_policy import policy_of
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.features.moderation.feature import ModerationByChecks
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.factory import GenerationFactory
@@ -166,7 +165,7 @@ class ProcessHarness:
             SealedItems(Sealer([SECRET]), 2**20),
             lengths,
             TokenCounts(self.inference, []),
-            checks(moderator),
+            ModerationByChecks(checks(moderator)),
             LargeWork(self.access.current_user),
             HistoryReader(self.archive, self.access, HistoryBounds(2**20, 2**20, 2**20)).prompt_of,
         )
@@ -205,10 +204,7 @@ class ProcessHarness:
         body = {"model": "m", "input": "hi", "background": True, **fields}
         request = await with_prompt(parse_create(body), prompts, 10_000)
         items = with_ids(request.input_items)
-        policy = policy_of(request)
-        moderation = (
-            await self.factory.checks.check_input(policy, "\n\n".join(input_texts(request, items))) if policy else None
-        )
+        moderation = await self.factory.moderation.of_input(request, items, self.factory.large_work)
         response = self.factory.begin(request, moderation) | {"id": response_id, "status": "queued"}
         events = self.factory.context(request, response, ANNA).assembler.enqueue()
         kept = body | {"input": "..."}

@@ -21,9 +21,9 @@ from llama_stack_responses.generation.dependencies import Dependencies
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles, uploaded_with
+from llama_stack_responses.inputs.moderation import NoModeration
 from llama_stack_responses.inputs.skills import SkillReader
 from llama_stack_responses.intervals import DEFAULT, Intervals
-from llama_stack_responses.moderation.moderator import NoModerator
 from llama_stack_responses.process_pool.pool import WorkerPool
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.kept_secret import SecretInMemory
@@ -105,7 +105,7 @@ def server(
     )
     pool = WorkerPool(config.files.pool_limits)
     attachments = open_attachments(NoFiles(), config, pool, contents, AddressPolicy())
-    dependencies = Dependencies(inference, attachments, None, services, NoModerator(), Telemetry(), pool, skills)
+    dependencies = Dependencies(inference, attachments, None, services, NoModeration(), Telemetry(), pool, skills)
     return OpenAIResponsesImpl(config, records, SecretInMemory(), dependencies, access, intervals)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.tools.client.function import FunctionTool
 from llama_stack_responses.tools.hosted.runtime import NoToolRuntime
-from llama_stack_responses.tools.registry import HostedToolServices, available_tools
+from llama_stack_responses.tools.registry import HostedTool, HostedToolServices, available_tools
 from tests.unit.tools.tools_harness import no_file, no_skill
 
 
@@ -26,7 +27,7 @@ class Searching(NoToolRuntime):
         ({"runtime": Searching()}, ["web_search"]),
         ({"vector_stores": object()}, ["file_search"]),
         ({"containers": object()}, ["code_interpreter", "shell"]),
-        ({"images": object()}, ["image_generation"]),
+        ({"of_features": {"image_generation": HostedTool(FunctionTool)}}, ["image_generation"]),
         ({"mcp": object()}, ["mcp"]),
     ],
 )

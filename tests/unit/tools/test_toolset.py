@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.items.kind import HostedToolType
 from llama_stack_responses.core.schema.item_tools import Selection, ToolRoom
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.calls import FUNCTION, ServerCall
 from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.core.unavailable_tools import HostedTool, Policy, Unavailable
+from llama_stack_responses.core.unavailable_tools import Policy, Unavailable
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.held_output import HeldOutput
 from llama_stack_responses.generation.tool_execution import ToolExecution
@@ -149,7 +150,7 @@ async def test_functions_of_a_function_tool_are_built_once() -> None:
     assert tool.times == 1
 
 
-def omitting(tools: list[Json], choice: str | Json | None, policy: Policy | dict[HostedTool, Policy]) -> Toolset:
+def omitting(tools: list[Json], choice: str | Json | None, policy: Policy | dict[HostedToolType, Policy]) -> Toolset:
     request = CreateRequest(model="m", tools=tools, tool_choice=choice)
     return Toolset(request, client_tools(), Unavailable(policy))
 

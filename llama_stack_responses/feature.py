@@ -1,0 +1,110 @@
+"""What a feature brings to a server, and what it may use of the stack.
+
+A feature is a folder of `features/`. What the core reads of it is in modules with these names, each of which it may
+have or lack:
+
+- `kinds.py` with `KINDS`, a `Kinds` of `core/items/kind.py`: its kinds of items and types of tools. It is imported with
+  the checks of requests, and imports only `core/shapes.py`, `core/item_fields.py`, `core/items/` and what is below.
+- `settings.py` with `SETTINGS`, a `FeatureSettings` of `core/feature_settings.py`. It is imported with the
+  configuration, and imports only what is below `config/`.
+- `feature.py` with `open_feature(stack: Stack) -> Feature`, which is called once, when the stack starts. It runs in an
+  event loop that does not serve requests, so nothing that it creates may be bound to a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .admission import Admission, Reservation
+from .config import ResponsesConfig
+from .core.items.kind import HostedToolType
+from .core.moderation_results import Kind, Side
+from .core.owner import Owner
+from .core.types import Json
+from .fetch.address_policy import AddressPolicy
+from .fetch.fetcher import Fetcher, FetchLimits
+from .inputs.files import Files
+from .inputs.moderation import Moderation
+from .tools.registry import HostedTool
+from .wire.response_routes import Routes
+
+
+class TextChecker(Protocol):
+    """A service that checks texts, such as the stack's safety provider."""
+
+    async def check(self, kind: Kind, name: str | None, text: str, side: Side) -> Json:
+        """Return the result for a text: a `moderation_result` of OpenAI's response.
+
+        Args:
+            kind: whether `name` is that of a model, or of a guardrail.
+            name: the model or guardrail; None for the default one.
+            side: whether the text is input or output.
+
+        Raises:
+            ApiError: it does not exist, or the check failed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What features use of the stack. A service that the stack lacks is None.
+
+    Attributes:
+        config: the configuration; a feature reads its own part with `SETTINGS.of(stack.config)`.
+        current_user: returns the current user.
+        files: the stored files.
+        contents: counts the bytes of contents that users hold.
+        address_policy: which addresses may be connected to for users and models.
+        safety: the stack's safety provider.
+    """
+
+    config: ResponsesConfig
+    current_user: Callable[[], Owner]
+    files: Files
+    contents: Admission
+    address_policy: AddressPolicy
+    safety: TextChecker | None = None
+
+    def fetcher(self, max_bytes: int) -> Fetcher:
+        """Return what fetches the URLs of users and models, up to this size."""
+        fetching = self.config.fetch
+        return Fetcher(self.address_policy, FetchLimits(max_bytes, fetching.seconds, fetching.redirects))
+
+    def reserve(self) -> Reservation:
+        """Return a reservation of the current user for contents."""
+        return self.contents.reserve(self.current_user())
+
+
+def _nothing() -> None:
+    """Do nothing: the feature has no background tasks."""
+
+
+async def _nothing_to_close() -> None:
+    """Do nothing: the feature holds nothing open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """What a feature brings to a server.
+
+    Attributes:
+        tools: the hosted tools that this stack can run, by their type. A tool of `KINDS` that is not among them is
+            refused or left out, as the setting `unavailable_tools` says.
+        moderation: moderates input and output. At most one feature does.
+        routes: its routes.
+        start: starts its background tasks, in the event loop that serves requests; called once.
+        close: ends them, and closes what the feature holds open.
+    """
+
+    tools: Mapping[HostedToolType, HostedTool] = field(default_factory=dict)
+    moderation: Moderation | None = None
+    routes: Sequence[Routes] = ()
+    start: Callable[[], None] = _nothing
+    close: Callable[[], Awaitable[None]] = _nothing_to_close

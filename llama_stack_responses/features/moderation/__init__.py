@@ -1,0 +1,1 @@
+"""Moderation of input and output: requests with `moderation` or `guardrails`."""

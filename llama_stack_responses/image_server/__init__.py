@@ -1,1 +1,0 @@
-"""A client of servers with OpenAI's API for images."""

@@ -1,1 +1,0 @@
-"""Moderation of input and output."""
