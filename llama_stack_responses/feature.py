@@ -27,6 +27,8 @@ from .fetch.address_policy import AddressPolicy
 from .fetch.fetcher import Fetcher, FetchLimits
 from .inputs.files import Files
 from .inputs.moderation import Moderation
+from .process_pool.pool import WorkerPool
+from .tools.hosted.runtime import ToolRuntime
 from .tools.registry import HostedTool
 from .wire.response_routes import Routes
 
@@ -62,6 +64,8 @@ class Stack:
         files: the stored files.
         contents: counts the bytes of contents that users hold.
         address_policy: which addresses may be connected to for users and models.
+        pool: processes that handle untrusted content.
+        runtime: the tools of the stack's own tool runtimes.
         safety: the stack's safety provider.
     """
 
@@ -70,6 +74,8 @@ class Stack:
     files: Files
     contents: Admission
     address_policy: AddressPolicy
+    pool: WorkerPool
+    runtime: ToolRuntime
     safety: TextChecker | None = None
 
     def fetcher(self, max_bytes: int) -> Fetcher:

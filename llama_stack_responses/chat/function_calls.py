@@ -115,12 +115,6 @@ def _is_servers(item: Json) -> bool:
     return "execution" in item and (item["execution"] == "server" or item.get("call_id") is None)
 
 
-def _web_search(item: Json) -> Json:
-    action = {name: value for name, value in item["action"].items() if name != "sources" and value is not None}
-    sources = [source["url"] for source in item["action"].get("sources") or () if "url" in source]
-    return exchange("web_search", action, "\n".join(sources) or "(The results are no longer available.)")
-
-
 def _file_search(item: Json) -> Json:
     passages = [f"{result.get('filename', '')}\n{result.get('text', '')}" for result in item.get("results") or ()]
     return exchange(
@@ -152,7 +146,6 @@ def _mcp_call(item: Json) -> Json:
 
 
 _REBUILD: Final[Mapping[str, Callable[[Json], Json]]] = {
-    "web_search_call": _web_search,
     "file_search_call": _file_search,
     "code_interpreter_call": _code,
     "tool_search_call": _tool_search,

@@ -39,6 +39,8 @@ OWN_ID: Final = string(0, 512)
 NAME: Final = string(1, 512)
 TEXT: Final = string()
 STATUS: Final = one_of("in_progress", "completed", "incomplete")
+CALL_STATUS: Final = one_of("in_progress", "searching", "interpreting", "completed", "failed", "incomplete")
+"""The status of a call of a hosted tool."""
 CALLER: Final = tagged({"direct": object_of({}), "program": object_of({"caller_id": ID}, "caller_id")})
 IMAGE_URL: Final = _url("https://", "http://", "data:")
 FILE_URL: Final = _url("https://", "http://")

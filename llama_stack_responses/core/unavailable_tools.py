@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
 from .errors import ApiError
-from .items.kind import HostedToolType
-from .schema.search_tools import WEB_SEARCH_TYPES
+from .items.kind import HOSTED_TOOL_NAMES, HostedToolType
 from .types import Json
 
 Policy = Literal["refuse", "omit"]
@@ -72,7 +71,7 @@ class Unavailable:
         Raises:
             UnavailableTool: it is refused.
         """
-        name = "web_search" if kind in WEB_SEARCH_TYPES else kind
+        name = HOSTED_TOOL_NAMES.get(kind, kind)
         if name in self.omitted:
             return OmittedTool()
         message = (

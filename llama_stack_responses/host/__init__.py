@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from ..admission import Admission
-from ..chat.profile import profile_for
 from ..config import ResponsesConfig
 from ..config.services import Fetching
 from ..config.stores import HostStore
@@ -16,7 +14,6 @@ from ..core.owner import Owner
 from ..core.unavailable_tools import Unavailable
 from ..feature import Feature, Stack
 from ..fetch.address_policy import AddressPolicy
-from ..fetch.pages import WebPages
 from ..fetch.resolver import LookupLimits, Resolver
 from ..generation.dependencies import Dependencies
 from ..inputs.attachments import open_attachments
@@ -68,8 +65,7 @@ async def get_provider_impl(
         await backend(config.store.backend)()
     _prepare_host()
     access, telemetry = HostAccess(policy), Telemetry()
-    stack = _stack(config, deps, access)
-    pool = WorkerPool(config.files.pool_limits)
+    stack = await _stack(config, deps, access)
     records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
     skills = SkillReader(stack.contents, access.current_user, SkillStore(records))
     features = open_features(stack)
@@ -78,16 +74,16 @@ async def get_provider_impl(
         open_attachments(
             stack.files,
             config,
-            pool,
+            stack.pool,
             stack.contents,
             stack.address_policy,
             file_processor(deps.get(Api.file_processors)),
         ),
         HostPrompts(deps[Api.prompts]) if config.stored_prompts and Api.prompts in deps else None,
-        await _tool_services(stack, deps, access, pool, skills, features),
+        _tool_services(stack, deps, skills, features),
         next((each.moderation for each in features if each.moderation), NoModeration()),
         telemetry,
-        pool,
+        stack.pool,
         skills,
         features,
     )
@@ -97,7 +93,7 @@ async def get_provider_impl(
     return provided
 
 
-def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAccess) -> Stack:
+async def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAccess) -> Stack:
     files: Files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     return Stack(
         config,
@@ -105,15 +101,15 @@ def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAccess) ->
         files,
         Admission(config.files.content_quota),
         _address_policy(config.fetch, access.current_user),
+        WorkerPool(config.files.pool_limits),
+        await _tool_runtime(deps.get(Api.tool_runtime), access),
         _safety(config, deps.get(SAFETY)),
     )
 
 
-async def _tool_services(
+def _tool_services(
     stack: Stack,
     deps: dict[Api, Any],
-    access: HostAccess,
-    pool: WorkerPool,
     skills: SkillReader,
     features: Sequence[Feature],
 ) -> HostedToolServices:
@@ -122,13 +118,10 @@ async def _tool_services(
         current_user=stack.current_user,
         uploaded=uploaded_with(stack.files, stack.contents, stack.current_user),
         find_skill=skills.find,
-        runtime=await _tool_runtime(deps.get(Api.tool_runtime), access),
-        pages=_pages(stack, pool),
-        browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
         vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
         mcp=_mcp_servers(stack, deps.get(Api.connectors)),
-        programs=_programs(pool),
+        programs=_programs(stack.pool),
         of_features={kind: tool for feature in features for kind, tool in feature.tools.items()},
         unavailable=Unavailable(config.unavailable_tools),
     )
@@ -177,13 +170,6 @@ def _address_policy(fetching: Fetching, current_user: Callable[[], Owner]) -> Ad
     return AddressPolicy(
         fetching.allowed_networks, fetching.nat64_prefixes, resolve=Resolver(limits, current_user).resolve
     )
-
-
-def _pages(stack: Stack, pool: WorkerPool) -> WebPages | None:
-    if find_spec("trafilatura") is None:
-        return None
-    fetching = stack.config.fetch
-    return WebPages(stack.fetcher(fetching.max_bytes), pool, fetching.seconds, stack.contents)
 
 
 def _mcp_servers(stack: Stack, connectors: Any | None) -> McpClient:

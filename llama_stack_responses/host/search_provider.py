@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from ..tools.hosted.search_results import is_within
+from ..fetch.hosts import is_within
 from .platform import ListToolDefsResponse, ToolDef, ToolInvocationResult
 
 _READ_RESULTS: Final = 500

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ..core.errors import ApiError
 from ..core.ids import check_conversation_id
+from ..core.items.registry import ITEM_KINDS
 from ..core.listed_items import with_ids
 from ..core.owner import Owner
 from ..core.schema.conversation_bodies import read_metadata
@@ -19,9 +20,6 @@ from ..store.conversation_store import Conversation, ConversationStore
 _MEANINGLESS: Final = frozenset({COMPACTION, TRIGGER, "item_reference"})
 """Types of items that cannot be imported: sealed by the other server, valid in a request only, or references into the
 other server's store."""
-
-_UNSAID: Final[Mapping[str, Json]] = {"web_search_call": {"action": {"type": "search", "query": ""}}}
-"""Fields that an item requires here and that the other server omits, by the item's type."""
 
 _MAX_NAMED: Final = 50
 """Maximum number of ids of skipped objects that the report lists."""
@@ -145,7 +143,7 @@ def _one(item_id: str | None, value: Any, limits: RequestLimits) -> Json:
     at = Location("item", limits)
     check_json(value)
     if isinstance(value, dict):
-        value = {**_UNSAID.get(str(value.get("type")), {}), **value, **({"id": item_id} if item_id else {})}
+        value = {**_unsaid(value), **value, **({"id": item_id} if item_id else {})}
     [item] = check_input([value], at)
     if item["type"] in _MEANINGLESS:
         raise ApiError(400, "An item without content.")
@@ -157,3 +155,9 @@ def _one(item_id: str | None, value: Any, limits: RequestLimits) -> Json:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _unsaid(value: Json) -> Mapping[str, Any]:
+    """Return the fields that an item requires here and that the other server omits."""
+    kind = ITEM_KINDS.get(str(value.get("type")))
+    return kind.imported if kind else {}

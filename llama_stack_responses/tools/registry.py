@@ -6,14 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..core.items.kind import HostedToolType
+from ..core.items.kind import HOSTED_TOOL_NAMES, HostedToolType
 from ..core.owner import Owner
 from ..core.schema.program_items import PROGRAMS
 from ..core.schema.request import CreateRequest
-from ..core.schema.search_tools import WEB_SEARCH_TYPES
 from ..core.types import Json
 from ..core.unavailable_tools import Unavailable
-from ..fetch.pages import WebPages
 from ..programs.runtime import ProgramRuntime
 from ..sandbox.container_access import ContainerAccess, Uploaded
 from ..sandbox.containers import Containers
@@ -25,14 +23,11 @@ from .client.function import FunctionTool
 from .client.namespace import NamespaceTool
 from .client.shell import local_shell_tool, shell_tool
 from .client.tool_search import tool_search_tool
-from .hosted.browser import Browser
 from .hosted.code_interpreter import CodeInterpreterTool
 from .hosted.file_search import FileSearch
 from .hosted.hosted_shell import HostedShellTool
 from .hosted.programs import ProgramTool
-from .hosted.runtime import NoToolRuntime, ToolRuntime
 from .hosted.vector_stores import VectorStores
-from .hosted.web_search import SEARCH_SERVICE, SearchServices, WebSearch
 from .mcp.servers import McpSessionFactory
 from .mcp.tool import McpTool
 from .tool import Tool
@@ -64,9 +59,6 @@ class HostedToolServices:
         current_user: returns the current user.
         uploaded: reads uploaded files.
         find_skill: finds the skills that a request declares.
-        runtime: the stack's own tools, such as web search.
-        pages: opens web pages.
-        browses: whether a model was trained to search with a browser.
         vector_stores: searches files.
         containers: runs code.
         mcp: the MCP client.
@@ -78,9 +70,6 @@ class HostedToolServices:
     current_user: Callable[[], Owner]
     uploaded: Uploaded
     find_skill: FindSkill
-    runtime: ToolRuntime = field(default_factory=NoToolRuntime)
-    pages: WebPages | None = None
-    browses: Callable[[str], bool] = lambda _: False
     vector_stores: VectorStores | None = None
     containers: Containers | None = None
     mcp: McpSessionFactory | None = None
@@ -113,8 +102,8 @@ async def available_tools(services: HostedToolServices) -> list[str]:
 def tool_makers(services: HostedToolServices) -> Makers:
     """Return the factories of all tools: client tools, and the hosted tools that this stack can run."""
     hosted = {kind: tool.make for kind, tool in _hosted_tools(services).items()}
-    web_search = dict.fromkeys(WEB_SEARCH_TYPES, hosted["web_search"])
-    return {**client_tools(), **hosted, **web_search, "shell": _shell_maker(hosted.get("shell"), services.unavailable)}
+    named = {name: hosted[of] for name, of in HOSTED_TOOL_NAMES.items() if of in hosted}
+    return {**client_tools(), **named, "shell": _shell_maker(hosted.get("shell"), services.unavailable)}
 
 
 def client_tools() -> Makers:
@@ -134,8 +123,7 @@ def client_tools() -> Makers:
 
 def _hosted_tools(services: HostedToolServices) -> dict[str, HostedTool]:
     """Return the hosted tools that this stack can run."""
-    search = HostedTool(_web_search_maker(services), partial(services.runtime.has, SEARCH_SERVICE))
-    hosted: dict[str, HostedTool] = {"web_search": search}
+    hosted: dict[str, HostedTool] = {}
     if services.vector_stores:
         hosted["file_search"] = HostedTool(partial(FileSearch, stores=services.vector_stores))
     if access := services.access:
@@ -151,17 +139,6 @@ def _hosted_tools(services: HostedToolServices) -> dict[str, HostedTool]:
 def _program_maker(runtime: ProgramRuntime, current_user: Callable[[], Owner]) -> Maker:
     def make(_: Json, __: CreateRequest) -> Tool:
         return ProgramTool(runtime, current_user().identity)
-
-    return make
-
-
-def _web_search_maker(services: HostedToolServices) -> Maker:
-    """Return the factory of the web search, in the form that the model knows."""
-
-    def make(declared: Json, request: CreateRequest) -> Tool:
-        tool_class = Browser if services.browses(request.model) else WebSearch
-        pages = partial(services.pages.of, services.current_user()) if services.pages else None
-        return tool_class(declared, request, SearchServices(services.runtime, pages, services.unavailable))
 
     return make
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,8 @@ _TYPES: Final = {
     ".woff2": "font/woff2",
 }
 _INDEX: Final = "index.html"
+_LIVE: Final = ("text", "language", "image")
+"""What the page needs of a `CallView` for a call that is still streamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def _files(folder: Path) -> dict[str, Asset]:
 
 
 def _kinds() -> bytes:
-    views = {name: asdict(kind.view) for name, kind in ITEM_KINDS.items()}
+    views = {name: {part: getattr(kind.view, part) for part in _LIVE} for name, kind in ITEM_KINDS.items()}
     return b"export const KINDS = " + json.dumps(views).encode() + b";\n"
 
 

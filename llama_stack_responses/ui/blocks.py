@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ..concurrency.large_base64 import data_start
+from ..core.items.view import Link, objects
 from ..core.json_blocks import blocks
 from ..core.types import Json
 
@@ -18,7 +19,6 @@ MARKDOWN_CHARACTERS: Final = 100_000
 _TEXT_CHARACTERS: Final = 1_000_000
 _CODE_CHARACTERS: Final = 200_000
 _SHORT_CHARACTERS: Final = 500
-_MAX_LISTED: Final = 200
 _LINK_CHARACTERS: Final = 2048
 _IMAGE_CHARACTERS: Final = 2**20
 _GENERATED_CHARACTERS: Final = 16 * 2**20
@@ -137,10 +137,11 @@ def _decoded_bytes(data: str) -> int:
     return characters * 3 // 4 - data.count("=", max(0, len(data) - 2))
 
 
-def link(url: Any, title: Any, text: Any, budget: Budget, file_id: Any = None) -> Json:
+def link(found: Link, budget: Budget) -> Json:
     """Return the block of a page or a file that a search found."""
-    beginning, _ = budget.cut(text if isinstance(text, str) else "", 2000)
-    return {"kind": "link", "link": web_link(url), "title": short(title), "text": beginning, "file_id": short(file_id)}
+    text, _ = budget.cut(found.text if isinstance(found.text, str) else "", 2000)
+    title, file_id = short(found.title), short(found.file_id)
+    return {"kind": "link", "link": web_link(found.url), "title": title, "text": text, "file_id": file_id}
 
 
 def web_link(url: Any) -> str | None:
@@ -169,12 +170,6 @@ def citations(annotations: Any) -> list[Json]:
         }
         for each in objects(annotations)
     ]
-
-
-def objects(values: Any) -> Iterable[Mapping[str, Any]]:
-    """Return the first objects of a list; none if it is not a list."""
-    entries = values[:_MAX_LISTED] if isinstance(values, list) else []
-    return [each for each in entries if isinstance(each, dict)]
 
 
 def _index(value: Any) -> int | None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from ..core.items.kind import CallView
 from ..core.items.registry import ITEM_KINDS
+from ..core.items.view import CallView, Link, objects
 from ..core.program_calls import mark_in
 from ..core.types import Json
 from ..sealing.sealer import SEALED
@@ -69,7 +69,7 @@ def _message(item: Item, context: ViewContext) -> Json:
     content = item.get("content")
     parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
     structured = context.structured and item.get("role") == "assistant"
-    views = [_part(part, context.budget, structured=structured) for part in blocks.objects(parts)]
+    views = [_part(part, context.budget, structured=structured) for part in objects(parts)]
     return {"role": blocks.short(item.get("role")), "phase": blocks.short(item.get("phase")), "blocks": views}
 
 
@@ -92,7 +92,7 @@ def _part(part: Item, budget: Budget, *, structured: bool) -> Json:
 
 
 def _reasoning(item: Item, context: ViewContext) -> Json:
-    parts = [*blocks.objects(item.get("summary")), *blocks.objects(item.get("content"))]
+    parts = [*objects(item.get("summary")), *objects(item.get("content"))]
     views = [_part(part, context.budget, structured=False) for part in parts]
     return {"blocks": views, "sealed": not views and bool(item.get("encrypted_content"))}
 
@@ -156,23 +156,21 @@ def _mcp(item: Item, budget: Budget) -> Json:
     return {"name": item.get("name"), "arguments": _arguments(item.get("arguments"), budget), "results": results}
 
 
-def _web_search(item: Item, budget: Budget) -> Json:
-    action: Any = item.get("action") if isinstance(item.get("action"), dict) else {}
-    summary = action.get("query") or action.get("url") or action.get("pattern") or ""
-    pages = [*blocks.objects(item.get("results")), *blocks.objects(action.get("sources"))]
-    results = [blocks.link(each.get("url"), each.get("title"), each.get("snippet"), budget) for each in pages]
-    arguments = {name: value for name, value in action.items() if name != "sources"}
-    return {"name": "web_search", "summary": summary, "arguments": _arguments(arguments, budget), "results": results}
-
-
 def _file_search(item: Item, budget: Budget) -> Json:
     queries = item.get("queries") or []
     results = [
-        blocks.link(None, each.get("filename") or each.get("file_id"), each.get("text"), budget, each.get("file_id"))
-        for each in blocks.objects(item.get("results"))
+        blocks.link(
+            Link(None, each.get("filename") or each.get("file_id"), each.get("text"), each.get("file_id")), budget
+        )
+        for each in objects(item.get("results"))
     ]
     summary = queries[0] if isinstance(queries, list) and queries else ""
     return {"name": "file_search", "summary": summary, "arguments": _arguments(queries, budget), "results": results}
+
+
+def _file(found: Item) -> Link:
+    file_id = found.get("file_id")
+    return Link(None, found.get("filename") or file_id, found.get("text"), file_id)
 
 
 def _interpreter(item: Item, budget: Budget) -> Json:
@@ -180,7 +178,7 @@ def _interpreter(item: Item, budget: Budget) -> Json:
         blocks.image(each.get("url"), None, None, budget)
         if each.get("type") == "image"
         else blocks.code(str(each.get("logs", "")), "text", budget)
-        for each in blocks.objects(item.get("outputs"))
+        for each in objects(item.get("outputs"))
     ]
     block = blocks.code(str(item.get("code") or ""), "python", budget)
     return {"name": "code_interpreter", "arguments": _of(block), "results": results}
@@ -194,8 +192,13 @@ def _hosted(view: CallView, item: Item, budget: Budget) -> Json:
     """Return the parts of a call as the kind of its item says."""
     image = item.get(view.image) if view.image else None
     results = [blocks.generated_image(image, item.get("output_format"), budget)] if image else []
-    block = blocks.code(str(item.get(view.text) or ""), view.language, budget)
-    return {"name": view.name, "arguments": _of(block), "results": results}
+    results += [blocks.link(found, budget) for found in (view.links(item) if view.links else ())]
+    if view.arguments:
+        arguments = _arguments(view.arguments(item), budget)
+    else:
+        arguments = _of(blocks.code(str(item.get(view.text or "") or ""), view.language, budget))
+    summary = {"summary": view.summary(item)} if view.summary else {}
+    return {"name": view.name, "arguments": arguments, "results": results, **summary}
 
 
 def _shell(item: Item, budget: Budget) -> Json:
@@ -226,7 +229,7 @@ def _output(item: Item, context: ViewContext) -> Json:
     elif isinstance(output, dict):
         results = [_part(output, budget, structured=False)]
     else:
-        results = [_printed(part, budget) for part in blocks.objects(output)]
+        results = [_printed(part, budget) for part in objects(output)]
     return {"call_id": blocks.short(item.get("call_id")), "results": results, "failed": False}
 
 
@@ -271,7 +274,7 @@ def _compaction(item: Item, context: ViewContext) -> Json:
 
 
 def _listed_tools(item: Item, _: ViewContext) -> Json:
-    names = [str(tool.get("name", ""))[:_TITLE_CHARACTERS] for tool in blocks.objects(item.get("tools"))]
+    names = [str(tool.get("name", ""))[:_TITLE_CHARACTERS] for tool in objects(item.get("tools"))]
     title = f"{item.get('server_label') or 'tools'}: {len(names)} {'tool' if len(names) == 1 else 'tools'}"
     return {"title": title[:_TITLE_CHARACTERS], "names": names, "error": _error(item)}
 
@@ -308,7 +311,6 @@ _CALLS: Final[Mapping[str, Callable[[Item, Budget], Json]]] = {
     "function_call": _function,
     "custom_tool_call": _custom,
     "mcp_call": _mcp,
-    "web_search_call": _web_search,
     "file_search_call": _file_search,
     "code_interpreter_call": _interpreter,
     "program": _program,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from ..core.items.view import objects
 from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.types import Json
@@ -65,7 +66,7 @@ def facts_of(response: Json) -> Json:
         "tool_usage": _tool_usage(response.get("tool_usage")),
         "prompt_cache_diagnostics": response.get("prompt_cache_diagnostics"),
         "settings": {name: _setting(value) for name, value in response.items() if name not in _NOT_SETTINGS},
-        "tools": [_tool(tool) for tool in blocks.objects(response.get("tools"))][:_MAX_TOOLS],
+        "tools": [_tool(tool) for tool in objects(response.get("tools"))][:_MAX_TOOLS],
         "metadata": response.get("metadata") or {},
         "conversation": conversation["id"] if conversation else None,
         "previous_response_id": response.get("previous_response_id"),

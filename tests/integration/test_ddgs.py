@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from llama_stack_responses.tools.hosted.search_results import Result, results_of
+from llama_stack_responses.features.web_search.search_results import Result, results_of
 from tests.support.certificates import Certificates
 from tests.support.search import ENGINES
 from tests.support.stack import Host

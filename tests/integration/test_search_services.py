@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.tools.hosted.search_results import Result, results_of
+from llama_stack_responses.features.web_search.search_results import Result, results_of
 from llama_stack_responses.tools.tool_function import ToolError
 from tests.support.certificates import Certificates
 from tests.support.search import SERVICES

@@ -42,6 +42,13 @@ REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
         "Unsupported parameter: 'moderation' needs a moderation provider, and this stack has none. Its operator can add "
         "a safety provider, or set 'moderation.url' in the configuration of the responses provider.",
     ),
+    "web_search": (
+        {"tools": [{"type": "web_search_preview", "search_context_size": "which the feature would refuse"}]},
+        "tools[0].type",
+        "unsupported_value",
+        "This stack has no provider for tools of the type 'web_search_preview'. Its operator can configure one, or leave "
+        "such tools out with the setting 'unavailable_tools: {web_search: omit}': see docs/guides/tools.md.",
+    ),
 }
 """A request that needs the feature, and the parameter, code and message of its refusal."""
 

@@ -14,8 +14,7 @@ from typing import Any
 import orjson
 
 from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
-from llama_stack_responses.core.stream.calls import WEB_SEARCH_CALL, CallKind, no_fields
+from llama_stack_responses.core.stream.calls import FORMS, CallKind, no_fields
 from llama_stack_responses.tools.tool_function import Function, Invocation, Outcome, ToolError, chat_function
 
 type Json = dict[str, Any]
@@ -70,7 +69,7 @@ class FakeTool:
     """The tool of one response."""
 
     def __init__(self, tools: FakeTools, repeatable: bool) -> None:
-        kind = CallKind(WEB_SEARCH_CALL, no_fields, whole=_action, hosted=True)
+        kind = CallKind(FORMS["web_search_call"], no_fields, whole=_action, hosted=True)
         chat = chat_function("lookup", "Looks it up.", {"type": "object", "properties": {"query": {"type": "string"}}})
         self._functions = (Function(chat, kind, tools.run, repeatable=repeatable),)
 
@@ -80,11 +79,11 @@ class FakeTool:
 
     def handles(self) -> Collection[str]:
         """Return the handles of its types."""
-        return WEB_SEARCH_TYPES
+        return ("web_search",)
 
     def chosen(self, choice: Json) -> Collection[str]:
         """Return the function if the choice names its type."""
-        return ["lookup"] if choice["type"] in WEB_SEARCH_TYPES else []
+        return ["lookup"] if choice["type"] == "web_search" else []
 
 
 __all__ = ["FakeTool", "FakeTools", "Outcome", "ToolError"]

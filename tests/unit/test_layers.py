@@ -300,7 +300,16 @@ def strangers(tree: ast.Module, module: str) -> Iterator[str]:
 
 FEATURES: Final = f"{PACKAGE}.features"
 EARLY: Final = {
-    "kinds": {"core.errors", "core.exchanges", "core.item_fields", "core.items", "core.shapes", "core.types"},
+    "kinds": {
+        "core.errors",
+        "core.exchanges",
+        "core.item_fields",
+        "core.items.form",
+        "core.items.kind",
+        "core.items.view",
+        "core.shapes",
+        "core.types",
+    },
     "settings": {"core.addresses", "core.feature_settings"},
 }
 """What the modules of a feature may import that are imported with the core, by their name."""

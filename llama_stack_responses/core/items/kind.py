@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
 
 from ..shapes import Check, object_of
 from ..types import Json
 from .form import ItemForm
+from .view import CallView
 
 HostedToolType = Literal[
     "web_search",
@@ -20,25 +21,15 @@ HostedToolType = Literal[
     "programmatic_tool_calling",
 ]
 """The types of tools that OpenAI runs for a request, whether this installation has them or not."""
+HOSTED_TOOL_NAMES: Final[Mapping[str, HostedToolType]] = {
+    **{each: each for each in get_args(HostedToolType)},
+    "web_search_2025_08_26": "web_search",
+    "web_search_preview": "web_search",
+    "web_search_preview_2025_03_11": "web_search",
+}
+"""These types by their names in a request: OpenAI has given several to some."""
 
 _BY_TYPE: Final = object_of({})
-
-
-@dataclass(frozen=True, slots=True)
-class CallView:
-    """How the page shows a call that the server runs.
-
-    Attributes:
-        name: the tool's name.
-        text: the field of the item that the model wrote.
-        language: the language of that text; `text` for none.
-        image: the field that has an image as base64, which is shown at once; None if the call makes no image.
-    """
-
-    name: str
-    text: str
-    language: str = "text"
-    image: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +42,16 @@ class ItemKind:
         exchange: returns what the model reads of an item without a stored exchange, such as one that a client sent:
             the `exchange` of `core/exchanges.py`.
         view: how the page shows it.
+        includable: the values of `include` that ask for fields of it.
+        imported: fields that an item needs here, and that the host's own provider omits.
     """
 
     form: ItemForm
     check: Check
     exchange: Callable[[Json], Json]
     view: CallView
+    includable: Sequence[str] = ()
+    imported: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

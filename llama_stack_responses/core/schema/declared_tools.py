@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from ..errors import bad_request
-from ..items.kind import HostedToolType
+from ..items.kind import HOSTED_TOOL_NAMES
 from ..items.registry import TOOL_TYPES
 from ..mcp_secrets import holds_secrets
 from ..shapes import (
@@ -37,7 +37,7 @@ from .client_tools import (
 )
 from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
 from .program_items import PROGRAMS
-from .search_tools import SEARCH_TOOLS, WEB_SEARCH_TYPES
+from .search_tools import SEARCH_TOOLS
 
 _NEW_CONTAINER: Final = tagged({"auto": AUTO_CONTAINER})
 
@@ -53,19 +53,18 @@ def _container(value: Any, at: Location) -> str | dict[str, Any]:
 
 _CODE_INTERPRETER: Final = object_of({"container": _container, "allowed_callers": CALLERS}, "container")
 
-_HOSTED_TYPES: Final[tuple[str, ...]] = get_args(HostedToolType)
 _KNOWN_TOOLS: Final[Mapping[str, Check]] = {
     "code_interpreter": _CODE_INTERPRETER,
     **CLIENT_TOOLS,
     **SEARCH_TOOLS,
     "mcp": MCP_TOOL,
     PROGRAMS: object_of({}),
-    **{name: tool.declaration for name, tool in TOOL_TYPES.items()},
+    **{name: TOOL_TYPES[of].declaration for name, of in HOSTED_TOOL_NAMES.items() if of in TOOL_TYPES},
 }
 _TOOLS: Final[Mapping[str, Check]] = {
     **_KNOWN_TOOLS,
     # A stack without the feature refuses the tool, or leaves it out: `core/unavailable_tools.py`.
-    **{name: an_object for name in _HOSTED_TYPES if name not in _KNOWN_TOOLS},
+    **{name: an_object for name in HOSTED_TOOL_NAMES if name not in _KNOWN_TOOLS},
 }
 """Checks of tools, by type."""
 
@@ -132,16 +131,16 @@ def carried_tools(value: Any, at: Location) -> list[dict[str, Any]]:
 
 
 _HOSTED_NAMES: Final[Mapping[str, Check]] = {
-    **dict.fromkeys((*SEARCH_TOOLS, *_HOSTED_TYPES), object_of({})),
+    **dict.fromkeys(HOSTED_TOOL_NAMES, object_of({})),
     "mcp": MCP_CHOICE,
-    **{name: tool.choice for name, tool in TOOL_TYPES.items()},
+    **{name: TOOL_TYPES[of].choice for name, of in HOSTED_TOOL_NAMES.items() if of in TOOL_TYPES},
 }
 """Checks of a `tool_choice` of a tool that the server runs, by the tool's type."""
 
 _TOOL_NAMES: Final[Mapping[str, Check]] = {**CLIENT_TOOL_NAMES, **_HOSTED_NAMES}
 """Checks of an entry in a list of allowed tools, by the tool's type."""
 
-_KINDS: Final = {**dict.fromkeys(WEB_SEARCH_TYPES, "web_search"), **dict.fromkeys(COMPUTER_TYPES, "computer")}
+_KINDS: Final = {**HOSTED_TOOL_NAMES, **dict.fromkeys(COMPUTER_TYPES, "computer")}
 """The common name of tools that have several type names, by type."""
 
 _CHOICE_MODE: Final = one_of("none", "auto", "required")

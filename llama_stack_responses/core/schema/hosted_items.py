@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ..item_fields import ID, OWN_ID, TEXT
+from ..item_fields import CALL_STATUS, ID, OWN_ID, TEXT
 from ..items.registry import ITEM_KINDS
-from ..shapes import Check, an_object, array, data, number, object_of, one_of, tagged
-
-_CALL_STATUS: Final = one_of("in_progress", "searching", "interpreting", "completed", "failed", "incomplete")
-
-_SOURCES: Final = array(tagged({"url": object_of({"url": TEXT}, "url")}))
-
-_WEB_SEARCH_ACTIONS: Final[Mapping[str, Check]] = {
-    "search": object_of({"query": TEXT, "queries": array(TEXT), "sources": _SOURCES}),
-    "open_page": object_of({"url": TEXT}),
-    "find_in_page": object_of({"url": TEXT, "pattern": TEXT}, "url", "pattern"),
-}
+from ..shapes import Check, an_object, array, data, number, object_of, tagged
 
 _FOUND: Final = object_of({"file_id": ID, "filename": TEXT, "score": number(), "text": TEXT, "attributes": an_object})
 
@@ -27,18 +17,15 @@ _PRINTED: Final[Mapping[str, Check]] = {
 }
 
 HOSTED_ITEMS: Final[Mapping[str, Check]] = {
-    "web_search_call": object_of(
-        {"id": OWN_ID, "action": tagged(_WEB_SEARCH_ACTIONS), "status": _CALL_STATUS}, "action"
-    ),
     "file_search_call": object_of(
-        {"id": OWN_ID, "queries": array(TEXT), "status": _CALL_STATUS, "results": array(_FOUND)}, "queries"
+        {"id": OWN_ID, "queries": array(TEXT), "status": CALL_STATUS, "results": array(_FOUND)}, "queries"
     ),
     "code_interpreter_call": object_of(
         {
             "id": OWN_ID,
             "code": TEXT,
             "container_id": ID,
-            "status": _CALL_STATUS,
+            "status": CALL_STATUS,
             "outputs": array(tagged(_PRINTED)),
         },
         "container_id",

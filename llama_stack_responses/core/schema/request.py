@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from ..errors import bad_request
 from ..ids import check_conversation_id, check_response_id
+from ..items.registry import ITEM_KINDS
 from ..shapes import (
     DEFAULT_LIMITS,
     Check,
@@ -306,13 +307,12 @@ _CONTEXT_ENTRY: Final = object_of({"type": one_of("compaction"), "compact_thresh
 
 INCLUDABLE: Final = (
     "file_search_call.results",
-    "web_search_call.results",
-    "web_search_call.action.sources",
     "message.input_image.image_url",
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
+    *(value for kind in ITEM_KINDS.values() for value in kind.includable),
 )
 """The supported values of `include`."""
 

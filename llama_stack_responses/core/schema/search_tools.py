@@ -1,4 +1,4 @@
-"""Declarations of the tools for web search and file search."""
+"""The declaration of the tool for file search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from ..shapes import (
     Check,
     Location,
     array,
-    boolean,
     integer,
     invalid,
     number,
@@ -21,39 +20,6 @@ from ..shapes import (
     tagged,
     takes,
 )
-
-_LOCATION: Final = object_of(
-    {
-        "type": one_of("approximate"),
-        "city": string(),
-        "country": string(0, 2),
-        "region": string(),
-        "timezone": string(),
-    },
-    defaults={"type": "approximate"},
-)
-
-_DOMAINS: Final = 100
-"""Maximum allowed domains, as OpenAI documents: each result is compared with each of them."""
-
-_WEB_SEARCH: Final = object_of(
-    {
-        "filters": object_of({"allowed_domains": array(string(1, 253), high=_DOMAINS)}),
-        "search_content_types": array(one_of("text", "image")),
-        "search_context_size": one_of("low", "medium", "high"),
-        "user_location": _LOCATION,
-        "external_web_access": boolean,
-        "return_token_budget": one_of("default", "unlimited"),
-    }
-)
-
-WEB_SEARCH_TYPES: Final = (
-    "web_search",
-    "web_search_2025_08_26",
-    "web_search_preview",
-    "web_search_preview_2025_03_11",
-)
-"""The type names that OpenAI has given its web search."""
 
 _VALUE: Final = scalar_or(array(scalar_or()))
 
@@ -138,6 +104,5 @@ _FILE_SEARCH: Final = object_of(
 
 SEARCH_TOOLS: Final[Mapping[str, Check]] = {
     "file_search": _FILE_SEARCH,
-    **dict.fromkeys(WEB_SEARCH_TYPES, _WEB_SEARCH),
 }
 """Checks of tools, by type."""

@@ -14,7 +14,6 @@ from ..schema.program_items import PROGRAM, PROGRAM_OUTPUT
 from ..types import Json
 from . import events, shell
 from .argument_text import ArgumentText
-from .events import Event
 
 CUSTOM_INPUT: Final = "input"
 """The only argument of a custom tool, which the model sees as a function."""
@@ -97,15 +96,6 @@ class ServerCall:
         return self.index is None and not self.closed
 
 
-def _without_sources(action: Json) -> Json:
-    """Return the action of a search before its results are known."""
-    return {name: value for name, value in action.items() if name != "sources"}
-
-
-def _no_events(_: int, __: Json, ___: int) -> list[Event]:
-    return []
-
-
 FUNCTION_CALL: Final = ItemForm(
     "function_call",
     "fc",
@@ -148,17 +138,6 @@ MCP_LIST_TOOLS: Final = ItemForm(
     cut={"error": "The connection ended before the server's answer was complete."},
 )
 MCP_APPROVAL_REQUEST: Final = ItemForm("mcp_approval_request", "mcpr", has_status=False)
-WEB_SEARCH_CALL: Final = ItemForm(
-    "web_search_call",
-    "ws",
-    stages={
-        "in_progress": events.web_search_call_in_progress,
-        "searching": events.web_search_call_searching,
-        "completed": events.web_search_call_completed,
-    },
-    late=("results",),
-    details=Details("action", _without_sources, _no_events),
-)
 FILE_SEARCH_CALL: Final = ItemForm(
     "file_search_call",
     "fs",
@@ -212,7 +191,6 @@ FORMS: Final[Mapping[str, ItemForm]] = {
         MCP_CALL,
         MCP_LIST_TOOLS,
         MCP_APPROVAL_REQUEST,
-        WEB_SEARCH_CALL,
         FILE_SEARCH_CALL,
         CODE_INTERPRETER_CALL,
         LOCAL_SHELL_CALL,

@@ -9,7 +9,8 @@ from ...core.errors import bad_request
 from ...core.exchanges import exchange
 from ...core.item_fields import ID, IMAGE_URL, OWN_ID, TEXT
 from ...core.items.form import ItemForm, Partial, stage_events
-from ...core.items.kind import CallView, ItemKind, Kinds, ToolType
+from ...core.items.kind import ItemKind, Kinds, ToolType
+from ...core.items.view import CallView
 from ...core.shapes import (
     Check,
     Location,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llama_stack_responses.core.items.form import stage_events
 from llama_stack_responses.core.stream import events
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.item_order import ItemOrder
@@ -30,6 +31,9 @@ class Stream:
         return [event["sequence_number"] for event in self.passed]
 
 
+SEARCH_EVENTS = stage_events("web_search_call", "searching")
+
+
 def added(index: int) -> Event:
     return events.output_item_added(0, "resp_1", index, {"id": f"ws_{index}", "type": "web_search_call"})
 
@@ -39,7 +43,7 @@ def done(index: int) -> Event:
 
 
 def searching(index: int) -> Event:
-    return events.web_search_call_searching(0, f"ws_{index}", index)
+    return SEARCH_EVENTS["searching"](0, f"ws_{index}", index)
 
 
 def test_items_in_sequence_pass_unchanged() -> None:

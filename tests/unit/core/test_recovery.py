@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.items.form import stage_events
 from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream import events
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.calls import ServerCall
 from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
@@ -235,7 +235,7 @@ def test_progress_of_repeated_hosted_call_is_emitted_once() -> None:
         "action": {"type": "search", "query": "q"},
     }
     waiting = [ServerCall("web_search", "call_1", "{}", 0)]
-    emitted = [events.web_search_call_searching(7, "ws_1", 0)]
+    emitted = [stage_events("web_search_call", "searching")["searching"](7, "ws_1", 0)]
     for happened, expected in ((emitted, []), ([], emitted)):
         assembler = fresh([dict(item)])
         assembler.resume(7, Usage(), (), waiting, happened)

@@ -8,23 +8,19 @@ import pytest
 
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.tools.client.function import FunctionTool
-from llama_stack_responses.tools.hosted.runtime import NoToolRuntime
 from llama_stack_responses.tools.registry import HostedTool, HostedToolServices, available_tools
 from tests.unit.tools.tools_harness import no_file, no_skill
 
 
-class Searching(NoToolRuntime):
-    """A tool runtime with a search service."""
-
-    async def has(self, name: str) -> bool:
-        return name == "web_search"
+async def never() -> bool:
+    return False
 
 
 @pytest.mark.parametrize(
     ("services", "available"),
     [
         ({}, []),
-        ({"runtime": Searching()}, ["web_search"]),
+        ({"of_features": {"web_search": HostedTool(FunctionTool, available=never)}}, []),
         ({"vector_stores": object()}, ["file_search"]),
         ({"containers": object()}, ["code_interpreter", "shell"]),
         ({"of_features": {"image_generation": HostedTool(FunctionTool)}}, ["image_generation"]),

@@ -9,22 +9,25 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any, Final
 
+from ...core.items.kind import HOSTED_TOOL_NAMES
 from ...core.schema.request import CreateRequest
-from ...core.schema.search_tools import WEB_SEARCH_TYPES
-from ...core.stream.calls import WEB_SEARCH_CALL, CallKind, no_fields
+from ...core.stream.calls import CallKind, no_fields
 from ...core.stream.citations import CLOSES, DAGGER, OPENS, Citation
 from ...core.types import Json
 from ...core.unavailable_tools import Unavailable
 from ...fetch.address_policy import UrlRefused
+from ...fetch.hosts import is_within, web_host
 from ...fetch.pages import OpenPages, WebPage
-from ..tool import Cites, HoldsResources, NeedsCheck, NeedsPreparation
-from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
-from ..tool_history import ToolHistory
-from .call_arguments import MAX_QUERIES, named_arguments, search_queries
-from .runtime import ToolRuntime
-from .search_results import Result, is_within, results_of, web_host
-from .sources import Sources, sanitized, sanitized_lines, sources_of, url_citation
+from ...tools.hosted.call_arguments import MAX_QUERIES, named_arguments, search_queries
+from ...tools.hosted.runtime import ToolRuntime
+from ...tools.hosted.sources import Sources, sanitized, sanitized_lines, sources_of, url_citation
+from ...tools.tool import Cites, HoldsResources, NeedsCheck, NeedsPreparation
+from ...tools.tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
+from ...tools.tool_history import ToolHistory
+from .kinds import FORM
+from .search_results import Result, results_of
 
+_NAMES: Final = [name for name, of in HOSTED_TOOL_NAMES.items() if of == "web_search"]
 SEARCH_SERVICE: Final = "web_search"
 """The stack's tool that searches."""
 _MAX_MATCHES: Final = 20
@@ -180,7 +183,7 @@ def search_function(
 
     Searching and reading have no side effects, so calls are repeatable.
     """
-    kind = CallKind(WEB_SEARCH_CALL, no_fields, whole=whole, unread={"action": nothing}, hosted=True)
+    kind = CallKind(FORM, no_fields, whole=whole, unread={"action": nothing}, hosted=True)
     return Function(chat, kind, run, repeatable=True)
 
 
@@ -197,11 +200,11 @@ class SearchTool(NeedsPreparation, NeedsCheck, Cites, HoldsResources):
 
     def handles(self) -> Collection[str]:
         """Return the handles of its types."""
-        return WEB_SEARCH_TYPES
+        return _NAMES
 
     def chosen(self, choice: Json) -> Collection[str]:
         """Return all functions if the choice names one of the tool's types."""
-        return [each.name for each in self._functions] if choice["type"] in WEB_SEARCH_TYPES else []
+        return [each.name for each in self._functions] if choice["type"] in _NAMES else []
 
     async def check(self) -> None:
         """Check the search service."""

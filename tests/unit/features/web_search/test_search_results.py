@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.tools.hosted.search_results import Result, is_within, results_of, web_host
+from llama_stack_responses.features.web_search.search_results import Result, results_of
+from llama_stack_responses.fetch.hosts import is_within, web_host
 
 URL = "https://a.example/"
 

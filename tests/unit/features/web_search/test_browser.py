@@ -18,6 +18,7 @@ from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from tests.support.inference import Round, finish, text
 from tests.support.waiting import until
 from tests.support.web import Web
+from tests.unit.features.web_search.searches import search_of
 from tests.unit.tools.tools_harness import ToolsHarness, calls
 
 Json = dict[str, Any]
@@ -59,8 +60,9 @@ def web() -> Iterator[Web]:
 
 def browsing(web: Web, *rounds: Round, **fields: Any) -> ToolsHarness:
     found = [(web.url("/otters"), "Otters 【1】", "They hold hands."), (web.url("/fish"), "Fish", "They swim.")]
-    services = {"runtime": Runtime(*found), "pages": PAGES, "browses": lambda model: model == "gpt-oss"}
-    return ToolsHarness(services, rounds, model="gpt-oss", tools=[{"type": "web_search"}], **fields)
+    return ToolsHarness(
+        search_of(Runtime(*found), PAGES), rounds, model="gpt-oss", tools=[{"type": "web_search"}], **fields
+    )
 
 
 def actions(response: Json) -> list[Json]:
@@ -180,8 +182,7 @@ async def test_url_is_opened_directly(web: Web) -> None:
 
 
 async def test_other_models_get_plain_functions() -> None:
-    services = {"runtime": Runtime(), "pages": PAGES, "browses": lambda model: model == "gpt-oss"}
-    other = ToolsHarness(services, [ANSWER], tools=[{"type": "web_search"}])
+    other = ToolsHarness(search_of(Runtime(), PAGES), [ANSWER], tools=[{"type": "web_search"}])
     await other.run()
     assert set(other.offered()) == {"web_search", "open_page", "find_in_page"}
 

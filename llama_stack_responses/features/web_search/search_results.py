@@ -9,18 +9,19 @@ from __future__ import annotations
 import ast
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import orjson
 
 from ...core import json_decoding
 from ...core.json_values import fits
 from ...core.types import Json
+from ...fetch.hosts import web_host
 
 _MAX_RESULTS: Final = 500
 """Maximum number of entries read from one answer."""
@@ -131,18 +132,3 @@ def plain(text: str) -> str:
     with suppress(ValueError):
         text = html.unescape(text)
     return " ".join(text.split())
-
-
-def web_host(url: str) -> str | None:
-    """Return the lower-case host of an HTTP or HTTPS URL; None for other URLs."""
-    try:
-        parts = urlsplit(url)
-        return parts.hostname if parts.scheme in ("http", "https") else None
-    except ValueError:
-        return None
-
-
-def is_within(url: str, domains: Iterable[str]) -> bool:
-    """Whether a URL's host is one of these domains or a subdomain."""
-    host = f".{web_host(url) or ''}"
-    return any(host.endswith(f".{domain.lower().strip('.')}") for domain in domains)

@@ -13,14 +13,15 @@ from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.unavailable_tools import Unavailable
+from llama_stack_responses.features.web_search.tool import wrapped
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.pages import WebPages
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
-from llama_stack_responses.tools.hosted.web_search import wrapped
 from llama_stack_responses.tools.tool_function import ToolError
 from tests.support.inference import Round, finish, text
 from tests.support.web import Answer, Web
+from tests.unit.features.web_search.searches import search_of
 from tests.unit.tools.tools_harness import ToolsHarness, calls
 
 Json = dict[str, Any]
@@ -66,7 +67,7 @@ PAGES = WebPages(
 
 
 def searching(runtime: Runtime, *rounds: Round, tool: Json | None = None, **fields: Any) -> ToolsHarness:
-    return ToolsHarness({"runtime": runtime, "pages": PAGES}, rounds, tools=[{**SEARCH, **(tool or {})}], **fields)
+    return ToolsHarness(search_of(runtime, PAGES), rounds, tools=[{**SEARCH, **(tool or {})}], **fields)
 
 
 def items(response: Json, kind: str = "web_search_call") -> list[Json]:
@@ -326,7 +327,7 @@ async def test_search_without_search_service_is_refused() -> None:
 
 
 async def test_search_is_omitted_if_configured() -> None:
-    services = {"runtime": Runtime(has=False), "unavailable": Unavailable({"web_search": "omit"})}
+    services = search_of(Runtime(has=False), PAGES, Unavailable({"web_search": "omit"}))
     harness = ToolsHarness(services, [ANSWER], tools=[SEARCH])
     response = await harness.run()
     assert harness.offered() == {}

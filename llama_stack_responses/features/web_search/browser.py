@@ -15,12 +15,13 @@ from typing import Any, Final
 from ...core.schema.request import CreateRequest
 from ...core.stream.citations import CLOSES, DAGGER, OPENS, Citation
 from ...core.types import Json
+from ...fetch.hosts import web_host
 from ...fetch.pages import WebPage
-from ..tool_function import Invocation, Outcome, ToolError, chat_function
-from .call_arguments import named_arguments
-from .search_results import Result, web_host
-from .sources import Source, sanitized, url_citation
-from .web_search import (
+from ...tools.hosted.call_arguments import named_arguments
+from ...tools.hosted.sources import Source, sanitized, url_citation
+from ...tools.tool_function import Invocation, Outcome, ToolError, chat_function
+from .search_results import Result
+from .tool import (
     LOOKED_NOWHERE,
     OPENED_NOTHING,
     SEARCHED_NOTHING,

@@ -1,0 +1,51 @@
+"""How the page shows the calls of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_MAX_LISTED: Final = 200
+
+type Shown = Mapping[str, Any]
+"""An item whose fields may hold anything: clients sent it, or earlier versions stored it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A page or a file that a call found. Its fields may hold anything."""
+
+    url: Any = None
+    title: Any = None
+    text: Any = None
+    file_id: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """How the page shows a call that the server runs.
+
+    Attributes:
+        name: the tool's name.
+        text: the field of the item that the model wrote; None if `arguments` are shown.
+        language: the language of that text; `text` for none.
+        arguments: returns the JSON value that is shown of a call without a `text`.
+        summary: returns what the title says of a call without a `text`.
+        image: the field that has an image as base64, which is shown at once; None if the call makes no image.
+        links: returns the pages and files that it found.
+    """
+
+    name: str
+    text: str | None = None
+    language: str = "text"
+    arguments: Callable[[Shown], Any] | None = None
+    summary: Callable[[Shown], Any] | None = None
+    image: str | None = None
+    links: Callable[[Shown], Iterable[Link]] | None = None
+
+
+def objects(values: Any) -> list[Shown]:
+    """Return the first objects of a list; none if it is not a list."""
+    entries = values[:_MAX_LISTED] if isinstance(values, list) else []
+    return [each for each in entries if isinstance(each, dict)]

@@ -1,0 +1,69 @@
+"""The web search of a stack. Whether there is a search service is known for each user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+
+from ...chat.profile import Profile, profile_for
+from ...core.owner import Owner
+from ...core.schema.request import CreateRequest
+from ...core.types import Json
+from ...core.unavailable_tools import Unavailable
+from ...feature import Feature, Stack
+from ...fetch.pages import WebPages
+from ...tools.hosted.runtime import ToolRuntime
+from ...tools.registry import HostedTool
+from ...tools.tool import Tool
+from .browser import Browser
+from .tool import SEARCH_SERVICE, SearchServices, WebSearch
+
+
+def open_feature(stack: Stack) -> Feature:
+    """Return the tool, in the form that the model knows."""
+    config = stack.config
+    unavailable = Unavailable(config.unavailable_tools)
+    make = SearchMaker(stack.runtime, _pages(stack), stack.current_user, config.profiles, unavailable)
+    tool = HostedTool(make, partial(stack.runtime.has, SEARCH_SERVICE))
+    return Feature(tools={"web_search": tool})
+
+
+class SearchMaker:
+    """Makes the tool.
+
+    Args:
+        runtime: provides the search service.
+        pages: opens web pages; None if the tool cannot open any.
+        current_user: returns the current user.
+        profiles: which models search with a browser.
+        unavailable: how a request for an unavailable tool is handled.
+    """
+
+    def __init__(
+        self,
+        runtime: ToolRuntime,
+        pages: WebPages | None,
+        current_user: Callable[[], Owner],
+        profiles: Sequence[Profile],
+        unavailable: Unavailable,
+    ) -> None:
+        self._runtime = runtime
+        self._pages = pages
+        self._current_user = current_user
+        self._profiles = profiles
+        self._unavailable = unavailable
+
+    def __call__(self, declared: Json, request: CreateRequest) -> Tool:
+        """Return the tool of a request."""
+        pages = partial(self._pages.of, self._current_user()) if self._pages else None
+        browses = profile_for(request.model, self._profiles).web_search == "browser"
+        services = SearchServices(self._runtime, pages, self._unavailable)
+        return Browser(declared, request, services) if browses else WebSearch(declared, request, services)
+
+
+def _pages(stack: Stack) -> WebPages | None:
+    if find_spec("trafilatura") is None:
+        return None
+    fetching = stack.config.fetch
+    return WebPages(stack.fetcher(fetching.max_bytes), stack.pool, fetching.seconds, stack.contents)
