@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.items.form import stage_events
 from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream import events
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.calls import ServerCall
 from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall

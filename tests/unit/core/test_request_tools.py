@@ -23,13 +23,13 @@ from openai.types.responses.inline_skill_param import InlineSkillParam
 from openai.types.responses.inline_skill_source_param import InlineSkillSourceParam
 from openai.types.responses.response_create_params import ToolChoice
 from openai.types.responses.skill_reference_param import SkillReferenceParam
-from openai.types.responses.tool_param import ImageGeneration, LocalShell
+from openai.types.responses.tool_param import LocalShell
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.items.kind import HOSTED_TOOL_NAMES
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.client_tools import CLIENT_TOOL_NAMES
 from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.schema.search_tools import SEARCH_TOOLS
 from llama_stack_responses.core.schema.skills import skills
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS, RequestLimits, schema_of
 from llama_stack_responses.inputs.large_work import LargeWork
@@ -39,12 +39,8 @@ from tests.support.skills import skill
 Json = dict[str, Any]
 
 TAKEN: Final = {
-    "code_interpreter",
-    "image_generation",
-    "mcp",
-    "programmatic_tool_calling",
     *CLIENT_TOOL_NAMES,
-    *SEARCH_TOOLS,
+    *HOSTED_TOOL_NAMES,
 }
 """The tool types that are accepted; no others are."""
 
@@ -66,22 +62,6 @@ FILE_SEARCH: Final[Json] = {
         "hybrid_search": {"embedding_weight": 1.0, "text_weight": 0.5},
     },
 }
-IMAGES: Final[Json] = {
-    "type": "image_generation",
-    "action": "auto",
-    "background": "transparent",
-    "complexity": "low",
-    "input_fidelity": "high",
-    "input_image_mask": {"file_id": "file-1", "image_url": "data:image/png;base64,AA=="},
-    "model": "flux",
-    "moderation": "low",
-    "output_compression": 80,
-    "output_format": "webp",
-    "partial_images": 3,
-    "quality": "xhigh",
-    "size": "1536x864",
-}
-GIF: Final[Json] = {"type": "image_generation", "output_format": "gif", "frame_count": 9, "frame_duration_ms": 200}
 MCP_SERVER: Final[Json] = {"type": "mcp", "server_label": "s", "server_url": "https://example.com"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WHOLE: Json = {
@@ -152,26 +132,6 @@ def test_valid_tool_names_are_accepted(name: str) -> None:
         ({}, ".type", "missing_required_parameter"),
         ({"type": None}, ".type", "invalid_type"),
         ({"type": "retrieval"}, ".type", "invalid_value"),
-        ({**IMAGES, "size": "big"}, ".size", "invalid_value"),
-        ({**IMAGES, "size": "0x512"}, ".size", "invalid_value"),
-        ({**IMAGES, "quality": "hd"}, ".quality", "invalid_value"),
-        ({**IMAGES, "action": "draw"}, ".action", "invalid_value"),
-        ({**IMAGES, "partial_images": 4}, ".partial_images", "integer_above_max_value"),
-        ({**IMAGES, "output_compression": 101}, ".output_compression", "integer_above_max_value"),
-        ({**IMAGES, "output_compression": 50, "output_format": "png"}, ".output_compression", "invalid_value"),
-        ({**IMAGES, "output_format": "svg"}, ".output_format", "unsupported_value"),
-        ({**IMAGES, "svg": {"model": "m"}}, ".svg", "unsupported_parameter"),
-        ({**IMAGES, "output_format": "jpeg"}, ".background", "invalid_value"),
-        ({"type": "image_generation", "frame_count": 2}, ".frame_count", "invalid_value"),
-        (
-            {"type": "image_generation", "frame_count": 1, "output_format": "gif"},
-            ".frame_count",
-            "integer_below_min_value",
-        ),
-        ({"type": "image_generation", "output_format": "gif", "partial_images": 1}, ".partial_images", "invalid_value"),
-        ({**IMAGES, "action": "generate"}, ".input_image_mask", "invalid_value"),
-        ({**IMAGES, "input_image_mask": {}}, ".input_image_mask.image_url", "missing_required_parameter"),
-        ({**IMAGES, "input_image_mask": {"image_url": "abc"}}, ".input_image_mask.image_url", "invalid_value"),
         ({"type": "file_search"}, ".vector_store_ids", "missing_required_parameter"),
         ({**FILE_SEARCH, "vector_store_ids": []}, ".vector_store_ids", "empty_array"),
         ({**FILE_SEARCH, "vector_store_ids": ["vs_1"] * 51}, ".vector_store_ids", "array_above_max_length"),
@@ -200,17 +160,6 @@ def test_valid_tool_names_are_accepted(name: str) -> None:
 def test_invalid_tool_is_refused_with_its_position(tool: Any, param: str, code: str) -> None:
     error = refused([function("e"), tool])
     assert (error.param, error.code) == (f"tools[1]{param}", code)
-
-
-def test_image_generation_with_every_declared_key_stays_unchanged() -> None:
-    assert tools(IMAGES, GIF) == [IMAGES, GIF]
-    known = get_type_hints(ImageGeneration).keys()
-    assert IMAGES.keys() | GIF.keys() == known - {"svg"}
-
-
-def test_image_format_does_not_restrict_values_that_mean_the_same_as_absent_ones() -> None:
-    plain = {"type": "image_generation", "partial_images": 0, "output_compression": 100}
-    assert tools({**plain, "output_format": "gif"}, plain) == [{**plain, "output_format": "gif"}, plain]
 
 
 def test_tool_errors_are_worded_like_openais() -> None:
