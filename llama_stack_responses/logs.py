@@ -21,6 +21,9 @@ _ABOUT: Final = context.create_key("llama_stack_responses.about")
 ENDED: Final = "llama_stack_responses.ended"
 """Name of the logger with one line for each response that has ended, at level INFO."""
 
+DELETED: Final = "llama_stack_responses.deleted"
+"""Name of the logger with one line for each deletion of expired responses, at level INFO."""
+
 _MAX_FRAMES: Final = 12
 """Maximum frames of each exception of a chain in a log line; the last ones are kept."""
 

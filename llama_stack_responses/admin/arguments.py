@@ -27,6 +27,8 @@ def add_commands(add: Any) -> None:
     delete.add_argument("ids", nargs="*", metavar="ID", help="the responses")
     _owner(delete)
     delete.add_argument("--yes", action="store_true", help="delete; without it, only count")
+    sweep = _command(add, "commands", "sweep", "sweep", "delete the responses that are older than retention_days")
+    sweep.add_argument("--yes", action="store_true", help="delete; without it, only count")
     export = _command(add, "commands", "export", "export", "write all that an owner has, as lines of JSON")
     _owner(export)
     export.add_argument("--out", type=Path, metavar="FILE", help="a new file to write to (standard output)")

@@ -21,9 +21,12 @@ from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..core.types import Json
 from ..logs import print_no_lines
+from ..store.archive import Archive
+from ..store.clock import StoreClock
 from ..store.factory import open_records
 from ..store.records import Persistent, Records
 from ..store.skill_store import StoredSkill
+from ..store.sweep_guard import SweepGuard
 from .command_error import CommandError
 from .follow import ChangeFollower
 from .imported_host import import_host
@@ -260,6 +263,36 @@ async def _delete(
             await view.archive.skills.delete(skill.owner, skill.id)
             progress.add()
     return missing
+
+
+def sweep(arguments: Namespace) -> None:
+    """Run `sweep`: delete all expired responses, also those that the servers hold back."""
+
+    async def work(records: Records, settings: ResponsesConfig) -> None:
+        archive, clock = Archive(records, retention=settings.retention_seconds), StoreClock(records)
+        horizon = archive.horizon(await clock.read())
+        if clock.is_wrong:
+            raise CommandError(
+                f"The clocks of this machine and of the store differ by {abs(clock.difference):.0f} seconds: correct "
+                "the wrong one first."
+            )
+        expired, stored = await archive.count(horizon)
+        if expired and not arguments.yes:
+            created = f"created before {moment(int(horizon.oldest, 16))}"
+            raise CommandError(
+                f"This deletes {expired} of {stored} responses, those {created} (it is {moment(horizon.at)} now by the "
+                "store's clock): repeat it with --yes.",
+                2,
+            )
+        deleted = 0
+        with ProgressLine("responses deleted", expired) as progress:
+            while some := await archive.sweep(horizon):
+                deleted += some
+                progress.add(some)
+        await SweepGuard(records, archive.count, settings.max_swept_share).went(horizon)
+        print_fields({"deleted responses": deleted}, as_json=arguments.json)
+
+    with_store(arguments.config, work)
 
 
 def _refuse_missing(ids: list[str]) -> None:

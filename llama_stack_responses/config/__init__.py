@@ -93,6 +93,8 @@ class ResponsesConfig(BaseModel):
         store: where responses are stored.
         retention_days: days for which a response is kept; null keeps it forever.
         sweep_seconds: interval between two deletions of expired responses.
+        max_swept_share: a deletion of expired responses that goes more than a day further than the last one waits for
+            a person if it would delete more than this share of all, and more than 20. 1 never waits.
         finish_seconds: time for which a server that shuts down lets its foreground responses go on; then it fails them.
         flush_seconds: time for which a server that shuts down waits for clients to read the data sent to them. The
             former name `drain_seconds` is accepted.
@@ -140,6 +142,7 @@ class ResponsesConfig(BaseModel):
     store: Store = Field(default_factory=SqliteStore)
     retention_days: float | None = Field(default=30.0, gt=0)
     sweep_seconds: float = Field(default=600.0, gt=0)
+    max_swept_share: float = Field(default=0.2, gt=0, le=1)
     finish_seconds: float = Field(default=0.0, ge=0)
     flush_seconds: float = Field(default=5.0, gt=0, validation_alias=AliasChoices("flush_seconds", "drain_seconds"))
     loop_hold_seconds: Annotated[float, AfterValidator(_off_or_long)] = 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 
 from ..core.errors import ApiError
 from ..core.stream.assembler import Assembler
@@ -20,17 +20,19 @@ class GenerationDriver:
     Args:
         assembler: builds the response.
         event_buffer: receives its events.
+        clock: returns the time of its completion, in seconds since the epoch.
     """
 
-    __slots__ = ("_assembler", "_event_buffer")
+    __slots__ = ("_assembler", "_clock", "_event_buffer")
 
-    def __init__(self, assembler: Assembler, event_buffer: EventBuffer) -> None:
+    def __init__(self, assembler: Assembler, event_buffer: EventBuffer, clock: Callable[[], float]) -> None:
         self._assembler = assembler
         self._event_buffer = event_buffer
+        self._clock = clock
 
     def ended(self, ending: Ending) -> None:
         """Set the outcome of the response, whose generation has ended."""
-        completed_at = int(time.time()) if ending.status == "completed" else None
+        completed_at = int(self._clock()) if ending.status == "completed" else None
         self._assembler.set_outcome(
             ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason
         )

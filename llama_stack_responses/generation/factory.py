@@ -78,6 +78,8 @@ class GenerationFactory:
         mcp_approval: default `require_approval` of MCP servers.
         keeps_requests: whether the chat requests of stored responses are recorded.
         activity: counts what this server does.
+        clock: returns the time of creation of a response, in seconds since the epoch: that of the store's clock, by
+            which responses expire.
     """
 
     inference: Inference
@@ -98,6 +100,7 @@ class GenerationFactory:
     mcp_approval: Approval = "always"
     keeps_requests: bool = False
     activity: Activity = field(default_factory=Activity)
+    clock: Callable[[], float] = time.time
 
     def begin(self, request: CreateRequest, moderation: Json | None = None) -> Json:
         """Return the initial response object for a request.
@@ -110,7 +113,7 @@ class GenerationFactory:
         response = new_response(
             request,
             id=new_id("resp"),
-            created_at=int(time.time()),
+            created_at=int(self.clock()),
             reasoning_context=context,
             mcp_approval=self.mcp_approval,
         )
@@ -147,7 +150,12 @@ class GenerationFactory:
 
 
 def build_factory(
-    config: ResponsesConfig, dependencies: Dependencies, sealer: Sealer, large_work: LargeWork, prompt_of: PromptOf
+    config: ResponsesConfig,
+    dependencies: Dependencies,
+    sealer: Sealer,
+    large_work: LargeWork,
+    prompt_of: PromptOf,
+    clock: Callable[[], float],
 ) -> GenerationFactory:
     """Return the factory for a configuration."""
     limits = config.limits
@@ -176,6 +184,7 @@ def build_factory(
         unavailable=dependencies.tool_services.unavailable,
         mcp_approval=config.mcp.require_approval,
         keeps_requests=config.ui.enabled and config.ui.record_requests,
+        clock=clock,
     )
 
 

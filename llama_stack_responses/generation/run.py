@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Protocol
@@ -48,6 +49,7 @@ class ForegroundRun:
             has received that event can continue from the response.
         drop: awaited instead if the response was refused and is not stored.
         refusal_seconds: how long `begin` waits for a refusal.
+        clock: returns the time of its completion, in seconds since the epoch.
 
     Attributes:
         event_buffer: the events.
@@ -80,9 +82,10 @@ class ForegroundRun:
         keep: Callable[[Json], Awaitable[None]],
         drop: Callable[[], Awaitable[None]],
         refusal_seconds: float = DEFAULT.stream_refusal_seconds,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._refusal_seconds = refusal_seconds
-        self._driver = GenerationDriver(assembler, event_buffer)
+        self._driver = GenerationDriver(assembler, event_buffer, clock)
         self.event_buffer = event_buffer
         self._generation = generation
         self._assembler = assembler

@@ -20,7 +20,7 @@ from ..inputs.attachments import open_attachments
 from ..inputs.files import Files, NoFiles, uploaded_with
 from ..inputs.moderation import NoModeration
 from ..inputs.skills import SkillReader
-from ..logs import ENDED, bound_tracebacks, get_logger, plain_lines
+from ..logs import DELETED, ENDED, bound_tracebacks, get_logger, plain_lines
 from ..process_pool.pool import WorkerPool
 from ..programs.runtime import ProgramRuntime
 from ..sandbox.factory import open_containers
@@ -60,10 +60,7 @@ async def get_provider_impl(
 
     The host calls this in an event loop that does not serve requests, so no object created here may be bound to a loop.
     """
-    if isinstance(config.store, HostStore):
-        # Connecting now stops the start if the stack has no such backend.
-        await backend(config.store.backend)()
-    _prepare_host()
+    await _prepare_host(config)
     access, telemetry = HostAccess(policy), Telemetry()
     stack = await _stack(config, deps, access)
     records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
@@ -90,6 +87,7 @@ async def get_provider_impl(
     routes = [routes for feature in features for routes in feature.routes]
     provided = ResponsesProvider(config, records, secret_keeper(config.store, records), dependencies, access, routes)
     provided.appear_in(deps.get(Api.providers))
+    await provided.prepare()
     return provided
 
 
@@ -140,12 +138,16 @@ def _programs(pool: WorkerPool) -> ProgramRuntime | None:
     return None
 
 
-def _prepare_host() -> None:
+async def _prepare_host(config: ResponsesConfig) -> None:
+    if isinstance(config.store, HostStore):
+        # Connecting now stops the start if the stack has no such backend.
+        await backend(config.store.backend)()
     skip_disabled_levels()
     plain_lines()
     bound_tracebacks()
-    # Without a category, the host would show only warnings of this logger.
-    set_log_category(ENDED, category="openai_responses")
+    # Without a category, the host would show only warnings of these loggers.
+    for name in (ENDED, DELETED):
+        set_log_category(name, category="openai_responses")
     leave_out_conversations()
 
 

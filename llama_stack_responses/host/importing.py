@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -72,8 +71,8 @@ async def _import(
 ) -> ImportReport:
     records = open_records(config.store, backend)
     archive, limits = Archive(records, retention=config.retention_seconds), config.limits.request_limits
-    oldest = None if config.retention_seconds is None else time.time() - config.retention_seconds
     try:
+        oldest = None if config.retention_seconds is None else await records.now() - config.retention_seconds
         initialize_storage(stack)
         async with aclosing(stored_conversations(stack)) as conversations:
             await import_conversations(archive.conversations, conversations, limits, report)

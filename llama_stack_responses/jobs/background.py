@@ -86,9 +86,7 @@ class BackgroundJobs:
         self._held_inputs = HeldInputs(input_quota)
         self._shared_commits = SharedCommits(records, intervals.event_batch_seconds)
         self._notifier = notifier = Notifier(intervals.fallback_poll_seconds)
-        self._jobs = jobs = JobQueue(
-            records, limits.waiting, limits.per_user, intervals.lease_seconds, decoder=archive.decoder
-        )
+        self._jobs = jobs = self._queue(limits)
         self._event_log = event_log = EventLog(records, notifier, intervals.event_poll_seconds, decoder=archive.decoder)
         self._worker_id = new_id("worker")
         self._heartbeat = Heartbeat(jobs, self._worker_id)
@@ -99,6 +97,16 @@ class BackgroundJobs:
             self.foreground = StoredLeases(records, archive, self._worker_id, self._heartbeat, intervals)
 
         self.worker = self._make_worker(limits)
+
+    def _queue(self, limits: WorkerLimits) -> JobQueue:
+        return JobQueue(
+            self._records,
+            limits.waiting,
+            limits.per_user,
+            self._intervals.lease_seconds,
+            decoder=self._archive.decoder,
+            clock=self._archive.clock,
+        )
 
     def start(self) -> None:
         """Start the worker in the running event loop, if the store is transactional."""

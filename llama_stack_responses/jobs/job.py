@@ -34,7 +34,7 @@ class JobState:
         lost: the workers whose lease expired while they held the job, one entry per try. Such a try counts until the
             worker is seen alive again: the lease of a living worker expires during an outage of the store.
         starts: how often it was started.
-        began: when it was first started, in seconds since the epoch on that worker's clock; None if it never was, or if
+        began: when it was first started, in seconds since the epoch on the store's clock; None if it never was, or if
             an earlier version started it.
     """
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from math import inf
@@ -80,6 +80,7 @@ class JobQueue:
         lease_seconds: how long a worker counts as alive after a heartbeat, on the store's clock.
         page_rows: maximum number of rows of the queue that one round trip reads.
         decoder: decodes checkpoints.
+        clock: returns the time of the store's clock, in seconds since the epoch, without a round trip.
     """
 
     def __init__(
@@ -90,8 +91,10 @@ class JobQueue:
         lease_seconds: float = DEFAULT.lease_seconds,
         page_rows: int = _PAGE_ROWS,
         decoder: Decoder | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._records = records
+        self._clock = clock
         self._decoder = decoder or Decoder()
         self._lease_seconds = lease_seconds
         self._page_rows = page_rows
@@ -188,7 +191,7 @@ class JobQueue:
             await self._drop(row, response_id, stored)
             return None
         state = await self._without_living(stored.state)
-        began = time.time() if state.began is None else state.began
+        began = self._clock() if state.began is None else state.began
         state = replace(state, worker=worker, tries=state.tries + 1, starts=state.starts + 1, began=began)
         checkpoint = await self._checkpoint_of(response_id, records)
         if checkpoint is not None and state.tries - checkpoint.tries > MAX_TRIES:

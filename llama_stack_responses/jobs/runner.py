@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, astuple, replace
@@ -273,7 +272,7 @@ class JobRunner:
         context = self._factory.context(request, response, self.job.state.owner)
         since = stored.response["created_at"] if checkpoint.queued_at is None else checkpoint.queued_at
         earlier = await self._retry(lambda: self._earlier(since, number))
-        context.timeline.resume(max(0.0, time.time() - since), checkpoint.timing, earlier)
+        context.timeline.resume(max(0.0, self._factory.clock() - since), checkpoint.timing, earlier)
         self._requests.timeline = context.timeline
         self._event_buffer.event_times = context.timeline.event_times
         emitted: list[Event] = []
@@ -369,12 +368,11 @@ class JobRunner:
                     driver.ended(await generation.run())
 
     def _driver(self, context: GenerationContext) -> GenerationDriver:
-        return GenerationDriver(context.assembler, self._event_buffer)
+        return GenerationDriver(context.assembler, self._event_buffer, self._factory.clock)
 
     def _record_wait(self, checkpoint: Checkpoint) -> None:
-        # By this server's clock: reading the store's would cost a round trip.
         if checkpoint.queued_at is not None and self.job.state.tries == 1:
-            self._factory.telemetry.waited(time.time() - checkpoint.queued_at)
+            self._factory.telemetry.waited(self._factory.clock() - checkpoint.queued_at)
 
     async def _checkpoint(
         self, context: GenerationContext, checkpoint: Checkpoint, progress: GenerationProgress

@@ -123,7 +123,7 @@ class Containers:
         root: the parent of the containers' folders.
         idle_seconds: expiry of an unused container, and the maximum that its creator may ask for.
         slots: counts containers against their limits.
-        clock: returns seconds since the epoch.
+        clock: returns seconds since the epoch. By default, it does not jump when this machine's clock is set.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Containers:
         idle_seconds: float,
         slots: ContainerSlots,
         groups: ControlGroups | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         removal_seconds: float = _REMOVAL_SECONDS,
     ) -> None:
         self._removal_seconds = removal_seconds
@@ -147,7 +147,7 @@ class Containers:
         self._root = root
         self._idle_seconds = idle_seconds
         self._slots = slots
-        self._clock = clock
+        self._clock = clock or _steady_clock()
         self._entries: dict[str, ContainerEntry] = {}
         self._removal = Removal()
         self._sweeping: list[asyncio.Task[None]] = []
@@ -281,6 +281,11 @@ class Containers:
                     await self._remove(folder)
                     lock.release()
             await asyncio.sleep(_POLL_SECONDS)
+
+
+def _steady_clock() -> Callable[[], float]:
+    began = time.time() - time.monotonic()
+    return lambda: time.monotonic() + began
 
 
 def _release(making: asyncio.Future[tuple[Container, FolderLock]]) -> None:

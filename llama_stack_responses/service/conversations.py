@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
 from ..core.access import Access
@@ -67,6 +66,7 @@ class Conversations:
         self._refuse_unknown = refuse_unknown
         self._intervals = intervals
         self._store = archive.conversations
+        self._clock = archive.clock
         self._history_reader = history_reader
         self._access = access
         self._sealed_input = SealedInput(sealed, history_reader, policy)
@@ -85,7 +85,7 @@ class Conversations:
         self._check_fields(body, "items", "metadata")
         metadata = read_metadata(body, self._limits, required=False)
         items = await self._read(body, hold, required=False)
-        conversation = Conversation(new_id("conv"), self._access.current_user(), int(time.time()), metadata)
+        conversation = Conversation(new_id("conv"), self._access.current_user(), int(self._clock()), metadata)
 
         async def create(again: bool) -> None:
             try:

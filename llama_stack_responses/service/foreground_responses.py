@@ -99,6 +99,7 @@ class ForegroundResponses:
             keeper.keep,
             keeper.drop,
             self._intervals.stream_refusal_seconds,
+            context.factory.clock,
         )
         self._runs.add(run)
         run.on_ended(partial(self._ended, run, slot))

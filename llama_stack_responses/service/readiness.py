@@ -25,9 +25,9 @@ class ReadinessReport:
     """The result of a check.
 
     Attributes:
-        status: `ready`; `not_ready`, a part does not answer; `stopping`, this server shuts down.
+        status: `ready`; `not_ready`, a part does not answer or this server has a fault; `stopping`, it shuts down.
         parts: the state of each part, by its name.
-        notes: what an operator has to mend although this server can serve requests, by its name.
+        notes: what an operator has to mend, by its name.
     """
 
     status: Literal["ready", "not_ready", "stopping"]
@@ -50,6 +50,7 @@ class Readiness:
         stopping: whether this server shuts down.
         intervals: the time limits.
         notes: returns the notes of a report.
+        faults: returns the notes with which this server is not ready.
     """
 
     def __init__(
@@ -58,11 +59,13 @@ class Readiness:
         stopping: Callable[[], bool],
         intervals: Intervals,
         notes: Callable[[], Mapping[str, str]] = dict,
+        faults: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._checks = {name: LimitedCheck(check, intervals.ready_seconds) for name, check in checks.items()}
         self._stopping = stopping
         self._intervals = intervals
         self._notes = notes
+        self._faults = faults
         self._checking: asyncio.Task[ReadinessReport] | None = None
         self._until = 0.0
         self._last: Mapping[str, State] = {}
@@ -88,7 +91,9 @@ class Readiness:
                     logger.warning("readiness: %s is %s%s", name, state, f": {why}" if why else "")
         self._last = parts
         self._until = monotonic() + self._intervals.ready_cache_seconds
-        return ReadinessReport("not_ready" if "unavailable" in parts.values() else "ready", parts, self._notes())
+        faults = self._faults()
+        unready = faults or "unavailable" in parts.values()
+        return ReadinessReport("not_ready" if unready else "ready", parts, {**faults, **self._notes()})
 
     async def _state(self, check: LimitedCheck[bool | None]) -> tuple[State, str]:
         """Return the state of a part, and the reason if it is not ok."""

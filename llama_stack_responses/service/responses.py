@@ -30,16 +30,19 @@ from ..inputs.skills import with_versions
 from ..intervals import DEFAULT, Intervals
 from ..jobs.background import BackgroundJobs
 from ..jobs.worker import WorkerLimits
+from ..lifecycle.clock_check import ClockCheck
 from ..lifecycle.secret_check import SecretCheck
 from ..lifecycle.sweeper import Sweeper
 from ..process_pool.pool import WorkerPool
 from ..sealing.sealer import Sealer, SecretKeeper
 from ..store.archive import Archive
+from ..store.clock import StoreClock
 from ..store.commit_outcome import until_known
 from ..store.decoder import Decoder
 from ..store.records import Conflict, Records
 from ..store.running_response import RunningResponse
 from ..store.skill_store import SkillQuota
+from ..store.sweep_guard import SweepGuard
 from ..telemetry.gauges import GaugeSources
 from ..tools.registry import available_tools
 from .compaction import Compaction
@@ -74,6 +77,7 @@ class OpenAIResponsesImpl:
     Attributes:
         archive: the stored responses.
         jobs: the detached responses.
+        clock: the store's clock.
         reader: reads responses.
         streams: counts the open event streams and WebSockets.
         sockets: counts the WebSockets among them.
@@ -94,12 +98,13 @@ class OpenAIResponsesImpl:
         self.intervals, self.access = intervals, access
         self.streams, self.sockets = Admission(config.limits.stream_quota), InFlightCounter()
         self._dependencies, self.containers = dependencies, dependencies.tool_services.access
-        self.archive = archive = _archive(records, config, intervals)
+        self.clock = clock = StoreClock(records)
+        self.archive = archive = _archive(records, config, clock, intervals)
         history = HistoryReader(archive, access, _history_bounds(config.limits))
         sealer = Sealer(config.secret_bytes, keeper)
         self.large_work = large = LargeWork(access.current_user)
         self._parser = parser = _parser(config, large)
-        self._factory = factory = build_factory(config, dependencies, sealer, large, history.prompt_of)
+        self._factory = factory = build_factory(config, dependencies, sealer, large, history.prompt_of, clock)
         self._resolver = resolver = self._request_resolver(history)
         self.conversations = self._stored_conversations(history)
         self.skills = self._stored_skills()
@@ -114,6 +119,7 @@ class OpenAIResponsesImpl:
         self.finish = self._detached.finish
         self._foreground = self._foreground_responses(admission)
         self._secret_check = SecretCheck(records, sealer, intervals)
+        self._sweeper = _sweeper(records, archive, clock, config)
         self._health = Health(records, jobs.worker)
         self._readiness = self._checks_of_readiness()
         self._lifecycle = self._server_lifecycle(records)
@@ -185,6 +191,7 @@ class OpenAIResponsesImpl:
             quota,
             self.large_work,
             self.intervals,
+            clock=self.clock,
         )
 
     def _background_jobs(self, records: Records, sealer: Sealer) -> BackgroundJobs:
@@ -213,8 +220,7 @@ class OpenAIResponsesImpl:
             self.jobs,
             self._foreground,
             self._dependencies,
-            Sweeper(self.archive, self.config.sweep_seconds),
-            self._secret_check,
+            [self._sweeper, self._secret_check, ClockCheck(self.clock, self.intervals)],
             self._factory.telemetry,
             GaugeSources(gauge_values.counts, gauge_values.store),
         )
@@ -225,10 +231,22 @@ class OpenAIResponsesImpl:
             "worker": self._health.worker,
             "model_server": self._factory.inference.is_reachable,
         }
-        return Readiness(checks, lambda: self._foreground.finishing.begun, self.intervals, self._notes)
+        return Readiness(
+            checks, lambda: self._foreground.finishing.begun, self.intervals, notes=self._notes, faults=self._faults
+        )
 
     def _notes(self) -> dict[str, str]:
-        return {"secrets": "different"} if self._secret_check.differs else {}
+        secrets = {"secrets": "different"} if self._secret_check.differs else {}
+        return secrets | ({"sweep": "held"} if self._sweeper.held else {})
+
+    def _faults(self) -> dict[str, str]:
+        return {"clock": "wrong"} if self.clock.is_wrong else {}
+
+    async def prepare(self) -> None:
+        """Read the store's clock before the first request, in any event loop. The store need not answer yet."""
+        with suppress(ApiError):
+            await self.clock.read()
+        await self.archive.close()
 
     def start(self) -> bool:
         """Start the background tasks in the running event loop; return False if that was done before."""
@@ -370,13 +388,19 @@ def _max_input_bytes(limits: Limits) -> int:
     return limits.request_bytes + limits.bodies.json_values * VALUE_BYTES
 
 
-def _archive(records: Records, config: ResponsesConfig, intervals: Intervals) -> Archive:
+def _archive(records: Records, config: ResponsesConfig, clock: StoreClock, intervals: Intervals) -> Archive:
     return Archive(
         records,
         retention=config.retention_seconds,
+        clock=clock,
         # A worker reads the history of a background response together with its input.
         recent_bytes=config.limits.history_of_one + _max_input_bytes(config.limits),
         scan_rows=config.limits.scanned_responses,
         scan_seconds=intervals.list_scan_seconds,
         decoder=Decoder(config.limits.decoding_bytes),
     )
+
+
+def _sweeper(records: Records, archive: Archive, clock: StoreClock, config: ResponsesConfig) -> Sweeper:
+    guard = SweepGuard(records, archive.count, config.max_swept_share)
+    return Sweeper(archive, clock, guard, config.sweep_seconds)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from ..concurrency.threads import shorten_switch_interval
 from ..config import ResponsesConfig
 from ..generation.dependencies import Dependencies
 from ..jobs.background import BackgroundJobs
 from ..lifecycle.file_limit import raise_file_limit
-from ..lifecycle.secret_check import SecretCheck
 from ..lifecycle.shutdown import ShutdownCoordinator
 from ..lifecycle.signals import Connections, install_signal_handlers
-from ..lifecycle.sweeper import Sweeper
 from ..telemetry.gauges import GaugeSources
 from ..telemetry.loop_monitor import EventLoopMonitor
 from ..telemetry.telemetry import Telemetry
 from .foreground_responses import ForegroundResponses
+
+
+class Periodic(Protocol):
+    """Something that is done at intervals in the event loop."""
+
+    def start(self) -> None:
+        """Start in the running event loop; do nothing if it runs in it already."""
+
+    async def stop(self) -> None:
+        """Stop, and wait until it has ended."""
 
 
 class ServerLifecycle:
@@ -29,8 +37,7 @@ class ServerLifecycle:
         jobs: the detached responses.
         foreground: the foreground responses.
         dependencies: the services of the stack.
-        sweeper: deletes expired responses.
-        secret_check: compares the secrets of the servers.
+        periodic: what is done at intervals.
         telemetry: shows the gauges, and how long the event loop is held.
         gauge_sources: the sources of the gauges.
 
@@ -44,8 +51,7 @@ class ServerLifecycle:
         jobs: BackgroundJobs,
         foreground: ForegroundResponses,
         dependencies: Dependencies,
-        sweeper: Sweeper,
-        secret_check: SecretCheck,
+        periodic: Sequence[Periodic],
         telemetry: Telemetry,
         gauge_sources: GaugeSources,
     ) -> None:
@@ -54,8 +60,7 @@ class ServerLifecycle:
         self._foreground = foreground
         self._containers = dependencies.tool_services.containers
         self._features = dependencies.features
-        self._sweeper = sweeper
-        self._secret_check = secret_check
+        self._periodic = periodic
         self._telemetry = telemetry
         self._gauge_sources = gauge_sources
         self.shutdown = ShutdownCoordinator()
@@ -72,8 +77,8 @@ class ServerLifecycle:
         shorten_switch_interval()
         if self._config.host_shortcuts:
             raise_file_limit(self._config.limits.answers.streams)
-        self._sweeper.start()
-        self._secret_check.start()
+        for task in self._periodic:
+            task.start()
         self._jobs.start()
         if self._containers:
             self._containers.start()
@@ -89,8 +94,8 @@ class ServerLifecycle:
         """Stop the background tasks."""
         if self._monitor:
             self._monitor.stop()
-        await self._sweeper.stop()
-        await self._secret_check.stop()
+        for task in self._periodic:
+            await task.stop()
         await self._jobs.worker.stop()
         await self._jobs.live_responses.stop()
 

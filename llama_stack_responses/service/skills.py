@@ -69,6 +69,7 @@ class Skills:
         quota: how much a user may store.
         large_work: packs the files of folders.
         intervals: how often and how long to ask the store for the outcome of a commit.
+        clock: returns the time of creation of a skill, in seconds since the epoch.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Skills:
         quota: SkillQuota,
         large_work: LargeWork,
         intervals: Intervals = DEFAULT,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._reader = reader
@@ -88,6 +90,7 @@ class Skills:
         self._quota = quota
         self._large_work = large_work
         self._intervals = intervals
+        self._clock = clock
 
     async def create(self, files: Sequence[UploadedFile]) -> Json:
         """Create a skill with its first version.
@@ -100,7 +103,7 @@ class Skills:
                 all, hold too much.
         """
         new = await self._new(files)
-        skill_id, owner = new_ordered_id("skill", int(time.time() * 1000)), self._access.current_user()
+        skill_id, owner = new_ordered_id("skill", int(self._clock() * 1000)), self._access.current_user()
         skill = await self._kept(
             new,
             lambda: self._store.create(skill_id, owner, new, self._quota),
@@ -235,7 +238,7 @@ class Skills:
                 manifest = await read_manifest(archive, self._pool, owner.identity)
                 digest = await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest())
                 stored = await self._store.upload(owner, content, digest, self._quota)
-                return NewVersion(*manifest, int(time.time()), stored, archive.bytes)
+                return NewVersion(*manifest, int(self._clock()), stored, archive.bytes)
         except InvalidSkill as error:
             raise bad_request(f"The files are not those of a skill. {error}", _FILES, "invalid_value") from error
 

@@ -19,7 +19,7 @@ from ..intervals import DEFAULT
 from .conflict_retry import ConflictRetry
 from .conversation_store import ConversationAppend, ConversationStore, without_stand_in
 from .decoder import Decoder
-from .expiry import Expiry
+from .expiry import Counts, Expiry
 from .garbage_collector import GarbageCollector
 from .histories import Histories
 from .item_finder import ItemFinder
@@ -29,7 +29,7 @@ from .read_allowance import PAGE_BYTES
 from .records import Condition, Conflict, Delete, Op, Record, Records, VersionIs, committed
 from .response_list import SCANNED_ROWS, ResponseList
 from .response_loader import ResponseLoader
-from .retention import Retention
+from .retention import Horizon, Retention
 from .row_list import Listing
 from .running_response import RunningResponse, find_running
 from .saving import Recording, Saving
@@ -49,7 +49,7 @@ class Archive:
     Args:
         records: the store.
         retention: seconds from a response's creation until it expires; None keeps it until it is deleted.
-        clock: returns seconds since the epoch.
+        clock: returns the time of the store's clock, in seconds since the epoch; it decides which responses are found.
         page_bytes: a page of a list ends once its responses reach this size.
         recent_bytes: the most that is read of a history whose oldest turns may be left out.
         compared_bytes: the most that is read of a history to compare ids; ids of a longer one stay shared.
@@ -62,6 +62,8 @@ class Archive:
         list: reads a page of an owner's responses, as `ResponseList` does.
         history, recent, recent_of_conversation: read histories, as `Histories` does.
         find_items: finds items by their ids, as `ItemFinder` does.
+        horizon: returns how far a deletion of what has expired goes, as `Retention` does.
+        clock: returns the time of the store's clock, in seconds since the epoch, without a round trip.
 
     Every method raises `ApiError` 503 when the store is unavailable.
     """
@@ -81,7 +83,7 @@ class Archive:
     ) -> None:
         self._records = records
         self.decoder = decoder = decoder or Decoder()
-        self._clock = clock
+        self.clock = clock
         self._compared_bytes = compared_bytes
         self._garbage_collector = GarbageCollector(records, decoder, page_bytes)
         self.conversations = ConversationStore(records, decoder)
@@ -94,13 +96,14 @@ class Archive:
         self.recent_of_conversation = self._histories.newest_of_conversation
         self.find_items = ItemFinder(records, decoder).find
         retention_rule = Retention(retention, clock)
+        self.horizon = retention_rule.horizon
         self._loader = loader = ResponseLoader(records, decoder, retention_rule, page_bytes)
         self.load, self.entry, self.entry_version = loader.load, loader.entry, loader.entry_version
         self.own_inputs = loader.own_inputs
         self.list = ResponseList(records, decoder, retention_rule, loader, scan_rows, scan_seconds).page
         self.listing = Listing(records, retention_rule, loader)
         """The lists of owners, without the responses themselves."""
-        self._expiry = Expiry(records, retention_rule, self.delete)
+        self._expiry = Expiry(records, self.delete)
 
     async def save(
         self,
@@ -153,7 +156,7 @@ class Archive:
         while True:
             await retry.wait()
             known = await saving.read(self._records, self.decoder, self._compared_bytes)
-            plan = await computation.run(partial(saving.plan, known, self._clock(), version))
+            plan = await computation.run(partial(saving.plan, known, self.clock(), version))
             try:
                 await self._records.commit([*plan.ops, *extra_ops], [*plan.conditions, *conditions])
             except Conflict as conflict:
@@ -278,10 +281,17 @@ class Archive:
             await self._garbage_collector.try_run(released, entry.owner)
             return True
 
-    async def sweep(self, *, limit: int = 100) -> int:
+    async def count(self, horizon: Horizon) -> Counts:
+        """Count the responses that deletions up to `horizon` delete, and all."""
+        return await self._expiry.count(horizon.oldest)
+
+    async def sweep(self, horizon: Horizon | None = None, *, limit: int = 100) -> int:
         """Delete at most `limit` expired responses, and finish interrupted deletions.
 
         Freed space is returned to the file system.
+
+        Args:
+            horizon: how far to go; None goes as far as the store's clock says.
 
         Returns:
             The number of deleted responses; if it is `limit`, there may be more.
@@ -289,9 +299,10 @@ class Archive:
         await self._garbage_collector.resume(limit)
         await self.conversations.resume(limit)
         await self.skills.resume(limit)
-        deleted = await self._expiry.run(limit)
-        # By the store's clock, which leases use: by this server's clock, other servers might lose their leases.
-        while await self._records.sweep(await self._records.now()):
+        # By the store's clock: by that of a server, others might lose their responses and leases.
+        horizon = horizon or self.horizon(await self._records.now())
+        deleted = await self._expiry.run(horizon.oldest, limit)
+        while await self._records.sweep(horizon.at):
             pass
         return deleted
 

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 from ..logs import get_logger
 from . import codec
 from .layout import BUCKET
-from .records import Conflict, Delete, Empty, Records, after_prefix
-from .retention import Retention
+from .records import Conflict, Delete, Empty, Records, after_prefix, pages_of
 
 logger = get_logger(__name__)
+
+
+class Counts(NamedTuple):
+    """How many responses are stored.
+
+    Attributes:
+        expired: those that a deletion would delete.
+        stored: all.
+    """
+
+    expired: int
+    stored: int
 
 
 class Expiry:
@@ -19,18 +31,15 @@ class Expiry:
 
     Args:
         records: the store.
-        retention: decides which responses have expired.
         delete: deletes a response; returns False if it does not exist.
     """
 
-    def __init__(self, records: Records, retention: Retention, delete: Callable[[str], Awaitable[bool]]) -> None:
+    def __init__(self, records: Records, delete: Callable[[str], Awaitable[bool]]) -> None:
         self._records = records
-        self._retention = retention
         self._delete = delete
 
-    async def run(self, limit: int) -> int:
-        """Delete at most `limit` expired responses, and return their number."""
-        oldest = self._retention.oldest()
+    async def run(self, oldest: str, limit: int) -> int:
+        """Delete at most `limit` responses with orders below `oldest`, and return their number."""
         deleted = 0
         for row, _ in await self._records.range("x/", after_prefix(f"x/{oldest[:BUCKET]}"), limit=limit):
             _, digits, of = row.split("/")
@@ -43,6 +52,14 @@ class Expiry:
             if digits < oldest[:BUCKET]:
                 await self._drop_bucket(row, start)
         return deleted
+
+    async def count(self, oldest: str) -> Counts:
+        """Count the responses with orders below `oldest`, and all: this reads all rows of lists."""
+        expired = stored = 0
+        async for rows in pages_of(self._records, "l/"):
+            expired += sum(key.split("/")[2] < oldest for key, _ in rows)
+            stored += len(rows)
+        return Counts(expired, stored)
 
     async def _forget(self, listed: str) -> None:
         response_id = listed.rpartition("/")[2]

@@ -124,6 +124,7 @@ class KeyValueRecords:
     """
 
     transactional: Final = False
+    has_own_clock: Final = False
 
     def __init__(
         self,

@@ -21,6 +21,11 @@ class MeasuredRecords:
         """Whether the wrapped records are transactional."""
         return self._records.transactional
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether the wrapped records have a clock of their own."""
+        return self._records.has_own_clock
+
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         """Read and time the call."""
         with self._telemetry.storing("get_many"):

@@ -40,6 +40,7 @@ class MemoryRecords:
     """
 
     transactional: Final = True
+    has_own_clock: Final = False
 
     def __init__(
         self,

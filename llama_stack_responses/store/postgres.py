@@ -228,6 +228,11 @@ class PostgresRecords:
         self._local_pool = LoopLocal(self._open)
         self._closes = 0
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether `now` is the clock of the server."""
+        return self._clock is None
+
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         if not keys:
             return {}

@@ -139,6 +139,10 @@ class Records(Protocol):
     def transactional(self) -> bool:
         """Whether commits are atomic for all processes on the store, as queues require."""
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether `now` is the clock of a server that all processes share; otherwise it is that of this machine."""
+
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         """Return the records of those `keys` that exist, read in one round trip.
 

@@ -323,6 +323,11 @@ class RedisRecords:
         self._id = secrets.token_hex(8)
         self._scripts: _Scripts | None = None
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether `now` is the clock of the server."""
+        return self._clock is None
+
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         if not keys:
             return {}

@@ -3,8 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final, NamedTuple, Self
 
+from . import codec
 from .layout import second
+
+_DAY_SECONDS: Final = 86_400.0
+
+
+class Horizon(NamedTuple):
+    """How far a deletion of what has expired goes.
+
+    Attributes:
+        at: rows that expired until then are deleted, in seconds since the epoch on the store's clock.
+        oldest: responses with a lesser order are deleted.
+    """
+
+    at: float
+    oldest: str
+
+    def is_far_before(self, later: Horizon) -> bool:
+        """Whether more than a day is between the two, in one of both."""
+        return later.at - self.at > _DAY_SECONDS or self._second_before(later) > _DAY_SECONDS
+
+    def clipped(self, due: Horizon) -> Horizon:
+        """Return how far a deletion may go that must delete no more responses than one to this horizon."""
+        # After a long time without a deletion, the time itself may be wrong.
+        return Horizon(self.at if due.at - self.at > _DAY_SECONDS else due.at, min(self.oldest, due.oldest))
+
+    def encode(self) -> bytes:
+        """Return the value of its row."""
+        return codec.encode({"at": self.at, "oldest": self.oldest})
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        """Decode the result of `encode`."""
+        stored = codec.decode(value)
+        return cls(stored["at"], stored["oldest"])
+
+    def _second_before(self, later: Horizon) -> int:
+        return int(later.oldest, 16) - int(self.oldest, 16)
+
+
+NOTHING: Final = Horizon(0.0, second(0))
+"""The horizon of a deletion of nothing."""
 
 
 class Retention:
@@ -21,4 +63,8 @@ class Retention:
 
     def oldest(self) -> str:
         """Return the least order of a response that has not expired."""
-        return second(0 if self._seconds is None else self._clock() - self._seconds)
+        return self.horizon(self._clock()).oldest
+
+    def horizon(self, now: float) -> Horizon:
+        """Return how far a deletion goes at this time, in seconds since the epoch."""
+        return Horizon(now, second(0 if self._seconds is None else now - self._seconds))

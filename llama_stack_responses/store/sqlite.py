@@ -100,6 +100,7 @@ class SqliteRecords:
     """
 
     transactional: Final = True
+    has_own_clock: Final = False
 
     def __init__(
         self,

@@ -65,7 +65,9 @@ READINESS: Final[Schema] = {
         "store": _PART,
         "worker": _PART,
         "model_server": _PART,
+        "clock": one_of("wrong"),
         "secrets": one_of("different"),
+        "sweep": one_of("held"),
     },
     "required": ["status"],
 }

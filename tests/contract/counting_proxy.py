@@ -21,6 +21,7 @@ class CountingProxy:
     def __init__(self, records: Records) -> None:
         self._records = records
         self.transactional = records.transactional
+        self.has_own_clock = records.has_own_clock
         self.reads = 0
         self.commits = 0
         self.bytes = 0

@@ -173,6 +173,25 @@ def test_queue_stats_and_delete_of_background_responses(
     assert output_text(wire.retrieve(after["id"])) == "Still here."
 
 
+def test_sweep_deletes_what_is_older_than_the_retention(
+    operated: OperatedStack, wire: Wire, upstream: Upstream, tmp_path: Path
+) -> None:
+    def lower(config: Json) -> None:
+        responses_config(config)["retention_days"] = 1e-9
+
+    upstream.script("m", reply(text("Hello")))
+    wire.create(model=MODEL, input="Hi")
+    assert operated.run("sweep").split() == ["deleted", "responses", "0"]
+    stored = len(operated.read("list", "--limit", "1000"))
+    lowered = OperatedStack(
+        operated.stack, variant(operated.config, tmp_path / "config.yaml", lower), operated.env, operated.kind
+    )
+    wait_until(lambda: f"This deletes {stored} of {stored} responses" in lowered.run("sweep", code=2))
+    assert len(operated.read("list", "--limit", "1000")) == stored
+    assert lowered.read("sweep", "--yes") == [{"deleted responses": stored}]
+    assert operated.read("list") == []
+
+
 def test_export_and_delete_of_an_owner_take_all_that_it_has(
     operated: OperatedStack, wire: Wire, upstream: Upstream, tmp_path: Path
 ) -> None:

@@ -35,6 +35,10 @@ class WatchedRecords(Records):
     def transactional(self) -> bool:
         return self._records.transactional
 
+    @property
+    def has_own_clock(self) -> bool:
+        return self._records.has_own_clock
+
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         return await self._pass("get_many", lambda: self._records.get_many(keys, max_bytes=max_bytes))
 

@@ -13,8 +13,8 @@ from tests.support.stack import Host
 
 type Json = dict[str, Any]
 
-_HEARTBEATS = ("p/", "se/")
-"""The keys of workers and servers, which renew their records every few seconds."""
+_HEARTBEATS = ("p/", "se/", "sw/")
+"""The keys of workers, servers and sweepers, which write their records at intervals."""
 
 
 def variant(template: Path, target: Path, change: Callable[[Json], None]) -> Path:

@@ -6,6 +6,11 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.lifecycle.sweeper import Sweeper
 from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.clock import StoreClock
+from llama_stack_responses.store.expiry import Counts
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.retention import Horizon, Retention
+from llama_stack_responses.store.sweep_guard import SweepGuard
 
 
 class FakeArchive:
@@ -15,12 +20,16 @@ class FakeArchive:
         self.answers = list(answers)
         self.sweeps = 0
         self._swept = asyncio.Condition()
+        self.horizon = Retention(None, float).horizon
 
     async def reached(self, sweeps: int) -> None:
         async with self._swept:
             await self._swept.wait_for(lambda: self.sweeps >= sweeps)
 
-    async def sweep(self) -> int:
+    async def count(self, _: Horizon) -> Counts:
+        return Counts(0, 0)
+
+    async def sweep(self, _: Horizon) -> int:
         async with self._swept:
             self.sweeps += 1
             self._swept.notify_all()
@@ -30,8 +39,14 @@ class FakeArchive:
         return answer
 
 
+def sweeper_of(archive: FakeArchive, interval: float) -> Sweeper:
+    records = MemoryRecords()
+    guard = SweepGuard(records, archive.count, 1.0)
+    return Sweeper(cast("Archive", archive), StoreClock(records), guard, interval)
+
+
 async def swept(archive: FakeArchive, sweeps: int) -> None:
-    sweeper = Sweeper(cast("Archive", archive), interval=0.001)
+    sweeper = sweeper_of(archive, 0.001)
     sweeper.start()
     sweeper.start()
     async with asyncio.timeout(60):
@@ -53,5 +68,12 @@ async def test_sweeper_continues_after_error(error: Exception) -> None:
     await swept(FakeArchive(error, 1), 4)
 
 
+async def test_what_was_deleted_before_an_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with pytest.raises(ApiError):
+        await sweeper_of(FakeArchive(100, ApiError(503, "The store is busy.")), 1).sweep()
+    assert "deleted expired responses: 100" in caplog.messages
+
+
 async def test_sweeper_stops_without_start() -> None:
-    await Sweeper(cast("Archive", FakeArchive()), interval=1).stop()
+    await sweeper_of(FakeArchive(), 1).stop()

@@ -206,7 +206,7 @@ async def test_response_deleted_in_progress_fails_for_its_reader(
     with pytest.raises(ApiError) as refused:
         await there.reader.retrieve(created["id"])
     assert refused.value.status == 404
-    assert [key for key, _ in await records.range("!", "~", limit=99) if not key.startswith(("p/", "se/"))] == []
+    assert [key for key, _ in await records.range("!", "~", limit=99) if not key.startswith(("p/", "se/", "sw/"))] == []
 
 
 # Unknown outcomes

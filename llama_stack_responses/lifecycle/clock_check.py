@@ -1,0 +1,73 @@
+"""Comparison of this machine's clock with the store's."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..concurrency.tasks import LoopTask
+from ..core.errors import ApiError
+from ..intervals import Intervals
+from ..logs import Outage, get_logger
+from ..store.clock import StoreClock
+
+logger = get_logger(__name__)
+
+
+class ClockCheck:
+    """Reads the store's clock at intervals, and logs an error when this machine's clock differs from it.
+
+    Args:
+        clock: the store's clock.
+        intervals: how often to read it.
+    """
+
+    def __init__(self, clock: StoreClock, intervals: Intervals) -> None:
+        self._clock = clock
+        self._intervals = intervals
+        self._task = LoopTask(self._run)
+        self._was_wrong = False
+
+    def start(self) -> None:
+        """Start in the running event loop; do nothing if the checks run in it already."""
+        self._task.start()
+
+    async def stop(self) -> None:
+        """Stop, and wait until the task of the checks has ended."""
+        await self._task.stop()
+
+    async def check(self) -> None:
+        """Read the store's clock, and log changes.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        await self._clock.read()
+        if self._clock.is_wrong and not self._was_wrong:
+            logger.error(
+                "the clock of this machine %s: this server is not ready, and deletes no expired responses, until %s",
+                f"{'jumped' if self._clock.jumped else 'is'} {_distance(self._clock.difference)}"
+                f"{'' if self._clock.jumped else ' of the clock of the store'}",
+                "the clock is back, or this server is started again because the new time is the right one"
+                if self._clock.jumped
+                else "both agree within a minute",
+            )
+        elif self._was_wrong and not self._clock.is_wrong:
+            logger.info("the clock of this machine is right again")
+        self._was_wrong = self._clock.is_wrong
+
+    async def _run(self) -> None:
+        outage = Outage()
+        while True:
+            try:
+                await self.check()
+                outage.over()
+            except ApiError as error:
+                if outage.should_log(error):
+                    logger.warning("could not read the clock of the store: %s", error)
+            except Exception:
+                logger.exception("could not read the clock of the store")
+            await asyncio.sleep(self._intervals.clock_check_seconds)
+
+
+def _distance(seconds: float) -> str:
+    return f"{abs(seconds):.0f} seconds {'ahead' if seconds > 0 else 'behind'}"

@@ -1,0 +1,95 @@
+"""Stops a deletion of expired responses that would delete far more than usual.
+
+    sw/reached    how far the last deletion of any server went (`Horizon`)
+
+Servers delete every few minutes, so each deletion goes a few minutes further than the last one. One that goes more than
+a day further comes after a long outage, or because `retention_days` was lowered or a backup was restored, or because a
+clock is wrong. If it would also delete much of the store, a person has to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Final
+
+from ..logs import get_logger
+from .expiry import Counts
+from .records import Put, Records
+from .retention import NOTHING, Horizon
+
+logger = get_logger(__name__)
+
+REACHED: Final = "sw/reached"
+
+USUAL_RESPONSES: Final = 20
+"""So many expired responses may always be deleted: that a small store expires as a whole is usual."""
+
+_RECOUNT_SECONDS: Final = 3600.0
+"""Interval of counts while a deletion waits for a person. Each reads all rows of lists."""
+
+
+class SweepGuard:
+    """Says how far a deletion of expired responses may go.
+
+    Args:
+        records: the store.
+        count: counts the responses that a deletion up to a horizon would delete.
+        max_share: a deletion far beyond the last one may delete this share of all responses.
+        clock: returns seconds.
+
+    Attributes:
+        held: what the deletion that waits for a person would delete; None if none waits.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        count: Callable[[Horizon], Awaitable[Counts]],
+        max_share: float,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._records = records
+        self._count = count
+        self._max_share = max_share
+        self._clock = clock
+        self._reached = NOTHING
+        self._recount_at = 0.0
+        self.held: Counts | None = None
+
+    async def allowed(self, due: Horizon) -> Horizon:
+        """Return how far a deletion may go that is due up to `due`: as far, or no further than the last one.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        record = (await self._records.get_many([REACHED])).get(REACHED)
+        reached = Horizon.decode(record.value) if record else NOTHING
+        if not reached.is_far_before(due):
+            self.held = None
+        elif self.held is None or reached.oldest != self._reached.oldest or self._clock() >= self._recount_at:
+            counts = await self._count(due)
+            usual = max(USUAL_RESPONSES, self._max_share * counts.stored)
+            self.held = counts if counts.expired > usual else None
+            self._recount_at = self._clock() + _RECOUNT_SECONDS
+            self._log()
+        self._reached = reached
+        return reached.clipped(due) if self.held else due
+
+    async def went(self, horizon: Horizon) -> None:
+        """Record how far a deletion went.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        if horizon != self._reached:
+            await self._records.commit([Put(REACHED, horizon.encode())])
+
+    def _log(self) -> None:
+        if self.held:
+            logger.warning(
+                "held back the deletion of expired responses, which would delete %d of %d: if the clock and "
+                "'retention_days' are right, run `llama-stack-responses sweep --yes`; 'max_swept_share' is the share "
+                "that needs no confirmation",
+                *self.held,
+            )

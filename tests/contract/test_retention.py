@@ -1,0 +1,272 @@
+"""On every backend, a wrong clock deletes nothing, and a deletion of far more than usual waits for a person."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import pytest
+
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.intervals import DEFAULT
+from llama_stack_responses.lifecycle.clock_check import ClockCheck
+from llama_stack_responses.lifecycle.sweeper import Sweeper
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.clock import StoreClock
+from llama_stack_responses.store.expiry import Counts
+from llama_stack_responses.store.postgres import PostgresRecords
+from llama_stack_responses.store.records import Put, Records
+from llama_stack_responses.store.redis import RedisRecords
+from llama_stack_responses.store.sweep_guard import SweepGuard
+from tests.contract.backends import SECONDS, Backend, BackendLocation, Clock, schema_of
+from tests.contract.conversations import CREATED, new_id, response
+
+DAY: Final = 86_400.0
+OWNER: Final = Owner("anna")
+MANY: Final = 25
+"""More than may always be deleted."""
+
+
+@dataclass
+class Server:
+    """What one server has of a store: its clocks, its archive and its sweeper.
+
+    Attributes:
+        wall: the clock of its machine.
+        elapsed: a clock of its machine that nobody sets.
+    """
+
+    records: Records
+    wall: Clock
+    elapsed: Clock = field(default_factory=lambda: Clock(0.0))
+    retention: float = 30 * DAY
+    max_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        self.clock = StoreClock(self.records, self.wall, self.elapsed)
+        self.archive = Archive(self.records, retention=self.retention, clock=self.clock)
+        self.guard = SweepGuard(self.records, self.archive.count, self.max_share, self.elapsed)
+        self.sweeper = Sweeper(self.archive, self.clock, self.guard, 600.0)
+        self.check = ClockCheck(self.clock, DEFAULT)
+
+    def passes(self, seconds: float) -> None:
+        """Let time pass on all clocks."""
+        self.wall.now += seconds
+        self.elapsed.now += seconds
+
+    async def save(self, count: int, age: float = 0.0) -> None:
+        """Store responses that were created some seconds ago."""
+        for _ in range(count):
+            created = response(id=new_id("resp"), created_at=int(self.wall.now - age))
+            await self.archive.save(created, owner=OWNER, base=None, input_items=[])
+
+    async def stored(self) -> int:
+        """Return how many responses are stored, expired or not."""
+        return (await self.archive.count(self.archive.horizon(0.0))).stored
+
+
+@pytest.fixture
+def server(records: Records, clock: Clock) -> Server:
+    """A server whose store has this machine's clock."""
+    return Server(records, clock)
+
+
+async def test_machine_clock_that_jumps_deletes_and_hides_nothing(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    await server.save(MANY)
+    await server.check.check()
+    kept = new_id("resp")
+    await server.archive.save(response(id=kept, created_at=CREATED), owner=OWNER, base=None, input_items=[])
+    server.wall.now += 31 * DAY
+    await server.check.check()
+    await server.sweeper.sweep()
+    assert server.clock.difference == 31 * DAY
+    assert await server.stored() == MANY + 1
+    assert await server.archive.load(kept)
+    assert f"the clock of this machine jumped {31 * DAY:.0f} seconds ahead" in caplog.text
+    server.wall.now -= 31 * DAY
+    caplog.set_level("INFO")
+    await server.check.check()
+    assert server.clock.difference == 0
+    assert "the clock of this machine is right again" in caplog.text
+
+
+async def test_machine_clock_that_jumps_expires_no_row(records: Records, server: Server) -> None:
+    await server.check.check()
+    await records.commit([Put("key", b"value", server.wall.now + DAY)])
+    server.wall.now += 2 * DAY
+    await server.sweeper.sweep()
+    server.wall.now -= 2 * DAY
+    assert "key" in await records.get_many(["key"])
+
+
+@pytest.mark.one_store
+async def test_clock_that_is_set_by_seconds_is_followed(server: Server) -> None:
+    await server.check.check()
+    for _ in range(5):
+        server.wall.now += 50
+        await server.check.check()
+        assert not server.clock.is_wrong
+    assert server.clock() == server.wall.now
+
+
+@pytest.mark.one_store
+async def test_machine_that_slept_deletes_what_expired(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    await server.save(MANY)
+    await server.save(MANY * 9, age=-2 * DAY)
+    await server.sweeper.sweep()
+    server.passes(30 * DAY + 1)
+    await server.sweeper.sweep()
+    assert await server.stored() == MANY * 9
+    assert f"deleted expired responses: {MANY}" in caplog.messages
+
+
+async def test_restart_with_a_wrong_clock_holds_the_deletion_back(
+    records: Records, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    await server.save(65)
+    await server.sweeper.sweep()
+    await records.commit([Put("key", b"value", server.wall.now + DAY)])
+    server.wall.now += 31 * DAY
+    started = Server(records, server.wall)
+    await started.sweeper.sweep()
+    assert started.sweeper.held == Counts(65, 65)
+    assert "would delete 65 of 65" in caplog.text
+    server.wall.now -= 31 * DAY
+    again = Server(records, server.wall)
+    await again.sweeper.sweep()
+    assert (again.sweeper.held, await again.stored()) == (None, 65)
+    assert "key" in await records.get_many(["key"])
+
+
+@pytest.mark.one_store
+async def test_held_deletion_is_logged_again_only_with_the_next_count(
+    records: Records, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    await server.save(MANY)
+    server.wall.now += 31 * DAY
+    started = Server(records, server.wall)
+    for _ in range(3):
+        await started.sweeper.sweep()
+    assert caplog.text.count("held back") == 1
+    started.passes(3601)
+    await started.sweeper.sweep()
+    assert caplog.text.count("held back") == 2
+
+
+async def test_confirmed_deletion_goes_on(records: Records, server: Server) -> None:
+    await server.save(MANY)
+    await server.sweeper.sweep()
+    server.wall.now += 31 * DAY
+    started = Server(records, server.wall)
+    await started.sweeper.sweep()
+    # As the command does.
+    await SweepGuard(records, started.archive.count, 0.2).went(started.archive.horizon(server.wall.now))
+    await started.sweeper.sweep()
+    assert (started.sweeper.held, await started.stored()) == (None, 0)
+
+
+@pytest.mark.one_store
+async def test_deletion_without_confirmation_by_the_setting_goes_on(records: Records, server: Server) -> None:
+    await server.save(MANY)
+    server.wall.now += 31 * DAY
+    started = Server(records, server.wall, max_share=1.0)
+    await started.sweeper.sweep()
+    assert await started.stored() == 0
+
+
+@pytest.mark.one_store
+async def test_lowered_retention_holds_the_deletion_back_while_rows_expire(records: Records, server: Server) -> None:
+    await server.save(MANY, age=10 * DAY)
+    await server.sweeper.sweep()
+    lowered = Server(records, server.wall, server.elapsed, retention=7 * DAY)
+    await records.commit([Put("key", b"value", server.wall.now + 60)])
+    await lowered.sweeper.sweep()
+    assert lowered.sweeper.held == Counts(MANY, MANY)
+    server.passes(61)
+    await lowered.sweeper.sweep()
+    server.wall.now -= 61
+    assert "key" not in await records.get_many(["key"])
+    assert await lowered.stored() == MANY
+
+
+async def test_small_store_expires_as_a_whole(records: Records, server: Server) -> None:
+    await server.save(5)
+    await server.sweeper.sweep()
+    server.wall.now += 31 * DAY
+    await Server(records, server.wall).sweeper.sweep()
+    assert await server.stored() == 0
+
+
+@pytest.mark.one_store
+async def test_store_that_is_swept_all_the_time_expires_as_a_whole(server: Server) -> None:
+    await server.save(MANY)
+    for _ in range(32):
+        await server.sweeper.sweep()
+        server.passes(DAY - 1)
+    assert (await server.stored(), server.sweeper.held) == (0, None)
+
+
+@pytest.mark.one_store
+async def test_outage_of_a_few_days_needs_no_confirmation(records: Records, server: Server) -> None:
+    for day in range(30):
+        await server.save(7, age=day * DAY)
+    await server.sweeper.sweep()
+    server.wall.now += 4 * DAY
+    await Server(records, server.wall).sweeper.sweep()
+    assert await server.stored() == 27 * 7
+
+
+@pytest.fixture
+async def with_own_clock(backend: Backend, place: BackendLocation) -> AsyncIterator[Records]:
+    """Records on a server with its own clock."""
+    opened: Records = (
+        RedisRecords(place.url_of("redis"), prefix=f"{place.name}:", timeout=SECONDS)
+        if backend.name == "redis"
+        else PostgresRecords(place.url_of("postgres"), schema=schema_of(place), timeout=SECONDS)
+    )
+    yield opened
+    await opened.close()
+
+
+@pytest.mark.needs("notifications")
+@pytest.mark.parametrize("days", [31, -31])
+async def test_server_with_a_wrong_clock_deletes_and_hides_nothing(
+    with_own_clock: Records, days: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = Server(with_own_clock, Clock(time.time()))
+    await right.save(65)
+    old = response(id=new_id("resp"), created_at=int(right.wall.now - 31 * DAY))
+    await right.archive.save(old, owner=OWNER, base=None, input_items=[])
+    wrong = Server(with_own_clock, Clock(time.time() + days * DAY))
+    await wrong.check.check()
+    await wrong.sweeper.sweep()
+    assert await right.stored() == 66
+    assert wrong.clock.is_wrong
+    assert abs(wrong.clock() - right.wall.now) < SECONDS
+    assert f"seconds {'ahead' if days > 0 else 'behind'} of the clock of the store" in caplog.text
+    await right.sweeper.sweep()
+    assert await right.stored() == 65
+    wrong.wall.now = time.time()
+    await wrong.check.check()
+    assert not wrong.clock.is_wrong
+
+
+@pytest.mark.needs("notifications")
+async def test_store_that_answers_late_does_not_make_a_clock_wrong(with_own_clock: Records) -> None:
+    class SlowClock:
+        """Each reading is a minute and a half later."""
+
+        now = time.time() - 90.0
+
+        def __call__(self) -> float:
+            self.now += 90.0
+            return self.now
+
+    clock = StoreClock(with_own_clock, SlowClock())
+    await clock.read()
+    assert not clock.is_wrong

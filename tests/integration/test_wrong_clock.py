@@ -1,0 +1,138 @@
+"""Servers whose clock is wrong, on real stores: nobody loses a response."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import httpx
+import openai
+import pytest
+
+from tests.integration.test_readiness import READY, ready
+from tests.support.seed import DAY, seed
+from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
+from tests.support.stores import SERVERS
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.variants import responses_config, variant
+from tests.support.waiting import wait_until
+
+# What is stored does not depend on the host.
+pytestmark = [pytest.mark.live, pytest.mark.one_host]
+
+MANY: Final = 25
+"""More than may always be deleted."""
+
+
+class ShiftedStack(LiveStack):
+    """A stack whose wall clock can be shifted while it runs, and that sweeps all the time."""
+
+    def __init__(self, template: Path, env: dict[str, str], state_dir: Path, host: Host) -> None:
+        config = variant(template, state_dir / "config.yaml", _sweep_all_the_time)
+        self._shift = state_dir / "shift"
+        shifted = os.pathsep.join([str(REPOSITORY / "tests" / "support" / "shifted_clock"), env["PYTHONPATH"]])
+        env = {**env, "PYTHONPATH": shifted, "CLOCK_SHIFT_FILE": str(self._shift)}
+        super().__init__(config, env, state_dir, host=host, fork=False)
+        self.shift(0)
+
+    def shift(self, seconds: float) -> None:
+        """Shift its clock, in one step."""
+        new = self._shift.with_suffix(".new")
+        new.write_text(str(seconds))
+        new.replace(self._shift)
+
+    def logged(self) -> str:
+        """Return its log, in one line."""
+        return " ".join(self.log.read_text(errors="replace").split())
+
+
+def _sweep_all_the_time(config: dict[str, object]) -> None:
+    responses_config(config)["sweep_seconds"] = 0.05
+
+
+@pytest.fixture
+def new_stack(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, upstream: Upstream, tmp_path: Path
+) -> Callable[..., ShiftedStack]:
+    """Return a function that prepares a stack by the path of its template, its name and its environment."""
+    upstream.script("m", reply(text("Hello.")))
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+
+    def prepare(template: Path, name: str, **own: str) -> ShiftedStack:
+        return ShiftedStack(template, env | own, tmp_path / name, host)
+
+    return prepare
+
+
+def create(client: openai.OpenAI, count: int) -> list[str]:
+    return [client.responses.create(model="local/m", input="Hi").id for _ in range(count)]
+
+
+def all_found(client: openai.OpenAI, ids: list[str]) -> bool:
+    try:
+        return [client.responses.retrieve(each).id for each in ids] == ids
+    except openai.NotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_server_with_a_wrong_clock_is_not_ready_and_deletes_nothing(
+    kind: str, new_stack: Callable[..., ShiftedStack], tmp_path: Path
+) -> None:
+    (tmp_path / kind).mkdir()
+    template = REPOSITORY / "templates" / kind / "config.yaml"
+    with SERVERS[kind](tmp_path / kind) as database:
+        right = new_stack(template, "right", **database.environment)
+        wrong = new_stack(template, "wrong", **database.environment)
+        with right, right.client() as client:
+            ids = create(client, MANY)
+            wrong.shift(31 * DAY)
+            with wrong, wrong.client() as of_wrong:
+                wait_until(lambda: ready(wrong) == (503, READY | {"status": "not_ready", "clock": "wrong"}))
+                wait_until(lambda: "seconds ahead of the clock of the store" in wrong.logged())
+                # It shows what the others show, and what it creates has the time of the store.
+                assert all_found(of_wrong, ids)
+                [own] = create(of_wrong, 1)
+                ages = [client.responses.retrieve(each).created_at for each in (ids[-1], own)]
+                assert abs(ages[0] - ages[1]) < DAY
+                assert ready(right) == (200, READY)
+                wrong.shift(0)
+                wait_until(lambda: ready(wrong) == (200, READY))
+            assert all_found(client, [*ids, own])
+
+
+def test_clock_that_jumps_deletes_nothing_of_an_sqlite_file(new_stack: Callable[..., ShiftedStack]) -> None:
+    with new_stack(STARTER, "state") as stack, stack.client() as client:
+        wait_until(lambda: ready(stack) == (200, READY))
+        ids = create(client, 3)
+        stack.shift(31 * DAY)
+        wait_until(lambda: ready(stack)[1].get("clock") == "wrong")
+        assert all_found(client, ids)
+        stack.shift(0)
+        wait_until(lambda: ready(stack) == (200, READY))
+        assert all_found(client, ids)
+
+
+def test_restart_with_a_wrong_clock_waits_for_a_person(
+    new_stack: Callable[..., ShiftedStack], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack = new_stack(STARTER, "state")
+    with stack, stack.client() as client:
+        ids = create(client, MANY)
+    stack.shift(31 * DAY)
+    with stack:
+        wait_until(lambda: ready(stack) == (200, READY | {"sweep": "held"}))
+        assert f"would delete {MANY} of {MANY}" in stack.logged()
+    stack.shift(0)
+    with stack, stack.client() as client:
+        wait_until(lambda: ready(stack) == (200, READY))
+        assert all_found(client, ids)
+
+
+def test_deletion_is_logged_with_its_count(new_stack: Callable[..., ShiftedStack]) -> None:
+    stack = new_stack(STARTER, "state")
+    with stack:
+        wait_until(lambda: httpx.get(f"{stack.base_url}/v1/ready", trust_env=False, verify=False).is_success)
+        [database] = stack.state_dir.rglob("responses.db")
+        seed(database, [("Hi", "Hello"), ("And?", "Well.")], age=31 * DAY)
+        wait_until(lambda: "deleted expired responses:" in stack.logged())
