@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from base64 import b64decode, b64encode
+from ipaddress import ip_network
 from pathlib import Path
 
 from terminal import error
@@ -24,6 +25,7 @@ def check_environment() -> None:
     for name, values in CHOICES.items():
         _check_choice(name, values)
     _check_seconds("FINISH_SECONDS")
+    _check_networks("ALLOWED_NETWORKS")
     if folder := os.environ.get("CONTAINERS_DIR"):
         writable("CONTAINERS_DIR", Path(folder))
 
@@ -68,6 +70,14 @@ def _check_seconds(name: str) -> None:
         valid = False
     if not valid:
         raise ValueError(f"{name} is {seconds!r}; it must be a number of seconds, 0 or more.")
+
+
+def _check_networks(name: str) -> None:
+    for network in filter(None, map(str.strip, os.environ.get(name, "").split(","))):
+        try:
+            ip_network("127.0.0.0/8" if network == "loopback" else network)
+        except ValueError:
+            raise ValueError(f"{name} has {network!r}; it lists networks such as loopback,10.1.0.0/16.") from None
 
 
 def main() -> int:

@@ -54,6 +54,12 @@ def _images() -> str:
     return "on, with the server of IMAGE_URL" if os.environ.get("IMAGE_URL") else "off; IMAGE_URL=... make serve"
 
 
+def _mcp() -> str:
+    if networks := os.environ.get("ALLOWED_NETWORKS"):
+        return f"on, with public MCP servers and those in: {networks}"
+    return "on, with public MCP servers; ALLOWED_NETWORKS=loopback make serve adds those of this machine"
+
+
 def described(no_sandbox: str | None) -> list[str]:
     """Return a line for each hosted tool."""
     service = next((name for variable, name in SERVICES.items() if os.environ.get(variable)), None)
@@ -61,6 +67,6 @@ def described(no_sandbox: str | None) -> list[str]:
         f"  web_search        on, {service}" if service else "  web_search        off; WEB_SEARCH=ddgs make serve",
         f"  code_interpreter  off; {no_sandbox}" if no_sandbox else "  code_interpreter  on, in a sandbox",
         f"  image_generation  {_images()}",
-        "  mcp               on, with the MCP servers that a request names",
+        f"  mcp               {_mcp()}",
         "  file_search       off; it needs a vector store and an embedding model: docs/guides/file-search.md",
     ]

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from io import TextIOWrapper, UnsupportedOperation
 from pathlib import Path
 
-from .admin.arguments import add_commands
+from .admin.arguments import add_commands, add_config
 from .admin.command_error import CommandError
 from .admin.imported_host import import_host
 from .admin.interrupts import STATUS as INTERRUPTED
@@ -101,7 +101,7 @@ def import_stored(arguments: argparse.Namespace) -> None:
 
     end_in_order()
     try:
-        print(import_from(arguments.config, arguments.was, lambda line: print(line, file=sys.stderr)))
+        print(import_from(arguments.file or arguments.config, arguments.was, lambda line: print(line, file=sys.stderr)))
     except ImportImpossible as error:
         raise CommandError(str(error), 2) from error
 
@@ -125,7 +125,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="copy what the host's builtin provider stored into the store of the responses provider",
         description="Copy the host's conversations and responses that are not in this store yet.",
     )
-    command.add_argument("config", metavar="CONFIG", type=Path, help="the stack's config.yaml")
+    command.add_argument("file", nargs="?", metavar="CONFIG", type=Path, help="the same as --config CONFIG")
+    add_config(command)
     command.add_argument(
         "--from",
         dest="was",

@@ -44,8 +44,8 @@ def add_commands(add: Any) -> None:
     )
 
 
-def _command(add: Any, module: str, function: str, name: str, what: str) -> ArgumentParser:
-    command: ArgumentParser = add.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+def add_config(command: ArgumentParser) -> None:
+    """Add the option that names the stack's configuration."""
     command.add_argument(
         "--config",
         type=Path,
@@ -53,6 +53,11 @@ def _command(add: Any, module: str, function: str, name: str, what: str) -> Argu
         metavar="CONFIG",
         help="the stack's configuration, which names the store (config.yaml); its variables come from the environment",
     )
+
+
+def _command(add: Any, module: str, function: str, name: str, what: str) -> ArgumentParser:
+    command: ArgumentParser = add.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+    add_config(command)
     command.add_argument("--json", action="store_true", help="print JSON, one value a line")
     command.set_defaults(run=partial(_run, module, function))
     return command

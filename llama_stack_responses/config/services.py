@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
     AliasChoices,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     model_validator,
@@ -18,9 +19,20 @@ from pydantic import (
 from ..admission import Quota
 from ..core.mcp_approvals import Approval
 from ..process_pool.pool import PoolLimits
+from .lists import listed
 
 _MIN_HELD_BYTES = 16 * 2**20
 _NAT64_LENGTHS = (32, 40, 48, 56, 64, 96)
+
+
+_LOOPBACK = ["127.0.0.0/8", "::1/128"]
+
+
+def _networks(given: Any) -> Any:
+    entries = listed(given)
+    if isinstance(entries, list) and "loopback" in entries:
+        return [*_LOOPBACK, *(each for each in entries if each != "loopback")]
+    return entries
 
 
 def _nat64_prefix(prefix: IPv6Network) -> IPv6Network:
@@ -34,8 +46,8 @@ class Fetching(BaseModel):
     """How this server fetches the URLs that users and models name.
 
     Attributes:
-        allowed_networks: networks that may be reached although they are not public, such as `10.1.0.0/16`. All public
-            addresses are allowed.
+        allowed_networks: networks that may be reached although they are not public, such as `10.1.0.0/16`, or
+            `loopback`: a list, or a text with commas between them. All public addresses are allowed.
         nat64_prefixes: prefixes under which this network reaches IPv4 addresses (RFC 6052), in addition to
             `64:ff9b::/96`. The address policy checks the IPv4 addresses that they embed.
         max_bytes: maximum size of a page after decompression; for files, `files.max_bytes` applies.
@@ -49,7 +61,9 @@ class Fetching(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    allowed_networks: list[IPv4Network | IPv6Network] = Field(default_factory=list)
+    allowed_networks: Annotated[list[IPv4Network | IPv6Network], BeforeValidator(_networks)] = Field(
+        default_factory=list
+    )
     nat64_prefixes: list[Annotated[IPv6Network, AfterValidator(_nat64_prefix)]] = Field(default_factory=list)
     max_bytes: int = Field(default=8 * 2**20, ge=1)
     seconds: float = Field(default=20.0, gt=0)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator
+
+from .lists import listed
 
 _NAME: Final = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
-
-
-def _listed(given: Any) -> Any:
-    """Return the entries of a list, or those of a text with commas, as an environment variable has them."""
-    if given is None:
-        return []
-    return [each for part in given.split(",") if (each := part.strip())] if isinstance(given, str) else given
 
 
 def _host_name(given: str) -> str:
@@ -38,5 +33,5 @@ def _each(check: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(lambda given: frozenset(map(check, given)))
 
 
-HostNames = Annotated[frozenset[str], BeforeValidator(_listed), _each(_host_name)]
-Origins = Annotated[frozenset[str], BeforeValidator(_listed), _each(_origin)]
+HostNames = Annotated[frozenset[str], BeforeValidator(listed), _each(_host_name)]
+Origins = Annotated[frozenset[str], BeforeValidator(listed), _each(_origin)]

@@ -70,7 +70,10 @@ class AddressPolicy:
             raise UrlRefused(f"The host '{host}' was not found.")
         allowed = [each for each in dict.fromkeys(addresses) if self.allows(ip_address(each))]
         if not allowed:
-            raise UrlRefused(f"The host '{host}' has no public address. Only the operator of this server can allow it.")
+            raise UrlRefused(
+                f"The host '{host}' has no public address. The operator of this server can allow it with the setting "
+                "'fetch.allowed_networks'."
+            )
         # IPv4 first: without IPv6 connectivity, a host's IPv6 address is still found but cannot be reached.
         return sorted(allowed, key=lambda each: ":" in each)
 

@@ -32,6 +32,7 @@ from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
 from ..tools.mcp.incoming_messages import IncomingLimits
 from ..tools.mcp.sessions import McpClient, SessionLimits
 from ..tools.registry import HostedToolServices
+from .configuration import check_running_stack
 from .connectors import HostConnectors
 from .disabled_levels import skip_disabled_levels
 from .file_processors import file_processor
@@ -139,6 +140,7 @@ def _programs(pool: WorkerPool) -> ProgramRuntime | None:
 
 
 async def _prepare_host(config: ResponsesConfig) -> None:
+    check_running_stack()
     if isinstance(config.store, HostStore):
         # Connecting now stops the start if the stack has no such backend.
         await backend(config.store.backend)()

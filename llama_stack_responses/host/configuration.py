@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
@@ -12,7 +15,9 @@ from ..config.stores import HostStore, MemoryStore
 from ..store.factory import open_records
 from ..store.records import Records
 from .keyvalue import backend
-from .platform import EnvVarError, StackConfig, initialize_storage, parse_and_maybe_upgrade_config
+from .platform import CONFIG_VARIABLE, EnvVarError, StackConfig, initialize_storage, parse_and_maybe_upgrade_config
+
+PROVIDER_TYPE: Final = "inline::kv"
 
 
 class WrongConfiguration(Exception):  # noqa: N818 (it is the user's)
@@ -33,6 +38,7 @@ def read_stack(path: Path) -> StackConfig:
         content = yaml.safe_load(path.read_text())
         if not isinstance(content, dict):
             raise WrongConfiguration(f"{path} is not a stack's configuration: it is not a YAML mapping.")
+        _check_levels(content, path)
         stack: StackConfig = parse_and_maybe_upgrade_config(content)
     except OSError as error:
         raise WrongConfiguration(f"Cannot read {path}: {error.strerror or error}.") from error
@@ -51,6 +57,35 @@ def read_stack(path: Path) -> StackConfig:
     return stack
 
 
+def check_running_stack() -> None:
+    """Check the levels of the settings in the file that the host has started from, if it has started from one.
+
+    Raises:
+        WrongConfiguration: settings of the responses provider are where nothing would read them.
+    """
+    path = Path(os.environ.get(CONFIG_VARIABLE) or "/")
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return  # the host has read it somehow
+    if isinstance(content, dict):
+        _check_levels(content, path)
+
+
+def _check_levels(content: Mapping[str, Any], path: Path) -> None:
+    """Refuse settings of the provider at the top level, or beside its `config`, where the host ignores them."""
+    providers = content.get("providers")
+    entries = providers.get("responses") if isinstance(providers, dict) else None
+    own = [each for each in entries or () if isinstance(each, dict) and each.get("provider_type") == PROVIDER_TYPE]
+    if not own:
+        return
+    known = ResponsesConfig.model_fields.keys() - StackConfig.model_fields.keys()
+    for level in (content, *own):
+        if wrong := [name for name in level if name in known]:
+            place = "the 'config' of the provider 'inline::kv' under providers.responses"
+            raise WrongConfiguration(f"{path} has '{wrong[0]}' at a level where it is ignored: move it into {place}.")
+
+
 def responses_config(stack: StackConfig, path: Path, purpose: str) -> ResponsesConfig:
     """Return the settings of the stack's responses provider.
 
@@ -61,7 +96,7 @@ def responses_config(stack: StackConfig, path: Path, purpose: str) -> ResponsesC
         WrongConfiguration: there is no such provider, or its settings are wrong, or its store ends with its process.
     """
     providers = stack.providers.get("responses", [])
-    provider = next((each for each in providers if each.provider_type == "inline::kv"), None)
+    provider = next((each for each in providers if each.provider_type == PROVIDER_TYPE), None)
     if provider is None:
         raise WrongConfiguration(f"{path} has no provider 'inline::kv' under providers.responses {purpose}.")
     try:

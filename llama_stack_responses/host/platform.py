@@ -55,6 +55,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     SAFETY: Final[Api | None] = Api.safety
     PROVIDER_DATA_HEADER: Final = "X-LlamaStack-Provider-Data"
     SERVER: Final = "llama_stack.core.server.server"
+    CONFIG_VARIABLE: Final = "LLAMA_STACK_CONFIG"
 else:
     from ogx.core.access_control.access_control import AccessDeniedError, is_action_allowed
     from ogx.core.configure import parse_and_maybe_upgrade_config
@@ -96,11 +97,13 @@ else:
 
     PROVIDER_DATA_HEADER: Final = "X-OGX-Provider-Data"
     SERVER: Final = "ogx.core.server.server"
+    CONFIG_VARIABLE: Final = "OGX_CONFIG"
     # OGX has no Safety API.
     SAFETY: Final = None
     OpenAIAssistantMessageParam = OpenAIUserMessageParam = RunModerationRequest = RunShieldRequest = None
 
 __all__ = [
+    "CONFIG_VARIABLE",
     "PROVIDER_DATA_HEADER",
     "PROVIDER_DATA_VAR",
     "PUBLIC_ROUTE_KEY",

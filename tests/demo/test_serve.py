@@ -34,6 +34,7 @@ READ = (
     "FINISH_SECONDS",
     "CONTAINERS_DIR",
     "UNAVAILABLE_TOOLS",
+    "ALLOWED_NETWORKS",
 )
 IMPORTS: Final = ("openai", "environment", "llama_stack_openai_chat.config", "processes", "stack", "terminal", "tools")
 """What `serve.py` imports: each run takes more than two seconds of processor time for it, unless it is forked."""
@@ -98,6 +99,7 @@ def refusal(forks: Forks, env: dict[str, str], folder: Path) -> str:
         ("WEB_SEARCH", "google", "WEB_SEARCH is 'google'; it can be 'ddgs', or be left out."),
         ("RESPONSES_SECRET_2", "abc", "RESPONSES_SECRET_2 is not a secret of 32 bytes"),
         ("UNAVAILABLE_TOOLS", "skip", "UNAVAILABLE_TOOLS is 'skip'; it can be 'refuse' or 'omit', or be left out."),
+        ("ALLOWED_NETWORKS", "loopback,mine", "ALLOWED_NETWORKS has 'mine'; it lists networks such as loopback,10."),
         ("SEARXNG_URL", "nowhere", "SEARXNG_URL is 'nowhere'; it must be of the form http://HOST:PORT."),
         ("FINISH_SECONDS", "soon", "FINISH_SECONDS is 'soon'; it must be a number of seconds, 0 or more."),
         ("FINISH_SECONDS", "-1", "FINISH_SECONDS is '-1'; it must be a number of seconds, 0 or more."),

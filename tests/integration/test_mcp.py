@@ -244,7 +244,7 @@ def test_mcp_server_rejecting_the_token_is_reported(client: openai.OpenAI, mcp: 
 
 def test_mcp_server_at_private_address_is_refused(client: openai.OpenAI, mcp: McpServers) -> None:
     tools = [server(mcp, server_url="http://169.254.169.254/latest")]
-    with pytest.raises(openai.APIStatusError, match="no public address"):
+    with pytest.raises(openai.APIStatusError, match=r"no public address.* setting 'fetch\.allowed_networks'"):
         client.responses.create(model=MODEL, input="Echo.", tools=tools)
 
 

@@ -255,6 +255,11 @@ def refer_to_nothing(config: Json) -> None:
     responses_config(config)["store"] = {"type": "host", "backend": "kv_elsewhere"}
 
 
+def misplace(config: Json) -> None:
+    """Put a setting of the provider where the host ignores it."""
+    config["fetch"] = {"allowed_networks": ["loopback"]}
+
+
 def leave(_: Json) -> None:
     """Leave the configuration unchanged."""
 
@@ -270,6 +275,7 @@ WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
         misspell,
         "1 validation error for ResponsesConfig Value error, retention_dayz: there is no such setting here, take it out",
     ),
+    "level": ({}, misplace, "has 'fetch' at a level where it is ignored: move it into the 'config' of the provider"),
     "backend": ({}, refer_to_nothing, "Unknown KVStore backend 'kv_elsewhere'"),
 }
 

@@ -1,5 +1,7 @@
 """Settings of earlier versions are accepted, and parts whose variables are not set are absent."""
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -42,6 +44,26 @@ def test_names_and_origins_are_read_from_lists_and_from_variables() -> None:
     for absent in ("", None):
         config = ResponsesConfig.model_validate({"allowed_hosts": absent, "allowed_origins": absent})
         assert (config.allowed_hosts, config.allowed_origins) == (frozenset(), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("loopback", ["127.0.0.0/8", "::1/128"]),
+        (["loopback", "10.1.0.0/16"], ["127.0.0.0/8", "::1/128", "10.1.0.0/16"]),
+        (" 10.1.0.0/16,192.168.0.7 ", ["10.1.0.0/16", "192.168.0.7/32"]),
+        ("", []),
+        (None, []),
+    ],
+)
+def test_networks_are_read_from_lists_and_from_variables(given: Any, expected: list[str]) -> None:
+    config = ResponsesConfig.model_validate({"fetch": {"allowed_networks": given}})
+    assert [str(each) for each in config.fetch.allowed_networks] == expected
+
+
+def test_network_that_is_none_is_an_error() -> None:
+    with pytest.raises(ValidationError, match=r"fetch\.allowed_networks"):
+        ResponsesConfig.model_validate({"fetch": {"allowed_networks": "localnet"}})
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ UNREADABLE: Final = {
         "takes NOPE from the environment, where it is not set or is empty.",
     ),
 }
-READING: Final = ("list --config", "stats --config", "import")
+READING: Final = ("list --config", "stats --config", "import", "import --config")
 
 
 @pytest.mark.parametrize("command", READING)
@@ -283,6 +283,21 @@ def test_configuration_that_the_host_cannot_read_is_one_sentence(
     config.write_text(text)
     ended = forked(commands_of_the_host, tmp_path, *command.split(), str(config))
     assert ended == (2, f"llama-stack-responses: {config} {expected}\n")
+
+
+@pytest.mark.parametrize("level", ["top", "entry"])
+def test_setting_at_a_level_that_the_host_ignores_is_named(
+    commands_of_the_host: Forks, level: str, tmp_path: Path
+) -> None:
+    text, setting = Path(STARTER).read_text(), "fetch: {allowed_networks: [loopback]}"
+    entry = "  - provider_id: responses\n"
+    assert entry in text
+    config = tmp_path / "config.yaml"
+    config.write_text(f"{text}\n{setting}\n" if level == "top" else text.replace(entry, f"{entry}    {setting}\n"))
+    ended = forked(commands_of_the_host, tmp_path, "import", str(config))
+    place = "the 'config' of the provider 'inline::kv' under providers.responses"
+    expected = f"{config} has 'fetch' at a level where it is ignored: move it into {place}."
+    assert ended == (2, f"llama-stack-responses: {expected}\n")
 
 
 def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
