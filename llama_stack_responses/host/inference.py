@@ -40,6 +40,7 @@ _FIELDS: Final = {
 }
 """Responses API names of the chat request fields that differ in name or place."""
 
+_SUGGESTIONS: Final = 3
 _NOT_THERE: Final = (
     "The inference provider does not know this model, or its URL in the stack's configuration is wrong: "
     "its answer is '{}'."
@@ -100,7 +101,7 @@ class HostInference:
         try:
             answer: Any = await self._routing.route(request, receive, extender)
         except (ModelNotFoundError, UnsupportedModelError) as error:
-            raise _no_model(str(error)) from error
+            raise _no_model(await self._similar(request["model"]) or str(error)) from error
         except (ModelTypeError, ValueError, NotImplementedError) as error:
             raise ApiError(400, f"The inference provider does not accept this request: {error}") from error
         except Exception as error:
@@ -120,7 +121,17 @@ class HostInference:
             logger.exception("could not list models")
             return
         if known is None:
-            raise _no_model(str(ModelNotFoundError(model)))
+            raise _no_model(await self._similar(model) or str(ModelNotFoundError(model)))
+
+    async def _similar(self, model: str) -> str | None:
+        """Return an error with the models that have this name at their providers; None if there are none."""
+        try:
+            listed = await self._router.routing_table.get_all_with_type("model")
+        except Exception:  # noqa: BLE001 - a stack that cannot list them has no suggestion
+            return None
+        same = sorted(each.identifier for each in listed if each.provider_resource_id == model)[:_SUGGESTIONS]
+        names = " or ".join(f"'{each}'" for each in same if each != model)
+        return f"Model '{model}' not found. Did you mean {names}?" if names else None
 
     async def count_tokens(self, request: dict[str, Any]) -> int | None:
         """Return the tokens of a request's prompt, or None if the model's provider cannot count them."""

@@ -143,6 +143,14 @@ def test_sdk_raises_the_same_exceptions_as_for_openai(client: openai.OpenAI) -> 
     assert missing.value.code == "model_not_found"
 
 
+def test_model_without_its_provider_is_named_with_it(client: openai.OpenAI) -> None:
+    listed = next(model.id for model in client.models.list() if model.id.startswith("local/"))
+    for background in (False, True):
+        with pytest.raises(openai.NotFoundError, match=rf"Did you mean '{listed}'\?") as missing:
+            client.responses.create(model=listed.removeprefix("local/"), input="Hi", background=background)
+        assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
+
+
 @pytest.mark.parametrize("value", ['"x"', "[1]", "{", "[" * 20_000, '{"a": %s}' % ("1" * 5000)])
 def test_invalid_provider_data_header_is_400_on_every_route(stack: LiveStack, host: Host, value: str) -> None:
     header = {PROVIDER_DATA[host]: value}
