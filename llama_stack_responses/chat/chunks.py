@@ -26,6 +26,7 @@ from ..core.surrogates import without_surrogates
 from ..logs import get_logger
 from .call_arguments import CallArguments
 from .call_fragments import CallFragments, Fragment
+from .finish_reasons import meaning_of
 from .pieces import (
     FEW,
     PIECE_CHARACTERS,
@@ -46,22 +47,8 @@ from .think_tags import ThinkTagSplitter
 
 logger = get_logger(__name__)
 
-_FINISH: Final[dict[str, FinishReason]] = {
-    "stop": "stop",
-    "eos": "stop",
-    "end_turn": "stop",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "length": "length",
-    "max_tokens": "length",
-    "content_filter": "content_filter",
-    "safety": "content_filter",
-    "abort": "cancelled",
-    "cancelled": "cancelled",
-}
 _CUT: Final = frozenset({"length", "content_filter", "cancelled"})
 """Reasons with which a call may be incomplete."""
-_BROKEN: Final = frozenset({"error", "timeout"})
 _MAX_LOGPROB: Final = 9999.0
 _CALL_CHARACTERS: Final = 8192
 """Characters counted for a call in addition to its arguments, since it creates an item and an output."""
@@ -169,6 +156,7 @@ class ChunkReader:
         "_own_summaries",
         "_seen",
         "_splitter",
+        "_spoken",
         "_stalls",
         "_summaries",
         "_timings",
@@ -196,6 +184,7 @@ class ChunkReader:
         self._as_summary = summaries and profile.reasoning_summary == "text"
         self._splitter = ThinkTagSplitter(profile.inline_thinking) if profile.inline_thinking else None
         self._finish: str | None = None
+        self._spoken = False
         self._usage: Any = None
         self._timings: Any = None
         self._joiner = SurrogateJoiner()
@@ -297,21 +286,33 @@ class ChunkReader:
         """Return the last deltas of the round, ending with `Finish`.
 
         Raises:
-            ApiError: the stream ended without a finish reason, or with one that reports a failure.
+            ApiError: the stream ended without an answer, within a call, or with a reason that reports a failure.
         """
-        if self._finish is None:
-            raise ApiError(502, "The inference provider's stream ended before the answer was finished.")
-        if self._finish in _BROKEN:
-            raise ApiError(502, f"The inference provider aborted the answer: {self._finish}.")
-        reason = _FINISH.get(self._finish)
-        if reason is None:
-            logger.warning("unknown finish_reason %.100r treated as 'stop'", self._finish)
+        reason = self._meaning()
         rest: list[Any] = self._pieces(self._splitter.end()) if self._splitter else []
         if self._calls:
             self._pass_calls(rest, self._calls.end(cut=self._only_words or reason in _CUT))
         rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom, key=str)]
         rest = [*flattened(rest)]
-        return [*rest, Finish(reason or "stop", reported_usage(self._usage, self._timings))]
+        return [*rest, Finish(reason, reported_usage(self._usage, self._timings))]
+
+    def _meaning(self) -> FinishReason:
+        """Return how the round ended.
+
+        Raises:
+            ApiError: as for `end`.
+        """
+        if self._finish is None:
+            # Some servers end an answer with `[DONE]` alone. Reasoning alone is no answer.
+            if not (self._spoken or self._calls):
+                raise ApiError(502, "The inference provider's stream ended before the answer was finished.")
+            return "stop"
+        meaning = meaning_of(self._finish)
+        if meaning == "failed":
+            raise ApiError(502, f"The inference provider aborted the answer: {self._finish}.")
+        if meaning is None:
+            logger.warning("unknown finish_reason %.100r treated as 'stop'", self._finish)
+        return meaning or "stop"
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Any] | Iterator[Delta]:
         # Each chunk has one of these fields, rarely two, so checking for an absent one must be cheap.
@@ -319,12 +320,14 @@ class ChunkReader:
         visible = reasons or (self._summaries and _details(fields))
         out: list[Any] = self._reasoning(fields, visible) if visible else []
         if content := fields.get("content"):
+            self._spoken = True
             self._content(out, content, choice)
         elif content == "" and choice.logprobs:
             last = (choice.logprobs.content or ())[-_MAX_HALF_TOKENS:]
             self._half_tokens += [entry for entry in map(_logprob, last) if _is_half(entry)]
             del self._half_tokens[:-_MAX_HALF_TOKENS]
         if fields.get("refusal"):
+            self._spoken = True
             out += few(self._refusal(text(fields, "refusal")))
         if annotations := fields.get("annotations"):
             out += few(self._annotations(entries(annotations)))

@@ -11,24 +11,78 @@ _READ_CHARACTERS: Final = 10_000
 """Maximum characters of a message that are searched: a server may repeat the request in it."""
 
 _TOO_LONG: Final = re.compile(
-    r"context[ _](?:length|size|window)|maximum context|prompt is too long|maximum number of tokens", re.IGNORECASE
+    "|".join(
+        (
+            r"context[ _](?:length|size|window)",  # OpenAI, vLLM, SGLang, llama.cpp, LM Studio, Together, MiniMax
+            r"maximum context",  # Mistral
+            r"context limit",  # Anthropic
+            r"prompt is too long",  # Anthropic
+            r"prompt too long",  # Ollama
+            r"maximum number of tokens",  # Gemini
+            r"supports up to \d{1,15}(?! images)",  # Gemini, Gemma
+            r"maximum prompt length",  # xAI
+            r"longer than the maximum model length",  # vLLM
+            r"reduce the length of the (?:messages|input|prompt)",  # Groq, Cerebras
+            r"exceeded model token limit",  # Kimi (kimi-cli issue 2011)
+            r"input is too long for requested model",  # Bedrock
+            r"range of input length should be",  # DashScope
+            r"too many tokens: |total number of tokens in the (?:prompt|input)",  # Cohere
+            r"prompt exceeds max length|prompt \u8d85\u957f",  # GLM (its error 1261)
+            r"`?inputs`? (?:tokens \+ `?max_new_tokens`? must be|must have less than)",  # TGI, Together
+            r"token count of \d{1,15} exceeds the limit of \d",  # GitHub Copilot
+        )
+    ),
+    re.IGNORECASE,
 )
+"""What model servers say of a request that is too long. Most texts are also quoted in openclaw pull request 9562, pi
+pull request 5929 and octo-agent pull request 2124.
+"""
+
+_RATE: Final = re.compile(
+    r"rate[ _-]?limit|(?:tokens|requests|input) per (?:second|minute|hour|day)|\b[TR]P[SMHD]\b|too many requests|quota",
+    re.IGNORECASE,
+)
+"""What they say of too many requests, with which they may mention the context too."""
+
+_CODES: Final = frozenset(
+    {
+        "context_length_exceeded",  # OpenAI
+        "exceed_context_size_error",  # llama.cpp: the type of the error, pull request 15780
+        "model_context_window_exceeded",  # z.ai
+        "1261",  # GLM
+    }
+)
+"""Codes and types of the errors."""
 
 _LENGTH: Final = re.compile(
-    r"(?:context (?:length|size|window)[^\d.]{0,30}?|number of tokens allowed \(|tokens > )(\d{1,15})", re.IGNORECASE
+    r"(?:context (?:length|size|window)(?:(?! by |exceed)[^\d.]){0,30}?|number of tokens allowed \(|tokens > |maximum prompt length is "
+    r"|maximum model length of |model token limit: |supports up to |should be \[\d{1,3}, ?|the limit of "
+    r"|while limit is |too large for model with |must be <= |less than )(\d{1,15})",
+    re.IGNORECASE,
 )
 
 _TOKENS: Final = re.compile(
     r"(?<!\d)(\d{1,15}) in the messages"
-    r"|(?:has|passed|contains|contains at least|resulted in) (\d{1,15}) (?:input )?tokens"
-    r"|(?:request|input|too long:|token count) \(?(\d{1,15})",
+    r"|(?:has|passed|contains|contains at least|resulted in|Given:) (\d{1,15}) (?:input )?(?:`inputs` )?tokens"
+    r"|(?:request|input|too long:|token count|prompt|requested:|current length is|token count is|token count of)"
+    r" \(?(?:length )?(\d{1,15})",
     re.IGNORECASE,
 )
 
 
-def says_too_long(message: str) -> bool:
-    """Return whether a server's message reports a request that is too long."""
-    return _TOO_LONG.search(message, 0, _READ_CHARACTERS) is not None
+def says_too_long(message: str, *codes: object) -> bool:
+    """Return whether a server's error reports a request that is too long.
+
+    Args:
+        message: its text.
+        codes: its code and type.
+    """
+    if not _CODES.isdisjoint(map(str, codes)):
+        return True
+    return (
+        _TOO_LONG.search(message, 0, _READ_CHARACTERS) is not None
+        and _RATE.search(message, 0, _READ_CHARACTERS) is None
+    )
 
 
 def too_long(message: str) -> TooLongError:

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Protocol, runtime_checkable
 
+import httpx2
 import openai
+
+from llama_stack_openai_chat.errors import from_answer, reported, status_in, words_of
 
 from ..chat.context_errors import says_too_long, too_long
 from ..chat.inference import Extender, Receive
@@ -26,6 +29,9 @@ logger = get_logger(__name__)
 
 _INVALID_ANSWER: Final = "invalid_answer"
 """The code with which `remote::openai-chat` reports an answer of another kind than it asked for."""
+
+_OTHER_REASONS: Final = frozenset({401, 403, 404, 408, 429})
+"""Statuses that are never about the length of a request."""
 
 _RETRY_AFTER_CHARACTERS: Final = 64
 """Characters of a retry-after header that are read."""
@@ -212,6 +218,10 @@ async def _is_healthy(provider: Any) -> bool | None:
 
 async def _in_one(completion: Any) -> AsyncGenerator[Any]:
     """Yield a completion as the single chunk of a stream."""
+    if not completion.choices and (error := reported(completion.to_dict())):
+        raise from_answer(httpx2.Request("POST", ""), error)
+    if not completion.choices:
+        raise ApiError(502, "The inference provider's answer has no choices.")
     choices = [_Choice(each.message, each.finish_reason, each.logprobs) for each in completion.choices]
     timings, tier = (getattr(completion, name, None) for name in ("timings", "service_tier"))
     yield _Chunk(completion.id, completion.model, choices, completion.usage, timings, tier)
@@ -219,6 +229,8 @@ async def _in_one(completion: Any) -> AsyncGenerator[Any]:
 
 def _from_status(error: openai.APIStatusError) -> ApiError:
     message = _message(error)
+    if error.status_code not in _OTHER_REASONS and error.code != _INVALID_ANSWER and _is_too_long(error):
+        return too_long(message)
     match error.status_code:
         case 401 | 403:
             # The provider's text may quote the key.
@@ -239,14 +251,13 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
             return ApiError(
                 502, f"The inference provider failed ({status}): {message}", retry_after=_retry_after(error)
             )
-    return too_long(message) if _is_too_long(error) else ApiError(400, message, param=_param(error), code=_code(error))
+    return ApiError(400, message, param=_param(error), code=_code(error))
 
 
 def _from_event(error: openai.APIError) -> ApiError:
     """Return the API error for an error event in the provider's stream."""
     message = _message(error)
-    # Some servers use the status as the code.
-    if str(error.code) in ("rate_limit_exceeded", "429") or str(error.type).startswith("rate_limit"):
+    if error.code == "rate_limit_exceeded" or str(error.type).startswith("rate_limit") or status_in(error.body) == 429:
         return ApiError(429, message, code="rate_limit_exceeded")
     if _is_too_long(error):
         return too_long(message)
@@ -278,15 +289,11 @@ def _no_model(message: str) -> ApiError:
 
 
 def _is_too_long(error: openai.APIError) -> bool:
-    return error.code == "context_length_exceeded" or says_too_long(_message(error))
+    return says_too_long(_message(error), error.code, error.type)
 
 
 def _message(error: openai.APIError) -> str:
-    body = error.body
-    inner = body.get("error", body) if isinstance(body, dict) else body
-    # FastAPI's own errors have `detail`: a text, or a list of invalid fields.
-    text = inner.get("message") or inner.get("detail") if isinstance(inner, dict) else inner
-    return str(text or error.message)
+    return words_of(error.body) or error.message
 
 
 def _code(error: openai.APIError) -> str | None:

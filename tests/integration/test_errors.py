@@ -455,7 +455,7 @@ CUT: dict[str, CutStream] = {
     ),
     "no JSON": CutStream(reply(HALF, raw("data: {oops\n\n"), end="hang"), 502, "server_error", "not JSON"),
     "connection": CutStream(cut("drop"), 502, "server_error", "inference provider"),
-    "no finish reason": CutStream(cut("no_finish"), 502, "server_error", "before the answer was finished"),
+    "no finish reason": CutStream(cut("no_finish"), 502, "server_error", "within the arguments of a call"),
 }
 
 

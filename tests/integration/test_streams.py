@@ -427,7 +427,14 @@ def test_sdk_stream_helper_reads_a_late_error_as_events(client: openai.OpenAI, u
 # -- ends ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["drop", "no_finish", "error_frame"])
+def test_text_without_finish_reason_is_completed(client: openai.OpenAI, upstream: Upstream, provider: str) -> None:
+    upstream.script(NAME, reply(reasoning("Hm"), text("Hel", "lo"), end="no_finish"))
+    streamed = stream(client, model=f"{provider}/{NAME}", input="Hi")
+    assert streamed.response["status"] == "completed"
+    assert streamed.texts("output_text") == ["Hel", "lo"]
+
+
+@pytest.mark.parametrize("end", ["drop", "error_frame"])
 def test_broken_model_server_stream_fails_with_partial_output(
     client: openai.OpenAI, upstream: Upstream, provider: str, end: Any
 ) -> None:

@@ -167,6 +167,15 @@ _CHUNK: Final = _shape(
 )
 
 
+def _as_chunk(raw: Any) -> Any:
+    """Return a whole answer, or a choice with a message instead of a delta, as a chunk."""
+    choices = [
+        {**each, "delta": each["message"]} if isinstance(each.get("message"), dict) and not each.get("delta") else each
+        for each in raw["choices"]
+    ]
+    return {**raw, "choices": choices, "object": "chat.completion.chunk"}
+
+
 def chat_chunk(raw: Any) -> ChatCompletionChunk:
     """Build one chunk of a chat completion's stream.
 
@@ -174,8 +183,10 @@ def chat_chunk(raw: Any) -> ChatCompletionChunk:
         ValueError: the JSON is not a chunk.
     """
     try:
+        if (choices := raw.get("choices")) and "message" in choices[0]:
+            raw = _as_chunk(raw)
         chunk: ChatCompletionChunk = _CHUNK(raw)
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError("The model server's stream contains an event that is not a chunk.") from error
     return chunk
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import httpx2
@@ -29,9 +30,8 @@ def from_status(request: httpx2.Request, head: Head, content: bytes) -> openai.A
     except ValueError:
         body = content.decode(errors="replace")
     response = httpx2.Response(head.status, headers=_readable(head), content=content, request=request)
-    inner = body.get("error", body) if isinstance(body, dict) else body
-    message = inner.get("message") if isinstance(inner, dict) else None
-    return _from_response(response, str(message or body), inner)
+    inner = reported(body) or body
+    return _from_response(response, words_of(inner) or str(body), inner)
 
 
 _INVALID_ANSWER: Final = "invalid_answer"
@@ -62,10 +62,9 @@ def unexpected(request: httpx2.Request, head: Head, expected: str) -> NoAnswerEr
 
 
 def from_answer(request: httpx2.Request, error: Any) -> openai.APIStatusError:
-    """Convert an error in a response with a success status; some servers give the real status inside it."""
-    code, message = (error.get("code"), error.get("message")) if isinstance(error, dict) else (None, error)
-    status = code if isinstance(code, int) and 400 <= code < 600 else 502
-    return _from_response(httpx2.Response(status, request=request), str(message or error), error)
+    """Convert an error in a response with a success status, as `reported` returns it."""
+    response = httpx2.Response(status_in(error) or 502, request=request)
+    return _from_response(response, words_of(error) or str(error), error)
 
 
 def _from_response(response: httpx2.Response, message: str, body: Any) -> openai.APIStatusError:
@@ -75,9 +74,8 @@ def _from_response(response: httpx2.Response, message: str, body: Any) -> openai
 
 
 def from_event(error: Any, request: httpx2.Request) -> openai.APIError:
-    """Convert an error sent instead of a chunk."""
-    message = error.get("message") if isinstance(error, dict) else error
-    return openai.APIError(str(message or "An error occurred during streaming"), request, body=error)
+    """Convert an error sent instead of a chunk, as `reported` returns it."""
+    return openai.APIError(words_of(error) or "An error occurred during streaming", request, body=error)
 
 
 def from_connection(error: OSError, request: httpx2.Request) -> openai.APIConnectionError:
@@ -104,3 +102,95 @@ def _readable(head: Head) -> list[tuple[bytes, bytes]]:
     """Return the headers without those about the transfer of the body, which has been decoded."""
     hidden = (b"content-encoding", b"content-length", b"transfer-encoding")
     return [(name, value) for name, value in head.headers if name.lower() not in hidden]
+
+
+_MINIMAX_CODES: Final = {
+    1002: 429,
+    1039: 429,
+    1041: 429,
+    1004: 401,
+    2049: 401,
+    1008: 402,
+    2013: 400,
+    1026: 400,
+    1027: 400,
+}
+"""HTTP statuses of the codes in MiniMax's `base_resp` (its API reference, error codes)."""
+_GLM_CODES: Final = {
+    **dict.fromkeys((1000, 1001, 1002, 1003, 1004), 401),
+    **dict.fromkeys((1210, 1213, 1214, 1261, 1301), 400),
+    **dict.fromkeys((1302, 1303, 1304, 1305, 1308, 1310), 429),
+    1113: 402,
+    1211: 404,
+}
+"""HTTP statuses of the codes of GLM's errors (Zhipu's API reference, error codes)."""
+_STATUSES: Final = ("status", "status_code", "http_code", "http_status", "code")
+"""Members of an error that may have an HTTP status."""
+_WORDS: Final = ("message", "msg", "status_msg", "detail", "error_message", "errors", "error", "base_resp")
+"""Members of an error that may have its text."""
+_SIGNS: Final = ("code", "type", "status", "status_code", "detail", "error_message")
+"""Members of which an object that has words and no choices has one, if it is an error."""
+_TITLE: Final = re.compile(rb"<title[^>]{0,99}>([^<]{1,999})", re.IGNORECASE)
+_TAG: Final = re.compile(rb"<[^>]{0,999}>")
+_PAGE_BYTES: Final = 16_384
+_PAGE_CHARACTERS: Final = 200
+_DEPTH: Final = 4
+_MAX_DETAILS: Final = 8
+_CODE_CHARACTERS: Final = 9
+
+
+def reported(value: Any) -> Any:
+    """Return the error that a server's JSON reports; None if it reports none.
+
+    Servers report errors as `{error}` like OpenAI, as `{object: error, message}` (vLLM), `{detail}` (FastAPI),
+    `{base_resp: {status_code, status_msg}}` (MiniMax), or `{code, msg, success: false}` (GLM).
+    """
+    if not isinstance(value, dict):
+        return None
+    if error := value.get("error"):
+        return error
+    if value.get("choices"):
+        return None
+    base = value.get("base_resp")
+    if isinstance(base, dict) and base.get("status_code"):
+        code = base["status_code"]
+        status = _MINIMAX_CODES.get(code) if isinstance(code, int) else None
+        return {"message": words_of(base), "code": str(code), "status": status}
+    if value.get("success") is False or value.get("object") == "error" or any(value.get(name) for name in _SIGNS):
+        return value if words_of(value) else None
+    return None
+
+
+def status_in(error: Any) -> int | None:
+    """Return the HTTP status that an error names; None if it names none."""
+    if not isinstance(error, dict):
+        return None
+    numbers = [_number(error.get(name)) for name in _STATUSES]
+    named = next((number for number in numbers if 400 <= number < 600), None)
+    return named or _GLM_CODES.get(_number(error.get("code")))
+
+
+def words_of(error: Any, depth: int = 0) -> str:
+    """Return the text of an error; empty if it has none."""
+    if isinstance(error, str):
+        return error
+    if isinstance(error, list) and depth < _DEPTH:
+        # FastAPI lists the invalid fields.
+        return "; ".join(filter(None, (words_of(each, depth + 1) for each in error[:_MAX_DETAILS])))
+    if isinstance(error, dict) and depth < _DEPTH:
+        return next(filter(None, (words_of(error.get(name), depth + 1) for name in _WORDS)), "")
+    return ""
+
+
+def words_of_page(page: bytes) -> str:
+    """Return what a page of HTML says, which came instead of an answer."""
+    title = _TITLE.search(page[:_PAGE_BYTES])
+    words = " ".join(_TAG.sub(b" ", title[1] if title else page[:_PAGE_BYTES]).decode(errors="replace").split())
+    return f"The model server sent a page instead of an answer: '{words[:_PAGE_CHARACTERS]}'. Check 'base_url'."
+
+
+def _number(value: Any) -> int:
+    """Return a number, which some servers send as text; 0 if it is none."""
+    if isinstance(value, str) and len(value) <= _CODE_CHARACTERS and value.isascii() and value.isdigit():
+        return int(value)
+    return value if isinstance(value, int) else 0

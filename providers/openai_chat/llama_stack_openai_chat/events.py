@@ -61,7 +61,8 @@ class EventReader:
         Raises:
             ValueError: an event is too long.
         """
-        return self._splitter.feed(piece) if piece else self._splitter.end()
+        events = self._splitter.feed(piece) if piece else self._splitter.end()
+        return [data for data in events if data] if b"" in events else events
 
     def value(self, data: bytes) -> Any:
         """Return the JSON of an event, from which `build` builds the object; `done` is set if it is the end instead.
@@ -72,7 +73,13 @@ class EventReader:
         if data.startswith(_DONE):
             self.done = True
             return None
+        if data.startswith(b"<"):
+            raise errors.from_event(errors.words_of_page(data), self._request())
         value = loads(data) if len(data) <= _SMALL_BYTES else loads_few(data, _MAX_VALUES)
-        if isinstance(value, dict) and value.get("error"):
-            raise errors.from_event(value["error"], self._request())
+        if (
+            isinstance(value, dict)
+            and (value.get("error") or not value.get("choices"))
+            and (error := errors.reported(value))
+        ):
+            raise errors.from_event(error, self._request())
         return value

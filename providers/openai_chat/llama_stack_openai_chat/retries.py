@@ -14,6 +14,8 @@ _RETRY_AFTER_CHARACTERS: Final = 64
 """Maximum length of a `retry-after` header, in characters."""
 
 _RETRIED: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
+_REFUSALS: Final = frozenset({"exceed_context_size_error", "invalid_request_error"})
+"""Types of errors that concern the request, which some servers report with a status of the server (llama.cpp: 500)."""
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _MAX_PAUSE_SECONDS: Final = 60.0
 """In seconds. If a server asks for a longer pause, the request is not retried."""
@@ -27,7 +29,7 @@ def seconds_before_retry(error: openai.APIError, attempt: int) -> float | None:
     """
     pause: float = _FIRST_PAUSE_SECONDS * 2**attempt
     if isinstance(error, openai.APIStatusError):
-        if error.status_code not in _RETRIED or isinstance(error, NoAnswerError):
+        if error.status_code not in _RETRIED or isinstance(error, NoAnswerError) or error.type in _REFUSALS:
             return None
         pause = _retry_after(error.response.headers.get("retry-after", "")) or pause
     return pause if pause <= _MAX_PAUSE_SECONDS else None

@@ -125,13 +125,45 @@ class Upstream:
         connection = await self._answer(request, data)
         head = connection.head
         assert head
-        if head.header(b"content-type").lower().startswith((b"application/json", b"text/html")):
-            _refuse_error(_object(await self._rest(connection, request)) or {}, request)
-            raise errors.unexpected(request.without_key(), head, "an event stream")
-        head.drop_headers()
         reader = EventReader(build, request.without_key)
         delivery = Delivery(reader)
-        return EventStream(self._events(connection, request, reader, delivery), delivery, connection)
+        begun = b""
+        if head.header(b"content-type").lower().startswith((b"application/json", b"text/html")):
+            begun = await self._beginning(connection, request)
+            if not begun.lstrip().startswith((b"data", b"event", b":", b"id")):
+                return self._whole(connection, request, build, begun + await self._rest(connection, request))
+        head.drop_headers()
+        return EventStream(self._events(connection, request, reader, delivery, begun), delivery, connection)
+
+    async def _beginning(self, connection: Connection, request: _Request) -> bytes:
+        """Return the first bytes of a body, with something that is not whitespace if there is anything."""
+        begun = b""
+        try:
+            while not begun.strip() and len(begun) < _REFUSAL_BYTES and (piece := await connection.read()):
+                begun += piece
+        except OSError as error:
+            self._pool.release(connection)
+            raise errors.from_connection(error, request.without_key()) from error
+        return begun
+
+    def _whole(
+        self, connection: Connection, request: _Request, build: Callable[[Any], Any], content: bytes
+    ) -> EventStream:
+        """Return the stream of a body that is a whole answer.
+
+        Raises:
+            openai.APIError: it is an error, or anything else.
+        """
+        answer, head = _object(content) or {}, connection.head
+        assert head
+        _refuse_error(answer, request)
+        if not answer.get("choices"):
+            raise errors.unexpected(request.without_key(), head, "an event stream")
+        try:
+            only = build(answer)
+        except ValueError as error:
+            raise errors.unexpected(request.without_key(), head, "an event stream") from error
+        return EventStream(_one(only), Delivery(EventReader(build, request.without_key)), connection)
 
     async def models(self, key: str | None = None) -> dict[str, int | None]:
         """Return the server's models by name, with their context length in tokens, if known.
@@ -239,11 +271,16 @@ class Upstream:
             self._pool.release(connection)
 
     async def _events(
-        self, connection: Connection, request: _Request, reader: EventReader, delivery: Delivery
+        self, connection: Connection, request: _Request, reader: EventReader, delivery: Delivery, begun: bytes = b""
     ) -> AsyncGenerator[Any]:
-        """Yield the events that are not pushed."""
+        """Yield the events that are not pushed; `begun` is what was read of the body."""
         try:
             ended = False
+            if begun:
+                delivery.feed(begun)
+                while left := delivery.left():
+                    yield left[0]
+                    delivery.advance()
             while not (ended or reader.done):
                 if ended := await connection.deliver(delivery.feed):
                     delivery.feed(b"")
@@ -256,6 +293,11 @@ class Upstream:
             raise errors.from_connection(error, request.without_key()) from error
         finally:
             self._pool.release(connection)
+
+
+async def _one(event: Any) -> AsyncGenerator[Any]:
+    """Yield one event."""
+    yield event
 
 
 async def _ask(connection: Connection, data: _Data) -> None:
@@ -287,8 +329,8 @@ def _object(content: bytes, values: int = _MAX_VALUES) -> dict[str, Any] | None:
 
 def _refuse_error(answer: dict[str, Any], request: _Request) -> None:
     """Raise the error in an answer, if there is one."""
-    if answer.get("error"):
-        raise errors.from_answer(request.without_key(), answer["error"])
+    if error := errors.reported(answer):
+        raise errors.from_answer(request.without_key(), error)
 
 
 def _trace_headers() -> dict[str, str]:

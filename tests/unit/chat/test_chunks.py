@@ -473,11 +473,25 @@ def test_cache_write_tokens_are_read() -> None:
 FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
     "eos": "stop",
+    "end_turn": "stop",
+    "COMPLETE": "stop",
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
+    "tool_use": "tool_calls",
     "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "MAX_TOKENS": "length",
+    "FinishReason.MAX_TOKENS": "length",
+    "max_output_tokens": "length",
+    "model_context_window_exceeded": "length",
     "content_filter": "content_filter",
     "safety": "content_filter",
+    "sensitive": "content_filter",
+    "SAFETY": "content_filter",
+    "RECITATION": "content_filter",
+    "PROHIBITED_CONTENT": "content_filter",
+    "refusal": "content_filter",
     "abort": "cancelled",
     "cancelled": "cancelled",
 }
@@ -499,14 +513,38 @@ def test_unknown_finish_reason_is_logged_and_counts_as_stop(caplog: pytest.LogCa
     assert "bored" in caplog.text
 
 
-@pytest.mark.parametrize("reason", ["error", "timeout"])
+CALL: Final = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"a":1}'}}]}
+HALF: Final = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"a":'}}]}
+
+
+@pytest.mark.parametrize("delta", [{"content": "a"}, {"refusal": "a"}, CALL])
+def test_answer_without_finish_reason_is_complete(delta: Json) -> None:
+    reader = ChunkReader(Profile(), MOST)
+    assert reader.read(as_client(chunk(delta)))
+    assert reader.end() == [Finish("stop")]
+
+
+@pytest.mark.parametrize("finish", [None, "stop", "tool_calls", "bored"])
+def test_half_call_is_never_complete(finish: str | None) -> None:
+    with pytest.raises(ApiError, match="within the arguments"):
+        ended([chunk({"content": "a"}), chunk(HALF), *([chunk(finish=finish)] if finish else [])])
+
+
+@pytest.mark.parametrize("finish", ["length", "model_length", "SAFETY", "abort"])
+def test_half_call_of_cut_answer_stays_half(finish: str) -> None:
+    assert ended([chunk(HALF), chunk(finish=finish)]).reason not in ("stop", "tool_calls")
+
+
+@pytest.mark.parametrize(
+    "reason", ["error", "timeout", "network_error", "insufficient_system_resource", "MALFORMED_FUNCTION_CALL"]
+)
 def test_finish_reason_error_is_502(reason: str) -> None:
     with pytest.raises(ApiError, match=reason) as caught:
         ended([chunk({"content": "a"}), chunk(finish=reason)])
     assert caught.value.status == 502
 
 
-@pytest.mark.parametrize("chunks", [[], [chunk({"content": "a"})], [envelope([], usage=USAGE)]])
+@pytest.mark.parametrize("chunks", [[], [chunk({"reasoning": "a"})], [envelope([], usage=USAGE)]])
 def test_stream_without_finish_reason_is_502(chunks: list[Json]) -> None:
     with pytest.raises(ApiError, match="ended before") as caught:
         ended(chunks)

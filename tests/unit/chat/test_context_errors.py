@@ -39,6 +39,25 @@ from llama_stack_responses.chat.context_errors import says_too_long, too_long
             1048576,
             1200000,
         ),
+        ("This model's maximum prompt length is 131072 but the request contains 537812 tokens.", 131072, 537812),
+        ("Invalid request: Your request exceeded model token limit: 262144 (requested: 291351)", 262144, 291351),
+        ("Please reduce the length of the messages or completion.", None, None),
+        ("Please reduce the length of the messages. Current length is 9000 while limit is 8192", 8192, 9000),
+        ("Input is too long for requested model.", None, None),
+        ("<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]", 98304, None),
+        ("too many tokens: size limit exceeded by 11326 tokens. Try using shorter or fewer inputs.", None, None),
+        ("The decoder prompt (length 5000) is longer than the maximum model length of 4096.", 4096, 5000),
+        ("Prompt \u8d85\u957f", None, None),
+        ("Prompt exceeds max length", None, None),
+        ("prompt too long; exceeded max context length by 10 tokens", None, None),
+        ("invalid params, context window exceeds limit (2013)", None, None),
+        ("prompt token count of 5000 exceeds the limit of 4096", 4096, 5000),
+        (
+            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens",
+            4097,
+            5000,
+        ),
+        ("the input token count is 32825 but model only supports up to 32768", 32768, 32825),
         ("Your input exceeds the context window of this model. Please adjust your input and try again.", None, None),
     ],
 )
@@ -49,7 +68,16 @@ def test_token_counts_are_read_from_refusal(message: str, length: int | None, to
     assert (error.status, error.code, error.param) == (400, "context_length_exceeded", "input")
 
 
-@pytest.mark.parametrize("message", ["no such thing as min_p", "Rate limit of 100 requests reached"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "no such thing as min_p",
+        "Rate limit of 100 requests reached",
+        "Rate limit reached for model in organization on tokens per minute: maximum context 1 TPM",
+        "tokens per minute limit exceeded for this context window",
+        "Too many requests: reduce the length of the messages or wait",
+    ],
+)
 def test_other_refusals_are_not_taken_as_too_long(message: str) -> None:
     assert not says_too_long(message)
 
@@ -63,3 +91,10 @@ def test_huge_number_in_refusal_is_ignored(digits: int) -> None:
 
 def test_refusal_is_read_only_to_limit() -> None:
     assert not says_too_long("x" * 10_000 + "context length")
+
+
+@pytest.mark.parametrize("code", ["context_length_exceeded", "exceed_context_size_error", "1261", 1261])
+def test_code_or_type_says_too_long(code: object) -> None:
+    assert says_too_long("no", code)
+    assert says_too_long("no", None, code)
+    assert not says_too_long("no", None, "invalid_request_error")

@@ -1,0 +1,105 @@
+"""Errors of model servers keep their words and their status, in whatever form they come."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import httpx2
+import openai
+import pytest
+
+from llama_stack_openai_chat.chunks import chat_chunk
+from llama_stack_openai_chat.errors import from_answer, reported, status_in, words_of
+from llama_stack_openai_chat.events import EventReader
+
+WORDS: Final = "the GPU fell off"
+FORMS: Final[dict[str, tuple[Any, int | None]]] = {
+    "OpenAI": ({"error": {"message": WORDS, "type": "server_error", "code": None}}, None),
+    "status as code": ({"error": {"message": WORDS, "code": 503}}, 503),
+    "status as text": ({"error": {"message": WORDS, "code": "429"}}, 429),
+    "text": ({"error": WORDS}, None),
+    "nested": ({"error": {"error": {"message": WORDS}}}, None),
+    "MiniMax": ({"base_resp": {"status_code": 1002, "status_msg": WORDS}, "choices": None}, 429),
+    "MiniMax, http_code": ({"type": "error", "error": {"message": WORDS, "http_code": "400"}}, 400),
+    "GLM": ({"error": {"code": "1302", "message": WORDS}}, 429),
+    "GLM gateway": ({"code": 500, "msg": WORDS, "success": False}, 500),
+    "vLLM": ({"object": "error", "message": WORDS, "type": "BadRequestError", "code": 400}, 400),
+    "FastAPI": ({"detail": WORDS}, None),
+    "FastAPI list": ({"detail": [{"loc": ["body"], "msg": WORDS, "type": "missing"}]}, None),
+    "FastAPI object": ({"detail": {"error": {"message": WORDS}}}, None),
+}
+REQUEST: Final = httpx2.Request("POST", "http://model/v1")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_error_keeps_its_words_and_status(form: str) -> None:
+    value, status = FORMS[form]
+    error = reported(value)
+    assert words_of(error) == WORDS
+    assert status_in(error) == status
+    assert from_answer(REQUEST, error).status_code == (status or 502)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"choices": [], "usage": {}},
+        {"choices": [{}], "base_resp": {"status_code": 0, "status_msg": ""}},
+        {"base_resp": {"status_code": 0, "status_msg": "success"}, "choices": []},
+        {"type": "ping"},
+        {"error": None, "choices": []},
+        {"id": "c", "object": "chat.completion.chunk", "choices": []},
+        [],
+        "error",
+        None,
+    ],
+)
+def test_what_is_no_error_is_none(value: Any) -> None:
+    assert reported(value) is None
+
+
+def events(stream: str) -> list[Any]:
+    reader = EventReader(chat_chunk, lambda: REQUEST)
+    found: list[Any] = []
+    for start in range(0, len(stream), 7):
+        found += reader.read(stream[start : start + 7].encode())
+        if reader.done:
+            return found
+    return [*found, *reader.read(b"")]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "frame", ["data: {}\n\n", "error: {}\n\n", "event: error\ndata: {}\n\n", "{}\n\n", "{}", "{}\ndata: [DONE]\n\n"]
+)
+def test_error_within_stream_keeps_its_words(form: str, frame: str) -> None:
+    with pytest.raises(openai.APIError, match=WORDS):
+        events('data: {"choices":[{"delta":{"content":"a"}}]}\n\n' + frame.replace("{}", json.dumps(FORMS[form][0])))
+
+
+@pytest.mark.parametrize("text", [f"event: error\ndata: {WORDS}\n\n", f"error: {WORDS}\n\n"])
+def test_error_as_text_keeps_its_words(text: str) -> None:
+    with pytest.raises(openai.APIError, match=WORDS):
+        events(text)
+
+
+def test_json_over_several_lines_instead_of_stream_keeps_its_words() -> None:
+    with pytest.raises(openai.APIError, match=WORDS):
+        events(json.dumps(FORMS["OpenAI"][0], indent=2))
+
+
+def test_page_instead_of_stream_keeps_its_title() -> None:
+    with pytest.raises(openai.APIError, match="502 Bad Gateway"):
+        events("<html>\n<head><title>502 Bad Gateway</title></head>\n\n<body>data: no</body></html>\n")
+
+
+def test_empty_frame_is_ignored() -> None:
+    [chunk] = events('data: \n\ndata:\n\ndata: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: [DONE]\n\n')
+    assert chunk.choices[0].delta.content == "a"
+
+
+def test_whole_answer_within_stream_is_chunk() -> None:
+    answer = {"object": "chat.completion", "choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}
+    [chunk] = events(f"data: {json.dumps(answer)}\n\ndata: [DONE]\n\n")
+    assert (chunk.choices[0].delta.content, chunk.choices[0].finish_reason) == ("a", "stop")
