@@ -178,6 +178,9 @@ def words_of(error: Any, depth: int = 0) -> str:
         # FastAPI lists the invalid fields.
         return "; ".join(filter(None, (words_of(each, depth + 1) for each in error[:_MAX_DETAILS])))
     if isinstance(error, dict) and depth < _DEPTH:
+        if isinstance(place := error.get("loc"), list):
+            where = ".".join(str(each) for each in place[:_MAX_DETAILS] if isinstance(each, str | int))
+            return f"{where}: {error.get('msg')}"
         return next(filter(None, (words_of(error.get(name), depth + 1) for name in _WORDS)), "")
     return ""
 
