@@ -144,8 +144,8 @@ LAYERS: Final = {
         {"registry"},
     ),
     CHAT: (
-        {"config", "connection", "frames", "json_encoding"},
-        {"chunks", "errors", "pool", "repeated"},
+        {"config", "connection", "json_encoding"},
+        {"chunks", "errors", "frames", "pool", "repeated"},
         {"events", "retries"},
         {"stream"},
         {"upstream"},
