@@ -52,6 +52,8 @@ class RedisStore(BaseModel):
         password: separate from the URL, because the host may log the URL.
         prefix: prefix of all keys.
         connections: maximum connections per server process.
+        volatile: whether a server is accepted that may lose acknowledged responses: in a restart, because it has no
+            append-only file, or because it evicts keys when its memory is full.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -61,6 +63,7 @@ class RedisStore(BaseModel):
     password: SecretStr | None = None
     prefix: str = "responses:"
     connections: int = Field(default=16, ge=1)
+    volatile: bool = False
 
 
 class PostgresStore(BaseModel):
@@ -99,3 +102,8 @@ class HostStore(BaseModel):
 
 
 Store = Annotated[MemoryStore | SqliteStore | RedisStore | PostgresStore | HostStore, Field(discriminator="type")]
+
+
+def accepts_losses(store: Store) -> bool:
+    """Whether the store may lose what was committed because of the settings of its server."""
+    return isinstance(store, RedisStore) and store.volatile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..admission import Admission, InFlightCounter
 from ..jobs.background import BackgroundJobs
+from ..lifecycle.durability_check import DurabilityCheck
 from ..store.records import Records
 from ..telemetry.gauges import StoreState
 from .foreground_responses import ForegroundResponses
@@ -14,6 +15,7 @@ class GaugeValues:
 
     Args:
         records: the store.
+        durability: knows whether the store may lose responses.
         jobs: the detached responses.
         foreground: the foreground responses.
         streams: counts the open event streams and WebSockets.
@@ -23,12 +25,14 @@ class GaugeValues:
     def __init__(
         self,
         records: Records,
+        durability: DurabilityCheck,
         jobs: BackgroundJobs,
         foreground: ForegroundResponses,
         streams: Admission,
         sockets: InFlightCounter,
     ) -> None:
         self._records = records
+        self._durability = durability
         self._jobs = jobs
         self._foreground = foreground
         self._streams = streams
@@ -47,4 +51,4 @@ class GaugeValues:
     async def store(self) -> StoreState:
         """Return what the store counts."""
         length, age = await self._jobs.backlog()
-        return StoreState(length, age, await self._records.size())
+        return StoreState(length, age, await self._records.size(), int(self._durability.volatile))

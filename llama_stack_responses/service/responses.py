@@ -10,6 +10,7 @@ from ..admission import Admission, InFlightCounter
 from ..concurrency.offloading import computed
 from ..config import ResponsesConfig
 from ..config.limits import Limits
+from ..config.stores import accepts_losses
 from ..core.access import Access
 from ..core.errors import ApiError, OutcomeUnknown, bad_request
 from ..core.json_values import VALUE_BYTES
@@ -31,6 +32,7 @@ from ..intervals import DEFAULT, Intervals
 from ..jobs.background import BackgroundJobs
 from ..jobs.worker import WorkerLimits
 from ..lifecycle.clock_check import ClockCheck
+from ..lifecycle.durability_check import DurabilityCheck
 from ..lifecycle.secret_check import SecretCheck
 from ..lifecycle.sweeper import Sweeper
 from ..process_pool.pool import WorkerPool
@@ -120,11 +122,11 @@ class OpenAIResponsesImpl:
         self._foreground = self._foreground_responses(admission)
         self._secret_check = SecretCheck(records, sealer, intervals)
         self._sweeper = _sweeper(records, archive, clock, config)
+        self._durability = DurabilityCheck(records, accepts_losses(config.store), intervals)
         self._health = Health(records, jobs.worker)
         self._readiness = self._checks_of_readiness()
         self._lifecycle = self._server_lifecycle(records)
-        self.abort_connection = self._lifecycle.abort_connection
-        self.shutdown_coordinator = self._lifecycle.shutdown
+        self.abort_connection, self.shutdown_coordinator = self._lifecycle.abort_connection, self._lifecycle.shutdown
 
     @property
     def activity(self) -> Activity:
@@ -214,13 +216,13 @@ class OpenAIResponsesImpl:
         return ForegroundResponses(self._factory, writer, leases, admission, self.config.finish_seconds, self.intervals)
 
     def _server_lifecycle(self, records: Records) -> ServerLifecycle:
-        gauge_values = GaugeValues(records, self.jobs, self._foreground, self.streams, self.sockets)
+        gauge_values = GaugeValues(records, self._durability, self.jobs, self._foreground, self.streams, self.sockets)
         return ServerLifecycle(
             self.config,
             self.jobs,
             self._foreground,
             self._dependencies,
-            [self._sweeper, self._secret_check, ClockCheck(self.clock, self.intervals)],
+            [self._sweeper, self._secret_check, ClockCheck(self.clock, self.intervals), self._durability],
             self._factory.telemetry,
             GaugeSources(gauge_values.counts, gauge_values.store),
         )
@@ -236,17 +238,32 @@ class OpenAIResponsesImpl:
         )
 
     def _notes(self) -> dict[str, str]:
-        secrets = {"secrets": "different"} if self._secret_check.differs else {}
-        return secrets | ({"sweep": "held"} if self._sweeper.held else {})
+        durability = self._durability
+        notes = {
+            "secrets": "different" if self._secret_check.differs else "",
+            "sweep": "held" if self._sweeper.held else "",
+            "durability": "volatile" if durability.volatile else "" if durability.known else "unknown",
+        }
+        return {name: note for name, note in notes.items() if note}
 
     def _faults(self) -> dict[str, str]:
-        return {"clock": "wrong"} if self.clock.is_wrong else {}
+        clock = {"clock": "wrong"} if self.clock.is_wrong else {}
+        return clock | ({"durability": "volatile"} if self._durability.refused else {})
 
     async def prepare(self) -> None:
-        """Read the store's clock before the first request, in any event loop. The store need not answer yet."""
-        with suppress(ApiError):
-            await self.clock.read()
-        await self.archive.close()
+        """Read the store's clock and settings before the first request, in any event loop.
+
+        The store need not answer yet.
+
+        Raises:
+            VolatileStore: it may lose responses, and the configuration does not accept that.
+        """
+        try:
+            with suppress(ApiError):
+                await self.clock.read()
+                await self._durability.refuse()
+        finally:
+            await self.archive.close()
 
     def start(self) -> bool:
         """Start the background tasks in the running event loop; return False if that was done before."""

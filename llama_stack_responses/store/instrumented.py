@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from ..telemetry.telemetry import Telemetry
-from .records import Condition, Op, PubSub, Record, Records
+from .records import Condition, Configured, Op, PubSub, Record, Records
 
 
 class MeasuredRecords:
@@ -60,6 +60,10 @@ class MeasuredRecords:
     async def size(self) -> int | None:
         """Return the size, without timing: only exporters ask."""
         return await self._records.size()
+
+    async def losses(self) -> Mapping[str, str] | None:
+        """Return how the wrapped records may be lost, without timing: this is asked seldom."""
+        return await self._records.losses() if isinstance(self._records, Configured) else {}
 
     async def close(self) -> None:
         """Close the wrapped records."""

@@ -7,7 +7,7 @@ class that passes `tests/contract/test_records.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
@@ -214,6 +214,22 @@ class Snapshots(Protocol):
 
         Raises:
             ApiError: 503, the store does not answer, or another snapshot is being read.
+        """
+        ...
+
+
+@runtime_checkable
+class Configured(Protocol):
+    """Records on a server whose settings decide whether it keeps what was committed."""
+
+    async def losses(self) -> Mapping[str, str] | None:
+        """Return how the server may lose records that were committed, and what to set, by `restart` and `eviction`.
+
+        Returns:
+            None if the server does not say.
+
+        Raises:
+            ApiError: 503, the store does not answer.
         """
         ...
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ from .records import (
     woken_by,
     writes_of,
 )
+from .redis_durability import INFO, losses_of
 from .redis_errors import NoAnswer, errors_as_503
 from .redis_pubsub import PUBSUB_SILENCE_SECONDS, RedisPubSub
 
@@ -419,6 +420,12 @@ class RedisRecords:
             with errors_as_503():
                 return await scripts.memory()
 
+    async def losses(self) -> Mapping[str, str] | None:
+        scripts = self._ready()
+        async with scripts.slots.taken():
+            with errors_as_503():
+                return await scripts.losses()
+
     async def exists(self) -> bool:
         scripts = self._ready()
         async with scripts.slots.taken():
@@ -493,6 +500,14 @@ class _Scripts:
             return int((await self._redis.info("memory"))["used_memory"])
         except NoPermissionError:
             return None
+
+    async def losses(self) -> dict[str, str] | None:
+        """Return how the server may lose records; None if this user may not ask, or the server does not say."""
+        try:
+            sections = [await self._redis.info(section) for section in INFO]
+        except NoPermissionError:
+            return None
+        return losses_of({name: value for section in sections for name, value in section.items()})
 
     async def has_commits(self, prefix: str) -> bool:
         """Return whether there was a commit. Earlier versions made an index of keys only, which ends with the last."""

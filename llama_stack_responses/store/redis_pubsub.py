@@ -12,13 +12,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import RedisError
 
 from ..core.errors import ApiError
-from ..logs import get_logger
 from .redis_errors import SILENT, errors_as_503
-
-logger = get_logger(__name__)
 
 PUBSUB_SILENCE_SECONDS: Final = 10.0
 """Seconds of silence after which the server is pinged."""
@@ -45,13 +42,7 @@ class RedisPubSub:
         self._timeout = timeout
 
     async def open(self) -> None:
-        """Connect, and check that the server permits subscriptions; without a channel, nothing can be read.
-
-        Warn the operator if the server may evict responses.
-        """
-        # The user may lack the permission for INFO.
-        with errors_as_503(), suppress(NoPermissionError):
-            _warn_of_eviction(await self._redis.info("memory"))
+        """Connect, and check that the server permits subscriptions; without a channel, nothing can be read."""
         await self.subscribe([self._own])
         await self.receive()
 
@@ -96,13 +87,3 @@ class RedisPubSub:
             return None
         channel: str = message["channel"].decode()
         return channel.removeprefix(self._channels)
-
-
-def _warn_of_eviction(memory: dict[str, Any]) -> None:
-    policy = memory.get("maxmemory_policy", "noeviction")
-    if memory.get("maxmemory") and policy.startswith("allkeys"):
-        logger.warning(
-            "the response store's server will drop responses when its memory is full, since its maxmemory-policy is "
-            "'%s': set it to 'noeviction'",
-            policy,
-        )

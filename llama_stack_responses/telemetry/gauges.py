@@ -31,11 +31,13 @@ class StoreState:
         queued: number of background responses that wait for a worker of any server.
         age: seconds for which the longest has waited; 0 without any.
         size: bytes that the store takes; None if it does not report it.
+        volatile: 1 if the store may lose acknowledged responses, else 0.
     """
 
     queued: int
     age: float
     size: int | None
+    volatile: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,12 @@ class Gauges:
             ("queue.length", "{response}", "Background responses that wait for a worker", lambda state: state.queued),
             ("queue.age", "s", "Time that the oldest of them has waited", lambda state: state.age),
             ("store.size", "By", "Size of the store", lambda state: state.size),
+            (
+                "store.volatile",
+                "{store}",
+                "Whether the store may lose acknowledged responses",
+                lambda state: state.volatile,
+            ),
         ):
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._stored(value)], unit, what)
 

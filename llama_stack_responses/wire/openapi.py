@@ -66,6 +66,7 @@ READINESS: Final[Schema] = {
         "worker": _PART,
         "model_server": _PART,
         "clock": one_of("wrong"),
+        "durability": one_of("volatile", "unknown"),
         "secrets": one_of("different"),
         "sweep": one_of("held"),
     },

@@ -256,17 +256,6 @@ async def test_valkey_refusing_writes_is_reported_with_reason(
         await records.close()
 
 
-@pytest.mark.parametrize(("policy", "warned"), [("allkeys-lru", True), ("noeviction", False)])
-async def test_valkey_with_eviction_policy_is_warned_about(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, policy: str, warned: bool
-) -> None:
-    with Valkey(tmp_path / "server", "--maxmemory", "100mb", "--maxmemory-policy", policy) as server:
-        records = RedisRecords(server.url)
-        async with records.pubsub():
-            assert (f"maxmemory-policy is '{policy}'" in caplog.text) is warned
-        await records.close()
-
-
 async def test_valkey_replica_is_refused_as_store(tmp_path: Path) -> None:
     with (
         Valkey(tmp_path / "first") as first,

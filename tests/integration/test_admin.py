@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from base64 import b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -180,13 +181,14 @@ def test_sweep_deletes_what_is_older_than_the_retention(
         responses_config(config)["retention_days"] = 1e-9
 
     upstream.script("m", reply(text("Hello")))
-    wire.create(model=MODEL, input="Hi")
+    created = wire.create(model=MODEL, input="Hi")["created_at"]
+    wait_until(lambda: time.time() > created + 1.1)
     assert operated.run("sweep").split() == ["deleted", "responses", "0"]
     stored = len(operated.read("list", "--limit", "1000"))
     lowered = OperatedStack(
         operated.stack, variant(operated.config, tmp_path / "config.yaml", lower), operated.env, operated.kind
     )
-    wait_until(lambda: f"This deletes {stored} of {stored} responses" in lowered.run("sweep", code=2))
+    assert f"This deletes {stored} of {stored} responses" in lowered.run("sweep", code=2)
     assert len(operated.read("list", "--limit", "1000")) == stored
     assert lowered.read("sweep", "--yes") == [{"deleted responses": stored}]
     assert operated.read("list") == []

@@ -14,6 +14,7 @@ STORE = {
     "llama_stack_responses.queue.length": 4,
     "llama_stack_responses.queue.age": 1.5,
     "llama_stack_responses.store.size": 1000,
+    "llama_stack_responses.store.volatile": 1,
 }
 
 
@@ -36,7 +37,7 @@ class Store:
     async def load(self) -> StoreState:
         self.reads += 1
         await self.answers.wait()
-        return StoreState(4, 1.5, 1000)
+        return StoreState(4, 1.5, 1000, 1)
 
 
 def shown(store: Store) -> InMemoryMetricReader:
