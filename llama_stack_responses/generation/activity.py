@@ -76,7 +76,7 @@ class Counts:
         return {**counts, "first_token_ms": first}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Running:
     """A response that this server generates.
 
@@ -85,12 +85,14 @@ class Running:
         items: the history and the input.
         stored: whether it is or will be stored.
         streamed: whether a client reads its stream.
+        counted_events: its events up to the end of the last round whose tokens are counted.
     """
 
     assembler: Assembler
     items: Sequence[Mapping[str, Any]]
     stored: bool
     streamed: bool
+    counted_events: int = 0
 
 
 class RunningEntry:
@@ -129,6 +131,17 @@ class Activity:
     def runs(self, owner: Owner, running: Running) -> RunningEntry:
         """Show a response as running within the block."""
         return RunningEntry(self, owner, running)
+
+    def now(self, owner: Owner) -> dict[str, Any]:
+        """Return a user's counts, with what running responses have sent so far.
+
+        The model server counts a round's tokens at its end. Until then, each event of the round stands for a token.
+        """
+        running = list(self.running.get(owner.identity, {}).values())
+        counts = self.of(owner).as_json()
+        counts["events"] += sum(one.assembler.numbered for one in running)
+        counts["output_tokens"] += sum(one.assembler.numbered - one.counted_events for one in running)
+        return {"running": len(running), **counts}
 
     def of(self, owner: Owner) -> Counts:
         """Return the counts of a user."""

@@ -131,6 +131,7 @@ class Timeline:
         "_queue_ms",
         "_requests",
         "_rounds",
+        "_running",
         "_stored_requests",
         "_tools",
         "_tries",
@@ -149,6 +150,7 @@ class Timeline:
         self._began = perf_counter()
         self._queue_ms = 0
         self._tries = 1
+        self._running: Running | None = None
         self._rounds: list[Sequence[Any]] = []
         self._tools: list[Sequence[Any]] = []
         self._requests: list[bytes] = []
@@ -190,6 +192,7 @@ class Timeline:
 
     def response(self, running: Running) -> RunningRecord:
         """Show and count the response that runs within the block."""
+        self._running = running
         return RunningRecord(self._activity, self._owner, running, self.counts)
 
     def round(self, operation: RoundOperation, kind: str) -> RoundRecord:
@@ -200,6 +203,8 @@ class Timeline:
         """Record a model round that has ended."""
         usage, seconds = operation.usage or Usage(), operation.seconds
         self.counts.round_ended(usage, operation.first_chunk)
+        if self._running:
+            self._running.counted_events = self._running.assembler.numbered
         end = self._now()
         start = end - round(seconds * 1000)
         first = None if operation.first_chunk is None else start + round(operation.first_chunk * 1000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
@@ -33,7 +33,7 @@ from .job import Job
 from .listener import NotificationListener
 from .live_responses import LiveResponses
 from .notifier import Notifier
-from .overview import Overview, overview_of
+from .overview import Overview, leases_of, overview_of
 from .queue import QUEUE, JobQueue
 from .runner import JobRunner
 from .secrets import JobSecrets
@@ -205,6 +205,10 @@ class BackgroundJobs:
     async def overview(self, owner: Owner) -> Overview:
         """Return the jobs of a user on all servers."""
         return await overview_of(self._records, owner)
+
+    async def leases(self, workers: Iterable[str]) -> dict[str, float]:
+        """Return when the leases of workers expire, on the store's clock, without those that have expired."""
+        return await leases_of(self._records, workers)
 
     async def find_many(self, response_ids: Sequence[str]) -> dict[str, Job]:
         """Return the jobs of these responses that have not ended, by response id."""

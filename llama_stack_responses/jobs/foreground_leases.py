@@ -1,6 +1,6 @@
 """Leases of foreground responses: a response that a client waits for is failed when its server dies.
 
-    v/<response>             the response as it was when it began, its owner and its history (`RunningResponse`)
+    v/<response>             the response as it was when it began, its owner, worker and history (`RunningResponse`)
     o/<worker>/<response>    the worker that runs the response
 
 The commit that stores the response deletes both rows. If the worker dies before that, the worker that finds the rows
@@ -156,7 +156,9 @@ class StoredLeases:
         self, response: Json, *, owner: Owner, base: str | None, input_items: Sequence[Json], **_: object
     ) -> None:
         await self._heartbeat.ensure()
-        value = await computed(partial(_encoded, response, owner, base, input_items), response, input_items)
+        value = await computed(
+            partial(_encoded, response, owner, base, input_items, self._worker), response, input_items
+        )
         ops = [Put(f"v/{response['id']}", value), Put(f"o/{self._worker}/{response['id']}", b"")]
         self._making.add(response["id"])
         try:
@@ -232,7 +234,7 @@ class StoredLeases:
             return
 
 
-def _encoded(response: Json, owner: Owner, base: str | None, input_items: Sequence[Json]) -> bytes:
+def _encoded(response: Json, owner: Owner, base: str | None, input_items: Sequence[Json], worker: str) -> bytes:
     """Return the value of a `v/` row."""
     # Nothing is encoded to be measured: one call would hold the interpreter lock for the whole input.
     left_out = {name: empty for name, empty in _EMPTY.items() if is_large(response[name], _LARGE_FIELD_BYTES)}
@@ -242,6 +244,7 @@ def _encoded(response: Json, owner: Owner, base: str | None, input_items: Sequen
         "owner": owner.encode(),
         "base": base,
         "input_items": [] if is_large(input_items, _LARGE_BYTES) else input_items,
+        "worker": worker,
     }
     return codec.encode(known, pack=not is_large([response[name] for name in _EMPTY], _LARGE_BYTES))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +29,7 @@ class JobNow:
         worker: the worker that holds it; None if it waits.
         attempt: the number of the current try, or of the next one.
         lease_until: when the lease of the worker expires, in seconds since the epoch on the store's clock; None if it
-            is not known or has expired.
+            has expired, or if no worker holds the job.
     """
 
     response_id: str
@@ -56,12 +57,17 @@ async def overview_of(records: Records, owner: Owner) -> Overview:
     records_of = await records.get_many([f"j/{each}" for each in wanted]) if wanted else {}
     states = {key[2:]: JobState.decode(record) for key, record in records_of.items()}
     mine = {each: state for each, state in states.items() if state.owner.identity == owner.identity}
-    workers = {f"p/{state.worker}" for state in mine.values() if state.worker}
-    leases = await records.get_many(sorted(workers)) if workers else {}
-    until = {key[2:]: float(record.value) for key, record in leases.items() if record.value}
+    until = await leases_of(records, {state.worker for state in mine.values() if state.worker})
     return Overview(
         [_now(each, state, positions.get(each), until) for each, state in mine.items()][:_MAX_SHOWN], len(queued)
     )
+
+
+async def leases_of(records: Records, workers: Iterable[str]) -> dict[str, float]:
+    """Return when the leases of workers expire, as `JobNow.lease_until`, without those that have expired."""
+    keys = sorted(f"p/{worker}" for worker in workers)
+    found = await records.get_many(keys) if keys else {}
+    return {key[2:]: float(record.value) for key, record in found.items() if record.value}
 
 
 def _now(response_id: str, state: JobState, position: int | None, until: dict[str, float]) -> JobNow:

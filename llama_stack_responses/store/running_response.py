@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.owner import Owner
@@ -18,11 +19,15 @@ class RunningResponse:
         response: the response object of its `response.created` event, without very large fields.
         owner: the owner of the response.
         row: the condition that holds as long as it is running.
+        input_items: its own input; empty if it is large.
+        worker: the worker that runs it; None if an earlier version wrote the row.
     """
 
     response: Json
     owner: Owner
     row: VersionIs
+    input_items: Sequence[Json]
+    worker: str | None
 
 
 async def find_running(records: Records, decoder: Decoder, response_id: str) -> RunningResponse | None:
@@ -32,4 +37,5 @@ async def find_running(records: Records, decoder: Decoder, response_id: str) -> 
     if record is None:
         return None
     [known] = await decoder.decode([record.value])
-    return RunningResponse(known["response"], Owner(*known["owner"]), VersionIs(key, record.version))
+    row = VersionIs(key, record.version)
+    return RunningResponse(known["response"], Owner(*known["owner"]), row, known["input_items"], known.get("worker"))

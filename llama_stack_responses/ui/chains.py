@@ -10,9 +10,8 @@ from ..core.types import Json
 from ..inputs.history import Hold
 from ..service.responses import OpenAIResponsesImpl
 from ..store.list_rows import Row
-from ..store.stored_response import StoredResponse
 from .lists import Lists
-from .responses import Views, as_stored
+from .responses import Found, Views, as_stored
 
 _MAX_BRANCHES: Final = 50
 _PAGE_BYTES: Final = 8 * 2**20
@@ -47,9 +46,9 @@ class ChainViews:
         """
         if after:
             check_response_id(after, "after")
-        stored, left = await self._walk(after or response_id, limit, hold)
-        turns = await self._views.turns(stored, hold)
-        for turn, each in zip(turns, stored, strict=True):
+        found, left = await self._walk(after or response_id, limit, hold)
+        turns = await self._views.turns(found, hold)
+        for turn, each in zip(turns, found, strict=True):
             previous = each.response["previous_response_id"]
             siblings = await self._branches(previous) if previous else []
             turn["branches"] = siblings if len(siblings) > 1 else []
@@ -64,26 +63,26 @@ class ChainViews:
             "next": following,
         }
 
-    async def _walk(self, response_id: str, limit: int, hold: Hold | None) -> tuple[list[StoredResponse], str | None]:
+    async def _walk(self, response_id: str, limit: int, hold: Hold | None) -> tuple[list[Found], str | None]:
         """Return at most `limit` responses of a chain, and the id of the one before them.
 
         Raises:
             ApiError: 404, the first response cannot be read.
         """
-        responses = [as_stored(await self._impl.reader.find(response_id, "read", hold))]
-        size = responses[0].size
+        responses = [await self._impl.reader.find(response_id, "read", hold)]
+        size = as_stored(responses[0]).size
         while (
             (previous := responses[-1].response["previous_response_id"])
             and len(responses) < limit
             and size < _PAGE_BYTES
         ):
             try:
-                responses.append(as_stored(await self._impl.reader.find(previous, "read", hold)))
+                responses.append(await self._impl.reader.find(previous, "read", hold))
             except ApiError as error:
                 if error.status != 404:
                     raise
                 break
-            size += responses[-1].size
+            size += as_stored(responses[-1]).size
         return responses, previous
 
     async def _is_there(self, response_id: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -36,6 +36,7 @@ class ViewContext:
         failed: ids of calls that failed, also of those whose item says `completed`.
         summaries: the texts of opened summaries, by the seals of their items.
         requests: the requests for approval that are answered, by their ids.
+        calls: the names of answered calls, by the ids of the calls.
     """
 
     budget: Budget
@@ -44,11 +45,23 @@ class ViewContext:
     failed: Collection[str] = ()
     summaries: Mapping[str, str] = field(default_factory=dict)
     requests: Mapping[str, Item] = field(default_factory=dict)
+    calls: Mapping[str, str] = field(default_factory=dict)
 
 
 def item_views(items: Sequence[Item], context: ViewContext) -> list[Json]:
     """Return the first items as a page shows them. Markdown is not rendered yet."""
     return [_item_view(item, context) for item in items[:MAX_ITEMS]]
+
+
+def call_names(items: Iterable[Item]) -> dict[str, str]:
+    """Return the names of the calls among items, by the ids of the calls."""
+    calls = (item for item in items if item["type"] in _CALLS and item.get("call_id"))
+    return {str(each["call_id"]): str(each.get("name") or each["type"].removesuffix("_call")) for each in calls}
+
+
+def answered_calls(items: Iterable[Item]) -> set[str]:
+    """Return the ids of the calls whose outputs are among items."""
+    return {str(item.get("call_id")) for item in items if item["type"] in _OUTPUTS}
 
 
 def markdown_blocks(items: Sequence[Json]) -> Iterator[Json]:
@@ -230,7 +243,8 @@ def _output(item: Item, context: ViewContext) -> Json:
         results = [_part(output, budget, structured=False)]
     else:
         results = [_printed(part, budget) for part in objects(output)]
-    return {"call_id": blocks.short(item.get("call_id")), "results": results, "failed": False}
+    call_id = blocks.short(item.get("call_id"))
+    return {"call_id": call_id, "name": context.calls.get(str(call_id)), "results": results, "failed": False}
 
 
 def _program_output(item: Item, context: ViewContext) -> Json:
@@ -238,6 +252,7 @@ def _program_output(item: Item, context: ViewContext) -> Json:
     results = [_result(str(item.get("result") or ""), context.budget)]
     return {
         "call_id": blocks.short(item.get("call_id")),
+        "name": None,
         "results": results,
         "failed": item.get("status") == "incomplete",
     }
@@ -282,17 +297,23 @@ def _listed_tools(item: Item, _: ViewContext) -> Json:
 def _approval(item: Item, context: ViewContext) -> Json:
     """Return a request for approval."""
     arguments = _arguments(item.get("arguments"), context.budget)
-    return {**_approved_call("Approval requested", item, arguments), "arguments": arguments, "approve": None}
+    return {
+        **_approved_call("Approval requested", item, arguments),
+        "arguments": arguments,
+        "approve": None,
+        "request_id": None,
+    }
 
 
 def _approval_answer(item: Item, context: ViewContext) -> Json:
     """Return the answer to a request for approval; it names the call if the request is known."""
     answer = "Approved" if item.get("approve") else "Refused"
-    request = context.requests.get(str(item.get("approval_request_id")))
+    request_id = blocks.short(item.get("approval_request_id"))
+    request = context.requests.get(str(request_id))
     call = {"title": answer, "name": None, "server": None}
     if request:
         call = _approved_call(answer, request, _arguments(request.get("arguments"), Budget()))
-    return {**call, "arguments": None, "approve": bool(item.get("approve"))}
+    return {**call, "arguments": None, "approve": bool(item.get("approve")), "request_id": request_id}
 
 
 def _approved_call(what: str, request: Item, arguments: Json) -> Json:

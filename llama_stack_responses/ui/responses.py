@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Final
 
-from ..core.errors import bad_request
+from ..core.errors import ApiError, bad_request
 from ..core.json_blocks import dumps
 from ..core.listed_items import Order
 from ..core.statuses import UNFINISHED
@@ -23,12 +23,18 @@ from ..store.running_response import RunningResponse
 from ..store.stored_response import StoredResponse
 from .approvals import answered_requests
 from .blocks import Budget
-from .items import ViewContext, item_views
+from .items import ViewContext, answered_calls, call_names, item_views
 from .rendering import RENDER_SECONDS, Renderer
 from .summaries import Summaries
 from .view import facts_of, instructions_of, items_of, owner_of, summary_of, timing_of
 
+type Found = StoredResponse | RunningResponse
+"""A response that is stored, or that runs in the foreground."""
+
 _PAGE_BYTES: Final = 4 * 2**20
+_MAX_CONTINUED: Final = 4
+"""Maximum number of further responses that are read for the names of calls."""
+
 _TURN_EVENTS: Final = 64
 """Events that are built before the thread lets others run."""
 
@@ -52,19 +58,20 @@ class Views:
         Raises:
             ApiError: 404, the response is unknown, deleted, or another user's.
         """
-        stored = as_stored(await self._impl.reader.find(response_id, "read", hold))
-        inputs = await self._inputs([stored])
-        context = await self._view_context([*inputs[0], *stored.response["output"]], hold)
-        view = await asyncio.to_thread(_view, stored, inputs[0], context)
+        found = await self._impl.reader.find(response_id, "read", hold)
+        stored, [inputs] = as_stored(found), await self._inputs([found])
+        calls = await self._calls([stored], [inputs], hold)
+        context = await self._view_context([*inputs, *stored.response["output"]], calls, hold)
+        view = await asyncio.to_thread(_view, stored, inputs, context)
         [view["summary"]] = await self._impl.archive.listing.unanswered(stored.owner, [view["summary"]])
         await self._renderer.render(view["items"], self._impl.access.current_user().identity)
         return view
 
-    async def turns(self, stored: Sequence[StoredResponse], hold: Hold | None = None) -> list[Json]:
+    async def turns(self, found: Sequence[Found], hold: Hold | None = None) -> list[Json]:
         """Return turns of a conversation: each with its row of the list, and its items."""
-        inputs = await self._inputs(stored)
+        stored, inputs = [as_stored(each) for each in found], await self._inputs(found)
         items = chain(*inputs, *(each.response["output"] for each in stored))
-        context = await self._view_context(list(items), hold)
+        context = await self._view_context(list(items), await self._calls(stored, inputs, hold), hold)
         turns = await asyncio.to_thread(_turns, stored, inputs, context)
         for turn, each in zip(turns, stored, strict=True):
             [turn["summary"]] = await self._impl.archive.listing.unanswered(each.owner, [turn["summary"]])
@@ -85,7 +92,7 @@ class Views:
         page = await self._impl.conversations.list_items(
             conversation_id, limit=limit, after=after, order=order, hold=hold
         )
-        context = await self._view_context(page.data, hold)
+        context = await self._view_context(page.data, call_names(page.data), hold)
         items = await asyncio.to_thread(item_views, page.data, context)
         await self._renderer.render(items, self._impl.access.current_user().identity)
         head = {name: about[name] for name in ("id", "created_at", "metadata")}
@@ -132,20 +139,44 @@ class Views:
             raise bad_request(f"Response '{response_id}' is still in progress.", code="response_not_ready")
         return response
 
-    async def _view_context(self, items: Sequence[Json], hold: Hold | None) -> ViewContext:
+    async def _calls(
+        self, stored: Sequence[StoredResponse], inputs: Sequence[Sequence[Json]], hold: Hold | None
+    ) -> dict[str, str]:
+        """Return the names of the calls that inputs answer, by the ids of the calls.
+
+        A call that is not in these responses is looked up in the one that its answer continues, if that can be read.
+        """
+        calls = call_names(chain(*inputs, *(each.response["output"] for each in stored)))
+        there = {each.response["id"] for each in stored}
+        continued = [
+            previous
+            for each, items in zip(stored, inputs, strict=True)
+            if (previous := each.response["previous_response_id"]) and answered_calls(items) - calls.keys()
+        ]
+        for response_id in [each for each in continued if each not in there][:_MAX_CONTINUED]:
+            try:
+                before = await self._impl.reader.find(response_id, "read", hold)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            else:
+                calls |= call_names(before.response["output"])
+        return calls
+
+    async def _view_context(self, items: Sequence[Json], calls: Mapping[str, str], hold: Hold | None) -> ViewContext:
         """Return what the views of items share, with the summaries and requests that the viewer may read."""
         viewer = self._impl.access.current_user()
         summaries = await self._summaries.of(items, viewer, hold)
         requests = await answered_requests(self._impl.archive, items, viewer, hold)
-        return ViewContext(Budget(), summaries=summaries, requests=requests)
+        return ViewContext(Budget(), summaries=summaries, requests=requests, calls=calls)
 
-    async def _inputs(self, stored: Sequence[StoredResponse]) -> list[list[Json]]:
+    async def _inputs(self, found: Sequence[Found]) -> list[list[Json]]:
         """Return each response's own input; an empty list where it is too much to read."""
-        inputs = [list(items) for items in await self._impl.archive.own_inputs(stored)]
-        return inputs + [[] for _ in stored[len(inputs) :]]
+        read = iter(await self._impl.archive.own_inputs([one for one in found if isinstance(one, StoredResponse)]))
+        return [list(one.input_items if isinstance(one, RunningResponse) else next(read, ())) for one in found]
 
 
-def as_stored(response: StoredResponse | RunningResponse) -> StoredResponse:
+def as_stored(response: Found) -> StoredResponse:
     """Return a running foreground response as if it was stored."""
     if isinstance(response, RunningResponse):
         return StoredResponse(response.response, response.owner, None, None, 0)

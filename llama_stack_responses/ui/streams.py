@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from typing import Final
 
 from ..core.errors import ApiError
@@ -14,7 +14,7 @@ from ..core.types import Json
 from ..jobs.overview import JobNow
 from ..service.responses import OpenAIResponsesImpl
 from ..store.hashing import Hasher
-from ..store.list_rows import Row
+from ..store.list_rows import Row, first_words
 from ..store.records import Record
 from .lists import ListFilter, Lists
 from .shared_values import SharedValues
@@ -76,12 +76,8 @@ class Streams:
         """Yield the owner's counts on this server once a second."""
 
         async def poll() -> list[NamedEvent]:
-            activity = self._impl.activity
-            running = list(activity.running.get(owner.identity, {}).values())
-            counts = activity.of(owner).as_json()
-            counts["events"] += sum(one.assembler.numbered for one in running)
-            head = {"at": time.time(), "server": self._impl.jobs.live_responses.server, "running": len(running)}
-            return [("stats", {**head, **counts})]
+            head = {"at": time.time(), "server": self._impl.jobs.live_responses.server}
+            return [("stats", {**head, **self._impl.activity.now(owner)})]
 
         async for event in self._every(poll):
             yield event
@@ -119,9 +115,11 @@ class Streams:
             overview = await self._impl.jobs.overview(owner)
             jobs, waiting = {job.response_id: job for job in overview.jobs}, overview.waiting
             states |= await self._unknown([each for each in jobs if each not in states])
-        now = await self._impl.archive.now() if jobs else 0.0
+            if response_id and response_id not in states:
+                states |= await self._silent(owner, response_id)
+        leases = await self._leases(states, jobs)
         # The last started first, as the sort keeps it for responses of one second.
-        responses = [{**one, **_of_job(jobs.get(each), now)} for each, one in reversed(states.items())]
+        responses = [_with_job(one, jobs.get(each), leases) for each, one in reversed(states.items())]
         responses.sort(key=_sort_key)
         if response_id:
             responses = [one for one in responses if one["id"] == response_id]
@@ -130,15 +128,37 @@ class Streams:
     async def _unknown(self, response_ids: Sequence[str]) -> dict[str, Json]:
         """Return what is shown of jobs of which no server shows anything: those that wait."""
         rows = await self._impl.archive.listing.summaries(response_ids[:_MAX_SHOWN]) if response_ids else {}
-        nothing = {"events": None, "output_items": None, "tail": None, "doing": None}
         names = ("id", "status", "model", "words", "created_at", "background")
         return {
-            each: {**{name: row[name] for name in names}, "streamed": False, **nothing} | _NO_SERVER
+            each: {**{name: row[name] for name in names}, "streamed": False} | _NOTHING_KNOWN
             for each, row in rows.items()
         }
 
+    async def _silent(self, owner: Owner, response_id: str) -> dict[str, Json]:
+        """Return what is shown of a foreground response of which no server shows anything: its server may be dead."""
+        running = await self._impl.archive.running(response_id)
+        if running is None or running.owner.identity != owner.identity:
+            return {}
+        shown = {name: running.response[name] for name in ("id", "status", "model", "created_at")}
+        words = first_words(running.input_items)
+        server = {"server": running.worker, "this_server": False}
+        return {response_id: {**shown, "words": words, "background": False, "streamed": True} | _NOTHING_KNOWN | server}
 
-_NO_SERVER: Final[Json] = {"server": None, "this_server": False}
+    async def _leases(self, states: Mapping[str, Json], jobs: Mapping[str, JobNow]) -> Mapping[str, float]:
+        """Return for how many seconds the leases of the workers hold; an expired one is left out."""
+        if not states or not self._impl.archive.transactional:
+            return {}
+        until = {job.worker: job.lease_until for job in jobs.values() if job.worker}
+        servers = {one["server"] for one in states.values() if one["server"]}
+        found = until | await self._impl.jobs.leases(servers - until.keys())
+        now = await self._impl.archive.now()
+        return {worker: round(max(0.0, end - now), 1) for worker, end in found.items() if end is not None}
+
+
+_NOTHING_KNOWN: Final[Json] = {
+    **dict.fromkeys(("events", "output_items", "tail", "doing", "server")),
+    "this_server": False,
+}
 
 
 class _Changes:
@@ -195,13 +215,15 @@ def _sort_key(one: Json) -> tuple[bool, float]:
     return queue_position is not None, -one["created_at"] if queue_position is None else queue_position
 
 
-def _of_job(job: JobNow | None, now: float) -> Json:
-    if job is None:
-        return dict.fromkeys(("queue_place", "worker", "attempt", "lease_seconds"))
+def _with_job(one: Json, job: JobNow | None, leases: Mapping[str, float]) -> Json:
+    """Return what is shown of a response, with its job if it has one, and with its lease."""
+    worker = job.worker if job else one["server"]
     return {
-        "status": "in_progress" if job.worker else "queued",
-        "queue_place": job.position,
-        "worker": job.worker,
-        "attempt": job.attempt,
-        "lease_seconds": None if job.lease_until is None else round(max(0.0, job.lease_until - now), 1),
+        **one,
+        "status": "in_progress" if worker or job is None else "queued",
+        "queue_place": job.position if job else None,
+        "worker": job.worker if job else None,
+        "attempt": job.attempt if job else None,
+        "lease_seconds": leases.get(worker) if worker else None,
+        "stalled": bool(worker) and worker not in leases and not one["this_server"],
     }

@@ -48,6 +48,9 @@ export const STATUS = {
   cancelled: "Cancelled",
 };
 
+/** What a response is whose worker has lost its lease, or whose server does not answer for longer than the lease holds. */
+export const STALLED = "No sign of life";
+
 /** What a completed response waits for, by `waits_for` of its row. */
 export const WAITS = { approval: "Needs approval", client: "Waits for client" };
 

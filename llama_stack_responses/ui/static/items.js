@@ -151,8 +151,8 @@ function section(title, content) {
 
 function toolOutput(item, { links }) {
   const call = links?.calls.get(item.call_id);
-  const name = call?.name ?? item.name ?? null;
   const of = item.type === "program_output" ? "program" : "call";
+  const name = of === "program" ? null : (call?.name ?? item.name);
   const wrote = lastLine(item.results ?? []);
   const line = [icon("tool"), h("span", { class: "what" }, name ? `Result of ${name}` : `Result of a ${of}`), h("span", { class: "hint result" }, wrote && `→ ${wrote}`)];
   if (item.failed) line.push(h("span", { class: "mark", "data-state": "bad" }, icon("alert"), h("span", { class: "hidden-text" }, "failed")));

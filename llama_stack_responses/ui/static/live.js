@@ -2,18 +2,20 @@
 
 import { follow } from "./api.js";
 import { empty, h, svg, View } from "./dom.js";
-import { brief, count, duration, line, modelName } from "./format.js";
+import { brief, count, duration, line, modelName, STALLED } from "./format.js";
+import { Lease } from "./lease.js";
 import { status, to } from "./pieces.js";
 
 const KEPT = 120; // seconds in a chart
 
-/** Differences of two totals per second. */
-const rate = (name) => (now, before, seconds) => (now[name] - before[name]) / seconds;
+/** Differences of two totals, and per second. A total of tokens can fall when the model server has counted them. */
+const change = (name) => (now, before) => Math.max(0, now[name] - before[name]);
+const rate = (name) => (now, before, seconds) => change(name)(now, before) / seconds;
 
 const CHARTS = [
   { title: "Running", unit: "responses", value: (now) => now.running, text: count },
-  { title: "Requests", unit: "per minute", value: (now, before, seconds) => 60 * rate("requests")(now, before, seconds), text: brief },
-  { title: "Output", unit: "tokens/s", value: rate("output_tokens"), text: brief },
+  { title: "Requests", unit: "in the last minute", value: change("requests"), text: brief, window: 60 },
+  { title: "Output", unit: "tokens/s", value: rate("output_tokens"), text: brief, window: 5 },
   { title: "Events", unit: "per second", value: rate("events"), text: brief },
   { title: "First token", unit: "", value: firstToken, text: (value) => (value === null ? "–" : duration(value)) },
   { title: "Errors", unit: "in 2 minutes", value: rate("failed"), text: count, tone: "bad", sum: true },
@@ -47,18 +49,30 @@ export class LiveView extends View {
     follow("/v1/ui/live", {
       signal: this.signal,
       on: (event, data) => event === "state" && this.state(data),
-      changed: (connected) => !connected && (this.note.textContent = "Reconnecting…"),
+      changed: (connected) => connected || this.lost(),
     });
     const clock = setInterval(() => this.tick(), 1000);
     this.signal.addEventListener("abort", () => clearInterval(clock));
   }
 
+  /** What is shown was true until now; each response stays so until its lease expires. */
+  lost() {
+    this.note.textContent = "The server does not answer.";
+    for (const chart of this.charts) chart.clear();
+    for (const card of this.cards.values()) card.lease.disconnect();
+  }
+
   rates(now) {
     const before = this.stats.at(-1);
+    if (before?.server !== now.server) this.stats = [];
     this.stats.push(now);
     if (this.stats.length > KEPT + 1) this.stats.shift();
     if (!before || before.server !== now.server || now.at <= before.at) return;
-    for (const chart of this.charts) chart.add(now, before, now.at - before.at);
+    for (const chart of this.charts) {
+      const first = chart.window ? this.stats.find((one) => now.at - one.at <= chart.window) : before;
+      const since = first === now ? before : first;
+      chart.add(now, since, now.at - since.at);
+    }
   }
 
   state({ responses, queued, servers }) {
@@ -66,7 +80,7 @@ export class LiveView extends View {
     const here = new Set(responses.map((one) => one.id));
     for (const [id, card] of this.cards) {
       if (here.has(id)) continue;
-      card.remove();
+      this.drop(card);
       this.cards.delete(id);
     }
     const focused = document.activeElement?.closest(".live-card")?.dataset.id;
@@ -78,9 +92,17 @@ export class LiveView extends View {
 
   card(one, index) {
     const card = makeCard(one);
-    this.cards.get(one.id)?.remove();
+    this.drop(this.cards.get(one.id));
     this.cards.set(one.id, card);
     this.running.insertBefore(card, this.running.children[index] ?? null);
+    const gone = (card.gone = new AbortController());
+    card.lease = new Lease(AbortSignal.any([this.signal, gone.signal]), () => card.replaceChildren(...makeCard({ ...one, stalled: true, this_server: false }).childNodes));
+    card.lease.renew(one.lease_seconds);
+  }
+
+  drop(card) {
+    card?.gone.abort();
+    card?.remove();
   }
 
   tick() {
@@ -101,7 +123,7 @@ function makeCard(one) {
     ["place", one.queue_place],
     ["worker", one.worker && one.worker + (one.worker === one.server && one.this_server ? " (this server)" : "")],
     ["attempt", one.worker || one.attempt > 1 ? one.attempt : null],
-    ["lease", one.lease_seconds === null || one.lease_seconds === undefined ? null : `${Math.round(one.lease_seconds)} s`],
+    ["lease", one.stalled ? "expired" : one.lease_seconds === null || one.lease_seconds === undefined ? null : `${Math.round(one.lease_seconds)} s`],
     ["server", one.server && one.server !== one.worker ? one.server + (one.this_server ? " (this one)" : "") : null],
     ["events", one.events],
     ["items", one.output_items],
@@ -109,7 +131,7 @@ function makeCard(one) {
   return h(
     "article",
     { class: "live-card", "data-id": one.id, "aria-label": line(one.words, 80) || one.id },
-    h("header", null, status(one.status), h("span", { title: one.model }, modelName(one.model)), one.background && h("span", { class: "tag" }, "background"), one.doing && h("span", null, DOING[one.doing] ?? one.doing.replaceAll("_", " ")), h("span", { class: "spring" }), h("span", { class: "num", "data-since": one.created_at }, since(one.created_at))),
+    h("header", null, one.stalled ? status("stalled", STALLED) : status(one.status), h("span", { title: one.model }, modelName(one.model)), one.background && h("span", { class: "tag" }, "background"), one.doing && !one.stalled && h("span", null, DOING[one.doing] ?? one.doing.replaceAll("_", " ")), h("span", { class: "spring" }), h("span", { class: "num", "data-since": one.created_at }, since(one.created_at))),
     h("h3", null, h("a", { href: to.response(one.id) }, line(one.words, 200) || one.id)),
     one.tail && h("div", { class: "live-tail" }, h("div", null, one.tail)),
     h("p", { class: "job" }, facts.map(([name, value]) => h("span", null, name, " ", h("b", null, value)))),
@@ -120,13 +142,19 @@ const DOING = { model: "waits for the model", message: "writes", reasoning: "rea
 
 /** A number with the curve of its last two minutes. */
 class Chart {
-  constructor({ title, unit, value, text, tone, sum }) {
-    Object.assign(this, { value, text, sum, points: [] });
+  /** `window` is the number of seconds over which the value is taken, one by default. */
+  constructor({ title, unit, value, text, tone, sum, window }) {
+    Object.assign(this, { value, text, sum, window, points: [] });
     this.number = h("span", null, "–");
     this.area = svg("path", { class: "area" });
     this.stroke = svg("path", { class: "stroke" });
     const curve = svg("svg", { class: "spark", viewBox: `0 0 ${KEPT} 40`, preserveAspectRatio: "none", "aria-hidden": "true" }, this.area, this.stroke);
     this.element = h("div", { class: "chart", "data-tone": tone, "data-chart": title }, h("h2", null, title), h("p", { class: "value" }, this.number, h("span", { class: "unit" }, unit)), curve);
+  }
+
+  /** Show no value until the next one. */
+  clear() {
+    this.number.textContent = "–";
   }
 
   add(now, before, seconds) {

@@ -530,7 +530,7 @@ export class PlaygroundView extends TalkView {
       if (running.state.ended) ended.abort();
     };
     const changed = (connected, refusal) => {
-      if (!connected) running.exchange.end.replaceChildren("The server does not answer. The response goes on without this page.");
+      if (!connected) running.exchange.end.replaceChildren("The server does not answer. The response is followed again when it does.");
       refused = refusal ?? null;
     };
     await follow("/v1/responses/" + encodeURIComponent(id), { query, signal: AbortSignal.any([this.signal, ended.signal]), on, changed });

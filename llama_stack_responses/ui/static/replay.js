@@ -46,6 +46,7 @@ export class ReplayView extends View {
     }
     const found = await view;
     this.timing = found?.timing ?? null;
+    this.status = found?.facts.status ?? null;
     this.words = line(found?.summary.words, 160);
     if (this.words) document.title = `Replay: ${line(this.words, 60)}`;
     if (!this.signal.aborted) this.build();
@@ -84,7 +85,7 @@ export class ReplayView extends View {
     this.list = new VirtualList({ row: (index) => this.row(index), key: (index) => index, height: 26, label: "Events" });
     this.growing = new GrowingConversation({ open: true, durations: new Map(this.timing?.tools.map((tool) => [tool.item_id, tool.end_ms - tool.start_ms])) });
     this.talk = h("section", { class: "talk", "aria-label": "The response so far", tabindex: 0 }, this.growing.element);
-    this.lanes = this.timing && waterfall(this.timing, (id) => this.seekItem(id));
+    this.lanes = this.timing && waterfall(this.timing, this.status, (id) => this.seekItem(id));
     this.json = h("div", { class: "event-json" });
     const title = h("div", { class: "head-title" }, h("h1", null, this.words ? `Replay: ${this.words}` : "Replay"), h("p", { class: "row dim" }, idChip(this.subject), h("span", null, `${count(this.events.length)} events`), this.timed ? h("span", null, duration(this.timing?.total_ms ?? this.events.at(-1).at)) : h("span", null, "times were not recorded")));
     this.replaceChildren(

@@ -2,10 +2,11 @@
 
 import { follow, get, request } from "./api.js";
 import { button, copy, dialog, h, icon, say, View } from "./dom.js";
-import { bytes, count, duration, exactly, line, seconds, STATUS, WAITS } from "./format.js";
+import { bytes, count, duration, exactly, line, seconds, STALLED, STATUS, WAITS } from "./format.js";
 import { GrowingConversation } from "./growing.js";
 import { conversation, inOrder } from "./items.js";
-import { code, facts, fold, idChip, jsonBlock, jsonText, plain, rowStatus, time, to } from "./pieces.js";
+import { Lease } from "./lease.js";
+import { code, facts, fold, idChip, jsonBlock, jsonText, plain, rowStatus, status, time, to } from "./pieces.js";
 import { apply, newState, shown } from "./reducer.js";
 import { isDefault, LANGUAGES, requestOf } from "./snippets.js";
 import { waterfall } from "./waterfall.js";
@@ -67,7 +68,7 @@ export class ResponseView extends View {
     return h(
       "header",
       { class: "head" },
-      h("div", { class: "head-title" }, h("h1", null, line(summary.words, 160) || "Response"), h("p", { class: "row dim" }, rowStatus({ ...summary, status: known.status }), h("span", { title: known.model }, known.model), time(known.created_at), idChip(summary.id), this.owner())),
+      h("div", { class: "head-title" }, (this.heading = h("h1", null, line(summary.words, 160) || "Response")), h("p", { class: "row dim" }, (this.status = h("span", null, rowStatus({ ...summary, status: known.status }))), h("span", { title: known.model }, known.model), time(known.created_at), idChip(summary.id), this.owner())),
       h("div", { class: "actions" }, this.links(), this.copies(), RUNS.has(known.status) && known.background && button("Cancel", () => this.cancel(), { icon: "stop", kind: "cancel" }), button("", () => this.remove(), { icon: "trash", label: "Delete this response", kind: "ghost" })),
     );
   }
@@ -132,7 +133,8 @@ export class ResponseView extends View {
   /** A client may send the whole conversation each time: what precedes the last question is behind a fold. */
   async offerEarlier() {
     const first = this.found.items[0]?.id;
-    if (!this.alone || !first || !this.found.output_from) return;
+    const { background, status: now } = this.found.facts;
+    if (!this.alone || !first || !this.found.output_from || (RUNS.has(now) && !background)) return;
     const page = await this.inputs(null).catch(() => null);
     if (!page || !page.data.length || page.data[0].id === first) return;
     const summary = [icon("list"), h("span", { class: "what" }, "Earlier items of the input"), h("span", { class: "hint" }, "the request had them with it")];
@@ -186,8 +188,8 @@ export class ResponseView extends View {
   panel() {
     const { facts: known, timing, summary } = this.found;
     return [
-      block("Usage", RUNS.has(known.status) ? h("p", { class: "dim" }, "It still runs.") : [usage(known.usage), toolUsage(known.tool_usage), cacheDiagnostics(known.prompt_cache_diagnostics)]),
-      timing ? block("Timing", waterfall(timing, (id) => this.jump(id)), duration(timing.total_ms)) : block("Timing", h("p", { class: "dim" }, RUNS.has(known.status) ? "It still runs." : "Not recorded for this response."), summary.seconds === null ? null : seconds(summary.seconds)),
+      block("Usage", RUNS.has(known.status) ? h("p", { class: "dim" }, "Not known before its end.") : [usage(known.usage), toolUsage(known.tool_usage), cacheDiagnostics(known.prompt_cache_diagnostics)]),
+      timing ? block("Timing", waterfall(timing, known.status, (id) => this.jump(id)), duration(timing.total_ms)) : block("Timing", h("p", { class: "dim" }, RUNS.has(known.status) ? "Not known before its end." : "Not recorded for this response."), summary.seconds === null ? null : seconds(summary.seconds)),
       block("Request", settings(known, this.found)),
       known.tools?.length > 0 && block("Tools", toolList(known.tools), known.tools.length),
       Object.keys(known.metadata ?? {}).length > 0 && block("Metadata", facts(Object.entries(known.metadata))),
@@ -263,9 +265,11 @@ export class ResponseView extends View {
   watch() {
     const growing = new GrowingConversation();
     this.watching = new AbortController();
-    this.items.append(growing.element);
+    this.note = h("p", { class: "dim small", role: "note" });
+    this.items.querySelectorAll(":scope > .item").forEach((element, index) => index >= this.found.output_from && element.remove());
+    this.items.append(growing.element, this.note);
+    this.watchLive(growing);
     if (this.found.facts.background) this.watchEvents(growing);
-    else this.watchTail();
   }
 
   /** Follow the events, also of a worker on another server that goes on when this one has stopped. */
@@ -273,7 +277,6 @@ export class ResponseView extends View {
     const state = newState();
     const query = [["stream", true], ["starting_after", null]];
     const ended = this.watching;
-    this.items.querySelectorAll(":scope > .item").forEach((element, index) => index >= this.found.output_from && element.remove());
     const on = (_, event) => {
       query[1][1] = event.sequence_number;
       apply(state, event);
@@ -290,27 +293,38 @@ export class ResponseView extends View {
     follow("/v1/responses/" + encodeURIComponent(this.subject), { query, signal: AbortSignal.any([this.signal, ended.signal]), on, changed });
   }
 
-  /** Only its client has a foreground response's stream: this shows what its server reports once a second. */
-  watchTail() {
-    const growing = new GrowingConversation();
-    const note = h("p", { class: "dim small", role: "note" });
-    this.items.querySelectorAll(":scope > .item").forEach((element, index) => index >= this.found.output_from && element.remove());
-    this.items.append(growing.element, note);
+  /** Show where it runs, and whether its lease holds. Only its client has a foreground response's stream: here it grows once a second. */
+  watchLive(growing) {
     const ended = this.watching;
+    const signal = AbortSignal.any([this.signal, ended.signal]);
+    const { background } = this.found.facts;
+    const lease = new Lease(signal, () => this.isNow("stalled", "The server does not answer, and the lease of the response has expired."));
     let seen = false;
     const on = (event, state) => {
       const own = state.responses?.find((one) => one.id === this.subject);
       seen ||= Boolean(own);
       if (own) {
-        growing.show(running(own));
-        note.textContent = liveNote(own);
-      }
-      else if (event === "state") {
+        lease.renew(own.lease_seconds);
+        if (!background && own.events !== null) growing.show(running(own));
+        if (own.words) this.heading.textContent = line(own.words, 160);
+        this.isNow(own.stalled ? "stalled" : own.status, liveNote(own));
+      } else if (event === "state" && !background) {
         ended.abort();
         setTimeout(() => !this.signal.aborted && this.start(), seen ? 100 : 1500);
       }
     };
-    follow("/v1/ui/live", { query: [["response", this.subject]], signal: AbortSignal.any([this.signal, ended.signal]), on });
+    const changed = (connected) => {
+      if (connected || signal.aborted) return;
+      lease.disconnect();
+      if (!lease.expired) this.note.textContent = "The server does not answer.";
+    };
+    follow("/v1/ui/live", { query: [["response", this.subject]], signal, on, changed });
+  }
+
+  isNow(value, note) {
+    this.status.replaceChildren(status(value, value === "stalled" ? STALLED : STATUS[value]));
+    this.note.textContent = note;
+    this.items.dataset.now = value;
   }
 }
 
@@ -325,8 +339,15 @@ function running(own) {
   return state;
 }
 
-const liveNote = (own) =>
-  [own.this_server ? "It runs on this server." : `It runs on the server ${own.server}.`, (own.text ?? "").length >= NEAR && `Of the text that is being written, the last ${count(NEAR)} characters are shown.`, own.output === null && "Its finished items are too large to be shown before its end."].filter(Boolean).join(" ");
+/** Say where a running response runs. */
+function liveNote(own) {
+  if (own.stalled) return `The lease of its worker has expired. ${own.background ? "Another server continues it." : "It ends as failed."}`;
+  if (own.queue_place) return `Place ${count(own.queue_place)} in the queue.`;
+  const where = own.worker ?? own.server;
+  const cut = (own.text ?? "").length >= NEAR && !own.background && `Of the text that is being written, the last ${count(NEAR)} characters are shown.`;
+  const left = own.output === null && !own.background && "Its finished items are too large to be shown before its end.";
+  return [own.this_server ? "It runs on this server." : where && `It runs on the server ${where}.`, cut, left].filter(Boolean).join(" ");
+}
 
 export const REASONS = {
   max_output_tokens: "The bound on output tokens was reached.",
@@ -400,7 +421,7 @@ function settings(known, found) {
   const set = all.filter(([name, value]) => !isDefault(name, value));
   const left = all.filter(([name, value]) => isDefault(name, value));
   const listed = facts([
-    ["Status", STATUS[known.status] ?? known.status],
+    ["Status", RUNS.has(known.status) ? null : (STATUS[known.status] ?? known.status)], // the heading has that of a running one
     ["Model", known.model],
     ["Created", exactly(known.created_at)],
     ["Ended", known.completed_at ? exactly(known.completed_at) : null],

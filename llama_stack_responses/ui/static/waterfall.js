@@ -23,10 +23,13 @@ function row(total, { name, spans, ms, detail, kind, item }) {
   return h("li", { class: "lane", "data-kind": kind, "data-start": start, "data-end": end }, label, bar(total, spans), h("span", { class: "num" }, duration(ms)), detail && h("span", { class: "lane-detail" }, detail));
 }
 
-function roundRow(round, index, rounds) {
-  if (round.kind === "interrupted") {
-    return { at: round.start_ms, name: "Cut off", kind: "cut", spans: [["cut", round.start_ms, round.end_ms]], ms: round.end_ms - round.start_ms, detail: "the worker ended, or the response was cancelled" };
-  }
+function cutRow(round, cancelled) {
+  const why = cancelled ? { name: "Cancelled", detail: "the response was cancelled" } : { name: "Cut off", detail: "the worker ended" };
+  return { at: round.start_ms, ...why, kind: "cut", spans: [["cut", round.start_ms, round.end_ms]], ms: round.end_ms - round.start_ms };
+}
+
+function roundRow(round, index, rounds, status) {
+  if (round.kind === "interrupted") return cutRow(round, status === "cancelled" && index === rounds.length - 1);
   const number = rounds.slice(0, index + 1).filter((one) => one.kind === "answer").length;
   const first = round.first_token_ms ?? round.end_ms;
   const speed = round.tokens_per_second && round.output_tokens >= RATED ? `${round.tokens_per_second.toFixed(1)} tokens/s` : null;
@@ -52,10 +55,10 @@ const toolRow = (tool) => ({
   detail: tool.failed ? "failed" : null,
 });
 
-/** Make the waterfall of `timing`; `jump(itemId)` shows a tool's item. */
-export function waterfall(timing, jump) {
+/** Make the waterfall of `timing` of a response that ended with `status`; `jump(itemId)` shows a tool's item. */
+export function waterfall(timing, status, jump) {
   const total = Math.max(timing.total_ms ?? 0, 1, ...timing.rounds.map((round) => round.end_ms), ...timing.tools.map((tool) => tool.end_ms));
-  const rows = [...timing.rounds.map(roundRow), ...timing.tools.map(toolRow)].sort((a, b) => a.at - b.at);
+  const rows = [...timing.rounds.map((round, index) => roundRow(round, index, timing.rounds, status)), ...timing.tools.map(toolRow)].sort((a, b) => a.at - b.at);
   const [begun, first] = [timing.queue_ms ?? 0, rows[0]?.at ?? 0];
   if (first - begun > Math.max(SHORT, total / 50)) rows.unshift({ name: "Preparation", kind: "prepare", spans: [["prepare", begun, first]], ms: first - begun, detail: "input, files, tools of MCP servers" });
   if (timing.queue_ms > 0) rows.unshift({ name: "Queue", kind: "queue", spans: [["queue", 0, timing.queue_ms]], ms: timing.queue_ms });

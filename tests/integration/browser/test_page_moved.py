@@ -53,6 +53,36 @@ def test_open_pages_go_on_when_their_server_is_back(browser: Browser, mortal: Li
         listed.find(f".list-row[data-id={created}] .status[data-status=completed]")
 
 
+@pytest.mark.parametrize("background", [True, False])
+def test_killed_server_shows_no_running_response_once_its_lease_has_expired(
+    browser: Browser, mortal: LiveStack, upstream: Upstream, background: bool
+) -> None:
+    upstream.script("moved", [HELD, WHOLE])
+    with (
+        Wire(mortal) as wire,
+        browser.page(mortal.base_url) as page,
+        browser.page(mortal.base_url) as live,
+        Reader.create(wire, model="local/moved", input="Count.", background=background) as reader,
+    ):
+        reader.read_to("two ")
+        live.goto("/ui/live")
+        live.find(".live-card .status[data-status=in_progress]", "Running")
+        page.goto(f"/ui/responses/{reader.response_id}")
+        page.find("[role=note]", "It runs on this server.")
+        page.find(".head .status[data-status=in_progress]", "Running")
+        mortal.kill()
+        reader.read_to_death()
+        for one in (page, live):
+            one.find(".status[data-status=stalled]", "No sign of life")
+            one.gone(".status[data-status=in_progress]")
+            words = one.page.locator("main").inner_text()
+            assert "this server" not in words
+            assert "The server does not answer" in words
+        mortal.start(mortal.port)
+        page.find(f".head .status[data-status={'completed' if background else 'failed'}]")
+        live.find(".empty", "Nothing runs now")
+
+
 def test_response_of_a_killed_server_shows_both_tries(browser: Browser, mortal: LiveStack, upstream: Upstream) -> None:
     upstream.script("moved", [HELD, WHOLE])
     with (

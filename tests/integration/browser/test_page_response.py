@@ -484,7 +484,7 @@ def test_background_response_grows_on_its_page_and_is_cancelled(
         response_id = wire.post({"model": "local/endless", "input": "Count.", "background": True}).json()["id"]
         page.goto(f"/ui/responses/{response_id}")
         page.find(".growing .message", "First second")
-        page.find(".panel .block", "Usage").get_by_text("It still runs.").wait_for()
+        page.find(".panel .block", "Usage").get_by_text("Not known before its end.").wait_for()
         page.page.get_by_role("button", name="Cancel").click()
         page.find(".notice", "Cancelled")
         assert wire.retrieve(response_id)["status"] == "cancelled"

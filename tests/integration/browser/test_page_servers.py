@@ -65,6 +65,26 @@ def test_response_of_the_other_server_appears_in_the_list_by_itself(
         page.check_quiet()
 
 
+def test_lease_of_a_killed_server_decides_what_the_other_server_shows(
+    browser: Browser, two: tuple[LiveStack, LiveStack], upstream: Upstream
+) -> None:
+    one, other = two
+    upstream.script("held", [reply(text("First line. ", "The last words."), hold=1)])
+    with browser.page(one.base_url) as page, Wire(other) as wire, ExitStack() as after:
+        after.callback(other.start)
+        with Reader.create(wire, model="local/held", input="Slowly.") as reader:
+            reader.read_to("First line. ")
+            page.goto(f"/ui/responses/{reader.response_id}")
+            page.find("h1", "Slowly.")
+            page.find("[role=note]", "It runs on the server")
+            other.kill()
+            reader.read_to_death()
+        page.find(".head .status:is([data-status=stalled], [data-status=failed])")
+        page.find(".head .status[data-status=failed]")
+        page.find("h1", "Slowly.")
+        page.check_quiet()
+
+
 def test_foreground_response_of_the_other_server_grows_on_its_page(
     browser: Browser, two: tuple[LiveStack, LiveStack], upstream: Upstream
 ) -> None:
