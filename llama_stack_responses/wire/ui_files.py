@@ -39,7 +39,7 @@ def add_ui_files(router: APIRouter, assets: Assets, limits: RouteAdmission, publ
         public_key: the key in the description of a route by which the host lets requests without a token pass.
     """
     options: dict[str, Any] = {
-        "methods": ["GET"],
+        "methods": ["GET", "HEAD"],
         "route_class_override": routes_within(limits),
         "openapi_extra": {public_key: True},
         "include_in_schema": False,

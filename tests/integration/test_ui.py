@@ -83,6 +83,15 @@ def outside(stack: LiveStack, path: str, **headers: str) -> httpx.Response:
     return httpx.get(f"{stack.base_url}{path}", headers=headers, trust_env=False, verify=False)
 
 
+def test_head_of_a_file_is_that_of_get_without_the_content(stack: LiveStack) -> None:
+    for path in ("/ui", "/ui/", "/ui/app.js", "/ui/responses/resp_1"):
+        head = httpx.head(f"{stack.base_url}{path}", trust_env=False, verify=False)
+        got = outside(stack, path)
+        assert (head.status_code, head.content) == (200, b"")
+        for name in ("content-length", "content-type", "etag", "content-security-policy"):
+            assert head.headers[name] == got.headers[name]
+
+
 def test_files_need_no_token_and_data_does(guarded: LiveStack) -> None:
     for path in ("/ui", "/ui/", "/ui/responses/resp_1"):
         page = outside(guarded, path)

@@ -48,6 +48,8 @@ const { createReadStream, createWriteStream } = require("fs");
 require("stream").pipeline(createReadStream(from), require("zlib").createBrotliDecompress(), createWriteStream(to), (e) => { if (e) throw e; });
 """
 
+_AXE: Final = "() => axe.run(document, {resultTypes: ['violations'], rules: {'target-size': {enabled: true}}})"
+
 type Json = dict[str, Any]
 
 
@@ -173,7 +175,7 @@ class BrowserPage:
         """Return what axe finds at least moderate on the page, each with the first element."""
         # Evaluated by the debugger, which the page's policy does not bind.
         self.page.evaluate((MODULES / "axe-core" / "axe.min.js").read_text())
-        found: Json = self.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+        found: Json = self.page.evaluate(_AXE)
         return [
             f"{one['id']}: {one['nodes'][0]['html'][:300]} {one['nodes'][0]['failureSummary'][:300]}"
             for one in found["violations"]

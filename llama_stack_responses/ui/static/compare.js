@@ -49,7 +49,7 @@ export class CompareView extends View {
       h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Two responses"), h("p", { class: "dim" }, [...new Set([a, b].map((one) => line(one.summary.words, 90)))].filter(Boolean).join(" · "))), h("div", { class: "actions" }, h("a", { class: "button", href: to.compare(y, x) }, icon("compare"), h("span", null, "Swap")))),
       h("div", { class: "split-none" }, block("Facts", table(a, b))),
       block("Differences of the answers", diffElement(answer(a), answer(b))),
-      h("div", { class: "pair" }, [a, b].map((one) => h("section", { "aria-label": line(one.summary.words, 60) }, h("h2", null, h("a", { href: to.response(one.summary.id) }, one.summary.id)), h("div", { class: "items" }, conversation(inOrder(one.items, one.facts.status)))))),
+      h("div", { class: "pair" }, [["First", a], ["Second", b]].map(([which, one]) => h("section", { "aria-label": `${which}: ${line(one.summary.words, 60)}` }, h("h2", null, h("a", { href: to.response(one.summary.id) }, one.summary.id)), h("div", { class: "items" }, conversation(inOrder(one.items, one.facts.status)))))),
     );
   }
 }

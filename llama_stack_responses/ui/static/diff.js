@@ -42,6 +42,41 @@ function longest(x, y) {
   return [...found, ["del", x.slice(i).join("")], ["ins", y.slice(j).join("")]];
 }
 
+const UNLIKE = 0.5; // share of equal characters below which equal words among the changes are chance
+const length = (parts, kind) => parts.reduce((sum, [one, text]) => sum + (one === kind ? text.trim().length : 0), 0);
+
+/** Of texts that are not alike, keep as equal only what is longer than the changes on both of its sides. */
+function meaningful(parts) {
+  const same = length(parts, "same");
+  if (same >= UNLIKE * (same + Math.max(length(parts, "del"), length(parts, "ins")))) return parts;
+  let found = readable(parts);
+  for (let before = null; before !== found.length; ) {
+    before = found.length;
+    found = readable(found.map(([kind, text], index) => (kind === "same" && short(found, index) ? ["both", text] : [kind, text])));
+  }
+  return found;
+}
+
+/** Whether an equal part is shorter than the changes around it. */
+function short(parts, index) {
+  const around = (from, by) => {
+    let longest = 0;
+    for (let at = from + by; parts[at] && parts[at][0] !== "same"; at += by) longest = Math.max(longest, parts[at][1].length);
+    return longest;
+  };
+  return parts[index][1].length <= Math.min(around(index, -1), around(index, 1));
+}
+
+/** Join neighbours of one kind. */
+function merged(parts) {
+  const found = [];
+  for (const [kind, text] of parts) {
+    if (found.at(-1)?.[0] === kind) found.at(-1)[1] += text;
+    else found.push([kind, text]);
+  }
+  return found;
+}
+
 /** Take the blanks between changed words to the changes, so that they read as one: all that goes, then all that comes. */
 function readable(parts) {
   const found = [];
@@ -53,8 +88,8 @@ function readable(parts) {
   };
   for (const [index, [kind, text]] of parts.entries()) {
     const between = kind === "same" && /^[^\S\n]+$/.test(text) && (gone || come) && ["del", "ins"].includes(parts[index + 1]?.[0]);
-    if (kind === "del" || between) gone += text;
-    if (kind === "ins" || between) come += text;
+    if (kind === "del" || kind === "both" || between) gone += text;
+    if (kind === "ins" || kind === "both" || between) come += text;
     if (kind !== "same" || between) continue;
     flush();
     found.push([kind, text]);
@@ -63,11 +98,4 @@ function readable(parts) {
   return found;
 }
 
-function joined(parts) {
-  const found = [];
-  for (const [kind, text] of readable(parts.filter(([, one]) => one))) {
-    if (found.at(-1)?.[0] === kind) found.at(-1)[1] += text;
-    else found.push([kind, text]);
-  }
-  return found;
-}
+const joined = (parts) => merged(readable(meaningful(merged(parts.filter(([, one]) => one)))));

@@ -102,7 +102,7 @@ export function markup(html) {
   parsed.innerHTML = html;
   prune(parsed.content);
   for (const table of parsed.content.querySelectorAll("table")) {
-    const scroller = h("div", { class: "table", tabindex: 0, role: "region", "aria-label": "Table" });
+    const scroller = h("div", { class: "table", tabindex: 0, role: "group", "aria-label": "Table" });
     table.replaceWith(scroller);
     scroller.append(table);
   }

@@ -1,6 +1,9 @@
 // How far each entry of the history was scrolled, so that the way back leads to the same lines.
 
-const tops = new Map(); // by the key of an entry
+import { keep, kept } from "./kept.js";
+
+const MOST = 100; // entries whose places are kept
+const tops = new Map(kept("places")); // by the key of an entry
 history.scrollRestoration = "manual";
 let current = history.state?.key ?? enter();
 
@@ -23,11 +26,11 @@ export function savePlace() {
   current = history.state?.key ?? enter();
 }
 
-addEventListener("pagehide", () => history.replaceState({ ...history.state, top: scrollY }, ""));
+addEventListener("pagehide", () => keep("places", [...tops.set(current, scrollY)].slice(-MOST)));
 
 /** Scroll to where the reader was, as soon as `content` has grown to that place, unless the reader moves first. */
 export function restorePlace(content) {
-  const top = tops.get(current) ?? history.state?.top ?? 0;
+  const top = tops.get(current) ?? 0;
   if (!top) return;
   const done = new AbortController();
   const look = () => {

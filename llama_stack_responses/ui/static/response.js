@@ -8,7 +8,7 @@ import { conversation, inOrder } from "./items.js";
 import { Lease } from "./lease.js";
 import { code, facts, fold, idChip, jsonBlock, jsonText, plain, rowStatus, status, time, to } from "./pieces.js";
 import { apply, newState, shown } from "./reducer.js";
-import { isDefault, LANGUAGES, requestOf } from "./snippets.js";
+import { isDefault, LANGUAGES, requestOf, withHidden } from "./snippets.js";
 import { waterfall } from "./waterfall.js";
 
 const RUNS = new Set(["queued", "in_progress"]);
@@ -91,7 +91,7 @@ export class ResponseView extends View {
       "details",
       { class: "menu" },
       h("summary", { class: "button" }, icon("code"), h("span", null, "Copy as")),
-      h("div", { class: "menu-list" }, LANGUAGES.map(([name, make]) => button(name, (event) => (event.target.closest("details").removeAttribute("open"), this.copyAs(name, make)), { kind: "ghost" }))),
+      h("div", { class: "menu-list" }, LANGUAGES.map(([name, make, language]) => button(name, (event) => (event.target.closest("details").removeAttribute("open"), this.copyAs(name, make, language)), { kind: "ghost" }))),
     );
   }
 
@@ -101,9 +101,10 @@ export class ResponseView extends View {
     menu.querySelector(".menu-list button").focus();
   }
 
-  async copyAs(name, make) {
+  async copyAs(name, make, language) {
     try {
-      await copy(make(await this.request()), `Copied as ${name}`);
+      const [text, hidden] = withHidden(make, language, await this.request());
+      await copy(text, hidden ? `Copied as ${name}. ${hidden}` : `Copied as ${name}`);
     } catch (error) {
       say(error.message);
     }

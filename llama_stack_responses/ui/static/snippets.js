@@ -61,6 +61,15 @@ export const LANGUAGES = [
   ["TypeScript", typescript, "typescript"],
 ];
 
+const HIDDEN = "<redacted>";
+const WRITE = `Write what ${HIDDEN} stands for: a response does not show secrets and the paths of MCP servers.`;
+
+/** Return a request as code, and what has to be written into it before it runs; null for nothing. */
+export function withHidden(make, language, body) {
+  const text = make(body);
+  return text.includes(HIDDEN) ? [`${language === "typescript" ? "//" : "#"} ${WRITE}\n${text}`, WRITE] : [text, null];
+}
+
 const SENT = [
   "model", "instructions", "previous_response_id", "conversation", "tools", "tool_choice", "parallel_tool_calls", "max_tool_calls", "max_output_tokens",
   "temperature", "top_p", "top_logprobs", "reasoning", "text", "truncation", "metadata", "prompt", "include", "background", "store", "user", "service_tier", "safety_identifier", "prompt_cache_key",

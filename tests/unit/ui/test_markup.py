@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 from typing import Final
 
@@ -144,3 +145,34 @@ def test_markdown_becomes_html(markdown: str, html: str) -> None:
 
 def test_table_keeps_its_alignment() -> None:
     assert '<td align="right">2</td>' in html_of("|a|b|\n|:-|-:|\n|1|2|\n")
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        r"\(a^2\)",
+        r"\(a_1 * b_2 * c_3\)",
+        r"\(\{x\} \\ y\)",
+        r"$$\sum_{i=1}^n x_i \\ y_*$$",
+        "\\[\n- a \\\\\n# b_1 * c_2\n= d\n\\]",
+        "$$\n1. \\{a\\}\n\n+ b\n$$",
+    ],
+)
+def test_formula_is_kept_as_it_is(formula: str) -> None:
+    html = html_of(
+        f"Take **it**: {formula} and *so* on." if "\n" not in formula else f"Take **it**:\n{formula}\nand *so*."
+    )
+    text = unescape(re.sub("<[^>]+>", "", html))
+    assert formula in text
+    assert "<strong>it</strong>" in html
+    assert "<em>so</em>" in html
+
+
+@pytest.mark.parametrize("text", [r"\(no end *so*", r"\[ no end *so*", "$$ no end *so*", r"\*no\* *so*"])
+def test_beginning_of_a_formula_without_its_end_is_markdown(text: str) -> None:
+    assert "<em>so</em>" in html_of(text)
+
+
+def test_formula_in_code_is_code() -> None:
+    assert html_of(r"`\(a\)`") == "<p><code>\\(a\\)</code></p>\n"
+    assert "<script" not in html_of("\\[\n<script>alert(1)</script>\n\\]")
