@@ -55,8 +55,8 @@ _CODES: Final = frozenset(
 """Codes and types of the errors."""
 
 _LENGTH: Final = re.compile(
-    r"(?:context (?:length|size|window)(?:(?! by |exceed)[^\d.]){0,30}?|number of tokens allowed \(|tokens > |maximum prompt length is "
-    r"|maximum model length of |model token limit: |supports up to |should be \[\d{1,3}, ?|the limit of "
+    r"(?:context (?:length|size|window)(?:(?! by |exceed)[^\d.]){0,30}?|number of tokens allowed \(|tokens > "
+    r"|maximum prompt length is |maximum model length of |model token limit: |supports up to |should be \[\d{1,3}, ?|the limit of "
     r"|while limit is |too large for model with |must be <= |less than )(\d{1,15})",
     re.IGNORECASE,
 )
