@@ -29,6 +29,7 @@ from .inputs.files import Files
 from .inputs.moderation import Moderation
 from .process_pool.pool import WorkerPool
 from .tools.hosted.runtime import ToolRuntime
+from .tools.hosted.vector_stores import VectorStores
 from .tools.registry import HostedTool
 from .wire.response_routes import Routes
 
@@ -67,6 +68,7 @@ class Stack:
         pool: processes that handle untrusted content.
         runtime: the tools of the stack's own tool runtimes.
         safety: the stack's safety provider.
+        vector_stores: the stack's vector stores.
     """
 
     config: ResponsesConfig
@@ -77,6 +79,7 @@ class Stack:
     pool: WorkerPool
     runtime: ToolRuntime
     safety: TextChecker | None = None
+    vector_stores: VectorStores | None = None
 
     def fetcher(self, max_bytes: int) -> Fetcher:
         """Return what fetches the URLs of users and models, up to this size."""

@@ -115,13 +115,6 @@ def _is_servers(item: Json) -> bool:
     return "execution" in item and (item["execution"] == "server" or item.get("call_id") is None)
 
 
-def _file_search(item: Json) -> Json:
-    passages = [f"{result.get('filename', '')}\n{result.get('text', '')}" for result in item.get("results") or ()]
-    return exchange(
-        "file_search", {"queries": item["queries"]}, "\n\n".join(passages) or "(The results are no longer available.)"
-    )
-
-
 def _code(item: Json) -> Json:
     printed = [output["logs"].rstrip() for output in item.get("outputs") or () if output["type"] == "logs"]
     return exchange(
@@ -146,7 +139,6 @@ def _mcp_call(item: Json) -> Json:
 
 
 _REBUILD: Final[Mapping[str, Callable[[Json], Json]]] = {
-    "file_search_call": _file_search,
     "code_interpreter_call": _code,
     "tool_search_call": _tool_search,
     "mcp_call": _mcp_call,

@@ -103,6 +103,7 @@ async def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAcce
         WorkerPool(config.files.pool_limits),
         await _tool_runtime(deps.get(Api.tool_runtime), access),
         _safety(config, deps.get(SAFETY)),
+        HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
     )
 
 
@@ -117,7 +118,6 @@ def _tool_services(
         current_user=stack.current_user,
         uploaded=uploaded_with(stack.files, stack.contents, stack.current_user),
         find_skill=skills.find,
-        vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
         mcp=_mcp_servers(stack, deps.get(Api.connectors)),
         programs=_programs(stack.pool),

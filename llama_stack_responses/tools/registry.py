@@ -24,10 +24,8 @@ from .client.namespace import NamespaceTool
 from .client.shell import local_shell_tool, shell_tool
 from .client.tool_search import tool_search_tool
 from .hosted.code_interpreter import CodeInterpreterTool
-from .hosted.file_search import FileSearch
 from .hosted.hosted_shell import HostedShellTool
 from .hosted.programs import ProgramTool
-from .hosted.vector_stores import VectorStores
 from .mcp.servers import McpSessionFactory
 from .mcp.tool import McpTool
 from .tool import Tool
@@ -59,7 +57,6 @@ class HostedToolServices:
         current_user: returns the current user.
         uploaded: reads uploaded files.
         find_skill: finds the skills that a request declares.
-        vector_stores: searches files.
         containers: runs code.
         mcp: the MCP client.
         programs: runs programs of the model.
@@ -70,7 +67,6 @@ class HostedToolServices:
     current_user: Callable[[], Owner]
     uploaded: Uploaded
     find_skill: FindSkill
-    vector_stores: VectorStores | None = None
     containers: Containers | None = None
     mcp: McpSessionFactory | None = None
     programs: ProgramRuntime | None = None
@@ -124,8 +120,6 @@ def client_tools() -> Makers:
 def _hosted_tools(services: HostedToolServices) -> dict[str, HostedTool]:
     """Return the hosted tools that this stack can run."""
     hosted: dict[str, HostedTool] = {}
-    if services.vector_stores:
-        hosted["file_search"] = HostedTool(partial(FileSearch, stores=services.vector_stores))
     if access := services.access:
         hosted["code_interpreter"] = HostedTool(partial(CodeInterpreterTool, access=access))
         hosted["shell"] = HostedTool(partial(_hosted_shell, access=access))

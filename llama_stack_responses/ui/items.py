@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..core.items.registry import ITEM_KINDS
-from ..core.items.view import CallView, Link, objects
+from ..core.items.view import CallView, objects
 from ..core.program_calls import mark_in
 from ..core.types import Json
 from ..sealing.sealer import SEALED
@@ -169,23 +169,6 @@ def _mcp(item: Item, budget: Budget) -> Json:
     return {"name": item.get("name"), "arguments": _arguments(item.get("arguments"), budget), "results": results}
 
 
-def _file_search(item: Item, budget: Budget) -> Json:
-    queries = item.get("queries") or []
-    results = [
-        blocks.link(
-            Link(None, each.get("filename") or each.get("file_id"), each.get("text"), each.get("file_id")), budget
-        )
-        for each in objects(item.get("results"))
-    ]
-    summary = queries[0] if isinstance(queries, list) and queries else ""
-    return {"name": "file_search", "summary": summary, "arguments": _arguments(queries, budget), "results": results}
-
-
-def _file(found: Item) -> Link:
-    file_id = found.get("file_id")
-    return Link(None, found.get("filename") or file_id, found.get("text"), file_id)
-
-
 def _interpreter(item: Item, budget: Budget) -> Json:
     results = [
         blocks.image(each.get("url"), None, None, budget)
@@ -332,7 +315,6 @@ _CALLS: Final[Mapping[str, Callable[[Item, Budget], Json]]] = {
     "function_call": _function,
     "custom_tool_call": _custom,
     "mcp_call": _mcp,
-    "file_search_call": _file_search,
     "code_interpreter_call": _interpreter,
     "program": _program,
     "shell_call": _shell,

@@ -28,6 +28,13 @@ SETTINGS: Final = {"images": ("image_generation", {"url": "http://localhost/v1"}
 """The setting of each feature that has one, with a value."""
 
 REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
+    "file_search": (
+        {"tools": [{"type": "file_search", "vector_store_ids": "which the feature would refuse"}]},
+        "tools[0].type",
+        "unsupported_value",
+        "This stack has no provider for tools of the type 'file_search'. Its operator can configure one, or leave such "
+        "tools out with the setting 'unavailable_tools: {file_search: omit}': see docs/guides/tools.md.",
+    ),
     "images": (
         {"tools": [{"type": "image_generation", "size": "which the feature would refuse"}]},
         "tools[0].type",

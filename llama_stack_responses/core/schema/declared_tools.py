@@ -37,7 +37,6 @@ from .client_tools import (
 )
 from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
 from .program_items import PROGRAMS
-from .search_tools import SEARCH_TOOLS
 
 _NEW_CONTAINER: Final = tagged({"auto": AUTO_CONTAINER})
 
@@ -56,7 +55,6 @@ _CODE_INTERPRETER: Final = object_of({"container": _container, "allowed_callers"
 _KNOWN_TOOLS: Final[Mapping[str, Check]] = {
     "code_interpreter": _CODE_INTERPRETER,
     **CLIENT_TOOLS,
-    **SEARCH_TOOLS,
     "mcp": MCP_TOOL,
     PROGRAMS: object_of({}),
     **{name: TOOL_TYPES[of].declaration for name, of in HOSTED_TOOL_NAMES.items() if of in TOOL_TYPES},

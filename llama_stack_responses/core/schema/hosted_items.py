@@ -7,9 +7,7 @@ from typing import Final
 
 from ..item_fields import CALL_STATUS, ID, OWN_ID, TEXT
 from ..items.registry import ITEM_KINDS
-from ..shapes import Check, an_object, array, data, number, object_of, tagged
-
-_FOUND: Final = object_of({"file_id": ID, "filename": TEXT, "score": number(), "text": TEXT, "attributes": an_object})
+from ..shapes import Check, array, data, object_of, tagged
 
 _PRINTED: Final[Mapping[str, Check]] = {
     "logs": object_of({"logs": TEXT}, "logs"),
@@ -17,9 +15,6 @@ _PRINTED: Final[Mapping[str, Check]] = {
 }
 
 HOSTED_ITEMS: Final[Mapping[str, Check]] = {
-    "file_search_call": object_of(
-        {"id": OWN_ID, "queries": array(TEXT), "status": CALL_STATUS, "results": array(_FOUND)}, "queries"
-    ),
     "code_interpreter_call": object_of(
         {
             "id": OWN_ID,

@@ -306,7 +306,6 @@ _BACKGROUND_OPTIONS: Final = object_of(
 _CONTEXT_ENTRY: Final = object_of({"type": one_of("compaction"), "compact_threshold": integer(1)}, "type")
 
 INCLUDABLE: Final = (
-    "file_search_call.results",
     "message.input_image.image_url",
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",

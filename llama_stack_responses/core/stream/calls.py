@@ -138,16 +138,6 @@ MCP_LIST_TOOLS: Final = ItemForm(
     cut={"error": "The connection ended before the server's answer was complete."},
 )
 MCP_APPROVAL_REQUEST: Final = ItemForm("mcp_approval_request", "mcpr", has_status=False)
-FILE_SEARCH_CALL: Final = ItemForm(
-    "file_search_call",
-    "fs",
-    stages={
-        "in_progress": events.file_search_call_in_progress,
-        "searching": events.file_search_call_searching,
-        "completed": events.file_search_call_completed,
-    },
-    results={"results": None},
-)
 CODE_INTERPRETER_CALL: Final = ItemForm(
     "code_interpreter_call",
     "ci",
@@ -191,7 +181,6 @@ FORMS: Final[Mapping[str, ItemForm]] = {
         MCP_CALL,
         MCP_LIST_TOOLS,
         MCP_APPROVAL_REQUEST,
-        FILE_SEARCH_CALL,
         CODE_INTERPRETER_CALL,
         LOCAL_SHELL_CALL,
         SHELL_CALL,

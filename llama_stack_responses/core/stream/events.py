@@ -312,18 +312,6 @@ def mcp_list_tools_failed(sequence_number: int, item_id: str, output_index: int)
     return _stage("response.mcp_list_tools.failed", sequence_number, item_id, output_index)
 
 
-def file_search_call_in_progress(sequence_number: int, item_id: str, output_index: int) -> Event:
-    return _stage("response.file_search_call.in_progress", sequence_number, item_id, output_index)
-
-
-def file_search_call_searching(sequence_number: int, item_id: str, output_index: int) -> Event:
-    return _stage("response.file_search_call.searching", sequence_number, item_id, output_index)
-
-
-def file_search_call_completed(sequence_number: int, item_id: str, output_index: int) -> Event:
-    return _stage("response.file_search_call.completed", sequence_number, item_id, output_index)
-
-
 def code_interpreter_call_code_delta(sequence_number: int, item_id: str, output_index: int, delta: str) -> Event:
     return _call_delta("response.code_interpreter_call_code.delta", sequence_number, item_id, output_index, delta)
 

@@ -184,7 +184,7 @@ const trouble = (error) => {
 
 const generated = (item, image) => (image ? [{ kind: "image", url: `data:image/${item.output_format ?? "png"};base64,${image}` }] : []);
 
-const SERVER_TOOLS = new Set(["file_search_call", "code_interpreter_call", "mcp_call", "program"]);
+const SERVER_TOOLS = new Set(["code_interpreter_call", "mcp_call", "program"]);
 
 const MARKED = /^[a-z]+_p[0-9a-f]{12}_[0-9a-f]{24}$/;
 

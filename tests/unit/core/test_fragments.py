@@ -11,7 +11,7 @@ from llama_stack_responses.core.arguments import decoded_arguments
 from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
-from llama_stack_responses.core.stream.calls import CUSTOM, FILE_SEARCH_CALL, FUNCTION, CallKind, no_fields
+from llama_stack_responses.core.stream.calls import CUSTOM, FORMS, FUNCTION, CallKind, no_fields
 from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
 from llama_stack_responses.core.stream.fragments import LARGE_CHARACTERS, Fragments
 from llama_stack_responses.core.stream.response import new_response
@@ -19,7 +19,7 @@ from llama_stack_responses.core.stream.response import new_response
 KINDS: Final = {
     "function": FUNCTION,
     "custom": CUSTOM,
-    "whole": CallKind(FILE_SEARCH_CALL, no_fields, whole=lambda text: {"queries": [text]}, hosted=True),
+    "whole": CallKind(FORMS["file_search_call"], no_fields, whole=lambda text: {"queries": [text]}, hosted=True),
     "hidden": None,
 }
 PIECES: Final = ['{"input": "', *["word " * 100] * 200, '"}']
@@ -201,7 +201,7 @@ def test_large_arguments_are_read_in_advance_once(closing: Delta) -> None:
         reads.append(len(text))
         return {"queries": [text]}
 
-    kind = CallKind(FILE_SEARCH_CALL, no_fields, whole=read, hosted=True)
+    kind = CallKind(FORMS["file_search_call"], no_fields, whole=read, hosted=True)
     response = new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1)
     assembler = Assembler(response, {"f": kind}.get, whole_of={"f": read}.get)
     text = '{"q": "' + "x" * LARGE_CHARACTERS + '"}'

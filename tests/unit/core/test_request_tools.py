@@ -18,7 +18,6 @@ from openai.types.responses import (
     ToolParam,
     ToolSearchToolParam,
 )
-from openai.types.responses.file_search_tool_param import FileSearchToolParam
 from openai.types.responses.inline_skill_param import InlineSkillParam
 from openai.types.responses.inline_skill_source_param import InlineSkillSourceParam
 from openai.types.responses.response_create_params import ToolChoice
@@ -44,24 +43,6 @@ TAKEN: Final = {
 }
 """The tool types that are accepted; no others are."""
 
-FILE_SEARCH: Final[Json] = {
-    "type": "file_search",
-    "vector_store_ids": ["vs_1"],
-    "filters": {
-        "type": "and",
-        "filters": [
-            {"type": "eq", "key": "year", "value": 2026},
-            {"type": "in", "key": "kind", "value": ["a", 1.5]},
-            {"type": "or", "filters": [{"type": "ne", "key": "draft", "value": True}]},
-        ],
-    },
-    "max_num_results": 50,
-    "ranking_options": {
-        "ranker": "auto",
-        "score_threshold": 0.5,
-        "hybrid_search": {"embedding_weight": 1.0, "text_weight": 0.5},
-    },
-}
 MCP_SERVER: Final[Json] = {"type": "mcp", "server_label": "s", "server_url": "https://example.com"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WHOLE: Json = {
@@ -109,11 +90,6 @@ def test_function_with_every_declared_key_stays_unchanged() -> None:
     assert WHOLE.keys() == get_type_hints(FunctionToolParam).keys()
 
 
-def test_file_search_with_every_declared_key_stays_unchanged() -> None:
-    assert tools(FILE_SEARCH) == [FILE_SEARCH]
-    assert FILE_SEARCH.keys() == get_type_hints(FileSearchToolParam).keys()
-
-
 def test_function_always_has_parameters_and_strict() -> None:
     assert tools({**function("f"), "evil": 1, "description": None}) == [
         {"type": "function", "name": "f", "parameters": None, "strict": None}
@@ -132,18 +108,6 @@ def test_valid_tool_names_are_accepted(name: str) -> None:
         ({}, ".type", "missing_required_parameter"),
         ({"type": None}, ".type", "invalid_type"),
         ({"type": "retrieval"}, ".type", "invalid_value"),
-        ({"type": "file_search"}, ".vector_store_ids", "missing_required_parameter"),
-        ({**FILE_SEARCH, "vector_store_ids": []}, ".vector_store_ids", "empty_array"),
-        ({**FILE_SEARCH, "vector_store_ids": ["vs_1"] * 51}, ".vector_store_ids", "array_above_max_length"),
-        ({**FILE_SEARCH, "max_num_results": 51}, ".max_num_results", "integer_above_max_value"),
-        ({**FILE_SEARCH, "ranking_options": {"ranker": "x"}}, ".ranking_options.ranker", "invalid_value"),
-        ({**FILE_SEARCH, "filters": {"type": "eq", "key": "k"}}, ".filters.value", "missing_required_parameter"),
-        ({**FILE_SEARCH, "filters": {"type": "eq", "key": "k", "value": {}}}, ".filters.value", "invalid_type"),
-        (
-            {**FILE_SEARCH, "filters": {"type": "or", "filters": [{"type": "like"}]}},
-            ".filters.filters[0].type",
-            "invalid_value",
-        ),
         ({"type": "function", "function": {"name": "f"}}, ".name", "missing_required_parameter"),
         (function(""), ".name", "empty_string"),
         (function("a" * 129), ".name", "string_above_max_length"),
@@ -283,37 +247,6 @@ def test_too_many_domains_are_refused() -> None:
     assert refused([search(101)]).param == "tools[0].filters.allowed_domains"
 
 
-def file_search(filters: Json) -> Json:
-    return {"type": "file_search", "vector_store_ids": ["vs_1"], "filters": filters}
-
-
-def nested(depth: int) -> Json:
-    filters: Json = {"type": "eq", "key": "a", "value": 1}
-    for _ in range(depth - 1):
-        filters = {"type": "and", "filters": [filters]}
-    return filters
-
-
-def many(number: int) -> Json:
-    return {"type": "or", "filters": [{"type": "in", "key": "a", "value": ["x"] * number}]}
-
-
-def long(length: int) -> Json:
-    return {"type": "eq", "key": "a", "value": "x" * length}
-
-
-@pytest.mark.parametrize(
-    ("accepted", "too_large"),
-    [(nested(16), nested(17)), (nested(16), nested(100)), (many(1_000), many(1_024)), (long(65_000), long(65_536))],
-    ids=["depth", "great depth", "values", "characters"],
-)
-def test_large_filters_of_file_search_are_refused(accepted: Json, too_large: Json) -> None:
-    assert tools(file_search(accepted))[0]["filters"] == accepted
-    error = refused([file_search(too_large)])
-    assert (error.param, error.code) == ("tools[0].filters", "invalid_value")
-    assert "the filters are too large" in error.message
-
-
 @pytest.mark.parametrize(
     "stored",
     [
@@ -325,7 +258,6 @@ def test_large_filters_of_file_search_are_refused(accepted: Json, too_large: Jso
         [{"type": "tool_search"}, {"type": "tool_search", "description": "b"}],
         [{**MCP_SERVER, "server_label": f"s{number}"} for number in range(33)],
         [function(f"f{number}") for number in range(1_025)],
-        [file_search(nested(17))],
     ],
     ids=lambda stored: f"{stored[0]['type']} {len(stored)}",
 )

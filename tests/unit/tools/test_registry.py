@@ -21,7 +21,6 @@ async def never() -> bool:
     [
         ({}, []),
         ({"of_features": {"web_search": HostedTool(FunctionTool, available=never)}}, []),
-        ({"vector_stores": object()}, ["file_search"]),
         ({"containers": object()}, ["code_interpreter", "shell"]),
         ({"of_features": {"image_generation": HostedTool(FunctionTool)}}, ["image_generation"]),
         ({"mcp": object()}, ["mcp"]),

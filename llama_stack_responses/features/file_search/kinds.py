@@ -1,13 +1,18 @@
-"""The declaration of the tool for file search."""
+"""The declaration of the tool for file search, and the item of its calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
-from ..shapes import (
-    Check,
+from ...core.exchanges import exchange
+from ...core.item_fields import CALL_STATUS, ID, OWN_ID, TEXT
+from ...core.items.form import ItemForm, stage_events
+from ...core.items.kind import ItemKind, Kinds, ToolType
+from ...core.items.view import CallView, Link, Shown, objects
+from ...core.shapes import (
     Location,
+    an_object,
     array,
     integer,
     invalid,
@@ -20,6 +25,7 @@ from ..shapes import (
     tagged,
     takes,
 )
+from ...core.types import Json
 
 _VALUE: Final = scalar_or(array(scalar_or()))
 
@@ -102,7 +108,47 @@ _FILE_SEARCH: Final = object_of(
     "vector_store_ids",
 )
 
-SEARCH_TOOLS: Final[Mapping[str, Check]] = {
-    "file_search": _FILE_SEARCH,
-}
-"""Checks of tools, by type."""
+_FOUND: Final = object_of({"file_id": ID, "filename": TEXT, "score": number(), "text": TEXT, "attributes": an_object})
+
+_ITEM: Final = object_of(
+    {"id": OWN_ID, "queries": array(TEXT), "status": CALL_STATUS, "results": array(_FOUND)}, "queries"
+)
+
+FORM: Final = ItemForm(
+    "file_search_call",
+    "fs",
+    stages=stage_events("file_search_call", "in_progress", "searching", "completed"),
+    results={"results": None},
+)
+
+
+def _exchange(item: Json) -> Json:
+    passages = [f"{result.get('filename', '')}\n{result.get('text', '')}" for result in item.get("results") or ()]
+    output = "\n\n".join(passages) or "(The results are no longer available.)"
+    return exchange("file_search", {"queries": item["queries"]}, output)
+
+
+def _queries(item: Shown) -> Any:
+    return item.get("queries") or []
+
+
+def _summary(item: Shown) -> Any:
+    queries = _queries(item)
+    return queries[0] if isinstance(queries, list) and queries else ""
+
+
+def _links(item: Shown) -> Iterable[Link]:
+    for found in objects(item.get("results")):
+        file_id = found.get("file_id")
+        yield Link(None, found.get("filename") or file_id, found.get("text"), file_id)
+
+
+_SEARCH_CALL: Final = ItemKind(
+    FORM,
+    _ITEM,
+    _exchange,
+    CallView("file_search", arguments=_queries, summary=_summary, links=_links),
+    includable=("file_search_call.results",),
+)
+
+KINDS: Final = Kinds(items=(_SEARCH_CALL,), tools=(ToolType("file_search", _FILE_SEARCH),))

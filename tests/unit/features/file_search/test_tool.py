@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from llama_stack_responses.features.file_search.tool import FileSearch
 from llama_stack_responses.host.vector_stores import HostVectorStores
 from llama_stack_responses.tools.hosted.sources import sanitized_lines
 from llama_stack_responses.tools.hosted.vector_stores import Passage
+from llama_stack_responses.tools.registry import HostedTool
 from tests.support.inference import Round, finish, text
 from tests.unit.tools.tools_harness import ToolsHarness, calls
 
@@ -38,7 +41,7 @@ def passage(number: int, output: str, attributes: Mapping[str, str | float | boo
 async def searched(*passages: Passage, **options: Any) -> tuple[list[Json], str]:
     """Return the results that a search shows to the client, and what the model got."""
     turn = ToolsHarness(
-        {"vector_stores": Stores(*passages)},
+        {"of_features": {"file_search": HostedTool(partial(FileSearch, stores=Stores(*passages)))}},
         [calls(("file_search", {"queries": ["otters"]})), ANSWER],
         tools=[{"type": "file_search", "vector_store_ids": ["vs_1"], **options}],
         include=["file_search_call.results"],

@@ -10,15 +10,16 @@ from typing import Final
 
 from ...concurrency.offloading import computed_each
 from ...core.schema.request import CreateRequest
-from ...core.stream.calls import FILE_SEARCH_CALL, CallKind, no_fields
+from ...core.stream.calls import CallKind, no_fields
 from ...core.stream.citations import CLOSES, OPENS, Citation
 from ...core.types import Json
-from ..tool import Cites, NeedsPreparation
-from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
-from ..tool_history import ToolHistory
-from .call_arguments import MAX_QUERIES, search_queries
-from .sources import Sources, sanitized_lines
-from .vector_stores import Passage, VectorStores
+from ...tools.hosted.call_arguments import MAX_QUERIES, search_queries
+from ...tools.hosted.sources import Sources, sanitized_lines
+from ...tools.hosted.vector_stores import Passage, VectorStores
+from ...tools.tool import Cites, NeedsPreparation
+from ...tools.tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
+from ...tools.tool_history import ToolHistory
+from .kinds import FORM
 
 _NAME: Final = "file_search"
 _DEFAULT_RESULTS: Final = 10
@@ -63,7 +64,7 @@ class FileSearch(NeedsPreparation, Cites):
         self._shows_results = "file_search_call.results" in request.include
         self._stores = stores
         self._sources = Sources(_PREFIX)
-        kind = CallKind(FILE_SEARCH_CALL, no_fields, whole=_queries, unread={"queries": []}, hosted=True)
+        kind = CallKind(FORM, no_fields, whole=_queries, unread={"queries": []}, hosted=True)
         self._functions = (Function(_FUNCTION, kind, self._run, repeatable=True),)
 
     def functions(self) -> Sequence[Function]:
