@@ -90,7 +90,7 @@ def test_file_search_streams_its_events_and_cites_files(
 def test_invalid_file_search_arguments_make_a_failed_item(
     client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]]
 ) -> None:
-    upstream.script(NAME, [reply(tool_call(0, "c1", "file_search", '{"queries')), reply(text("No."))])
+    upstream.script(NAME, [reply(tool_call(0, "c1", "file_search", '{"queries": 5}')), reply(text("No."))])
     streamed = stream(client, model=MODEL, input="How?", tools=[asking(store[0])])
     [item] = searches(streamed.response)
     assert (item["status"], item["queries"]) == ("failed", [])

@@ -1,4 +1,4 @@
-"""The declaration of the tool: what is accepted, and what is refused at its field."""
+"""The declaration of the tool, what is refused at its field, and how the page shows a call."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.parser import RequestParser
+from llama_stack_responses.ui.blocks import Budget
+from llama_stack_responses.ui.items import ViewContext, item_views
 
 Json = dict[str, Any]
 
@@ -110,3 +112,17 @@ def test_stored_declaration_with_larger_filters_is_accepted() -> None:
     refused(stored)
     parser = RequestParser(frozenset(), DEFAULT_LIMITS, LargeWork(lambda: ANONYMOUS), refuse_unknown=True)
     assert parser.parse_stored({"model": "m", "input": "x", "tools": [stored]}).tools == [stored]
+
+
+def test_page_shows_queries_and_files_of_call() -> None:
+    found = {"file_id": "file-1", "filename": "otters.txt", "score": 0.5, "text": "Otters sleep.", "attributes": {}}
+    unnamed = {"file_id": "file-2", "filename": "", "score": 0.4, "text": "Fish swim.", "attributes": {}}
+    call = {"type": "file_search_call", "id": "fs_1", "queries": ["otters", "fish"], "results": [found, unnamed]}
+    [view] = item_views([call], ViewContext(Budget()))
+    assert (view["title"], view["run_by"]) == ("file_search otters", "server")
+    assert view["arguments"]["text"].split() == ["[", '"otters",', '"fish"', "]"]
+    link = {"kind": "link", "link": None}
+    assert view["results"] == [
+        {**link, "title": "otters.txt", "text": "Otters sleep.", "file_id": "file-1"},
+        {**link, "title": "file-2", "text": "Fish swim.", "file_id": "file-2"},
+    ]
