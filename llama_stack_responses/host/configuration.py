@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -63,13 +64,15 @@ def check_running_stack() -> None:
     Raises:
         WrongConfiguration: settings of the responses provider are where nothing would read them.
     """
-    path = Path(os.environ.get(CONFIG_VARIABLE) or "/")
-    try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError):
-        return  # the host has read it somehow
-    if isinstance(content, dict):
-        _check_levels(content, path)
+    # OGX writes what it has read to the file of its variable, without what it ignores.
+    arguments = [each for each in sys.argv[1:] if each.endswith((".yaml", ".yml"))]
+    for path in map(Path, [*arguments, os.environ.get(CONFIG_VARIABLE) or "/"]):
+        try:
+            content = yaml.safe_load(path.read_text())
+        except (OSError, ValueError, yaml.YAMLError):
+            continue  # the host has read it somehow
+        if isinstance(content, dict):
+            _check_levels(content, path)
 
 
 def _check_levels(content: Mapping[str, Any], path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
 
 from ..core.errors import ApiError
 from ..ui.assets import Asset, Assets
@@ -46,6 +47,12 @@ def add_ui_files(router: APIRouter, assets: Assets, limits: RouteAdmission, publ
     }
     for path in _PATHS:
         router.add_api_route(path, _file(assets), **options)
+    router.add_api_route("/", _to_page, **options)
+
+
+async def _to_page(request: Request) -> Response:
+    """Lead who opens the server's address to the page."""
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/ui")
 
 
 def _file(assets: Assets) -> Handler:

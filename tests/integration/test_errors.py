@@ -146,7 +146,7 @@ def test_sdk_raises_the_same_exceptions_as_for_openai(client: openai.OpenAI) -> 
 def test_model_without_its_provider_is_named_with_it(client: openai.OpenAI) -> None:
     listed = next(model.id for model in client.models.list() if model.id.startswith("local/"))
     for background in (False, True):
-        with pytest.raises(openai.NotFoundError, match=rf"Did you mean '{listed}'\?") as missing:
+        with pytest.raises(openai.NotFoundError, match=rf"Did you mean .*'{listed}'") as missing:
             client.responses.create(model=listed.removeprefix("local/"), input="Hi", background=background)
         assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
 

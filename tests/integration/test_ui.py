@@ -120,6 +120,11 @@ def test_files_need_no_token_and_data_does(guarded: LiveStack) -> None:
         assert outside(guarded, f"/v1/ui/{path}").status_code == 401
 
 
+def test_address_of_the_server_leads_to_the_page(guarded: LiveStack) -> None:
+    answer = outside(guarded, "/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/ui")
+
+
 def test_session_route_returns_the_user(ada: Wire) -> None:
     session = ui(ada, "/session")
     assert session["owner"]["name"] == "ada"
