@@ -56,8 +56,9 @@ _CODES: Final = frozenset(
 
 _LENGTH: Final = re.compile(
     r"(?:context (?:length|size|window)(?:(?! by |exceed)[^\d.]){0,30}?|number of tokens allowed \(|tokens > "
-    r"|maximum prompt length is |maximum model length of |model token limit: |supports up to |should be \[\d{1,3}, ?|the limit of "
-    r"|while limit is |too large for model with |must be <= |less than )(\d{1,15})",
+    r"|maximum prompt length is |maximum model length of |model token limit: |supports up to "
+    r"|should be \[\d{1,3}, ?|the limit of |while limit is "
+    r"|too large for model with |must be <= |less than )(\d{1,15})",
     re.IGNORECASE,
 )
 
