@@ -16,7 +16,7 @@ from tests.support.stack import REPOSITORY
 UNENDING = 'root ::= "hello " root'
 
 
-@pytest.mark.extended  # it runs a real model
+@pytest.mark.smoke
 def test_demo_exits_without_an_error() -> None:
     command = [sys.executable, str(REPOSITORY / "demo" / "demo.py")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
@@ -26,7 +26,6 @@ def test_demo_exits_without_an_error() -> None:
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
-@pytest.mark.extended  # the model takes seconds for its whole limit
 def test_demo_model_stops_at_its_own_token_limit(tmp_path: Path) -> None:
     log = tmp_path / "llama.log"
     child = Child([sys.executable, str(REPOSITORY / "demo" / "llama_server.py"), "0"], log=log)

@@ -87,7 +87,6 @@ def pasted_python(output: str) -> str:
     return found[0]
 
 
-@pytest.mark.extended
 def test_first_commands_of_readme_hold_a_conversation_and_serve(terminal: Terminal) -> None:
     """So do the lines that `make serve` prints, and the first steps of the quickstart; Ctrl-C ends it in one line."""
     with terminal.pasting(BLOCKS[FIVE_MINUTES]) as lines:
@@ -118,9 +117,7 @@ def run_program(terminal: Terminal, output: str) -> str:
     return ran.stdout
 
 
-@pytest.mark.parametrize(
-    "name", [OWN_MODEL_SERVER[0], *(pytest.param(each, marks=pytest.mark.extended) for each in OWN_MODEL_SERVER[1:])]
-)
+@pytest.mark.parametrize("name", OWN_MODEL_SERVER)
 def test_documented_serve_command_uses_another_model_server_and_searches(
     terminal: Terminal, tmp_path: Path, name: str
 ) -> None:
@@ -137,7 +134,6 @@ def test_documented_serve_command_uses_another_model_server_and_searches(
         interrupt(child)
 
 
-@pytest.mark.extended  # `test_snippets.py` runs Codex on a stack with the same configuration
 def test_codex_works_with_three_line_config(terminal: Terminal, tmp_path: Path) -> None:
     """Codex puts a web search without live access into every request, and this server searches nothing."""
     home = tmp_path / "home" / ".codex"

@@ -63,7 +63,6 @@ def _imports(child: str) -> bool:
     return Path(f"/proc/{child}/task/{child}/children").read_text().strip() != ""
 
 
-@pytest.mark.extended
 def test_installed_parts_have_the_stated_sizes(tmp_path: Path) -> None:
     """Needs a package index.
 

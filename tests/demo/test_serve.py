@@ -118,7 +118,6 @@ def test_invalid_setting_is_reported_in_one_sentence(
     assert refusal(forks, environment(tmp_path, **{variable: value}), tmp_path).startswith(expected)
 
 
-@pytest.mark.extended  # each run imports what the server does
 @pytest.mark.parametrize(("variable", "value"), [("RESPONSES_SECRET", "abc"), ("WEB_SEARCH", "google")])
 def test_demo_reports_an_invalid_setting_as_serve_does(tmp_path: Path, variable: str, value: str) -> None:
     env = environment(tmp_path, **{variable: value})

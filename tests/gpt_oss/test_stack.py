@@ -61,6 +61,7 @@ def test_model_has_name_of_checkpoint(client: openai.OpenAI) -> None:
     assert MODEL in [model.id for model in client.models.list()]
 
 
+@pytest.mark.smoke
 def test_response_has_reasoning_and_answer(client: openai.OpenAI) -> None:
     response = client.responses.create(input=QUESTION, **GREEDY)
     assert response.status == "completed"

@@ -46,6 +46,7 @@ def test_agents_sessions_on_client_and_server_keep_history(agents: Agents, upstr
     assert texts[4] == ["Weather in Oslo?", None, "Snow in Oslo.", "It snows.", "Sure?"]
 
 
+@pytest.mark.smoke
 def test_agents_handoff_reaches_the_other_agent(agents: Agents, upstream: Upstream) -> None:
     call = reply(tool_call(0, "c1", "transfer_to_billing", "{}"))
     assert agents("handoff", call, reply(text("It is paid."))) == ["Billing", "It is paid."]

@@ -48,6 +48,7 @@ def test_agents_node_function_tool_is_called(agents: Agents, upstream: Upstream,
     assert messages(upstream)[-2]["reasoning_content"] == "Hm."
 
 
+@pytest.mark.smoke
 def test_agents_node_continues_a_response(agents: Agents, upstream: Upstream) -> None:
     assert agents("chained", ONE, WEATHER, SAID) == "It snows."
     assert texts(upstream)[-1] == ["One?", "1.", "Weather in Oslo?", None, "Snow in Oslo."]

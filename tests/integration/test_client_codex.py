@@ -117,6 +117,7 @@ def offered(request: Json) -> set[str]:
     return {tool["function"]["name"] for tool in request["tools"]}
 
 
+@pytest.mark.smoke
 def test_codex_prints_the_answer(codex: Codex, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     assert answers(codex("Say hello.")) == ["Hello from the model."]

@@ -37,6 +37,7 @@ def client_of_host(host: Host, stack: LiveStack, upstream: Upstream, tmp_path: P
     return run
 
 
+@pytest.mark.smoke
 def test_response_is_read(client_of_host: HostClient) -> None:
     assert client_of_host("make", reply(text("Hello"))) == ["Hello", "completed", {"a": "b"}, 0.5]
 

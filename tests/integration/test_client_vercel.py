@@ -35,6 +35,7 @@ def vercel(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Vercel:
     return run
 
 
+@pytest.mark.smoke
 def test_vercel_answer_is_read(vercel: Vercel, provider: str) -> None:
     assert vercel("answer", provider, SAID) == ["It snows.", 2, "stop"]
 

@@ -101,7 +101,16 @@ ATTACKS: Final[dict[str, Callable[[Attacker], None]]] = {
     **{name: attack for module in THROUGH_HOST + PAST_HOST for name, attack in module.ATTACKS.items()},
 }
 ONE_HOST: Final = PAST_HOST_TOO.union(*(module.ATTACKS for module in PAST_HOST))
-NAMES: Final = [pytest.param(name, marks=[pytest.mark.one_host] if name in ONE_HOST else []) for name in ATTACKS]
+SMOKE: Final = frozenset({"odd json", "huge websocket message", "page without end", "mcp answer with too much in it"})
+"""Short attacks through different parts; the others take turns."""
+
+
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of an attack."""
+    return [mark for names, mark in ((ONE_HOST, pytest.mark.one_host), (SMOKE, pytest.mark.smoke)) if name in names]
+
+
+NAMES: Final = [pytest.param(name, marks=marks_of(name)) for name in ATTACKS]
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,7 @@ def lists_only(page: BrowserPage, *ids: str) -> None:
     )
 
 
+@pytest.mark.smoke
 def test_list_of_stored_responses_has_their_facts_newest_first(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui")
     row = page.find(f".list-row[data-id={showcase.trip}]")
