@@ -227,9 +227,8 @@ async def stream(kind: Kind, count: int) -> bytes:
     )
     context = factory.context(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
     event_buffer = EventBuffer(wanted=True, transcript=Transcript())
-    run = ForegroundRun(
-        await context.generation(request.input_items, event_buffer), context.assembler, event_buffer, _keep, _drop
-    )
+    generation = await context.generation(request.input_items, event_buffer)
+    run = ForegroundRun(generation, context.assembler, event_buffer, _keep, _drop, refusal_seconds=2.0)
     client = Client()
     scope = {"type": "http", "headers": [], "app": client}
     with RequestCycle(

@@ -45,8 +45,6 @@ class Intervals:
         list_scan_seconds: time after which a page of a filtered list ends.
         watch_seconds: polling interval of the built-in page's lists, running responses and counts.
         watcher_poll_seconds: interval of polls for users of the built-in page, on a server that shows them nothing yet.
-        stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
-            sent.
     """
 
     lease_seconds: float = 10.0
@@ -73,7 +71,6 @@ class Intervals:
     list_scan_seconds: float = 1.0
     watch_seconds: float = 1.0
     watcher_poll_seconds: float = 2.5
-    stream_refusal_seconds: float = 2.0
 
 
 DEFAULT: Final = Intervals()

@@ -98,6 +98,8 @@ class ResponsesConfig(BaseModel):
         finish_seconds: time for which a server that shuts down lets its foreground responses go on; then it fails them.
         flush_seconds: time for which a server that shuts down waits for clients to read the data sent to them. The
             former name `drain_seconds` is accepted.
+        stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
+            sent.
         loop_hold_seconds: a log line and a metric report any piece of work that blocks the event loop for longer than
             this; 0 turns that off.
         host_shortcuts: whether this provider may shorten the host's work on each request, and have Python look for
@@ -145,6 +147,7 @@ class ResponsesConfig(BaseModel):
     max_swept_share: float = Field(default=0.2, gt=0, le=1)
     finish_seconds: float = Field(default=0.0, ge=0)
     flush_seconds: float = Field(default=5.0, gt=0, validation_alias=AliasChoices("flush_seconds", "drain_seconds"))
+    stream_refusal_seconds: float = Field(default=2.0, ge=0)
     loop_hold_seconds: Annotated[float, AfterValidator(_off_or_long)] = 0.1
     host_shortcuts: bool = True
     store_chat_completions: bool = False

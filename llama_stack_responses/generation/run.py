@@ -11,7 +11,6 @@ from typing import Protocol
 from ..core.errors import ApiError, OutcomeUnknown
 from ..core.stream.assembler import Assembler
 from ..core.types import Json
-from ..intervals import DEFAULT
 from ..logs import about, get_logger
 from .driver import GenerationDriver
 from .event_buffer import EventBuffer
@@ -81,7 +80,7 @@ class ForegroundRun:
         event_buffer: EventBuffer,
         keep: Callable[[Json], Awaitable[None]],
         drop: Callable[[], Awaitable[None]],
-        refusal_seconds: float = DEFAULT.stream_refusal_seconds,
+        refusal_seconds: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._refusal_seconds = refusal_seconds

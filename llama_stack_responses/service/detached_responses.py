@@ -12,7 +12,6 @@ from ..generation.factory import GenerationFactory
 from ..inputs.history import Hold
 from ..inputs.parser import RequestParser
 from ..inputs.resolver import ResolvedInput
-from ..intervals import Intervals
 from ..jobs.background import BackgroundJobs
 from ..store.archive import Archive
 from ..store.records import Put, VersionIs
@@ -44,7 +43,7 @@ class DetachedResponses:
         archive: the stored responses.
         reader: reads responses for the caller.
         access: the identity and permissions of the caller.
-        intervals: intervals and timeouts of this server.
+        refusal_seconds: time for which a stream waits for the model server's refusal.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class DetachedResponses:
         archive: Archive,
         reader: ResponseReader,
         access: Access,
-        intervals: Intervals,
+        refusal_seconds: float,
     ) -> None:
         self._factory = factory
         self._parser = parser
@@ -65,7 +64,7 @@ class DetachedResponses:
         self._archive = archive
         self._reader = reader
         self._access = access
-        self._intervals = intervals
+        self._refusal_seconds = refusal_seconds
 
     async def create(self, start: ResolvedInput, body: Json, claim: IdempotencyClaim | None) -> DetachedResponse:
         """Create a detached response: in the background, or with a key.
@@ -103,7 +102,7 @@ class DetachedResponses:
             events = context.assembler.enqueue()
             await self._jobs.submit(response, work, events, keys=keys, extra_ops=claims, conditions=free, **stored)
         else:
-            acceptance_seconds = self._intervals.stream_refusal_seconds if request.stream else None
+            acceptance_seconds = self._refusal_seconds if request.stream else None
             await self._jobs.submit_and_run(
                 response,
                 work,

@@ -17,7 +17,6 @@ from ..generation.run import ForegroundRun
 from ..generation.timeline import Timeline
 from ..generation.warmup import WarmUp
 from ..inputs.resolver import ResolvedInput
-from ..intervals import Intervals
 from ..jobs.foreground_leases import ForegroundLeases
 from ..lifecycle.finishing import Finishing
 from .response_writer import ResponseExtras, ResponseWriter
@@ -32,7 +31,7 @@ class ForegroundResponses:
         leases: the leases of streamed responses.
         admission: how many responses may run at a time.
         finish_seconds: how long a shutdown waits for the running ones.
-        intervals: intervals and timeouts of this server.
+        refusal_seconds: time for which a stream waits for the model server's refusal.
 
     Attributes:
         finishing: the wait of a shutdown for the running ones.
@@ -45,13 +44,13 @@ class ForegroundResponses:
         leases: ForegroundLeases,
         admission: Admission,
         finish_seconds: float,
-        intervals: Intervals,
+        refusal_seconds: float,
     ) -> None:
         self._factory = factory
         self._writer = writer
         self._leases = leases
         self._admission = admission
-        self._intervals = intervals
+        self._refusal_seconds = refusal_seconds
         self._runs = set[ForegroundRun]()
         self.finishing = Finishing(self._runs, finish_seconds)
 
@@ -98,7 +97,7 @@ class ForegroundResponses:
             event_buffer,
             keeper.keep,
             keeper.drop,
-            self._intervals.stream_refusal_seconds,
+            self._refusal_seconds,
             context.factory.clock,
         )
         self._runs.add(run)

@@ -116,7 +116,7 @@ class OpenAIResponsesImpl:
         self.jobs = jobs = self._background_jobs(records, sealer)
         self.reader = reader = ResponseReader(archive, history, jobs, access)
         self._detached = DetachedResponses(
-            factory, parser, jobs, IdempotencyKeys(records), archive, reader, access, intervals
+            factory, parser, jobs, IdempotencyKeys(records), archive, reader, access, config.stream_refusal_seconds
         )
         self.finish = self._detached.finish
         self._foreground = self._foreground_responses(admission)
@@ -213,7 +213,10 @@ class OpenAIResponsesImpl:
     def _foreground_responses(self, admission: Admission) -> ForegroundResponses:
         leases = self.jobs.foreground
         writer = ResponseWriter(self.archive, leases, self.intervals)
-        return ForegroundResponses(self._factory, writer, leases, admission, self.config.finish_seconds, self.intervals)
+        config = self.config
+        return ForegroundResponses(
+            self._factory, writer, leases, admission, config.finish_seconds, config.stream_refusal_seconds
+        )
 
     def _server_lifecycle(self, records: Records) -> ServerLifecycle:
         gauge_values = GaugeValues(records, self._durability, self.jobs, self._foreground, self.streams, self.sockets)

@@ -26,6 +26,7 @@ from tests.support.variants import (
     add_host_provider,
     add_moderation,
     add_vector_stores,
+    await_refusals,
     let_answer_whole,
     let_browse,
     let_count,
@@ -130,6 +131,7 @@ def stack(
         add_host_provider(config)
         add_containers(config)
         open_this_machine(config)
+        await_refusals(config)
         let_browse(config)
         let_answer_whole(config)
         let_summarize(config)
@@ -152,6 +154,21 @@ def stack(
     }
     config = variant(STARTER, tmp_path_factory.mktemp("config") / "config.yaml", change)
     with LiveStack(config, env, tmp_path_factory.mktemp("stack"), host=host, observed=True) as live:
+        yield live
+
+
+@pytest.fixture(scope="session")
+def early(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    """A stack that sends the headers of a stream before its model server has answered."""
+
+    def change(config: dict[str, Any]) -> None:
+        responses_config(config)["stream_refusal_seconds"] = 0
+
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    config = variant(STARTER, tmp_path_factory.mktemp("early-config") / "config.yaml", change)
+    with LiveStack(config, env, tmp_path_factory.mktemp("early"), host=host) as live:
         yield live
 
 

@@ -116,15 +116,14 @@ def test_websocket_that_is_opened_behind_an_unanswered_request_ends_the_connecti
     assert stored(wire, f"local/{model}")["status"] == "cancelled"
 
 
-def test_client_disconnect_before_model_server_answers_ends_generation(
-    stack: LiveStack, wire: Wire, upstream: Upstream
-) -> None:
-    """The stream's headers are sent after two seconds even if the model server has not answered."""
+def test_client_disconnect_before_model_server_answers_ends_generation(early: LiveStack, upstream: Upstream) -> None:
     upstream.script("patient", reply(text("never"), delay=60))
-    with SocketClient(stack, {"model": "local/patient", "input": "x", "stream": True}) as client:
+    with SocketClient(early, {"model": "local/patient", "input": "x", "stream": True}) as client:
+        upstream.wait_for("patient")
         client.read_until(b"event: response.in_progress")
         check_generation_ended(upstream, "patient", client.disconnect())
-    assert stored(wire, "local/patient")["status"] == "cancelled"
+    with Wire(early) as wire:
+        assert stored(wire, "local/patient")["status"] == "cancelled"
 
 
 def test_client_disconnect_during_retry_delay_stops_retries(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:

@@ -53,6 +53,11 @@ def add_vector_stores(config: Json) -> None:
     config["providers"]["vector_io"] = [{"provider_id": "vectors", "provider_type": "inline::faiss", "config": found}]
 
 
+def await_refusals(config: Json) -> None:
+    """Let streams wait for the model server's refusal however long it takes, so that it always is an HTTP status."""
+    responses_config(config)["stream_refusal_seconds"] = 60
+
+
 def open_this_machine(config: Json) -> None:
     """Allow fetches from 127.0.0.1, where the tests' servers run."""
     responses_config(config)["fetch"] = {"allowed_networks": ["127.0.0.1/32"]}

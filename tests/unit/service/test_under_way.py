@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from llama_stack_responses.admission import Admission, Quota, Reservation
+from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.generation.connection_options import ConnectionOptions
@@ -66,7 +67,8 @@ class UnprivilegedAccess(SingleUserAccess):
         return False
 
 
-GIVES_UP: Final = Intervals(unknown_outcome_seconds=0.02, store_retry_seconds=0.0, stream_refusal_seconds=60)
+GIVES_UP: Final = Intervals(unknown_outcome_seconds=0.02, store_retry_seconds=0.0)
+CONFIG: Final = ResponsesConfig(stream_refusal_seconds=60)
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ async def start(
 
     def begin(access: SingleUserAccess | None = None) -> OpenAIResponsesImpl:
         rounds: list[Round] = [[text("Hel"), gate, text("lo"), finish()] for _ in range(3)]
-        started.append(server(records, FakeInference(*rounds), access or SingleUserAccess(), GIVES_UP))
+        started.append(server(records, FakeInference(*rounds), access or SingleUserAccess(), GIVES_UP, CONFIG))
         return started[-1]
 
     yield begin
@@ -294,3 +296,32 @@ async def test_unknown_begin_under_idempotency_key_may_be_retried(
         await start().create({**ASKED, "stream": False}, "key")
     assert not isinstance(refused.value, OutcomeUnknown)
     assert (refused.value.status, refused.value.retry_after) == (503, 1)
+
+
+@pytest.fixture
+async def refused(
+    request: pytest.FixtureRequest, records: UnreachableAfterCommit, gate: asyncio.Event
+) -> AsyncIterator[ForegroundRun]:
+    """A stream that the model server refuses once the gate is open; it waits for that as long as the parameter says."""
+    config = ResponsesConfig(stream_refusal_seconds=request.param)
+    inference = FakeInference(ApiError(429, "Slow down."), accept=gate)
+    here = server(records, inference, SingleUserAccess(), GIVES_UP, config)
+    run = await here.create(ASKED)
+    assert isinstance(run, ForegroundRun)
+    yield run
+    gate.set()
+    await run.wait_ended()
+    await here.shutdown()
+
+
+@pytest.mark.parametrize("refused", [0], indirect=True)
+async def test_stream_begins_when_no_refusal_came_in_the_configured_time(refused: ForegroundRun) -> None:
+    await refused.begin()
+
+
+@pytest.mark.parametrize("refused", [60], indirect=True)
+async def test_refusal_in_the_configured_time_is_an_error(refused: ForegroundRun, gate: asyncio.Event) -> None:
+    begins = asyncio.create_task(refused.begin())
+    gate.set()
+    with pytest.raises(ApiError, match="Slow down"):
+        await begins
