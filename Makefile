@@ -20,6 +20,9 @@ READY_DOCS := .venv-docs/.ready
 # A test waits for servers half of its time, so there are more processes than cores. Tests of one file share servers.
 WORKERS ?= 3
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+# A run by the day beside the one on llama-stack has one process: each has to collect, import torch or the host, and
+# start servers. It ends before the longer run.
+BESIDE = $(if $(DAY),,$(PARALLEL))
 # The day of `make test`, from 0 to 4: five consecutive days run all that takes turns (tests/support/selection.py).
 ifndef GATE_DAY
 GATE_DAY := $(shell expr $$(date +%s) / 86400 % 5)
@@ -104,7 +107,7 @@ test-llama-stack: $(READY) $(READY_CLIENTS) ## Run all tests but those of the ot
 
 .PHONY: test-ogx
 test-ogx: $(READY_OGX) $(READY_CLIENTS) ## Run the live tests on OGX, except those of what does not depend on the host
-	$(call PYTEST,ogx,.venv-ogx/bin/python,$(PARALLEL) -m 'not one_host' tests/integration)
+	$(call PYTEST,ogx,.venv-ogx/bin/python,$(BESIDE) -m 'not one_host' tests/integration)
 
 .PHONY: test-wheels
 test-wheels: $(READY) ## Install the wheels without pins in empty environments of each Python and host, and use them
@@ -116,7 +119,7 @@ fuzz: $(READY) ## Send a live stack valid and invalid requests generated from it
 
 .PHONY: test-gpt-oss
 test-gpt-oss: $(READY_GPT_OSS) $(READY_OGX) ## Run the tests of the gpt-oss provider, in a separate environment with torch
-	$(call PYTEST,gpt-oss,.venv-gpt-oss/bin/python,$(PARALLEL) -c tests/gpt_oss/pytest.ini tests/gpt_oss)
+	$(call PYTEST,gpt-oss,.venv-gpt-oss/bin/python,$(BESIDE) -c tests/gpt_oss/pytest.ini tests/gpt_oss)
 
 .PHONY: bench
 bench: $(READY) ## Compare the server with the host's own provider (BENCH=--quick: one short round)
