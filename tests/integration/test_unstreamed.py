@@ -100,7 +100,6 @@ def test_client_disconnect_during_unstreamed_model_request_ends_it(
     model = f"unstreamed-left-{provider}"
     upstream.script(model, reply(text("never"), hold=0))
     with SocketClient(stack, {"model": f"{provider}/{model}", "input": "x", "stream": True}) as client:
-        client.read_until(b"event: response.in_progress")
         upstream.wait_for(model)
         client.disconnect()
         [record] = upstream.wait_for(model, ended=True)
