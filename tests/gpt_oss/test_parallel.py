@@ -268,7 +268,10 @@ def alone(two: EngineSettings) -> dict[str, list[Update]]:
 
 
 async def compare_with_one_rank(client: EngineClient, alone: dict[str, list[Update]]) -> None:
-    """Prompts and decodes in one batch, all ways of sampling, a grammar, and a prefix that is found in the cache."""
+    """Prompts and decodes in one batch, all ways of sampling, a grammar, and a prefix that is found in the cache.
+
+    The sums of ranks have another order, and which requests share a batch depends on the time: so numbers are close.
+    """
     together = await asyncio.gather(*(updates(client, request) for request in REQUESTS))
     divided = {name: each for answer in together for name, each in answer.items()} | await updates(client, AGAIN)
     assert divided.keys() == alone.keys()
@@ -277,9 +280,9 @@ async def compare_with_one_rank(client: EngineClient, alone: dict[str, list[Upda
         assert [each.sampled.token for each in found] == [each.sampled.token for each in expected], name
         assert [each.cached for each in found] == [each.cached for each in expected], name
         for one, other in zip(found, expected, strict=True):
-            assert one.sampled.logprob == pytest.approx(other.sampled.logprob, abs=1e-4), name
+            assert one.sampled.logprob == pytest.approx(other.sampled.logprob, rel=1e-4, abs=1e-4), name
             numbers = [[value for _, value in each.sampled.top] for each in (one, other)]
-            assert numbers[0] == pytest.approx(numbers[1], abs=1e-4), name
+            assert numbers[0] == pytest.approx(numbers[1], rel=1e-4, abs=1e-4), name
     assert divided["again"][0].cached >= 640
     assert alone["warm-1"] != alone["warm-2"]
 

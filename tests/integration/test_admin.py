@@ -67,7 +67,11 @@ class OperatedStack:
 
 @pytest.fixture(
     scope="module",
-    params=[*(pytest.param(each, marks=pytest.mark.one_host) for each in ("sqlite", "redis", "postgres")), "host"],
+    params=[
+        pytest.param("sqlite", marks=pytest.mark.one_host),
+        *(pytest.param(each, marks=[pytest.mark.one_host, pytest.mark.extended]) for each in ("redis", "postgres")),
+        "host",
+    ],
 )
 def operated(
     request: pytest.FixtureRequest,

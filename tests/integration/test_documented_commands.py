@@ -30,7 +30,7 @@ from tests.support.variants import Json, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, output_text
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 BLOCKS: Final = blocks()
 MODEL: Final = "local/qwen3"
@@ -45,6 +45,7 @@ TRACES: Final = "docs/guides/operations.md, Traces and metrics, sh"
 SCRAPES: Final = "docs/guides/operations.md, Traces and metrics, sh 2"
 
 
+@pytest.mark.smoke
 def test_every_block_of_commands_is_pasted_by_a_test_of_this_file() -> None:
     assert {BACKUP, OPERATOR, SCALE_OUT, READY, TRACES, SCRAPES} == set(COMMANDS)
 
@@ -108,6 +109,7 @@ def create(port: str, **fields: Json | str) -> Json:
     return created
 
 
+@pytest.mark.smoke
 @pytest.mark.both_hosts
 def test_ready_configuration_starts_a_server(terminal: Terminal, ports: dict[str, str], host: Host) -> None:
     terminal.env["OGX_PORT" if host == "ogx" else "LLAMA_STACK_PORT"] = ports["8321"]
@@ -152,7 +154,6 @@ def test_prometheus_commands_serve_metrics(
         assert "gen_ai_server_request_duration_seconds_count" in lines.run("curl")
 
 
-@pytest.mark.extended
 def test_scale_out_commands_start_servers_that_act_as_one(
     terminal: Terminal, ports: dict[str, str], upstream_process: UpstreamProcess
 ) -> None:

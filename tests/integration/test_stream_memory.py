@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.stream_memory import measure, owners
 
-pytestmark = [pytest.mark.live, pytest.mark.one_host]
+pytestmark = [pytest.mark.live, pytest.mark.one_host, pytest.mark.extended]
 
 STREAMS: Final = 40
 MAX_BYTES: Final = 42_000
