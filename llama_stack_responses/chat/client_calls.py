@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-import orjson
-
-from ..core.program_calls import RUN_PROGRAM
-from ..core.schema.program_items import PROGRAM, PROGRAM_OUTPUT
+from ..core.items.kind import Names, made_call
+from ..core.items.registry import ITEM_KINDS
 from ..core.stream.calls import CUSTOM_INPUT
 from ..core.types import Json
-
-Names = Mapping[tuple[str | None, str], str]
-"""The model's names for the client's functions, by namespace (or None) and name."""
 
 
 def as_call(item: Json, names: Names) -> Json | None:
@@ -43,37 +38,29 @@ def _function(item: Json, names: Names) -> Json:
 
 
 def _custom(item: Json, names: Names) -> Json:
-    return {**_call(called(item, names), {CUSTOM_INPUT: item["input"]}), "input": item["input"]}
+    return {**made_call(called(item, names), {CUSTOM_INPUT: item["input"]}), "input": item["input"]}
 
 
 def _local_shell(item: Json, _: Names) -> Json:
     action = item["action"]
-    return _call("local_shell", {key: action[key] for key in action if key != "type" and action[key]})
+    return made_call("local_shell", {key: action[key] for key in action if key != "type" and action[key]})
 
 
 def _shell(item: Json, _: Names) -> Json:
-    return _call("shell", _given(item["action"]))
+    return made_call("shell", _given(item["action"]))
 
 
 def _apply_patch(item: Json, _: Names) -> Json:
-    return _call("apply_patch", item["operation"])
+    return made_call("apply_patch", item["operation"])
 
 
 def _computer(item: Json, _: Names) -> Json:
     actions = item.get("actions") or [item["action"]] * ("action" in item)
-    return _call("computer", {"actions": [_given(action) for action in actions]})
+    return made_call("computer", {"actions": [_given(action) for action in actions]})
 
 
 def _tool_search(item: Json, _: Names) -> Json:
-    return _call("tool_search", item["arguments"])
-
-
-def _program(item: Json, _: Names) -> Json:
-    return _call(RUN_PROGRAM, {"code": item["code"]})
-
-
-def _call(name: str, arguments: Any) -> Json:
-    return {"name": name, "arguments": orjson.dumps(arguments).decode()}
+    return made_call("tool_search", item["arguments"])
 
 
 def _given(value: Json) -> Json:
@@ -88,7 +75,7 @@ _CALLS: Final[Mapping[str, Callable[[Json, Names], Json]]] = {
     "apply_patch_call": _apply_patch,
     "computer_call": _computer,
     "tool_search_call": _tool_search,
-    PROGRAM: _program,
+    **{name: kind.call for name, kind in ITEM_KINDS.items() if kind.call},
 }
 
 
@@ -115,10 +102,6 @@ def _screenshot(item: Json, _: Names) -> list[Json]:
     return [{**item["output"], "type": "input_image"}]
 
 
-def _program_result(item: Json, _: Names) -> str:
-    return str(item["result"])
-
-
 def _loaded(item: Json, names: Names) -> str:
     loaded = ", ".join(name for tool in item["tools"] for name in _names_of(tool, names))
     return f"Tools that can be called now: {loaded}." if loaded else "No such tools were found."
@@ -138,5 +121,5 @@ _OUTPUTS: Final[Mapping[str, Callable[[Json, Names], Any]]] = {
     "apply_patch_call_output": _patched,
     "computer_call_output": _screenshot,
     "tool_search_output": _loaded,
-    PROGRAM_OUTPUT: _program_result,
+    **{name: kind.output for name, kind in ITEM_KINDS.items() if kind.output},
 }

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ..core.exchanges import EXCHANGE, exchange
+from ..core.items.kind import Names
 from ..core.items.registry import ITEM_KINDS
 from ..core.mcp_approvals import Approvals
 from ..core.mcp_calls import error_text, qualified_name
 from ..core.program_calls import NOT_CONTINUED, ProgramCalls
 from ..core.types import Json
-from .client_calls import Names, as_call, as_output
+from .client_calls import as_call, as_output
 
 NO_OUTPUT: Final = "(The call was interrupted: it has no output, and may have run in part.)"
 """What the model sees in place of the output of a call after which the user went on."""
@@ -142,6 +143,6 @@ _REBUILD: Final[Mapping[str, Callable[[Json], Json]]] = {
     "code_interpreter_call": _code,
     "tool_search_call": _tool_search,
     "mcp_call": _mcp_call,
-    **{name: kind.exchange for name, kind in ITEM_KINDS.items()},
+    **{name: kind.exchange for name, kind in ITEM_KINDS.items() if kind.exchange},
 }
 """Rebuild the exchange of a call from its item, such as one that the client sent back; by the item's type."""

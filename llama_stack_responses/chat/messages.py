@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import orjson
 
+from ..core.items.kind import Names
 from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..core.truncation import PINNED
 from ..core.types import Json
-from .client_calls import Names
 from .function_calls import HOSTED, as_functions
 from .profile import Profile
 

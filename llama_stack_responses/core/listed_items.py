@@ -9,8 +9,8 @@ from typing import Final, Literal
 from .errors import bad_request
 from .exchanges import without_exchange
 from .ids import Seeded, new_seed
+from .program_names import PROGRAM
 from .schema.items import CONFIGURATION
-from .schema.program_items import PROGRAM
 from .stream.calls import FORMS
 from .stream.shell import with_limits
 from .types import Json

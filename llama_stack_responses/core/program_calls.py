@@ -14,12 +14,10 @@ from hashlib import sha256
 from typing import Any, Final
 
 from .exchanges import EXCHANGE
+from .program_names import PROGRAM, PROGRAM_OUTPUT
 from .schema.items import ANSWERED
-from .schema.program_items import PROGRAM, PROGRAM_OUTPUT
 from .types import Json
 
-RUN_PROGRAM: Final = "run_program"
-"""The function with which the model runs a program."""
 NOT_CONTINUED: Final = "(The program was not continued.)"
 """What the model sees of a program that waits for the client in a request without the tool."""
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from .exchanges import EXCHANGE
 from .program_calls import ProgramCalls
+from .program_names import PROGRAM, PROGRAM_OUTPUT
 from .schema.items import ANSWERED, ANSWERS, COMPACTION
-from .schema.program_items import PROGRAM, PROGRAM_OUTPUT
 from .types import Json
 
 PINNED: Final = "pinned"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..concurrency.tasks import gather_or_cancel
 from ..core.items.form import ItemForm, Stage
 from ..core.json_values import bytes_left
-from ..core.schema.program_items import PROGRAM
+from ..core.program_names import PROGRAM
 from ..core.stream.assembler import Assembler
 from ..core.stream.calls import FORMS, ServerCall, made_by
 from ..core.types import Json

@@ -20,9 +20,8 @@ from ..inputs.attachments import open_attachments
 from ..inputs.files import Files, NoFiles, uploaded_with
 from ..inputs.moderation import NoModeration
 from ..inputs.skills import SkillReader
-from ..logs import DELETED, ENDED, bound_tracebacks, get_logger, plain_lines
+from ..logs import DELETED, ENDED, bound_tracebacks, plain_lines
 from ..process_pool.pool import WorkerPool
-from ..programs.runtime import ProgramRuntime
 from ..sandbox.factory import open_containers
 from ..store.factory import open_records, secret_keeper
 from ..store.instrumented import MeasuredRecords
@@ -50,8 +49,6 @@ from .tool_runtime import HostToolRuntime
 from .vector_stores import HostVectorStores
 
 __all__ = ["get_provider_impl"]
-
-logger = get_logger(__name__)
 
 
 async def get_provider_impl(
@@ -120,7 +117,6 @@ def _tool_services(
         find_skill=skills.find,
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
         mcp=_mcp_servers(stack, deps.get(Api.connectors)),
-        programs=_programs(stack.pool),
         of_features={kind: tool for feature in features for kind, tool in feature.tools.items()},
         unavailable=Unavailable(config.unavailable_tools),
     )
@@ -129,14 +125,6 @@ def _tool_services(
 def open_features(stack: Stack) -> list[Feature]:
     """Return what the features of this installation bring to a stack."""
     return [module.open_feature(stack) for module in modules_of_features("feature").values()]
-
-
-def _programs(pool: WorkerPool) -> ProgramRuntime | None:
-    runtime = ProgramRuntime(pool)
-    if runtime.unavailable is None:
-        return runtime
-    logger.info("programs that call tools are not available: %s", runtime.unavailable)
-    return None
 
 
 async def _prepare_host(config: ResponsesConfig) -> None:

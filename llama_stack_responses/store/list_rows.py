@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..core.json_blocks import dumps
-from ..core.schema.program_items import PROGRAM, PROGRAM_OUTPUT
+from ..core.program_names import PROGRAM, PROGRAM_OUTPUT
 from ..core.stream.calls import FORMS
 from ..core.types import Json
 from . import codec

@@ -8,11 +8,9 @@ from functools import partial
 
 from ..core.items.kind import HOSTED_TOOL_NAMES, HostedToolType
 from ..core.owner import Owner
-from ..core.schema.program_items import PROGRAMS
 from ..core.schema.request import CreateRequest
 from ..core.types import Json
 from ..core.unavailable_tools import Unavailable
-from ..programs.runtime import ProgramRuntime
 from ..sandbox.container_access import ContainerAccess, Uploaded
 from ..sandbox.containers import Containers
 from ..sandbox.skills import FindSkill
@@ -25,7 +23,6 @@ from .client.shell import local_shell_tool, shell_tool
 from .client.tool_search import tool_search_tool
 from .hosted.code_interpreter import CodeInterpreterTool
 from .hosted.hosted_shell import HostedShellTool
-from .hosted.programs import ProgramTool
 from .mcp.servers import McpSessionFactory
 from .mcp.tool import McpTool
 from .tool import Tool
@@ -59,7 +56,6 @@ class HostedToolServices:
         find_skill: finds the skills that a request declares.
         containers: runs code.
         mcp: the MCP client.
-        programs: runs programs of the model.
         of_features: the hosted tools of the features, by their type.
         unavailable: how a request for an unavailable tool is handled.
     """
@@ -69,7 +65,6 @@ class HostedToolServices:
     find_skill: FindSkill
     containers: Containers | None = None
     mcp: McpSessionFactory | None = None
-    programs: ProgramRuntime | None = None
     of_features: Mapping[HostedToolType, HostedTool] = field(default_factory=dict)
     unavailable: Unavailable = field(default_factory=Unavailable)
 
@@ -125,16 +120,7 @@ def _hosted_tools(services: HostedToolServices) -> dict[str, HostedTool]:
         hosted["shell"] = HostedTool(partial(_hosted_shell, access=access))
     if services.mcp:
         hosted["mcp"] = HostedTool(partial(McpTool, servers=services.mcp))
-    if services.programs:
-        hosted[PROGRAMS] = HostedTool(_program_maker(services.programs, services.current_user))
     return {**hosted, **dict(services.of_features.items())}
-
-
-def _program_maker(runtime: ProgramRuntime, current_user: Callable[[], Owner]) -> Maker:
-    def make(_: Json, __: CreateRequest) -> Tool:
-        return ProgramTool(runtime, current_user().identity)
-
-    return make
 
 
 def _hosted_shell(declared: Json, _: CreateRequest, *, access: ContainerAccess) -> Tool:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from ..core.exchanges import EXCHANGE
-from ..core.program_calls import unfinished_programs
 from ..core.types import Json
 
 _IN_CONTAINERS: Final = ("code_interpreter_call", "shell_call")
@@ -25,7 +24,6 @@ class ToolHistory:
         items: the conversation.
         lists: the last `mcp_list_tools` of each server, by its label.
         calls: the items of calls that name a container, by their type.
-        programs: the programs that have not ended, by their `call_id`.
     """
 
     def __init__(self, items: Iterable[Json]) -> None:
@@ -33,7 +31,6 @@ class ToolHistory:
         self.calls: dict[str, list[Json]] = {}
         self._outputs: list[tuple[str, str, str]] = []
         self.items = items = list(items)
-        self.programs = unfinished_programs(items)
         for item in items:
             kind = item["type"]
             if kind == "mcp_list_tools":

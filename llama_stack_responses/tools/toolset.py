@@ -14,7 +14,7 @@ from ..concurrency.offloading import computed
 from ..concurrency.tasks import gather_or_cancel
 from ..core.errors import bad_request
 from ..core.mcp_approvals import Approvals
-from ..core.program_calls import RUN_PROGRAM
+from ..core.program_names import RUN_PROGRAM
 from ..core.schema.item_tools import (
     CARRIERS,
     Identity,

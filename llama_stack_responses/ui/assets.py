@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ..core.items.registry import ITEM_KINDS
+from ..core.items.view import CallView
 
 _FOLDER: Final = Path(__file__).with_name("static")
 _OVERRIDE: Final = "LLAMA_STACK_RESPONSES_UI_DIR"
@@ -72,8 +73,9 @@ def _files(folder: Path) -> dict[str, Asset]:
 
 
 def _kinds() -> bytes:
-    views = {name: {part: getattr(kind.view, part) for part in _LIVE} for name, kind in ITEM_KINDS.items()}
-    return b"export const KINDS = " + json.dumps(views).encode() + b";\n"
+    views = {name: kind.view for name, kind in ITEM_KINDS.items() if isinstance(kind.view, CallView)}
+    live = {name: {part: getattr(view, part) for part in _LIVE} for name, view in views.items()}
+    return b"export const KINDS = " + json.dumps(live).encode() + b";\n"
 
 
 def _read(folder: Path) -> dict[str, Asset]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..core.items.registry import ITEM_KINDS
-from ..core.items.view import CallView, objects
+from ..core.items.view import CallView, OutputView, objects
 from ..core.program_calls import mark_in
 from ..core.types import Json
 from ..sealing.sealer import SEALED
@@ -180,10 +180,6 @@ def _interpreter(item: Item, budget: Budget) -> Json:
     return {"name": "code_interpreter", "arguments": _of(block), "results": results}
 
 
-def _program(item: Item, budget: Budget) -> Json:
-    return {"name": "program", "arguments": _of(blocks.code(str(item.get("code") or ""), "javascript", budget))}
-
-
 def _hosted(view: CallView, item: Item, budget: Budget) -> Json:
     """Return the parts of a call as the kind of its item says."""
     image = item.get(view.image) if view.image else None
@@ -217,9 +213,9 @@ def _any_call(item: Item, budget: Budget) -> Json:
     return {"name": item.get("name"), "arguments": _arguments(value, budget), "run_by": "client"}
 
 
-def _output(item: Item, context: ViewContext) -> Json:
-    """Return the answer to a call that the client ran."""
-    output, budget = item.get("output", item.get("tools")), context.budget
+def _output(view: OutputView, item: Item, context: ViewContext) -> Json:
+    """Return the output of a call, as an item of its own."""
+    output, budget = view.value(item), context.budget
     if isinstance(output, str):
         results = [_result(output, budget)]
     elif isinstance(output, dict):
@@ -227,17 +223,11 @@ def _output(item: Item, context: ViewContext) -> Json:
     else:
         results = [_printed(part, budget) for part in objects(output)]
     call_id = blocks.short(item.get("call_id"))
-    return {"call_id": call_id, "name": context.calls.get(str(call_id)), "results": results, "failed": False}
-
-
-def _program_output(item: Item, context: ViewContext) -> Json:
-    """Return what a program wrote; its status is incomplete if it failed."""
-    results = [_result(str(item.get("result") or ""), context.budget)]
     return {
-        "call_id": blocks.short(item.get("call_id")),
-        "name": None,
+        "call_id": call_id,
+        "name": context.calls.get(str(call_id)),
         "results": results,
-        "failed": item.get("status") == "incomplete",
+        "failed": view.failed(item),
     }
 
 
@@ -316,24 +306,34 @@ _CALLS: Final[Mapping[str, Callable[[Item, Budget], Json]]] = {
     "custom_tool_call": _custom,
     "mcp_call": _mcp,
     "code_interpreter_call": _interpreter,
-    "program": _program,
     "shell_call": _shell,
     "local_shell_call": _shell,
     "apply_patch_call": _patch,
     "computer_call": _any_call,
     "tool_search_call": _any_call,
-    **{name: partial(_hosted, kind.view) for name, kind in ITEM_KINDS.items()},
+    **{name: partial(_hosted, kind.view) for name, kind in ITEM_KINDS.items() if isinstance(kind.view, CallView)},
 }
 
-_OUTPUTS: Final = (
-    "function_call_output",
-    "custom_tool_call_output",
-    "shell_call_output",
-    "local_shell_call_output",
-    "apply_patch_call_output",
-    "computer_call_output",
-    "tool_search_output",
-)
+
+def _answer(item: Item) -> Any:
+    return item.get("output", item.get("tools"))
+
+
+_OUTPUTS: Final[Mapping[str, OutputView]] = {
+    **dict.fromkeys(
+        (
+            "function_call_output",
+            "custom_tool_call_output",
+            "shell_call_output",
+            "local_shell_call_output",
+            "apply_patch_call_output",
+            "computer_call_output",
+            "tool_search_output",
+        ),
+        OutputView(_answer),
+    ),
+    **{name: kind.view for name, kind in ITEM_KINDS.items() if isinstance(kind.view, OutputView)},
+}
 
 _KINDS: Final[Mapping[str, tuple[str, Callable[[Item, ViewContext], Json]]]] = {
     "message": ("message", _message),
@@ -344,7 +344,6 @@ _KINDS: Final[Mapping[str, tuple[str, Callable[[Item, ViewContext], Json]]]] = {
     "mcp_approval_request": ("approval", _approval),
     "mcp_approval_response": ("approval", _approval_answer),
     **dict.fromkeys(_CALLS, ("tool", _tool)),
-    **dict.fromkeys(_OUTPUTS, ("tool_output", _output)),
-    "program_output": ("tool_output", _program_output),
+    **{name: ("tool_output", partial(_output, view)) for name, view in _OUTPUTS.items()},
 }
 """The kind of an item in a view, and what makes its fields, by the item's type."""

@@ -49,6 +49,14 @@ REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
         "Unsupported parameter: 'moderation' needs a moderation provider, and this stack has none. Its operator can add "
         "a safety provider, or set 'moderation.url' in the configuration of the responses provider.",
     ),
+    "programs": (
+        {"tools": [{"type": "programmatic_tool_calling"}] * 2},
+        "tools[0].type",
+        "unsupported_value",
+        "This stack has no provider for tools of the type 'programmatic_tool_calling'. Its operator can configure one, or "
+        "leave such tools out with the setting 'unavailable_tools: {programmatic_tool_calling: omit}': see "
+        "docs/guides/tools.md.",
+    ),
     "web_search": (
         {"tools": [{"type": "web_search_preview", "search_context_size": "which the feature would refuse"}]},
         "tools[0].type",

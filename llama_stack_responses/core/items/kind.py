@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
+import orjson
+
 from ..shapes import Check, object_of
 from ..types import Json
 from .form import ItemForm
-from .view import CallView
+from .view import CallView, OutputView
 
 HostedToolType = Literal[
     "web_search",
@@ -31,25 +33,33 @@ HOSTED_TOOL_NAMES: Final[Mapping[str, HostedToolType]] = {
 
 _BY_TYPE: Final = object_of({})
 
+Names = Mapping[tuple[str | None, str], str]
+"""The model's names for the client's functions, by namespace (or None) and name."""
+
 
 @dataclass(frozen=True, slots=True)
 class ItemKind:
-    """A kind of items: the calls of a hosted tool.
+    """A kind of items: calls, or the outputs of calls.
 
     Attributes:
         form: its form in the output and in events.
         check: checks an item that a client sends, without its `type`, and returns what is kept of it.
-        exchange: returns what the model reads of an item without a stored exchange, such as one that a client sent:
-            the `exchange` of `core/exchanges.py`.
+        exchange: for calls whose items have their results: returns what the model reads of an item without a stored
+            exchange, such as one that a client sent: the `exchange` of `core/exchanges.py`.
         view: how the page shows it.
+        call: for calls whose outputs are items of their own: returns the function call that the model made, without its
+            `type` and `call_id` (`made_call`).
+        output: for outputs: returns what the model reads, as text or content parts.
         includable: the values of `include` that ask for fields of it.
         imported: fields that an item needs here, and that the host's own provider omits.
     """
 
     form: ItemForm
     check: Check
-    exchange: Callable[[Json], Json]
-    view: CallView
+    exchange: Callable[[Json], Json] | None = None
+    view: CallView | OutputView | None = None
+    call: Callable[[Json, Names], Json] | None = None
+    output: Callable[[Json, Names], Any] | None = None
     includable: Sequence[str] = ()
     imported: Mapping[str, Any] = field(default_factory=dict)
 
@@ -62,11 +72,13 @@ class ToolType:
         type: the `type` of its declaration.
         declaration: checks a declaration, without its `type`.
         choice: checks a `tool_choice` that names the tool, without its `type`.
+        single: whether a request can have only one such tool.
     """
 
     type: HostedToolType
     declaration: Check
     choice: Check = _BY_TYPE
+    single: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +87,8 @@ class Kinds:
 
     items: Sequence[ItemKind] = ()
     tools: Sequence[ToolType] = ()
+
+
+def made_call(name: str, arguments: Any) -> Json:
+    """Return the name and the arguments of a function call of the model."""
+    return {"name": name, "arguments": orjson.dumps(arguments).decode()}

@@ -45,6 +45,23 @@ class CallView:
     links: Callable[[Shown], Iterable[Link]] | None = None
 
 
+def _never(_: Shown) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputView:
+    """How the page shows the output of a call, as an item of its own.
+
+    Attributes:
+        value: returns what is shown: a text, a content part, or a list of them.
+        failed: returns whether the call failed.
+    """
+
+    value: Callable[[Shown], Any]
+    failed: Callable[[Shown], bool] = _never
+
+
 def objects(values: Any) -> list[Shown]:
     """Return the first objects of a list; none if it is not a list."""
     entries = values[:_MAX_LISTED] if isinstance(values, list) else []

@@ -36,7 +36,6 @@ from .client_tools import (
     check_names,
 )
 from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
-from .program_items import PROGRAMS
 
 _NEW_CONTAINER: Final = tagged({"auto": AUTO_CONTAINER})
 
@@ -56,7 +55,6 @@ _KNOWN_TOOLS: Final[Mapping[str, Check]] = {
     "code_interpreter": _CODE_INTERPRETER,
     **CLIENT_TOOLS,
     "mcp": MCP_TOOL,
-    PROGRAMS: object_of({}),
     **{name: TOOL_TYPES[of].declaration for name, of in HOSTED_TOOL_NAMES.items() if of in TOOL_TYPES},
 }
 _TOOLS: Final[Mapping[str, Check]] = {
@@ -83,7 +81,7 @@ def tools(value: Any, at: Location) -> list[dict[str, Any]]:
 NAMED_TOOLS: Final = frozenset({"function", "custom", "namespace", "mcp"})
 """The types of tools that a request distinguishes by a name or a label."""
 
-_SINGLE: Final = ("tool_search", PROGRAMS)
+_SINGLE: Final = ("tool_search", *(tool.type for tool in TOOL_TYPES.values() if tool.single))
 """The types of which a request can have one tool."""
 
 

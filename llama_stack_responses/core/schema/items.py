@@ -40,7 +40,6 @@ from .answer_settings import configuration_update
 from .client_items import CLIENT_ITEMS
 from .hosted_items import HOSTED_ITEMS
 from .mcp_shapes import MCP_ITEMS
-from .program_items import PROGRAM_ITEMS
 
 ANSWERS: Final[Mapping[str, str]] = {
     "function_call": "function_call_output",
@@ -397,7 +396,6 @@ _ITEMS: Final[Mapping[str, Check]] = {
     **CLIENT_ITEMS,
     **HOSTED_ITEMS,
     **MCP_ITEMS,
-    **PROGRAM_ITEMS,
     COMPACTION: object_of({"id": OWN_ID, "encrypted_content": data}, "encrypted_content"),
     TRIGGER: object_of({"id": OWN_ID}),
     CONFIGURATION: configuration_update,

@@ -10,7 +10,6 @@ from typing import Final, Protocol
 from ..items.form import Details, ItemForm, Streamed
 from ..items.registry import ITEM_KINDS
 from ..program_calls import caller, mark_of
-from ..schema.program_items import PROGRAM, PROGRAM_OUTPUT
 from ..types import Json
 from . import events, shell
 from .argument_text import ArgumentText
@@ -162,8 +161,6 @@ SHELL_CALL_OUTPUT: Final = ItemForm(
 )
 APPLY_PATCH_CALL: Final = ItemForm("apply_patch_call", "apc")
 COMPUTER_CALL: Final = ItemForm("computer_call", "cu")
-PROGRAM_FORM: Final = ItemForm(PROGRAM, "prog", has_status=False, closed=True)
-PROGRAM_OUTPUT_FORM: Final = ItemForm(PROGRAM_OUTPUT, "progo", has_status=False)
 TOOL_SEARCH_CALL: Final = ItemForm("tool_search_call", "tsc")
 TOOL_SEARCH_OUTPUT: Final = ItemForm("tool_search_output", "tso")
 COMPACTION: Final = ItemForm(
@@ -187,8 +184,6 @@ FORMS: Final[Mapping[str, ItemForm]] = {
         SHELL_CALL_OUTPUT,
         APPLY_PATCH_CALL,
         COMPUTER_CALL,
-        PROGRAM_FORM,
-        PROGRAM_OUTPUT_FORM,
         TOOL_SEARCH_CALL,
         TOOL_SEARCH_OUTPUT,
         COMPACTION,

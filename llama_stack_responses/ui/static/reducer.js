@@ -172,7 +172,7 @@ const said = (item) => item[KINDS[item.type]?.text];
 const written = (item) => {
   const raw = item.arguments ?? item.input ?? item.code ?? said(item) ?? (item.action ? jsonText(item.action) : item.queries ? jsonText(item.queries) : null);
   if (raw === null) return null;
-  return { text: raw, language: item.type === "program" ? "javascript" : item.code !== undefined ? "python" : item.input !== undefined || said(item) ? "" : "json", truncated: false };
+  return { text: raw, language: said(item) !== undefined ? KINDS[item.type].language : item.code !== undefined ? "python" : item.input !== undefined ? "" : "json", truncated: false };
 };
 
 /** Return the words of a call's error; those of a tool of an MCP server are in its content. */
@@ -184,7 +184,7 @@ const trouble = (error) => {
 
 const generated = (item, image) => (image ? [{ kind: "image", url: `data:image/${item.output_format ?? "png"};base64,${image}` }] : []);
 
-const SERVER_TOOLS = new Set(["code_interpreter_call", "mcp_call", "program"]);
+const SERVER_TOOLS = new Set(["code_interpreter_call", "mcp_call"]);
 
 const MARKED = /^[a-z]+_p[0-9a-f]{12}_[0-9a-f]{24}$/;
 
@@ -217,7 +217,7 @@ export function shown(item) {
     return { ...base, kind: "approval", title: `Approval requested: ${item.name} ${String(item.arguments ?? "").slice(0, 120)}`, name: item.name, server: item.server_label, arguments: written(item), approve: null };
   }
   if (/_output$/.test(item.type ?? "")) return { ...base, kind: "tool_output", call_id: item.call_id, results: results(item.result ?? item.output), failed: item.type === "program_output" && item.status === "incomplete" };
-  if (/(_call|^program)$/.test(item.type ?? "")) {
+  if (KINDS[item.type] || /_call$/.test(item.type ?? "")) {
     const problem = trouble(item.error), view = KINDS[item.type];
     return {
       ...base, kind: "tool", title: title(item), name: item.name ?? item.type, server: item.server_label ?? null, run_by: view || SERVER_TOOLS.has(item.type) ? "server" : "client",

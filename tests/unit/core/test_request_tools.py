@@ -403,22 +403,6 @@ def test_every_openai_choice_is_known(member: Any) -> None:
     assert set(types_of(member)) <= {"allowed_tools", *TAKEN}
 
 
-PROGRAMS: Json = {"type": "programmatic_tool_calling"}
-
-
-def test_second_tool_for_programs_is_refused() -> None:
-    assert tools(PROGRAMS, function("f")) == [PROGRAMS, tools(function("f"))[0]]
-    error = refused([PROGRAMS, function("f"), PROGRAMS])
-    assert error.message == "A response can have one tool of the type 'programmatic_tool_calling'."
-    assert error.param == "tools[2].type"
-
-
-def test_programs_can_be_chosen_and_allowed() -> None:
-    assert choice(PROGRAMS, PROGRAMS) == PROGRAMS
-    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [PROGRAMS]}
-    assert choice(allowed, PROGRAMS) == allowed
-
-
 def container_with(*skills: Any) -> Json:
     return {"type": "shell", "environment": {"type": "container_auto", "skills": list(skills)}}
 

@@ -11,10 +11,10 @@ import pytest
 
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import MCP_CALL, CallKind
+from llama_stack_responses.features.programs.runtime import CallResult, ProgramCall, ProgramTool, Step
+from llama_stack_responses.features.programs.tool import ProgramTool as Programs
 from llama_stack_responses.process_pool.time_budget import TimeBudget
-from llama_stack_responses.programs.runtime import CallResult, ProgramCall, ProgramTool, Step
 from llama_stack_responses.store.records import Records
-from llama_stack_responses.tools.hosted.programs import ProgramTool as Programs
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Function, Invocation, Outcome, chat_function
 from tests.support.inference import Round, call, finish, text

@@ -9,7 +9,7 @@ import orjson
 
 from ...core.mcp_calls import error_text
 from ...core.types import Json
-from ...programs.runtime import CallResult
+from .runtime import CallResult
 
 _ATTACHMENT: Final = "(an attachment, which programs cannot read)"
 _CUT_OFF: Final = "The call was cut off, and its result is lost. It may have taken effect."

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
-from tests.unit.programs.program_harness import Programs
+from tests.unit.features.programs.program_harness import Programs
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from llama_stack_responses.programs.confinement import confine, lower_limits
+from llama_stack_responses.features.programs.confinement import confine, lower_limits
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 

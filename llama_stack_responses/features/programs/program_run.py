@@ -16,9 +16,9 @@ from ...core.program_calls import ProgramRecord, unfinished_programs
 from ...core.stream.calls import CUSTOM_INPUT, CUSTOM_TOOL_CALL, ServerCall
 from ...core.types import Json
 from ...process_pool.time_budget import TimeBudget
-from ...programs.runtime import CallResult, ProgramCall, ProgramRuntime, ProgramTool, Step
-from ..tool_function import Function, ItemReporter, ToolError
-from .program_results import result_of
+from ...tools.tool_function import Function, ItemReporter, ToolError
+from .results import result_of
+from .runtime import CallResult, ProgramCall, ProgramRuntime, ProgramTool, Step
 
 _SECONDS: Final = 60.0
 """Time of all steps of a program in one response, without the time of its calls: each step runs it from its start."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from llama_stack_responses.features.programs.runtime import CallResult, ProgramRuntime, ProgramTool, Step
 from llama_stack_responses.process_pool.pool import WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
-from llama_stack_responses.programs.runtime import CallResult, ProgramRuntime, ProgramTool, Step
 
 STARTED_MS: Final = 1_700_000_000_000
 TOOLS: Final = (

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from ..sandbox.filter_assembly import (
+from ...sandbox.filter_assembly import (
     ALLOW,
     AND,
     ARCHITECTURES,

@@ -7,11 +7,11 @@ from importlib.util import find_spec
 
 import pytest
 
+from llama_stack_responses.features.programs import runtime
+from llama_stack_responses.features.programs.runtime import ProgramCall, ProgramRuntime
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
-from llama_stack_responses.programs import runtime
-from llama_stack_responses.programs.runtime import ProgramCall, ProgramRuntime
-from tests.unit.programs.program_harness import STARTED_MS, Programs, data, error, text
+from tests.unit.features.programs.program_harness import STARTED_MS, Programs, data, error, text
 
 BOTH = "const [a, b] = await Promise.all([tools.ask(1), tools.search(2)]); return a + b"
 

@@ -15,18 +15,19 @@ from typing import Final
 import orjson
 
 from ...concurrency.offloading import computed
-from ...core.program_calls import RUN_PROGRAM, ProgramRecord, fingerprint, opened_fingerprint
-from ...core.program_limits import CODE_CHARACTERS
-from ...core.schema.program_items import PROGRAMS
+from ...core.program_calls import ProgramRecord, fingerprint, opened_fingerprint, unfinished_programs
+from ...core.program_names import PROGRAMS, RUN_PROGRAM
 from ...core.shapes import object_of, string
-from ...core.stream.calls import PROGRAM_FORM, PROGRAM_OUTPUT_FORM, CallKind, ServerCall, by_call_id
+from ...core.stream.calls import CallKind, ServerCall, by_call_id
 from ...core.types import Json
-from ...programs.runtime import ProgramRuntime
-from ..argument_validation import validated_arguments
-from ..tool import NeedsPreparation, RunsPrograms
-from ..tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
-from ..tool_history import ToolHistory
+from ...tools.argument_validation import validated_arguments
+from ...tools.tool import NeedsPreparation, RunsPrograms
+from ...tools.tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
+from ...tools.tool_history import ToolHistory
+from .kinds import FORM, OUTPUT_FORM
+from .limits import CODE_CHARACTERS
 from .program_run import Ending, Program, ProgramRun
+from .runtime import ProgramRuntime
 
 _DESCRIPTION: Final = """\
 Runs a JavaScript program that calls tools, and returns what it writes. Use it for several calls of tools that depend \
@@ -65,7 +66,7 @@ class ProgramTool(NeedsPreparation, RunsPrograms):
 
     async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Restore the programs that wait for the client."""
-        self._records = history.programs
+        self._records = await computed(partial(unfinished_programs, history.items), history.items)
         self.unfinished = [call_id for call_id, record in self._records.items() if record.continues]
 
     async def describe(self) -> None:
@@ -77,7 +78,7 @@ class ProgramTool(NeedsPreparation, RunsPrograms):
     def functions(self) -> Sequence[Function]:
         """Return the single function. It is repeatable: a program that runs again takes the results of its calls."""
         chat = chat_function(RUN_PROGRAM, self._description, _PARAMETERS)
-        kind = CallKind(PROGRAM_FORM, by_call_id, whole=_whole, hosted=True)
+        kind = CallKind(FORM, by_call_id, whole=_whole, hosted=True)
         return (Function(chat, kind, self._run, repeatable=True, composite=True),)
 
     def handles(self) -> Collection[str]:
@@ -112,7 +113,7 @@ def _ended(call_id: str, ending: Ending, reporter: ItemReporter) -> Outcome:
     """Show a program's output to the client, and return it for the model."""
     # No await from here on: the client's view of the end and the end itself are stored in one commit.
     status = "incomplete" if ending.failed else "completed"
-    reporter.show(PROGRAM_OUTPUT_FORM, {"call_id": call_id, "result": ending.output, "status": status})
+    reporter.show(OUTPUT_FORM, {"call_id": call_id, "result": ending.output, "status": status})
     return Outcome(ending.output or "(The program wrote nothing.)", failed=ending.failed)
 
 

@@ -23,12 +23,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
-from ..concurrency.offloading import computed
-from ..core.program_limits import CODE_CHARACTERS
-from ..core.surrogates import without_surrogates
-from ..process_pool.pool import Task, WorkerPool
-from ..process_pool.time_budget import TimeBudget
+from ...concurrency.offloading import computed
+from ...core.surrogates import without_surrogates
+from ...process_pool.pool import Task, WorkerPool
+from ...process_pool.time_budget import TimeBudget
 from .confinement import unconfinable
+from .limits import CODE_CHARACTERS
 
 CALLS: Final = 256
 """Calls of a program. Each step runs the program again, so their number bounds the steps, too."""
@@ -47,7 +47,7 @@ STEP_SECONDS: Final = 15.0
 
 _FAILURE_CHARACTERS: Final = 2_048
 """Characters of the reason for a failure, which follows the output."""
-_TASK: Final = "llama_stack_responses.programs.program_task"
+_TASK: Final = "llama_stack_responses.features.programs.program_task"
 _LISTED_NAMES: Final = 50
 """Names of tools in the error for an unknown one."""
 _BYTES_PER_CHARACTER: Final = 4

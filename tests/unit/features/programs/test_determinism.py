@@ -9,9 +9,9 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llama_stack_responses.features.programs.runtime import CallResult, Step
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
-from llama_stack_responses.programs.runtime import CallResult, Step
-from tests.unit.programs.program_harness import Programs
+from tests.unit.features.programs.program_harness import Programs
 
 NAMES: Final = st.sampled_from(["search", "fetch", "ask", "name with-dash"])
 LEAVES: Final = st.one_of(

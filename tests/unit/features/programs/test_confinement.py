@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from llama_stack_responses.features.programs import confinement
+from llama_stack_responses.features.programs.confinement import filter_program, unconfinable
 from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
-from llama_stack_responses.programs import confinement
-from llama_stack_responses.programs.confinement import filter_program, unconfinable
 
 ALLOW, KILL, NOT_PERMITTED = 0x7FFF0000, 0x80000000, 0x00050001
 X86_64, AARCH64, I386 = 0xC000003E, 0xC00000B7, 0x40000003

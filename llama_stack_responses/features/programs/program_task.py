@@ -12,7 +12,7 @@ from typing import Any, Final
 # The package `quickjs` around this module starts a thread when it is imported, and this process is forked.
 from _quickjs import Context, JSException
 
-from ..core.types import Json
+from ...core.types import Json
 from .confinement import confine
 
 MEMORY_BYTES: Final = 64 << 20

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from llama_stack_responses.features.programs import runtime
+from llama_stack_responses.features.programs.runtime import CallResult, ProgramCall, ProgramRuntime
 from llama_stack_responses.process_pool.pool import WorkerPool
-from llama_stack_responses.programs import runtime
-from llama_stack_responses.programs.runtime import CallResult, ProgramCall, ProgramRuntime
-from tests.unit.programs.program_harness import TOOLS, Programs, data, error, text
+from tests.unit.features.programs.program_harness import TOOLS, Programs, data, error, text
 
 TIME = "Error: The program took more than 0.5 seconds of processor time."
 MEMORY = ("InternalError: out of memory", "Error: The program used too much memory, or threw null.")

@@ -7,9 +7,14 @@ from typing import Any, Final
 
 import pytest
 
+from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.features.programs.runtime import ProgramRuntime
+from llama_stack_responses.features.programs.tool import ProgramTool
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
-from llama_stack_responses.programs.runtime import ProgramRuntime
 from llama_stack_responses.tools.mcp.servers import McpError
+from llama_stack_responses.tools.registry import HostedTool
+from llama_stack_responses.tools.tool import Tool
 from tests.support.inference import Round, finish, text
 from tests.support.mcp import FakeMcp, text_result, tool
 from tests.unit.tools.tools_harness import ToolsHarness, calls
@@ -47,7 +52,11 @@ class Chain:
     last: ToolsHarness
 
     def __init__(self, runtime: ProgramRuntime, server: FakeMcp) -> None:
-        self._services = {"programs": runtime, "mcp": server}
+
+        def make(_: Json, __: CreateRequest) -> Tool:
+            return ProgramTool(runtime, ANONYMOUS.identity)
+
+        self._services = {"of_features": {"programmatic_tool_calling": HostedTool(make)}, "mcp": server}
         self._history: list[Json] = []
 
     async def respond(self, *rounds: Round, tools: Sequence[Json] = TOOLS, **fields: Any) -> list[Json]:
