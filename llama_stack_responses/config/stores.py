@@ -49,9 +49,11 @@ class RedisStore(BaseModel):
 
     Attributes:
         url: `redis://USER@HOST:PORT/DATABASE`, with TLS `rediss://`; its query holds settings of the `redis` package.
+            Or `redis+sentinel://USER@SENTINEL:PORT,SENTINEL:PORT/SERVICE/DATABASE`, with TLS `rediss+sentinel://`.
         password: separate from the URL, because the host may log the URL.
         prefix: prefix of all keys.
         connections: maximum connections per server process.
+        sentinel_password: the password of the Sentinels, if they need one.
         volatile: whether a server is accepted that may lose acknowledged responses: in a restart, because it has no
             append-only file, or because it evicts keys when its memory is full.
     """
@@ -59,10 +61,11 @@ class RedisStore(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["redis"]
-    url: Annotated[str, AfterValidator(address("redis", "rediss"))]
+    url: Annotated[str, AfterValidator(address("redis", "rediss", "redis+sentinel", "rediss+sentinel"))]
     password: SecretStr | None = None
     prefix: str = "responses:"
     connections: int = Field(default=16, ge=1)
+    sentinel_password: SecretStr | None = None
     volatile: bool = False
 
 

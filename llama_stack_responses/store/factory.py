@@ -58,7 +58,13 @@ def _redis(store: RedisStore) -> Records:
     from .redis import RedisRecords
 
     password = store.password.get_secret_value() if store.password else None
-    return RedisRecords(store.url, password=password, prefix=store.prefix, connections=store.connections)
+    return RedisRecords(
+        store.url,
+        password=password,
+        prefix=store.prefix,
+        connections=store.connections,
+        sentinel_password=store.sentinel_password.get_secret_value() if store.sentinel_password else None,
+    )
 
 
 def _postgres(store: PostgresStore) -> Records:

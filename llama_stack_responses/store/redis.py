@@ -14,9 +14,9 @@ import math
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.commands.core import AsyncScript
@@ -44,6 +44,7 @@ from .records import (
 from .redis_durability import INFO, losses_of
 from .redis_errors import NoAnswer, errors_as_503
 from .redis_pubsub import PUBSUB_SILENCE_SECONDS, RedisPubSub
+from .redis_sentinel import is_sentinel, sentinel_pool
 
 # Common part of the scripts. A record is "VERSION EXPIRY VALUE", with an empty expiry if it has none. `live` returns
 # the version of a record that has not expired, and the offset of its value. ARGV[1] is the prefix, ARGV[2] the time,
@@ -293,12 +294,13 @@ class RedisRecords:
 
     Args:
         url: `redis://` or, with TLS, `rediss://`, with user and database; its query holds further settings of the
-            `redis` package, such as `ssl_ca_certs`.
+            `redis` package, such as `ssl_ca_certs`. Or the address of Sentinels (`redis_sentinel.py`).
         password: the user's password, if it is not in the URL.
         prefix: the prefix of all keys, so that several stacks can share a server.
         connections: maximum number of connections of this process, without the one of a subscription.
         timeout: maximum seconds for connecting, for one answer, and for a free connection.
         clock: returns seconds since the epoch; None uses the server's clock, which all processes share.
+        sentinel_password: the password of the Sentinels, if the URL names some and they need one.
     """
 
     transactional: Final = True
@@ -313,10 +315,10 @@ class RedisRecords:
         timeout: float = 5.0,
         clock: Callable[[], float] | None = None,
         pubsub_silence: float = PUBSUB_SILENCE_SECONDS,
+        sentinel_password: str | None = None,
     ) -> None:
         self._pubsub_silence = pubsub_silence
-        self._url = url
-        self._password = password
+        self._server = _Server(url, password, sentinel_password, timeout)
         self._prefix = prefix
         self._connections = connections
         self._timeout = timeout
@@ -381,10 +383,8 @@ class RedisRecords:
 
     @asynccontextmanager
     async def _open_pubsub(self) -> AsyncIterator[PubSub]:
-        settings = _settings(self._password, self._timeout) | {"retry": Retry(NoBackoff(), 0)}
-        pubsub = RedisPubSub(
-            Redis.from_url(self._url, **settings), f"{self._prefix}w:", self._id, self._timeout, self._pubsub_silence
-        )
+        client = Redis.from_pool(self._server.pool(retry=Retry(NoBackoff(), 0)))
+        pubsub = RedisPubSub(client, f"{self._prefix}w:", self._id, self._timeout, self._pubsub_silence)
         try:
             await pubsub.open()
             yield pubsub
@@ -463,24 +463,36 @@ class RedisRecords:
         """Return the scripts of the running loop; the connections of another, closed loop would never answer."""
         loop = asyncio.get_running_loop()
         if self._scripts is None or self._scripts.loop is not loop:
-            self._scripts = _Scripts(loop, self._url, self._password, self._connections, self._timeout)
+            self._scripts = _Scripts(loop, self._server, self._connections)
         return self._scripts
+
+
+class _Server(NamedTuple):
+    """Where the server is, and how to connect to it."""
+
+    url: str
+    password: str | None
+    sentinel_password: str | None
+    timeout: float
+
+    def pool(self, **settings: Any) -> ConnectionPool:
+        """Return connections with these further settings."""
+        known = {"password": self.password} if self.password else {}
+        settings |= {**known, "socket_timeout": self.timeout, "socket_connect_timeout": self.timeout}
+        if is_sentinel(self.url):
+            return sentinel_pool(self.url, self.sentinel_password, **settings)
+        return BlockingConnectionPool.from_url(self.url, timeout=self.timeout, **settings)
 
 
 class _Scripts:
     """The scripts, on the connections of one event loop."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, url: str, password: str | None, connections: int, timeout: float
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, server: _Server, connections: int) -> None:
         self.loop = loop
         self.closing: asyncio.Task[None] | None = None
-        self.slots = ConnectionSlots(connections, timeout)
-        pool = BlockingConnectionPool.from_url(
-            url,
-            **_settings(password, timeout),
+        self.slots = ConnectionSlots(connections, server.timeout)
+        pool = server.pool(
             max_connections=connections,
-            timeout=timeout,
             # No retry after a timeout: the caller has waited long enough.
             retry=Retry(ExponentialWithJitterBackoff(cap=0.8, base=0.02), _MAX_RETRIES, (RedisConnectionError,)),
         )
@@ -520,12 +532,6 @@ class _Scripts:
         finally:
             with suppress(RedisError):
                 await self._redis.aclose(close_connection_pool=True)
-
-
-def _settings(password: str | None, timeout: float) -> dict[str, Any]:
-    """Return the settings of each connection."""
-    known = {"password": password} if password else {}
-    return {**known, "socket_timeout": timeout, "socket_connect_timeout": timeout}
 
 
 def _records(answer: Sequence[Any]) -> list[tuple[str, Record]]:

@@ -54,3 +54,27 @@ class Postgres(DatabaseServer):
         # A client computes as many hashes for each connection: by default 4096.
         command += ["--set=scram_iterations=1"]
         subprocess.run(killed_with_parent(command, as_root=False), check=True, capture_output=True, timeout=180)
+
+
+class Standby(Postgres):
+    """A standby that streams from `primary`, until it is promoted."""
+
+    def __init__(self, folder: Path, primary: Postgres) -> None:
+        """Prepare a standby of a running server."""
+        super().__init__(folder, password=primary.password)
+        self._primary = primary
+
+    def _initialise(self, data: Path) -> None:
+        command = [
+            program("pg_basebackup"),
+            "-d",
+            self._primary.url,
+            "-D",
+            str(data),
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+        ]
+        subprocess.run(killed_with_parent(command, as_root=False), check=True, capture_output=True, timeout=180)
