@@ -16,7 +16,8 @@ from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, 
 from tests.support.variants import Json, responses_config, variant
 from tests.support.wire import Wire, error_of, output_text
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+# Extended: another home folder needs new processes, which import the host at each start.
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
 
 NAME: Final = "thinker"
 MODEL: Final = f"local/{NAME}"
