@@ -41,12 +41,14 @@ from .pieces import (
     text,
 )
 from .profile import Profile
-from .reported_usage import reported_usage
+from .reported_usage import is_empty, reported_usage, usage_of_chunk
 from .surrogates import SurrogateJoiner, is_whole
 from .think_tags import ThinkTagSplitter
 
 logger = get_logger(__name__)
 
+_REASONING_TEXTS: Final = ("text", "content", "thinking", "reasoning", "summary")
+"""Members of an object of reasoning that may have its text."""
 _CUT: Final = frozenset({"length", "content_filter", "cancelled"})
 """Reasons with which a call may be incomplete."""
 _MAX_LOGPROB: Final = 9999.0
@@ -64,8 +66,6 @@ _MAX_TOP_LOGPROBS: Final = 20
 """Maximum alternatives to a token: clients cannot request more."""
 _MAX_STALLS: Final = 6250
 """Maximum number of consecutive checks that find no new content."""
-_MAX_SWITCHES: Final = 10_000
-"""Maximum tags around reasoning in one round: there may be as many items in a response."""
 _TOKEN_CHARACTERS: Final = 256
 """Maximum characters, and bytes, of a token with a logprob; no tokenizer has longer ones."""
 _CALL_FIELDS: Final = ("index", "type", "function")
@@ -207,13 +207,14 @@ class ChunkReader:
         if self.characters > self.max_characters:
             raise self.cut()
         if chunk.usage is not None:
-            self._usage, self._timings = chunk.usage, getattr(chunk, "timings", None)
+            self._note_usage(chunk, chunk.usage)
         if not chunk.choices:
             return []
         choice = chunk.choices[0]
         if choice.finish_reason:
             self._finish = text(choice, "finish_reason") or "stop"
             self.service_tier = text(chunk, "service_tier") or None
+            self._note_usage(chunk, usage_of_chunk(chunk))
         delta = choice.delta
         if delta is None:
             return []
@@ -225,6 +226,10 @@ class ChunkReader:
         if type(deltas) is list and len(deltas) == 1:
             self._last = deltas[0], fields
         return deltas
+
+    def _note_usage(self, chunk: Any, usage: Any) -> None:
+        if usage is not None and not (self._usage and is_empty(usage)):
+            self._usage, self._timings = usage, getattr(chunk, "timings", None)
 
     def extension(self, raw: Any) -> str | None:
         """Return the text of a chunk's JSON if the chunk does nothing but extend the last delta; None otherwise.
@@ -436,8 +441,6 @@ class ChunkReader:
             out.append(Text(content, logprobs))
             return
         pieces = self._pieces(self._splitter.feed(content))
-        if self._splitter.switches > _MAX_SWITCHES:
-            raise self.cut()
         # A token that crosses a tag belongs to both sides, so its logprob is sent for neither.
         if len(pieces) == 1 and isinstance(pieces[0], Text) and pieces[0].text == content:
             pieces[0].logprobs = logprobs
@@ -513,9 +516,22 @@ def _blocks(fields: dict[str, Any]) -> Sequence[Any]:
     return entries(fields.get("thinking_blocks") or ())
 
 
+def _reasoning_text(value: Any) -> str:
+    """Return reasoning that is text, an object with a text, or a list of these."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple):
+        return "".join(each if isinstance(each, str) else _text_in(each) for each in entries(value))
+    return _text_in(value)
+
+
+def _text_in(value: Any) -> str:
+    return next(filter(None, (text(value, name) for name in _REASONING_TEXTS)), "")
+
+
 def _reasoning_blocks(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the pieces of reasoning with their signatures."""
-    plain = text(fields, "reasoning_content") or text(fields, "reasoning")
+    plain = _reasoning_text(fields.get("reasoning_content")) or _reasoning_text(fields.get("reasoning"))
     blocks = _blocks(fields)
     if not any(text(block, "thinking") for block in blocks):
         yield plain, ""

@@ -11,6 +11,32 @@ _MAX_TOKENS: Final = 2**53
 """Maximum of a reported number of tokens: the largest integer that every JSON decoder reads."""
 
 
+_INPUT: Final = ("prompt_tokens", "input_tokens")
+_OUTPUT: Final = ("completion_tokens", "output_tokens")
+_CACHED: Final = (
+    "cached_tokens",  # Kimi
+    "prompt_cache_hit_tokens",  # DeepSeek
+    "cache_read_input_tokens",  # Anthropic, Bedrock, LiteLLM
+)
+_WRITTEN: Final = ("cache_creation_input_tokens",)
+"""Members of a usage that have a number of tokens, in the order in which they are asked."""
+_DIGITS: Final = 16
+
+
+def usage_of_chunk(chunk: Any) -> Any:
+    """Return the usage of a chunk whose member `usage` is empty; None if it has none.
+
+    Kimi has it in the choice, Groq in `x_groq`.
+    """
+    choices = member(chunk, "choices")
+    return (choices and member(choices[0], "usage")) or member(member(chunk, "x_groq"), "usage") or None
+
+
+def is_empty(usage: Any) -> bool:
+    """Return whether a usage has no tokens: some servers send zeros after the real one."""
+    return not (_tokens(usage, *_INPUT) or _tokens(usage, *_OUTPUT))
+
+
 def reported_usage(usage: Any, timings: Any) -> Usage:
     """Return the usage of a round.
 
@@ -19,17 +45,24 @@ def reported_usage(usage: Any, timings: Any) -> Usage:
         timings: the `timings` of that chunk. llama.cpp has the cached tokens only there (source: its `tools/server`).
     """
     of_prompt, of_completion = member(usage, "prompt_tokens_details"), member(usage, "completion_tokens_details")
-    read = _tokens(usage, "prompt_tokens")
+    read, written = _tokens(usage, *_INPUT), _tokens(usage, *_OUTPUT)
+    cached = _tokens(of_prompt, "cached_tokens") or _tokens(usage, *_CACHED) or _tokens(timings, "cache_n")
     return Usage(
         input_tokens=read,
-        output_tokens=_tokens(usage, "completion_tokens"),
-        cached_tokens=_tokens(of_prompt, "cached_tokens") or min(read, _tokens(timings, "cache_n")),
-        cache_write_tokens=_tokens(of_prompt, "cache_write_tokens"),
+        output_tokens=written,
+        cached_tokens=min(read, cached),
+        cache_write_tokens=_tokens(of_prompt, "cache_write_tokens") or _tokens(usage, *_WRITTEN),
         reasoning_tokens=_tokens(of_completion, "reasoning_tokens"),
     )
 
 
-def _tokens(usage: Any, name: str) -> int:
-    """Return a reported number; 0 if it is none."""
-    value = member(usage, name)
-    return min(value, _MAX_TOKENS) if isinstance(value, int) and value > 0 else 0
+def _tokens(usage: Any, *names: str) -> int:
+    """Return the first reported number of these; 0 if there is none."""
+    return next(filter(None, (_number(member(usage, name)) for name in names)), 0)
+
+
+def _number(value: Any) -> int:
+    """Return a number of tokens, which some servers send as a float or as text; 0 if it is none."""
+    if isinstance(value, str):
+        value = int(value) if len(value) <= _DIGITS and value.isascii() and value.isdigit() else 0
+    return int(min(value, _MAX_TOKENS)) if isinstance(value, int | float) and value > 0 else 0

@@ -6,36 +6,33 @@ from .profile import InlineThinking
 
 
 class ThinkTagSplitter:
-    """Separates a streamed text into reasoning and answer.
+    """Separates a streamed text into reasoning and answer: what is behind the first section of reasoning is the answer.
 
     It holds back at most one character less than a tag, and only while the end of the text could be the beginning of
     that tag.
-
-    Attributes:
-        switches: number of tags so far.
     """
 
     def __init__(self, tags: InlineThinking) -> None:
-        self.switches = 0
         self._tags = tags
         self._inside = tags.starts_open
         self._buffered = ""
         self._at_start = True
+        self._is_over = False
 
     def feed(self, text: str) -> list[tuple[bool, str]]:
         """Return the pieces of `text` that are decided by now, each as (is reasoning, text)."""
         pieces: list[tuple[bool, str]] = []
         text = self._buffered + text
         start = 0
-        while True:
+        while not self._is_over:
             tag = self._tags.close if self._inside else self._tags.open
             end = text.find(tag, start)
             if end < 0:
                 break
             self._put(pieces, text[start:end])
-            self.switches += 1
+            self._is_over = self._inside
             self._inside, self._at_start, start = not self._inside, True, end + len(tag)
-        keep = _overlap(text, start, tag)
+        keep = 0 if self._is_over else _overlap(text, start, tag)
         self._buffered = text[len(text) - keep :]
         self._put(pieces, text[start : len(text) - keep])
         return pieces

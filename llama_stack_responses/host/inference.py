@@ -311,6 +311,9 @@ def _param(error: openai.APIError) -> str | None:
 
 def _retry_after(error: openai.APIStatusError) -> float | None:
     """Return the retry-after header in seconds. It may hold a date instead (RFC 9110, section 10.2.3)."""
+    milliseconds = error.response.headers.get("retry-after-ms", "")[:_RETRY_AFTER_CHARACTERS]
+    if re.fullmatch(r"[0-9]{1,12}(\.[0-9]+)?", milliseconds):
+        return float(milliseconds) / 1000
     value = error.response.headers.get("retry-after", "")[:_RETRY_AFTER_CHARACTERS]
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", value):
         return float(value)

@@ -510,7 +510,8 @@ def test_model_server_dialect_gives_the_same_stream(
 
 def test_model_server_without_usage_completes(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(HELLO.chunks, usage_mode="none"))
-    assert stream(client, model=MODEL, input="Hi").response["status"] == "completed"
+    response = stream(client, model=MODEL, input="Hi").response
+    assert (response["status"], response["usage"]) == ("completed", None)
 
 
 def test_empty_model_output_completes_without_items(client: openai.OpenAI, upstream: Upstream) -> None:

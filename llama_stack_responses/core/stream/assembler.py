@@ -291,7 +291,8 @@ class Assembler:
                 return self._annotate(delta)
             case Finish():
                 self._used += delta.usage
-                self.response["usage"] = usage_of(self._used)
+                if self._used != Usage():
+                    self.response["usage"] = usage_of(self._used)
                 return self.close("completed" if delta.reason in ("stop", "tool_calls") else "incomplete")
 
     def close(self, status: ItemStatus) -> list[Event]:

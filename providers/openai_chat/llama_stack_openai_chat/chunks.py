@@ -125,6 +125,7 @@ def _numbered(build: Build, max_entries: int) -> Build:
 
 
 _COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
+_DIGITS: Final = 16
 _MAX_CHOICES: Final = 128
 _MAX_CALLS: Final = 1024
 _MAX_TOKENS: Final = 32_768
@@ -156,7 +157,15 @@ _USAGE: Final = _shape(
 def _counted(usage: Json) -> Json:
     """Return a usage whose counts are integers, with which the host calculates."""
     odd = [name for name in _COUNTS if type(usage.get(name, 0)) is not int]
-    return {**usage, **dict.fromkeys(odd, 0)} if odd else usage
+    return {**usage, **{name: _count(usage[name]) for name in odd}} if odd else usage
+
+
+def _count(value: Any) -> int:
+    """Return a count, which some servers send as a float or as text; 0 if it is none."""
+    try:
+        return int(value) if isinstance(value, float) or (isinstance(value, str) and len(value) <= _DIGITS) else 0
+    except (ValueError, OverflowError):
+        return 0
 
 
 _CHUNK: Final = _shape(

@@ -31,8 +31,19 @@ def seconds_before_retry(error: openai.APIError, attempt: int) -> float | None:
     if isinstance(error, openai.APIStatusError):
         if error.status_code not in _RETRIED or isinstance(error, NoAnswerError) or error.type in _REFUSALS:
             return None
-        pause = _retry_after(error.response.headers.get("retry-after", "")) or pause
+        headers = error.response.headers
+        pause = (
+            _milliseconds(headers.get("retry-after-ms", "")) or _retry_after(headers.get("retry-after", "")) or pause
+        )
     return pause if pause <= _MAX_PAUSE_SECONDS else None
+
+
+def _milliseconds(value: str) -> float | None:
+    """Parse a `retry-after-ms` header as seconds."""
+    try:
+        return max(0.0, float(value[:_RETRY_AFTER_CHARACTERS]) / 1000)
+    except ValueError:
+        return None
 
 
 def _retry_after(value: str) -> float | None:

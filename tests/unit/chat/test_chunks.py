@@ -665,10 +665,10 @@ def test_logprobs_with_inline_thinking_belong_to_text() -> None:
     deltas = read(as_client, chunks, profile)
     assert [(type(delta), delta.text) for delta in deltas if isinstance(delta, Text | Reasoning)] == [
         (Reasoning, "a"),
-        *((Text, text) for text in "bcd<"),
+        *((Text, text) for text in ("b", "c", "d<")),
     ]
     with_logprobs = [delta.text for delta in deltas if isinstance(delta, Text) and delta.logprobs]
-    assert with_logprobs == ["c"]
+    assert with_logprobs == ["c", "d<"]
 
 
 # Annotations
@@ -774,3 +774,43 @@ def test_arbitrary_chunks_give_nonempty_deltas(chunks: list[Json], thinking: boo
         assert isinstance(delta, ToolCall | Annotation) or (not isinstance(delta, Finish) and delta.text)
     assert {each[2] for each in calls(each for each in deltas if isinstance(each, ToolCall))} <= {"", "{}"}
     json.dumps([delta.text for delta in deltas if isinstance(delta, Text | Reasoning | Refusal)])
+
+
+# Forms of usage and reasoning
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": 9.0, "completion_tokens": "4"}, Usage(9, 4)),
+        ({"input_tokens": 9, "output_tokens": 4}, Usage(9, 4)),
+        ({"prompt_tokens": 9, "cached_tokens": 5}, Usage(9, cached_tokens=5)),
+        ({"prompt_tokens": 9, "prompt_cache_hit_tokens": 5}, Usage(9, cached_tokens=5)),
+        ({"prompt_tokens": 9, "cache_read_input_tokens": 5}, Usage(9, cached_tokens=5)),
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 50}}, Usage(9, cached_tokens=9)),
+    ],
+)
+def test_usage_is_read_in_the_forms_of_vendors(usage: Json, expected: Usage) -> None:
+    assert ended([chunk({"content": "a"}, finish="stop", usage=usage)]).usage == expected
+
+
+@openai_maker
+def test_usage_in_choice_or_of_groq_is_read(make: Maker) -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}
+    in_choice = chunk(finish="stop")
+    in_choice["choices"][0]["usage"] = usage
+    for each in (in_choice, chunk(finish="stop", x_groq={"id": "r", "usage": usage})):
+        assert ended([each], make).usage == Usage(9, 4)
+
+
+def test_zeros_after_the_usage_do_not_count() -> None:
+    zeros = {"prompt_tokens": 0, "completion_tokens": 0}
+    chunks = [chunk({"content": "a"}, finish="stop", usage=USAGE), envelope([], usage=zeros)]
+    assert ended(chunks) == ended(chunks[:1])
+
+
+@pytest.mark.parametrize(
+    "reasoning", [{"text": "hm"}, {"content": "hm"}, [{"type": "text", "text": "h"}, {"text": "m"}], ["h", "m"]]
+)
+def test_reasoning_as_object_or_parts_is_read(reasoning: Any) -> None:
+    assert read(as_client, [chunk({"reasoning": reasoning})]) == [Reasoning("hm")]

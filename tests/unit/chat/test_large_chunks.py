@@ -11,7 +11,7 @@ import pytest
 
 from llama_stack_responses.chat.chunks import ChunkReader, OutputLimitReached
 from llama_stack_responses.chat.pieces import FEW, PIECE_CHARACTERS
-from llama_stack_responses.chat.profile import InlineThinking, Profile
+from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
 from llama_stack_responses.core.stream.usage import Usage
@@ -108,12 +108,6 @@ def test_calls_of_a_round_are_bounded() -> None:
     assert [delta.reason for delta in reading.end() if isinstance(delta, Finish)] == ["length"]
 
 
-def test_tags_of_a_round_are_bounded() -> None:
-    reading = reader(inline_thinking=InlineThinking())
-    with pytest.raises(OutputLimitReached):
-        list(reading.read(chunk({"content": "<think></think>" * 20_000})))
-
-
 BLOCK: Final = {"url_citation": {"url": "u", "title": "t", "start_index": 0, "end_index": 1}}
 
 
@@ -156,7 +150,7 @@ def test_annotation_with_half_a_surrogate_pair_is_repaired() -> None:
     assert created.value["title"] == "\ufffd"
 
 
-@pytest.mark.parametrize("number", ["5", [], -1, 1.5, None])
+@pytest.mark.parametrize("number", ["x", [], -1, 0.5, None])
 def test_number_of_tokens_of_another_type_counts_as_none(number: Any) -> None:
     reading = reader()
     reading.read(chunk({"content": "a"}, finish_reason="stop", usage={"prompt_tokens": number, "completion_tokens": 3}))

@@ -41,7 +41,7 @@ def split(tags: InlineThinking, pieces: Iterable[str]) -> list[tuple[bool, str]]
         ("think", "plain", [(False, "plain")]),
         ("think", "<think>a</think>b", [(True, "a"), (False, "b")]),
         ("think", "<think>\na\n</think>\n\nb\n", [(True, "a\n"), (False, "b\n")]),
-        ("think", "a<think>b</think>c<think>d</think>e", [(n % 2 == 1, c) for n, c in enumerate("abcde")]),
+        ("think", "a<think>b</think>c<think>d</think>e", [(False, "a"), (True, "b"), (False, "c<think>d</think>e")]),
         ("think", "<think></think>b", [(False, "b")]),
         ("think", "<think>never closed", [(True, "never closed")]),
         ("think", "a < b <thin", [(False, "a < b <thin")]),

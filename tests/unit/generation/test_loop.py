@@ -281,12 +281,12 @@ async def test_stream_error_is_explained_and_closes_stream() -> None:
     assert harness.inference.closed == 1
 
 
-@pytest.mark.parametrize("end", [[], [finish("error")]])
-async def test_broken_off_stream_raises_error(end: list[Any]) -> None:
-    harness = Harness([text("a"), *end])
+@pytest.mark.parametrize("said", [[reasoning("a")], [text("a"), finish("error")]])
+async def test_broken_off_stream_raises_error(said: list[Any]) -> None:
+    harness = Harness(said)
     with pytest.raises(ApiError, match=r"ended before|aborted"):
         await harness.generation.run()
-    assert "response.output_text.delta" in await harness.types()
+    assert "response.output_item.added" in await harness.types()
 
 
 # Silence

@@ -90,7 +90,7 @@ async def test_summary_is_requested_in_round_after_provider_summary() -> None:
 FAILURES: list[Round] = [
     ApiError(502, "It is gone."),
     [text("In "), RuntimeError("broken")],
-    [text("In ")],
+    [text("In "), finish("error")],
 ]
 
 

@@ -49,7 +49,14 @@ def test_long_integer_next_to_invalid_json_becomes_a_float() -> None:
     assert (type(large), exact) == (float, 12345678901234567890)
 
 
-@pytest.mark.parametrize("count", ["5", [1], {}, 1.5, None, True])
+@pytest.mark.parametrize(("count", "meant"), [("5", 5), (5.0, 5), (1.5, 1)])
+def test_count_of_tokens_as_float_or_text_is_read(count: object, meant: int) -> None:
+    chunk = chat_chunk({"choices": [], "usage": {"prompt_tokens": count}})
+    assert chunk.usage is not None
+    assert chunk.usage.prompt_tokens == meant
+
+
+@pytest.mark.parametrize("count", ["x", "9" * 20, [1], {}, float("inf"), None, True])
 def test_count_of_tokens_of_another_type_is_zero(count: object) -> None:
     chunk = chat_chunk({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": count}})
     assert chunk.usage is not None
