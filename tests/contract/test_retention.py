@@ -73,6 +73,7 @@ def server(records: Records, clock: Clock) -> Server:
     return Server(records, clock)
 
 
+@pytest.mark.every_store
 async def test_machine_clock_that_jumps_deletes_and_hides_nothing(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,7 +104,6 @@ async def test_machine_clock_that_jumps_expires_no_row(records: Records, server:
     assert "key" in await records.get_many(["key"])
 
 
-@pytest.mark.one_store
 async def test_clock_that_is_set_by_seconds_is_followed(server: Server) -> None:
     await server.check.check()
     for _ in range(5):
@@ -113,7 +113,6 @@ async def test_clock_that_is_set_by_seconds_is_followed(server: Server) -> None:
     assert server.clock() == server.wall.now
 
 
-@pytest.mark.one_store
 async def test_machine_that_slept_deletes_what_expired(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     await server.save(MANY)
@@ -125,6 +124,7 @@ async def test_machine_that_slept_deletes_what_expired(server: Server, caplog: p
     assert f"deleted expired responses: {MANY}" in caplog.messages
 
 
+@pytest.mark.every_store
 async def test_restart_with_a_wrong_clock_holds_the_deletion_back(
     records: Records, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,7 +143,6 @@ async def test_restart_with_a_wrong_clock_holds_the_deletion_back(
     assert "key" in await records.get_many(["key"])
 
 
-@pytest.mark.one_store
 async def test_held_deletion_is_logged_again_only_with_the_next_count(
     records: Records, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,7 +169,6 @@ async def test_confirmed_deletion_goes_on(records: Records, server: Server) -> N
     assert (started.sweeper.held, await started.stored()) == (None, 0)
 
 
-@pytest.mark.one_store
 async def test_deletion_without_confirmation_by_the_setting_goes_on(records: Records, server: Server) -> None:
     await server.save(MANY)
     server.wall.now += 31 * DAY
@@ -179,7 +177,6 @@ async def test_deletion_without_confirmation_by_the_setting_goes_on(records: Rec
     assert await started.stored() == 0
 
 
-@pytest.mark.one_store
 async def test_lowered_retention_holds_the_deletion_back_while_rows_expire(records: Records, server: Server) -> None:
     await server.save(MANY, age=10 * DAY)
     await server.sweeper.sweep()
@@ -202,7 +199,6 @@ async def test_small_store_expires_as_a_whole(records: Records, server: Server) 
     assert await server.stored() == 0
 
 
-@pytest.mark.one_store
 async def test_store_that_is_swept_all_the_time_expires_as_a_whole(server: Server) -> None:
     await server.save(MANY)
     for _ in range(32):
@@ -211,7 +207,6 @@ async def test_store_that_is_swept_all_the_time_expires_as_a_whole(server: Serve
     assert (await server.stored(), server.sweeper.held) == (0, None)
 
 
-@pytest.mark.one_store
 async def test_outage_of_a_few_days_needs_no_confirmation(records: Records, server: Server) -> None:
     for day in range(30):
         await server.save(7, age=day * DAY)
