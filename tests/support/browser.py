@@ -175,6 +175,8 @@ class BrowserPage:
         """Return what axe finds at least moderate on the page, each with the first element."""
         # Evaluated by the debugger, which the page's policy does not bind.
         self.page.evaluate((MODULES / "axe-core" / "axe.min.js").read_text())
+        # Otherwise what the bar at the top covers in part would count as too small.
+        self.page.evaluate("() => scrollTo(0, 0)")
         found: Json = self.page.evaluate(_AXE)
         return [
             f"{one['id']}: {one['nodes'][0]['html'][:300]} {one['nodes'][0]['failureSummary'][:300]}"

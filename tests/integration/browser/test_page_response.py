@@ -562,7 +562,7 @@ def test_chain_of_a_root_lists_its_successors(page: BrowserPage, showcase: Showc
 def test_call_of_a_client_is_shown_with_its_output(page: BrowserPage, showcase: Showcase) -> None:
     page.goto(f"/ui/chain/{showcase.answered}")
     page.find(".message", "It is 4 °C in Oslo.")
-    page.find(".item", "call_9").locator("summary").first.click()
+    page.find(".item", "Result of get_weather").locator("summary").first.click()
     page.find(".item", '"celsius"')
 
 
