@@ -1,7 +1,7 @@
 """The command `llama-stack-responses`.
 
 It writes the files of a template, including a config.yaml for `llama stack run`, imports conversations and responses
-that the host stored, and has the commands of `admin/` for operators.
+that the host stored, and has the commands of the features.
 """
 
 import argparse
@@ -9,19 +9,25 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from io import TextIOWrapper, UnsupportedOperation
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from .admin.arguments import add_commands, add_config
-from .admin.command_error import CommandError
-from .admin.imported_host import import_host
-from .admin.interrupts import STATUS as INTERRUPTED
-from .admin.interrupts import end_in_order
+from .commands.command_error import CommandError
+from .commands.config_option import add_config
+from .commands.interrupts import STATUS as INTERRUPTED
+from .commands.interrupts import end_in_order
+from .core.discovery import feature_names, modules_of_features
 from .installed_host import InstalledHost, installed_host, wrong_mcp
+
+if TYPE_CHECKING:
+    from .config import ResponsesConfig
+    from .store.records import Records
 
 PACKAGE = Path(__file__).parent
 
@@ -93,9 +99,46 @@ def _missing_provider(config: Path) -> list[str]:
     ]
 
 
+def _import_host() -> None:
+    """Import the installed host. The modules of `host/` take its names from the package that is imported already."""
+    host = installed_host()
+    if host is None:
+        raise CommandError("Neither llama-stack nor OGX is installed here: run this where the stack runs.", 2)
+    if wrong := wrong_mcp(host):
+        raise CommandError(wrong, 2)
+    import_module(host.package)
+
+
+def open_store(config: Path, *, new: bool) -> "tuple[Records, ResponsesConfig]":
+    """Open the store that a stack's configuration names (`OpenStore`): with the host only if it has to be."""
+    from .commands.opened_store import CHECK_STATE
+    from .config.stack_file import quick_settings
+    from .config.stores import HostStore
+    from .store.factory import open_records
+
+    if settings := quick_settings(config, os.environ):
+        return open_records(settings.store, _no_backend), settings
+    _import_host()
+    from .host.configuration import MissingFile, WrongConfiguration, open_configured
+
+    try:
+        records, settings = open_configured(config, new=new)
+    except WrongConfiguration as error:
+        raise CommandError(str(error), 2) from error
+    except MissingFile as error:
+        raise CommandError(f"There is no store {error}: {CHECK_STATE}.") from error
+    if isinstance(settings.store, HostStore):
+        print("The store 'host' is for one process: stop the server first.", file=sys.stderr)
+    return records, settings
+
+
+def _no_backend(name: str) -> Any:
+    raise AssertionError(f"the host opens its own store {name}")
+
+
 def import_stored(arguments: argparse.Namespace) -> None:
     """Run `llama-stack-responses import`."""
-    import_host()
+    _import_host()
     from .host.importing import import_from
     from .service.conversation_import import ImportImpossible
 
@@ -106,8 +149,15 @@ def import_stored(arguments: argparse.Namespace) -> None:
         raise CommandError(str(error), 2) from error
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line."""
+def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Build the parser of the command line.
+
+    Args:
+        words: the command line, whose command is checked.
+
+    Raises:
+        CommandError: there is no such command.
+    """
     parser = argparse.ArgumentParser(
         prog="llama-stack-responses", description="The OpenAI Responses API for Llama Stack, on your own models."
     )
@@ -136,10 +186,22 @@ def build_parser() -> argparse.ArgumentParser:
         "'responses' of the backend 'sql_default'",
     )
     command.set_defaults(run=import_stored)
-    add_commands(commands)
+    for module in modules_of_features("commands").values():
+        module.add_commands(commands)
     for each in commands.choices.values():
-        each.set_defaults(command=each)
+        each.set_defaults(command=each, open_store=open_store)
+    _refuse_unknown(words, commands.choices)
     return parser
+
+
+def _refuse_unknown(words: Sequence[str], names: Collection[str]) -> None:
+    """Refuse a command that no feature brings. The program itself has no options with values."""
+    command = next((word for word in words if not word.startswith("-")), None)
+    if command is not None and command not in names:
+        here = f"the commands of this installation are {', '.join(names)}"
+        raise CommandError(
+            f"There is no command {command!r}: {here}, and its features are {', '.join(feature_names()) or 'none'}.", 2
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -151,7 +213,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _prepare_output()
     try:
-        arguments, unknown = build_parser().parse_known_args(argv)
+        words = sys.argv[1:] if argv is None else argv
+        arguments, unknown = build_parser(words).parse_known_args(words)
         if unknown:
             # `parse_args` would print the usage of the whole program, without the options of the command.
             arguments.command.error(f"unrecognized arguments: {' '.join(unknown)}")

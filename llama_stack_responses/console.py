@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .admin.interrupts import end_at_once
+from .commands.interrupts import end_at_once
 
 
 def main() -> int:

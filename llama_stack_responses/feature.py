@@ -9,6 +9,9 @@ have or lack:
   configuration, and imports only what is below `config/`.
 - `feature.py` with `open_feature(stack: Stack) -> Feature`, which is called once, when the stack starts. It runs in an
   event loop that does not serve requests, so nothing that it creates may be bound to a loop.
+- `commands.py` with `add_commands(commands)`, which adds its commands to the subparsers of the program, each with its
+  function as the default of `run`. It is imported with the program, so it imports nothing that takes long. The function
+  gets the arguments, and opens the store with `with_store` of `commands/opened_store.py`.
 """
 
 from __future__ import annotations

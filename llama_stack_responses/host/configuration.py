@@ -6,19 +6,18 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
 from ..config import ResponsesConfig
+from ..config.stack_file import PROVIDER_TYPE, misplaced_setting
 from ..config.stores import HostStore, MemoryStore
 from ..store.factory import open_records
 from ..store.records import Records
 from .keyvalue import backend
 from .platform import CONFIG_VARIABLE, EnvVarError, StackConfig, initialize_storage, parse_and_maybe_upgrade_config
-
-PROVIDER_TYPE: Final = "inline::kv"
 
 
 class WrongConfiguration(Exception):  # noqa: N818 (it is the user's)
@@ -77,16 +76,10 @@ def check_running_stack() -> None:
 
 def _check_levels(content: Mapping[str, Any], path: Path) -> None:
     """Refuse settings of the provider at the top level, or beside its `config`, where the host ignores them."""
-    providers = content.get("providers")
-    entries = providers.get("responses") if isinstance(providers, dict) else None
-    own = [each for each in entries or () if isinstance(each, dict) and each.get("provider_type") == PROVIDER_TYPE]
-    if not own:
-        return
     known = ResponsesConfig.model_fields.keys() - StackConfig.model_fields.keys()
-    for level in (content, *own):
-        if wrong := [name for name in level if name in known]:
-            place = "the 'config' of the provider 'inline::kv' under providers.responses"
-            raise WrongConfiguration(f"{path} has '{wrong[0]}' at a level where it is ignored: move it into {place}.")
+    if wrong := misplaced_setting(content, known):
+        place = "the 'config' of the provider 'inline::kv' under providers.responses"
+        raise WrongConfiguration(f"{path} has '{wrong}' at a level where it is ignored: move it into {place}.")
 
 
 def responses_config(stack: StackConfig, path: Path, purpose: str) -> ResponsesConfig:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.admin.follow import ChangeFollower
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.types import Json
+from llama_stack_responses.features.admin.follow import ChangeFollower
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Records
 from tests.contract.conversations import assistant, response, user

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from llama_stack_responses.admin.store_view import StoreView
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.admin.store_view import StoreView
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.hashing import Hasher

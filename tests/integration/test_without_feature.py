@@ -67,6 +67,9 @@ REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
 }
 """A request that needs the feature, and the parameter, code and message of its refusal."""
 
+COMMANDS: Final = {"admin": "list"}
+"""A command that the feature brings."""
+
 REPLAY: Final = """
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.replay import replay
@@ -113,8 +116,8 @@ def leaving_out(feature: str) -> Callable[[Json], None]:
     return change
 
 
-def test_every_feature_has_a_request_that_needs_it() -> None:
-    assert REFUSED.keys() == set(feature_names())
+def test_every_feature_has_a_request_or_command_that_needs_it() -> None:
+    assert REFUSED.keys() | COMMANDS.keys() == set(feature_names())
 
 
 @pytest.mark.parametrize("feature", feature_names())
@@ -125,13 +128,29 @@ def test_stack_without_feature_answers_and_refuses_what_needs_it(
     config = variant(STARTER, tmp_path / "config.yaml", leaving_out(feature))
     env = {**path_of(folder), "INFERENCE_URL": upstream.base_url}
     upstream.script("local", reply(text("Hello")))
-    more, param, code, message = REFUSED[feature]
     with LiveStack(config, env, tmp_path / "state", host=host, fork=False) as stack, stack.client() as client:
         assert client.responses.create(model="local/local", input="Hi").output_text == "Hello"
+        if feature not in REFUSED:
+            return
+        more, param, code, message = REFUSED[feature]
         with pytest.raises(openai.BadRequestError) as raised:
             client.responses.create(model="local/local", input="Hi", **more)
     error: Any = raised.value.body
     assert (error["param"], error["code"], error["message"]) == (param, code, message)
+
+
+@pytest.mark.parametrize("feature", COMMANDS)
+def test_command_of_absent_feature_is_named(feature: str, tmp_path: Path) -> None:
+    folder = without(feature, tmp_path / "package")
+    (folder / "templates").symlink_to(REPOSITORY / "templates")
+    code = "import sys; from llama_stack_responses.cli import main; sys.exit(main({}))"
+    ended = python(folder, code.format([COMMANDS[feature], "--config", str(STARTER)]))
+    others = ", ".join(name for name in feature_names() if name != feature)
+    here = "the commands of this installation are init, import"
+    said = f"llama-stack-responses: There is no command '{COMMANDS[feature]}': {here}, and its features are {others}.\n"
+    assert (ended.returncode, ended.stderr) == (2, said)
+    ended = python(folder, code.format(["init", "starter", str(tmp_path / "new")]))
+    assert (ended.returncode, (tmp_path / "new" / "config.yaml").exists()) == (0, True), ended.stderr
 
 
 @pytest.mark.parametrize("feature", SETTINGS)

@@ -101,7 +101,7 @@ def test_folder_that_cannot_be_created_is_one_line_of_error(tmp_path: Path, caps
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["init"], ["init", "starter"], ["other"]])
+@pytest.mark.parametrize("arguments", [[], ["init"], ["init", "starter"]])
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
@@ -119,3 +119,14 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out.startswith("llama-stack-responses ")
+
+
+@pytest.mark.parametrize("words", [["lst"], ["--x", "lst", "--config", "c.yaml"]])
+def test_unknown_command_is_one_sentence_with_the_commands_that_there_are(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("llama-stack-responses: There is no command 'lst': the commands of this installation are")
+    assert " list," in said
+    assert said.count("\n") == 1

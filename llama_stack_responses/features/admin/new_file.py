@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from .command_error import CommandError
+from ...commands.command_error import CommandError
 
 STANDARD_OUTPUT: Final = Path("-")
 

@@ -15,10 +15,10 @@ from typing import Final, get_args
 import pytest
 from openai.types.responses import ResponseStatus
 
-from llama_stack_responses.admin import commands
-from llama_stack_responses.admin.tables import columns_of, print_rows
 from llama_stack_responses.cli import main
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.features.admin import store_commands
+from llama_stack_responses.features.admin.tables import columns_of, print_rows
 from llama_stack_responses.store.records import Condition, Op, Put
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.support.forks import Forks
@@ -27,14 +27,14 @@ from tests.support.process import free_port
 from tests.support.variants import Json, responses_config, variant
 from tests.support.waiting import wait_until
 
-ROOT: Final = Path(__file__).parents[3]
+ROOT: Final = Path(__file__).parents[4]
 STARTER: Final = str(ROOT / "templates" / "starter" / "config.yaml")
 CLI: Final = "import sys; from llama_stack_responses.cli import main; sys.exit(main())"
 OF_THE_HOST: Final = (
     "llama_stack_responses.cli",
     "llama_stack.core.configure",
     "llama_stack.core.storage.kvstore.sqlite",
-    "llama_stack_responses.admin.backups",
+    "llama_stack_responses.features.admin.backups",
     "llama_stack_responses.host",
 )
 """What a command imports that uses the host's code, which takes more than three seconds of processor time."""
@@ -200,7 +200,7 @@ def test_ctrl_c_ends_a_command_silently(monkeypatch: pytest.MonkeyPatch, capsys:
     def stats(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "stats", stats)
+    monkeypatch.setattr(store_commands, "stats", stats)
     assert main(["stats", "--config", STARTER]) == 128 + signal.SIGINT
     assert capsys.readouterr().err == ""
 
@@ -285,16 +285,17 @@ def test_configuration_that_the_host_cannot_read_is_one_sentence(
     assert ended == (2, f"llama-stack-responses: {config} {expected}\n")
 
 
+@pytest.mark.parametrize("command", ["import", "list --config"])
 @pytest.mark.parametrize("level", ["top", "entry"])
 def test_setting_at_a_level_that_the_host_ignores_is_named(
-    commands_of_the_host: Forks, level: str, tmp_path: Path
+    commands_of_the_host: Forks, level: str, command: str, tmp_path: Path
 ) -> None:
     text, setting = Path(STARTER).read_text(), "fetch: {allowed_networks: [loopback]}"
     entry = "  - provider_id: responses\n"
     assert entry in text
     config = tmp_path / "config.yaml"
     config.write_text(f"{text}\n{setting}\n" if level == "top" else text.replace(entry, f"{entry}    {setting}\n"))
-    ended = forked(commands_of_the_host, tmp_path, "import", str(config))
+    ended = forked(commands_of_the_host, tmp_path, *command.split(), str(config))
     place = "the 'config' of the provider 'inline::kv' under providers.responses"
     expected = f"{config} has 'fetch' at a level where it is ignored: move it into {place}."
     assert ended == (2, f"llama-stack-responses: {expected}\n")
@@ -331,7 +332,7 @@ def test_export_of_a_store_that_fails_leaves_no_file(
     async def breaks_off(*_: object) -> None:
         raise ApiError(503, "The response store's file is damaged.")
 
-    monkeypatch.setattr(commands, "_export", breaks_off)
+    monkeypatch.setattr(store_commands, "_export", breaks_off)
     out = tmp_path / "owner.jsonl"
     assert main(["export", "--owner=", "--out", str(out), "--config", STARTER]) == 1
     assert "The response store's file is damaged." in capsys.readouterr().err

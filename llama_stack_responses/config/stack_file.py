@@ -1,20 +1,37 @@
-"""The settings of a stack's responses provider, read without the host, whose import takes two seconds."""
+"""The settings in a stack's configuration: which are at a wrong level, and all of them, read without the host.
+
+The import of the host takes several times as long as that of the commands. It reads what is unusual or wrong.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
 
-from ..config import ResponsesConfig
-from ..config.stores import HostStore, MemoryStore
+from . import ResponsesConfig
+from .stores import HostStore, MemoryStore
 
 _VARIABLE: Final = re.compile(r"\${env\.([A-Z0-9_]+)(?::([=+])([^}]*))?}")
-_KIND: Final = "inline::kv"
+PROVIDER_TYPE: Final = "inline::kv"
+
+
+def misplaced_setting(stack: Mapping[str, Any], known: Collection[str]) -> str | None:
+    """Return a setting of the provider at the top level, or beside its `config`, where the host ignores it.
+
+    Args:
+        stack: the stack's configuration, of which nothing is checked yet.
+        known: the settings that a level cannot have by itself.
+    """
+    providers = stack.get("providers")
+    entries = providers.get("responses") if isinstance(providers, dict) else None
+    own = [each for each in entries or () if isinstance(each, dict) and each.get("provider_type") == PROVIDER_TYPE]
+    levels = [stack, *own] if own else []
+    return next((name for level in levels for name in level if name in known), None)
 
 
 def quick_settings(path: Path, environment: Mapping[str, str]) -> ResponsesConfig | None:
@@ -25,13 +42,14 @@ def quick_settings(path: Path, environment: Mapping[str, str]) -> ResponsesConfi
         describes.
     """
     try:
-        provider = _provider(yaml.safe_load(path.read_text()), environment)
-        settings = (
-            None if provider is None else ResponsesConfig(**(substituted(provider.get("config"), environment) or {}))
-        )
+        stack = yaml.safe_load(path.read_text())
+        provider = None if misplaced_setting(stack, ResponsesConfig.model_fields) else _provider(stack, environment)
+        if provider is None:
+            return None
+        settings = ResponsesConfig(**(substituted(provider.get("config"), environment) or {}))
     except (OSError, ValidationError, yaml.YAMLError, AttributeError, KeyError, RuntimeError, TypeError, ValueError):
         return None
-    return None if settings is None or isinstance(settings.store, HostStore | MemoryStore) else settings
+    return None if isinstance(settings.store, HostStore | MemoryStore) else settings
 
 
 def _provider(stack: Any, environment: Mapping[str, str]) -> dict[str, Any] | None:
@@ -40,7 +58,7 @@ def _provider(stack: Any, environment: Mapping[str, str]) -> dict[str, Any] | No
     for each in stack["providers"]["responses"]:
         if substituted(each["provider_id"], environment) == "__disabled__":
             continue
-        if substituted(each["provider_type"], environment) == _KIND:
+        if substituted(each["provider_type"], environment) == PROVIDER_TYPE:
             return dict(each)
     return None
 

@@ -7,21 +7,21 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..core.owner import Owner
-from ..core.types import Json
-from ..jobs import fair_order
-from ..jobs.event_log import EventLog
-from ..jobs.job import JobState
-from ..jobs.notifier import Notifier
-from ..jobs.queue import JobQueue
-from ..store.archive import Archive
-from ..store.codec import TooLarge
-from ..store.conversation_store import Conversation
-from ..store.hashing import Hasher
-from ..store.layout import BUCKET
-from ..store.read_allowance import ReadAllowance
-from ..store.records import Conflict, Delete, Op, Records, after_prefix, pages_of
-from ..store.skill_store import StoredSkill
+from ...core.owner import Owner
+from ...core.types import Json
+from ...jobs import fair_order
+from ...jobs.event_log import EventLog
+from ...jobs.job import JobState
+from ...jobs.notifier import Notifier
+from ...jobs.queue import JobQueue
+from ...store.archive import Archive
+from ...store.codec import TooLarge
+from ...store.conversation_store import Conversation
+from ...store.hashing import Hasher
+from ...store.layout import BUCKET
+from ...store.read_allowance import ReadAllowance
+from ...store.records import Conflict, Delete, Op, Records, after_prefix, pages_of
+from ...store.skill_store import StoredSkill
 
 type Wanted = Callable[[Json], bool]
 

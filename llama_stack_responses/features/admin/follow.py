@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..core.owner import Owner
-from ..core.types import Json
-from ..store.layout import second
-from ..store.records import Records
+from ...core.owner import Owner
+from ...core.types import Json
+from ...store.layout import second
+from ...store.records import Records
 from .store_view import StoreView, Wanted
 
 _WINDOW_SECONDS: Final = 3600.0

@@ -10,14 +10,14 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
-from ..config import ResponsesConfig
-from ..core.errors import ApiError
-from ..store.backup_file import BackupWriter, read_backup
-from ..store.factory import secret_keeper
-from ..store.kept_secret import KEPT_SECRET
-from ..store.records import Ensure, Put, Records, Snapshots
-from .command_error import CommandError
-from .commands import with_store
+from ...commands.command_error import CommandError
+from ...commands.opened_store import with_store
+from ...config import ResponsesConfig
+from ...core.errors import ApiError
+from ...store.backup_file import BackupWriter, read_backup
+from ...store.factory import secret_keeper
+from ...store.kept_secret import KEPT_SECRET
+from ...store.records import Ensure, Put, Records, Snapshots
 from .new_file import STANDARD_OUTPUT, new_file, refuse_existing, standard_output
 from .progress import ProgressLine
 from .tables import print_fields, print_json
@@ -54,7 +54,7 @@ def backup(arguments: Namespace) -> None:
 
     if not piped:
         refuse_existing(target)
-    with_store(arguments.config, work)
+    with_store(arguments, work)
 
 
 def restore(arguments: Namespace) -> None:
@@ -82,7 +82,7 @@ def restore(arguments: Namespace) -> None:
 
     try:
         in_file = _checked(arguments.file)
-        with_store(arguments.config, work, new=True)
+        with_store(arguments, work, new=True)
     except OSError as error:
         raise CommandError(f"Cannot read {arguments.file}: {error.strerror or error}.") from error
 
@@ -102,7 +102,7 @@ def secret(arguments: Namespace) -> None:
         else:
             print(text)
 
-    with_store(arguments.config, work)
+    with_store(arguments, work)
 
 
 async def _write(records: Records, rows: Iterable[Put], *, merge: bool) -> int:

@@ -4,44 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from io import TextIOWrapper
 from itertools import batched
-from pathlib import Path
 from typing import Any, Final, TextIO
 
-from ..concurrency.tasks import gather_or_cancel
-from ..config import ResponsesConfig
-from ..config.stores import HostStore, PostgresStore, RedisStore, Store
-from ..core.errors import ApiError
-from ..core.owner import Owner
-from ..core.types import Json
-from ..logs import print_no_lines
-from ..store.archive import Archive
-from ..store.clock import StoreClock
-from ..store.factory import open_records
-from ..store.records import Persistent, Records
-from ..store.skill_store import StoredSkill
-from ..store.sweep_guard import SweepGuard
-from .command_error import CommandError
+from ...commands.command_error import CommandError
+from ...commands.opened_store import with_store
+from ...concurrency.tasks import gather_or_cancel
+from ...config import ResponsesConfig
+from ...core.owner import Owner
+from ...core.types import Json
+from ...store.archive import Archive
+from ...store.clock import StoreClock
+from ...store.records import Records
+from ...store.skill_store import StoredSkill
+from ...store.sweep_guard import SweepGuard
 from .follow import ChangeFollower
-from .imported_host import import_host
-from .interrupts import end_in_order
 from .new_file import new_file, refuse_existing
 from .progress import ProgressLine
-from .settings import quick_settings
 from .store_view import StoreView, owner_fields
 from .tables import duration, moment, print_fields, print_json, print_rows
 
 _MAX_CONCURRENT_DELETES: Final = 8
-
-_CHECK_STATE: Final = "check STATE_DIR, and the user that runs the server"
-
-type Work = Callable[[Records, ResponsesConfig], Awaitable[None]]
 
 _COLUMNS: Final = {
     "id": "RESPONSE",
@@ -56,73 +44,6 @@ _CHAIN: Final = {name: title for name, title in _COLUMNS.items() if name != "own
 _QUEUE: Final = {"id": "RESPONSE", "state": "STATE", "waited": "WAITED", "owner": "OWNER", "worker": "WORKER"}
 
 
-def with_store(config: Path, work: Work, *, new: bool = False) -> None:
-    """Open the store that a stack's configuration names, and do this work on it.
-
-    Args:
-        new: whether a store that does not exist is created.
-
-    Raises:
-        CommandError: the configuration is wrong, or the store does not answer.
-    """
-    if not config.is_file():
-        raise CommandError(f"There is no file {config}: name the stack's configuration with --config.", 2)
-    settings = quick_settings(config, os.environ)
-    # The command's own error says what failed.
-    print_no_lines()
-    end_in_order()
-    asyncio.run(_with_store(config, settings, work, new=new))
-
-
-async def _with_store(config: Path, settings: ResponsesConfig | None, work: Work, *, new: bool) -> None:
-    if settings:
-        records = open_records(settings.store, _no_backend)
-    else:
-        records, settings = _opened_by_host(config, new=new)
-    try:
-        # Reading a wrong database would find nothing and make a store there, and a backup of it would be empty.
-        if not new and isinstance(records, Persistent) and not await records.exists():
-            raise CommandError(f"There is no {_description(settings.store)}.")
-        await work(records, settings)
-    except ApiError as error:
-        raise CommandError(error.message) from error
-    finally:
-        await records.close()
-
-
-def _description(store: Store) -> str:
-    """Name a store, and what to check if it is not there."""
-    match store:
-        case RedisStore():
-            return f"store with the prefix {store.prefix!r} in this Redis: check REDIS_URL, or its url and prefix"
-        case PostgresStore():
-            schema = f"store in the schema {store.schema_name!r} of this database"
-            return f"{schema}: check DATABASE_URL, or its url and schema_name"
-        case HostStore():
-            return f"store with the prefix {store.prefix!r} in the backend {store.backend!r}: {_CHECK_STATE}"
-        case _:
-            return f"store {getattr(store, 'path', '')}: {_CHECK_STATE}"
-
-
-def _opened_by_host(config: Path, *, new: bool) -> tuple[Records, ResponsesConfig]:
-    import_host()
-    from ..host.configuration import MissingFile, WrongConfiguration, open_configured
-
-    try:
-        records, settings = open_configured(config, new=new)
-    except WrongConfiguration as error:
-        raise CommandError(str(error), 2) from error
-    except MissingFile as error:
-        raise CommandError(f"There is no store {error}: {_CHECK_STATE}.") from error
-    if isinstance(settings.store, HostStore):
-        print("The store 'host' is for one process: stop the server first.", file=sys.stderr)
-    return records, settings
-
-
-def _no_backend(_: str) -> Any:
-    raise AssertionError("the host opens its own stores")
-
-
 def list_responses(arguments: Namespace) -> None:
     """Run `list`: the newest responses of all owners, or of one."""
 
@@ -132,7 +53,7 @@ def list_responses(arguments: Namespace) -> None:
         rows = await StoreView(records).newest(arguments.limit, owner, _wanted(arguments))
         print_rows([_row(row, arguments) for row in rows], _COLUMNS, as_json=arguments.json)
 
-    with_store(arguments.config, work)
+    with_store(arguments, work)
 
 
 def show(arguments: Namespace) -> None:
@@ -148,7 +69,7 @@ def show(arguments: Namespace) -> None:
             # ASCII only: what is stored may contain characters that control a terminal.
             print(json.dumps(response, indent=2, ensure_ascii=True))
 
-    with_store(arguments.config, work)
+    with_store(arguments, work)
 
 
 def chain(arguments: Namespace) -> None:
@@ -160,7 +81,7 @@ def chain(arguments: Namespace) -> None:
             raise CommandError(f"There is no response {arguments.id!r} in this store.")
         print_rows([_row(row, arguments) for row in rows], _CHAIN, as_json=arguments.json)
 
-    with_store(arguments.config, work)
+    with_store(arguments, work)
 
 
 def tail(arguments: Namespace) -> None:
@@ -182,7 +103,7 @@ def tail(arguments: Namespace) -> None:
             # Polls of a busy store take at most a fifth of the time.
             pause = max(arguments.every, 4 * (time.monotonic() - began))
 
-    with_store(arguments.config, work)
+    with_store(arguments, work)
 
 
 def stats(arguments: Namespace) -> None:
@@ -193,7 +114,7 @@ def stats(arguments: Namespace) -> None:
         dates = {} if arguments.json else {name: moment(counts[name]) for name in ("oldest", "newest")}
         print_fields(counts | dates, as_json=arguments.json)
 
-    with_store(arguments.config, work)
+    with_store(arguments, work)
 
 
 def queue(arguments: Namespace) -> None:
@@ -212,7 +133,7 @@ def queue(arguments: Namespace) -> None:
         ]
         print_rows(rows, _QUEUE, as_json=arguments.json)
 
-    with_store(arguments.config, work)
+    with_store(arguments, work)
 
 
 def delete(arguments: Namespace) -> None:
@@ -235,7 +156,7 @@ def delete(arguments: Namespace) -> None:
         print_fields({f"deleted {what}": count for what, count in counts.items()}, as_json=arguments.json)
         _refuse_missing([each for each in arguments.ids if each in missing])
 
-    with_store(arguments.config, work)
+    with_store(arguments, work)
 
 
 async def _delete(
@@ -292,7 +213,7 @@ def sweep(arguments: Namespace) -> None:
         await SweepGuard(records, archive.count, settings.max_swept_share).went(horizon)
         print_fields({"deleted responses": deleted}, as_json=arguments.json)
 
-    with_store(arguments.config, work)
+    with_store(arguments, work)
 
 
 def _refuse_missing(ids: list[str]) -> None:
@@ -318,7 +239,7 @@ def export(arguments: Namespace) -> None:
 
     if arguments.out is not None:
         refuse_existing(arguments.out)
-    with_store(arguments.config, work)
+    with_store(arguments, work)
 
 
 async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from llama_stack.core.stack import EnvVarError, replace_env_vars
 
-from llama_stack_responses.admin.settings import quick_settings, substituted
+from llama_stack_responses.config.stack_file import quick_settings, substituted
 from llama_stack_responses.config.stores import RedisStore, SqliteStore
 
 ROOT: Final = Path(__file__).parents[3]
