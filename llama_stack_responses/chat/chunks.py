@@ -218,8 +218,7 @@ class ChunkReader:
         delta = choice.delta
         if delta is None:
             return []
-        extra = delta.__pydantic_extra__
-        fields: dict[str, Any] = delta.__dict__ | extra if extra else delta.__dict__
+        fields = self._fields(choice, delta)
         deltas = self._deltas(fields, choice)
         if self._calls and deltas and not fields.get("tool_calls"):
             deltas = self._behind_calls(self._calls, deltas)
@@ -300,6 +299,20 @@ class ChunkReader:
         rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom, key=str)]
         rest = [*flattened(rest)]
         return [*rest, Finish(reason, reported_usage(self._usage, self._timings))]
+
+    def _fields(self, choice: Any, delta: Any) -> dict[str, Any]:
+        """Return the members of a delta, or of a whole message; of a message that repeats the deltas, only its calls.
+
+        Raises:
+            ApiError: the message has more text than the deltas before it.
+        """
+        extra = delta.__pydantic_extra__
+        fields: dict[str, Any] = delta.__dict__ | extra if extra else delta.__dict__
+        if self.characters and member(getattr(choice, "__pydantic_extra__", None), "message"):
+            if len(text(fields, "content")) > self.characters:
+                raise ApiError(502, "The model server's stream ends with another message than it streamed before.")
+            fields = {"tool_calls": fields.get("tool_calls")}
+        return fields
 
     def _meaning(self) -> FinishReason:
         """Return how the round ended.

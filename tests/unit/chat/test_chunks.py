@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionChunk
 
+from llama_stack_openai_chat.chunks import chat_chunk
 from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.profile import InlineThinking, Profile
 from llama_stack_responses.core.errors import ApiError
@@ -814,3 +815,33 @@ def test_zeros_after_the_usage_do_not_count() -> None:
 )
 def test_reasoning_as_object_or_parts_is_read(reasoning: Any) -> None:
     assert read(as_client, [chunk({"reasoning": reasoning})]) == [Reasoning("hm")]
+
+
+# Whole messages
+
+
+def as_built(each: Any) -> Any:
+    return as_client(each) if isinstance(each, dict) else each
+
+
+def with_message(content: str, calls: Any = None) -> Any:
+    message = {"role": "assistant", "content": content, "tool_calls": calls}
+    return chat_chunk({"object": "chat.completion", "choices": [{"message": message, "finish_reason": "stop"}]})
+
+
+def test_message_in_place_of_deltas_is_read() -> None:
+    deltas = read(as_built, [with_message("Hello", CALL["tool_calls"]), as_client(chunk())])
+    assert deltas[0] == Text("Hello")
+    assert calls(deltas[1:]) == [("a", "f", '{"a":1}')]
+
+
+def test_message_behind_the_deltas_does_not_repeat_them() -> None:
+    chunks = [as_client(chunk({"content": "Hel"})), as_client(chunk({"content": "lo"})), as_client(chunk(CALL))]
+    deltas = read(as_built, [*chunks, with_message("Hello", CALL["tool_calls"]), as_client(chunk())])
+    assert deltas[:2] == [Text("Hel"), Text("lo")]
+    assert calls(deltas[2:]) == [("a", "f", '{"a":1}')]
+
+
+def test_message_with_more_than_the_deltas_is_502() -> None:
+    with pytest.raises(ApiError, match="another message than it streamed"):
+        read(as_built, [as_client(chunk({"content": "Hel"})), with_message("Hello")])
