@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from ..core.errors import ApiError
-from ..core.stream.calls import CUSTOM_INPUT
+from ..core.items.custom_tool_call import CUSTOM_INPUT
 from ..core.stream.deltas import (
     Annotation,
     Delta,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from ..core.exchanges import EXCHANGE, exchange
+from ..core.exchanges import EXCHANGE
 from ..core.items.kind import Names
+from ..core.items.mcp import exchange_of
 from ..core.items.registry import ITEM_KINDS
 from ..core.mcp_approvals import Approvals
-from ..core.mcp_calls import error_text, qualified_name
 from ..core.program_calls import NOT_CONTINUED, ProgramCalls
 from ..core.types import Json
-from .client_calls import as_call, as_output
 
 NO_OUTPUT: Final = "(The call was interrupted: it has no output, and may have run in part.)"
 """What the model sees in place of the output of a call after which the user went on."""
@@ -84,14 +83,14 @@ def _functions(items: Sequence[Json], names: Names) -> Iterator[Json]:
                 "arguments": made["arguments"],
             }
             yield tool_output(call_id, made["output"])
-        elif call := as_call(item, names):
+        elif call := _as_call(item, names):
             yield call
             if of_programs.waits(item):
                 yield tool_output(item["call_id"], NOT_CONTINUED)
         elif _is_servers(item) or item.get("call_id") in answered:
             continue  # the output of a hosted call, which was yielded with the call
         else:
-            yield item if item.get(HOSTED) else as_output(item, names) or item
+            yield item if item.get(HOSTED) else _as_output(item, names) or item
 
 
 def tool_output(call_id: str, output: str | list[Json]) -> Json:
@@ -103,9 +102,25 @@ def _exchange_of(item: Json, approvals: Approvals) -> Json | None:
     """Return the exchange of a call that the server ran, or did not run for lack of approval; None for other items."""
     if item["type"] == "mcp_approval_request":
         refusal = approvals.refusal(item)
-        return _mcp(item, refusal) if refusal else None
-    ran_here = "execution" not in item or _is_servers(item)
-    return _REBUILD[item["type"]](item) if item["type"] in _REBUILD and ran_here else None
+        return exchange_of(item, refusal) if refusal else None
+    kind, ran_here = ITEM_KINDS.get(item["type"]), "execution" not in item or _is_servers(item)
+    return kind.exchange(item) if kind and kind.exchange and ran_here else None
+
+
+def _as_call(item: Json, names: Names) -> Json | None:
+    """Return a call whose output is an item of its own as a `function_call`; None for other items."""
+    kind = ITEM_KINDS.get(item["type"])
+    if kind is None or kind.call is None:
+        return None
+    return {"type": "function_call", "call_id": item["call_id"], **kind.call(item, names)}
+
+
+def _as_output(item: Json, names: Names) -> Json | None:
+    """Return the output of such a call as a `function_call_output`; None for other items."""
+    kind = ITEM_KINDS.get(item["type"])
+    if kind is None or kind.output is None:
+        return None
+    return {"type": "function_call_output", "call_id": item["call_id"], "output": kind.output(item, names)}
 
 
 def _is_servers(item: Json) -> bool:
@@ -114,35 +129,3 @@ def _is_servers(item: Json) -> bool:
     Earlier versions stored items of a client's search without the `call_id` that would join its call and its output.
     """
     return "execution" in item and (item["execution"] == "server" or item.get("call_id") is None)
-
-
-def _code(item: Json) -> Json:
-    printed = [output["logs"].rstrip() for output in item.get("outputs") or () if output["type"] == "logs"]
-    return exchange(
-        "python", {"code": item.get("code", "")}, "\n".join(printed) or "(Its output is no longer available.)"
-    )
-
-
-def _tool_search(item: Json) -> Json:
-    return exchange("tool_search", item["arguments"], "The tools can be called now.")
-
-
-def _mcp(item: Json, output: str) -> Json:
-    name = qualified_name(item["server_label"], item["name"])
-    return {"name": name, "arguments": item["arguments"], "output": output}
-
-
-def _mcp_call(item: Json) -> Json:
-    error = item.get("error")
-    if item.get("output") is not None:
-        return _mcp(item, item["output"])
-    return _mcp(item, error_text(error) if error else "(The call was cut off; its result is not known.)")
-
-
-_REBUILD: Final[Mapping[str, Callable[[Json], Json]]] = {
-    "code_interpreter_call": _code,
-    "tool_search_call": _tool_search,
-    "mcp_call": _mcp_call,
-    **{name: kind.exchange for name, kind in ITEM_KINDS.items() if kind.exchange},
-}
-"""Rebuild the exchange of a call from its item, such as one that the client sent back; by the item's type."""

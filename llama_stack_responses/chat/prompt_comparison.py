@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..core.schema.items import COMPACTION
+from ..core.items.compaction import COMPACTION
 from ..core.types import Json
 from .estimate import estimated_bytes, tokens_of
 from .messages import turn_start

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ..core.items.custom_tool_call import CUSTOM_INPUT
 from ..core.schema.request import CreateRequest
-from ..core.stream.calls import CUSTOM_INPUT
 from ..core.types import Json
 from .profile import Profile
 

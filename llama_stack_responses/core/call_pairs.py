@@ -8,9 +8,9 @@ from typing import Any
 
 from .errors import bad_request
 from .exchanges import EXCHANGE
+from .items.registry import ANSWERED, ANSWERS, JOINABLE
 from .program_calls import mark_in
 from .program_names import PROGRAM, PROGRAM_OUTPUT
-from .schema.items import ANSWERED, ANSWERS, JOINABLE
 from .shapes import Location, missing
 from .types import Json
 

@@ -11,9 +11,9 @@ import orjson
 
 from . import json_decoding
 from .errors import bad_request
+from .items.compaction import COMPACTION
 from .json_blocks import blocks
 from .json_values import is_large
-from .schema.items import COMPACTION
 from .truncation import INSTRUCTING, PINNED, opening_instructions
 from .types import Json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from .schema.items import CONFIGURATION
+from .items.configuration import CONFIGURATION
 from .schema.request import CreateRequest
 from .types import Json
 

@@ -4,45 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from .errors import bad_request
 from .exchanges import without_exchange
 from .ids import Seeded, new_seed
-from .program_names import PROGRAM
-from .schema.items import CONFIGURATION
-from .stream.calls import FORMS
-from .stream.shell import with_limits
+from .items.registry import ITEM_KINDS
 from .types import Json
 
 Order = Literal["asc", "desc"]
-
-_ID_PREFIXES: Final = {
-    "message": "msg",
-    "reasoning": "rs",
-    "function_call_output": "fco",
-    "custom_tool_call_output": "ctco",
-    "local_shell_call_output": "lsho",
-    "shell_call_output": "sho",
-    "apply_patch_call_output": "apco",
-    "computer_call_output": "cuo",
-    "additional_tools": "at",
-    CONFIGURATION: "cfg",
-    "mcp_approval_response": "mcpa",
-    **{form.type: form.id_prefix for form in FORMS.values()},
-}
-
-_WITHOUT_STATUS: Final = frozenset(
-    {
-        "additional_tools",
-        "compaction",
-        CONFIGURATION,
-        "mcp_list_tools",
-        "mcp_approval_request",
-        "mcp_approval_response",
-        PROGRAM,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +56,8 @@ def with_ids(items: Iterable[Json]) -> list[Json]:
 
 def id_of_seed(item: Json, seeded: Seeded) -> str:
     """Return the id that `with_ids` makes of this seed and index."""
-    return seeded.id(_ID_PREFIXES.get(item["type"], "item"))
+    kind = ITEM_KINDS.get(item["type"])
+    return seeded.id(kind.form.id_prefix if kind else "item")
 
 
 def listed(items: Iterable[Json]) -> list[Json]:
@@ -96,9 +67,8 @@ def listed(items: Iterable[Json]) -> list[Json]:
 
 def _whole(item: Json) -> Json:
     """Return the item with the fields that a client may omit, and a listed item has."""
-    if item["type"] in _WITHOUT_STATUS:
+    kind = ITEM_KINDS.get(item["type"])
+    if kind is None or not kind.form.has_status:
         return item
     whole = {**item, "status": item.get("status", "completed")}
-    if item["type"] == "shell_call":
-        whole |= {"action": with_limits(item["action"]), "environment": item.get("environment")}
-    return whole
+    return kind.whole(whole) if kind.whole else whole

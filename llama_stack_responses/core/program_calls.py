@@ -14,8 +14,8 @@ from hashlib import sha256
 from typing import Any, Final
 
 from .exchanges import EXCHANGE
+from .items.registry import ANSWERED
 from .program_names import PROGRAM, PROGRAM_OUTPUT
-from .schema.items import ANSWERED
 from .types import Json
 
 NOT_CONTINUED: Final = "(The program was not continued.)"

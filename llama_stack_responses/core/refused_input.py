@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from .schema.items import ANSWERS
+from .items.registry import ANSWERS
 from .types import Json
 
 _ANSWERED: Final = frozenset(ANSWERS.values())

@@ -8,9 +8,10 @@ from itertools import accumulate
 from typing import Final
 
 from .exchanges import EXCHANGE
+from .items.compaction import COMPACTION
+from .items.registry import ANSWERED, ANSWERS
 from .program_calls import ProgramCalls
 from .program_names import PROGRAM, PROGRAM_OUTPUT
-from .schema.items import ANSWERED, ANSWERS, COMPACTION
 from .types import Json
 
 PINNED: Final = "pinned"

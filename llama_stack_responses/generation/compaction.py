@@ -17,9 +17,9 @@ from ..core.compaction import (
     open_message,
     shown_message,
 )
+from ..core.items.compaction import FORM
 from ..core.schema.request import CreateRequest
 from ..core.stream.assembler import Assembler
-from ..core.stream.calls import COMPACTION
 from ..core.stream.deltas import Finish
 from ..core.types import Json
 from ..inputs.large_work import LargeWork
@@ -156,7 +156,7 @@ class AutoCompaction:
 
         def begun() -> None:
             nonlocal index
-            index = reporter.begin(COMPACTION, {})
+            index = reporter.begin(FORM, {})
             reporter.advance(index, "compacting")
 
         written = await self._model_round.summarise(items, max_tokens, begun, operation)

@@ -12,11 +12,12 @@ from ..concurrency.offloading import computed
 from ..core.access import Access, Action
 from ..core.errors import ApiError, bad_request, import_hint
 from ..core.exchanges import EXCHANGE
+from ..core.items.registry import ANSWERS
 from ..core.json_blocks import dumps
 from ..core.owner import Owner
 from ..core.refused_input import without_refused
 from ..core.schema.conversation_bodies import no_conversation
-from ..core.schema.items import ANSWERS, check_ids
+from ..core.schema.items import check_ids
 from ..core.schema.request import CreateRequest
 from ..core.statuses import UNFINISHED
 from ..core.types import Json

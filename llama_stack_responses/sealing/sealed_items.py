@@ -16,10 +16,10 @@ from typing import Final
 from ..concurrency.offloading import computed
 from ..core.compaction import Summary
 from ..core.errors import bad_request
+from ..core.items.compaction import COMPACTION
 from ..core.json_values import decoded_bytes
 from ..core.owner import Owner
 from ..core.reasoning_segments import ReasoningSegment, segments_of
-from ..core.schema.items import COMPACTION
 from ..core.types import Json
 from .sealer import SEALED, Sealer, UnknownSecret, Unopened, unverified
 

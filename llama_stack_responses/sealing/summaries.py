@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from ..concurrency.offloading import computed
 from ..core.compaction import Summary
+from ..core.items.compaction import COMPACTION
 from ..core.owner import Owner
-from ..core.schema.items import COMPACTION
 from ..core.types import Json
 from ..logs import get_logger
 from .sealed_items import Opened

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ..core.items.registry import ANSWERS, ITEM_KINDS
 from ..core.json_blocks import dumps
 from ..core.program_names import PROGRAM, PROGRAM_OUTPUT
-from ..core.stream.calls import FORMS
 from ..core.types import Json
 from . import codec
 
@@ -23,22 +23,7 @@ METADATA_BYTES: Final = 2048
 _READ_CHARACTERS: Final = 1024
 """Characters of a text that are read for its first words."""
 
-_NO_CALLS: Final = frozenset(
-    {
-        "compaction",
-        "mcp_approval_request",
-        "mcp_list_tools",
-        PROGRAM_OUTPUT,
-        "shell_call_output",
-        "tool_search_output",
-    }
-)
-_CALLS: Final = FORMS.keys() - _NO_CALLS
-
-_CALLS_OF_CLIENT_TOOLS: Final = frozenset(
-    {"apply_patch_call", "computer_call", "custom_tool_call", "function_call", "local_shell_call", "shell_call"}
-)
-"""Calls that wait for the client, unless the output has their result too."""
+_CALLS: Final = frozenset(name for name, kind in ITEM_KINDS.items() if kind.call or kind.exchange)
 
 _UNEQUAL: Final = object()
 
@@ -177,7 +162,7 @@ def _waits_for(response: Mapping[str, Any]) -> str | None:
     if any(item["type"] == "mcp_approval_request" for item in output):
         return "approval"
     answered = {item.get("call_id") for item in output if item["type"].endswith("_output")}
-    requested = (item for item in output if item["type"] in _CALLS_OF_CLIENT_TOOLS)
+    requested = (item for item in output if item["type"] in ANSWERS)
     return "client" if any(item.get("call_id") not in answered for item in requested) else None
 
 

@@ -10,7 +10,8 @@ from typing import Any, Final, Protocol
 from ..concurrency.offloading import computed
 from ..core.arguments import decoded_arguments
 from ..core.items.form import ItemForm, Stage
-from ..core.stream.calls import MCP_APPROVAL_REQUEST, CallKind, ServerCall
+from ..core.items.mcp import MCP_APPROVAL_REQUEST
+from ..core.stream.calls import CallKind, ServerCall
 from ..core.tool_usage import ImageUsage
 from ..core.types import Json
 

@@ -7,8 +7,8 @@ from itertools import islice
 
 from ..core.compaction import Summary
 from ..core.errors import ApiError
+from ..core.items.compaction import COMPACTION
 from ..core.owner import Owner
-from ..core.schema.items import COMPACTION
 from ..core.types import Json
 from ..inputs.history import Hold
 from ..sealing.sealed_items import Opened, SealedItems

@@ -66,19 +66,31 @@ class Partial:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemForm:
-    """One type of item that a tool makes.
+class ItemType:
+    """A type of items.
 
     Attributes:
         type: the item's `type`.
         id_prefix: the prefix of the item's id.
+        has_status: whether the item has a `status` while it is open, or if a client sent it without one.
+    """
+
+    type: str
+    id_prefix: str
+    has_status: bool = field(default=True, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemForm(ItemType):
+    """The form of an item that a tool makes.
+
+    Attributes:
         streamed: the field that the model streams; without one, the item is added when its call is complete.
         stages: the events of a call that the server runs.
         results: the fields that are known at the end, with their values before that.
         late: the fields that are absent before the end.
         details: the field that is sent in parts.
         partial: the event that shows what an open item has not finished.
-        has_status: whether the item has a `status`.
         failed: the status of a failed call.
         cut: further fields of an incomplete item.
         failure: returns the fields of an item whose call failed on this server, given the message for the model.
@@ -86,15 +98,12 @@ class ItemForm:
         closed: whether the item of a call that the server runs is complete before the call is answered.
     """
 
-    type: str
-    id_prefix: str
     streamed: Streamed | None = None
     stages: Mapping[Stage, StageEvent] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
     late: Collection[str] = ()
     details: Details | None = None
     partial: Partial | None = None
-    has_status: bool = True
     failed: str = "failed"
     cut: Mapping[str, Any] = field(default_factory=dict)
     failure: Callable[[str], Json] | None = None
@@ -121,6 +130,26 @@ class ItemForm:
 def stage_events(kind: str, *stages: Stage) -> dict[Stage, StageEvent]:
     """Return the events of the stages of an item of this type. Their types are `response.TYPE.STAGE`."""
     return {stage: partial(_stage, f"response.{kind}.{stage}") for stage in stages}
+
+
+def streamed_events(key: str, name: str, nothing: str = "") -> Streamed:
+    """Return the field `key` with its events, whose types are `response.NAME.delta` and `response.NAME.done`."""
+    delta, done = partial(_delta, f"response.{name}.delta"), partial(_done, f"response.{name}.done", key)
+    return Streamed(key, nothing, delta, done)
+
+
+def _delta(name: str, sequence_number: int, item_id: str, output_index: int, delta: str) -> Json:
+    return {
+        "type": name,
+        "sequence_number": sequence_number,
+        "item_id": item_id,
+        "output_index": output_index,
+        "delta": delta,
+    }
+
+
+def _done(name: str, key: str, sequence_number: int, item: Json, output_index: int, text: str) -> Json:
+    return {**_stage(name, sequence_number, item["id"], output_index), key: text}
 
 
 def _stage(name: str, sequence_number: int, item_id: str, output_index: int) -> Json:

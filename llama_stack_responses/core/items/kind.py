@@ -10,7 +10,7 @@ import orjson
 
 from ..shapes import Check, object_of
 from ..types import Json
-from .form import ItemForm
+from .form import ItemType
 from .view import CallView, OutputView
 
 HostedToolType = Literal[
@@ -39,27 +39,34 @@ Names = Mapping[tuple[str | None, str], str]
 
 @dataclass(frozen=True, slots=True)
 class ItemKind:
-    """A kind of items: calls, or the outputs of calls.
+    """A kind of items.
 
     Attributes:
-        form: its form in the output and in events.
-        check: checks an item that a client sends, without its `type`, and returns what is kept of it.
+        form: its type; an `ItemForm`, its form in the output and in events, if tools make such items.
+        check: checks an item that a client sends, without its `type`, and returns what is kept of it. None if that
+            needs the checks of requests: `core/schema/items.py` has it.
         exchange: for calls whose items have their results: returns what the model reads of an item without a stored
             exchange, such as one that a client sent: the `exchange` of `core/exchanges.py`.
         view: how the page shows it.
         call: for calls whose outputs are items of their own: returns the function call that the model made, without its
             `type` and `call_id` (`made_call`).
         output: for outputs: returns what the model reads, as text or content parts.
+        answers: for outputs of what the client runs: the type of the call.
+        joinable: for these: whether the output may lack its `call_id` where the limits of a request do not require it.
+        whole: returns an item with the fields that it has in a list, and that a client may omit.
         includable: the values of `include` that ask for fields of it.
         imported: fields that an item needs here, and that the host's own provider omits.
     """
 
-    form: ItemForm
-    check: Check
+    form: ItemType
+    check: Check | None = None
     exchange: Callable[[Json], Json] | None = None
     view: CallView | OutputView | None = None
     call: Callable[[Json, Names], Json] | None = None
     output: Callable[[Json, Names], Any] | None = None
+    answers: str | None = None
+    joinable: bool = False
+    whole: Callable[[Json], Json] | None = None
     includable: Sequence[str] = ()
     imported: Mapping[str, Any] = field(default_factory=dict)
 
@@ -92,3 +99,20 @@ class Kinds:
 def made_call(name: str, arguments: Any) -> Json:
     """Return the name and the arguments of a function call of the model."""
     return {"name": name, "arguments": orjson.dumps(arguments).decode()}
+
+
+def called(item: Json, names: Names) -> str:
+    """Return the name by which the model called a function or a custom tool."""
+    namespace = item.get("namespace")
+    plain = f"{namespace}__{item['name']}" if namespace else item["name"]
+    return names.get((namespace, item["name"]), plain)
+
+
+def text_or_parts(item: Json, _: Names) -> Any:
+    """Return the `output` of an item, which is text or content parts."""
+    return item["output"]
+
+
+def given(value: Json) -> Json:
+    """Return an object without members that are null."""
+    return {key: member for key, member in value.items() if member is not None}

@@ -1,4 +1,4 @@
-"""The kinds of items and the types of tools that the features bring."""
+"""The kinds of items, those of the core and those of the features, and the types of tools that the features bring."""
 
 from __future__ import annotations
 
@@ -6,12 +6,55 @@ from collections.abc import Mapping
 from typing import Final
 
 from ..discovery import modules_of_features
+from . import (
+    apply_patch,
+    code_interpreter,
+    compaction,
+    computer,
+    configuration,
+    custom_tool_call,
+    function_call,
+    local_shell,
+    mcp,
+    message,
+    reasoning,
+    shell,
+    tool_search,
+)
 from .kind import ItemKind, Kinds, ToolType
 
 _KINDS: Final[Mapping[str, Kinds]] = {feature: module.KINDS for feature, module in modules_of_features("kinds").items()}
 
-ITEM_KINDS: Final[Mapping[str, ItemKind]] = {kind.form.type: kind for kinds in _KINDS.values() for kind in kinds.items}
+CORE_KINDS: Final = (
+    *message.KINDS,
+    *reasoning.KINDS,
+    *function_call.KINDS,
+    *custom_tool_call.KINDS,
+    *local_shell.KINDS,
+    *shell.KINDS,
+    *apply_patch.KINDS,
+    *computer.KINDS,
+    *tool_search.KINDS,
+    *code_interpreter.KINDS,
+    *mcp.KINDS,
+    *compaction.KINDS,
+    *configuration.KINDS,
+)
+"""The kinds of items that every installation has."""
+
+ITEM_KINDS: Final[Mapping[str, ItemKind]] = {
+    kind.form.type: kind for kinds in (CORE_KINDS, *(each.items for each in _KINDS.values())) for kind in kinds
+}
 """Kinds of items, by the type of the item."""
 
 TOOL_TYPES: Final[Mapping[str, ToolType]] = {tool.type: tool for kinds in _KINDS.values() for tool in kinds.tools}
 """Types of tools, by their name."""
+
+ANSWERED: Final[Mapping[str, str]] = {name: kind.answers for name, kind in ITEM_KINDS.items() if kind.answers}
+"""Item types of the calls that the client runs, by the type of their outputs."""
+
+ANSWERS: Final[Mapping[str, str]] = {call: output for output, call in ANSWERED.items()}
+"""Item types of outputs, by the type of the client-run call that they answer."""
+
+JOINABLE: Final = frozenset(name for name, kind in ITEM_KINDS.items() if kind.joinable)
+"""Item types of outputs that may lack their `call_id` where the limits of the request do not require it."""

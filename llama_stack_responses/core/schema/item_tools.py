@@ -6,7 +6,7 @@ continuable, so tools over a limit are left out. Only those that one new request
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Final
@@ -14,9 +14,11 @@ from typing import Final
 import orjson
 
 from ..errors import bad_request
-from ..shapes import DEFAULT_LIMITS, RequestLimits
+from ..item_fields import OWN_ID
+from ..items.tool_search import output_check
+from ..shapes import DEFAULT_LIMITS, Check, RequestLimits, object_of, one_of
 from ..types import Json
-from .declared_tools import NAMED_TOOLS
+from .declared_tools import NAMED_TOOLS, carried_tools
 
 Origin = tuple[str | None, str]
 """The namespace (if any) and the name by which the client refers to a tool."""
@@ -24,8 +26,13 @@ Origin = tuple[str | None, str]
 Identity = Origin | bytes
 """What is equal for two entries of the same tool: its origin, or the encoded entry of a tool without a name."""
 
-CARRIERS: Final = ("tool_search_output", "additional_tools")
-"""The items that contain tools."""
+CARRIER_ITEMS: Final[Mapping[str, Check]] = {
+    "tool_search_output": output_check(carried_tools),
+    "additional_tools": object_of({"id": OWN_ID, "role": one_of("developer"), "tools": carried_tools}, "role", "tools"),
+}
+"""Checks of the items that contain tools, by type."""
+
+CARRIERS: Final = tuple(CARRIER_ITEMS)
 
 _SERVER: Final = "mcp"
 _SEARCH: Final = "tool_search"

@@ -11,58 +11,32 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ..errors import bad_request
-from ..item_fields import CALLER, FILE_URL, ID, IMAGE_URL, NAME, OWN_ID, STATUS, TEXT
+from ..item_fields import ID, OWN_ID
+from ..items.configuration import CONFIGURATION
+from ..items.message import message, one_text
+from ..items.registry import ITEM_KINDS, JOINABLE
 from ..shapes import (
     DEFAULT_LIMITS,
     Check,
     Location,
     RequestLimits,
-    Schema,
     an_object,
     any_of,
     array,
-    boolean,
     check_json,
-    data,
-    integer,
     invalid,
     invalid_type,
     missing,
-    number,
     object_of,
-    one_of,
     schema_of,
-    string,
     tagged,
     takes,
 )
 from .answer_settings import configuration_update
-from .client_items import CLIENT_ITEMS
-from .hosted_items import HOSTED_ITEMS
-from .mcp_shapes import MCP_ITEMS
+from .item_tools import CARRIER_ITEMS
 
-ANSWERS: Final[Mapping[str, str]] = {
-    "function_call": "function_call_output",
-    "custom_tool_call": "custom_tool_call_output",
-    "local_shell_call": "local_shell_call_output",
-    "shell_call": "shell_call_output",
-    "apply_patch_call": "apply_patch_call_output",
-    "computer_call": "computer_call_output",
-    "tool_search_call": "tool_search_output",
-}
-"""Item types of outputs, by the type of the client-run call that they answer."""
-COMPACTION: Final = "compaction"
-"""The type of the item that replaces the conversation before it."""
-CONFIGURATION: Final = "configuration_update"
-"""The type of an item that changes settings of the responses after it."""
 TRIGGER: Final = "compaction_trigger"
 """The type of an input's last item that requests a compaction of the conversation."""
-ANSWERED: Final[Mapping[str, str]] = {output: call for call, output in ANSWERS.items()}
-JOINABLE: Final = frozenset(ANSWERED) - {"local_shell_call_output", "tool_search_output"}
-"""Item types of outputs that may lack their `call_id` where the limits of the request do not require it."""
-
-_ROLE: Final = one_of("user", "assistant", "system", "developer")
-_INDEX: Final = integer(0)
 
 
 def parse_input(value: Any, limits: RequestLimits = DEFAULT_LIMITS) -> list[dict[str, Any]]:
@@ -81,7 +55,7 @@ def parse_input(value: Any, limits: RequestLimits = DEFAULT_LIMITS) -> list[dict
 def check_input(value: Any, at: Location) -> list[dict[str, Any]]:
     """Check and normalize an `input` that has passed `check_json`."""
     if isinstance(value, str):
-        return [{"type": "message", "role": "user", "content": _one_text("input_text", value, at)}]
+        return [{"type": "message", "role": "user", "content": one_text("input_text", value, at)}]
     if not isinstance(value, list):
         raise invalid_type(value, at, "one of a string or an array of input items")
     items: list[dict[str, Any]] = array(_item)(value, at)
@@ -103,300 +77,11 @@ def check_ids(history: Iterable[Mapping[str, Any]], items: Iterable[Mapping[str,
         known.add(item_id)
 
 
-# Parts
-
-
-def _one_text(kind: str, value: str, at: Location) -> list[dict[str, Any]]:
-    part = {"type": kind, "text": TEXT(value, at)}
-    return [{**part, "annotations": []} if kind == "output_text" else part]
-
-
-def _content(text_kind: str, part: Check) -> Check:
-    """Return a check for a message's content, a string or an array of parts, normalized to parts."""
-    parts = array(part)
-
-    @takes(any_of({"type": "string"}, schema_of(parts)))
-    def check(value: Any, at: Location) -> list[dict[str, Any]]:
-        if isinstance(value, str):
-            return _one_text(text_kind, value, at)
-        if not isinstance(value, list):
-            raise invalid_type(value, at, "one of a string or an array of objects")
-        checked: list[dict[str, Any]] = parts(value, at)
-        return checked
-
-    return check
-
-
-def _needing(check: Check, *names: str) -> Check:
-    """Return a check for an object that needs at least one of these members; error messages name the first."""
-
-    @takes({**schema_of(check), "anyOf": [{"required": [name]} for name in names]})
-    def check_it(value: Any, at: Location) -> dict[str, Any]:
-        checked: dict[str, Any] = check(value, at)
-        if not any(checked.get(name) for name in names):
-            raise missing(at.key(names[0]))
-        return checked
-
-    return check_it
-
-
-_BREAKPOINT: Final = object_of({"mode": one_of("explicit"), "ttl": one_of("30m", "12h")}, "mode")
-
-_INPUT_TEXT: Final = object_of({"text": TEXT, "prompt_cache_breakpoint": _BREAKPOINT}, "text")
-
-_INPUT_IMAGE: Final = _needing(
-    object_of(
-        {
-            "detail": one_of("low", "high", "auto", "original"),
-            "image_url": IMAGE_URL,
-            "file_id": ID,
-            "prompt_cache_breakpoint": _BREAKPOINT,
-        },
-        defaults={"detail": "auto"},
-    ),
-    "image_url",
-    "file_id",
-)
-
-_INPUT_FILE: Final = _needing(
-    object_of(
-        {
-            "detail": one_of("auto", "low", "high"),
-            "file_data": data,
-            "file_id": ID,
-            "file_url": FILE_URL,
-            "filename": string(0, 1024),
-            "prompt_cache_breakpoint": _BREAKPOINT,
-        }
-    ),
-    "file_data",
-    "file_id",
-    "file_url",
-)
-
-_INPUT_AUDIO: Final = object_of(
-    {"input_audio": object_of({"data": data, "format": one_of("mp3", "wav")}, "data", "format")}, "input_audio"
-)
-
-OUTPUT_PARTS: Final[Mapping[str, Check]] = {
-    "input_text": _INPUT_TEXT,
-    "input_image": _INPUT_IMAGE,
-    "input_file": _INPUT_FILE,
-}
-"""Checks of the parts of a call's output and of a prompt's variables, by type."""
-
-_INPUT_PARTS: Final[Mapping[str, Check]] = {**OUTPUT_PARTS, "input_audio": _INPUT_AUDIO}
-"""Checks of the parts of a message to the model, by type."""
-
-_ANNOTATIONS: Final[Mapping[str, Check]] = {
-    "file_citation": object_of({"file_id": ID, "filename": TEXT, "index": _INDEX}, "file_id", "filename", "index"),
-    "url_citation": object_of(
-        {"url": TEXT, "title": TEXT, "start_index": _INDEX, "end_index": _INDEX},
-        "url",
-        "title",
-        "start_index",
-        "end_index",
-    ),
-    "container_file_citation": object_of(
-        {"container_id": ID, "file_id": ID, "filename": TEXT, "start_index": _INDEX, "end_index": _INDEX},
-        "container_id",
-        "file_id",
-        "filename",
-        "start_index",
-        "end_index",
-    ),
-    "file_path": object_of({"file_id": ID, "index": _INDEX}, "file_id", "index"),
-}
-
-_TOKEN: Final[Mapping[str, Check]] = {"token": TEXT, "bytes": array(integer(0, 255)), "logprob": number()}
-
-_LOGPROB: Final = object_of(
-    {**_TOKEN, "top_logprobs": array(object_of(_TOKEN, *_TOKEN))},
-    *_TOKEN,
-    "top_logprobs",
-)
-
-_OUTPUT_TEXT: Final = object_of(
-    {"text": TEXT, "annotations": array(tagged(_ANNOTATIONS)), "logprobs": array(_LOGPROB)},
-    "text",
-    defaults={"annotations": []},
-)
-
-_SPOKEN_PARTS: Final[Mapping[str, Check]] = {
-    "output_text": _OUTPUT_TEXT,
-    "refusal": object_of({"refusal": TEXT}, "refusal"),
-}
-_SPOKEN_PART: Final = tagged(_SPOKEN_PARTS)
-
-
-@takes(schema_of(tagged({**_SPOKEN_PARTS, "input_text": _OUTPUT_TEXT})))
-def _assistant_part(value: Any, at: Location) -> dict[str, Any]:
-    """Check a part of an assistant's message. Many clients send back all text as `input_text`."""
-    if isinstance(value, dict) and value.get("type") == "input_text":
-        value = {**value, "type": "output_text"}
-    part: dict[str, Any] = _SPOKEN_PART(value, at)
-    return part
-
-
 # Items
 
-_MESSAGE: Final = object_of(
-    {
-        "id": OWN_ID,
-        "role": _ROLE,
-        "content": _content("input_text", tagged(_INPUT_PARTS)),
-        "status": STATUS,
-    },
-    "content",
-)
-
-_ASSISTANT_MESSAGE: Final = object_of(
-    {
-        "id": OWN_ID,
-        "role": _ROLE,
-        "content": _content("output_text", _assistant_part),
-        "phase": one_of("commentary", "final_answer"),
-        "status": STATUS,
-    },
-    "content",
-)
-
-_MESSAGES: Final[Mapping[str, Check]] = {
-    "user": _MESSAGE,
-    "assistant": _ASSISTANT_MESSAGE,
-    "system": _MESSAGE,
-    "developer": _MESSAGE,
-}
-"""Checks of messages, by role."""
-
-_WITH_ROLE: Final = object_of({"role": _ROLE}, "role")
-
-
-def _message_schema(check: Check, *roles: str) -> Schema:
-    schema = schema_of(check)
-    return {
-        **schema,
-        "properties": {**schema["properties"], "role": schema_of(one_of(*roles))},
-        "required": ["role", "content"],
-    }
-
-
-@takes(
-    any_of(_message_schema(_MESSAGE, "user", "system", "developer"), _message_schema(_ASSISTANT_MESSAGE, "assistant"))
-)
-def _message(value: Any, at: Location) -> dict[str, Any]:
-    role = _WITH_ROLE(value, at)["role"]
-    message: dict[str, Any] = _MESSAGES[role](value, at)
-    return message
-
-
-def _reasoning_texts(kind: str) -> Check:
-    """Return a check for reasoning text or its summary, normalized to parts of this kind.
-
-    It accepts a string, or an array of strings and of parts of this kind or of type `text`, so text that some clients
-    flatten is stored in one form.
-    """
-    part = object_of({"type": one_of(kind, "text"), "text": TEXT}, "text")
-
-    @takes(any_of({"type": "string"}, schema_of(part)))
-    def check(value: Any, at: Location) -> dict[str, Any]:
-        checked = part({"text": value} if isinstance(value, str) else value, at)
-        return {"type": kind, "text": checked["text"]}
-
-    several = array(check)
-
-    @takes(any_of({"type": "string"}, schema_of(several)))
-    def check_all(value: Any, at: Location) -> list[dict[str, Any]]:
-        checked: list[dict[str, Any]] = several(list(filter(None, [value])) if isinstance(value, str) else value, at)
-        return checked
-
-    return check_all
-
-
-_REASONING: Final = object_of(
-    {
-        "id": OWN_ID,
-        "summary": _reasoning_texts("summary_text"),
-        "content": _reasoning_texts("reasoning_text"),
-        "encrypted_content": data,
-        "status": STATUS,
-    },
-    defaults={"summary": []},
-)
-
-_FUNCTION_CALL: Final = object_of(
-    {
-        "id": OWN_ID,
-        "call_id": ID,
-        "name": NAME,
-        "namespace": NAME,
-        "arguments": TEXT,
-        "async": boolean,
-        "caller": CALLER,
-        "status": STATUS,
-    },
-    "call_id",
-    "name",
-    "arguments",
-)
-
-_OUTPUT: Final = array(tagged(OUTPUT_PARTS))
-
-
-@takes(any_of(schema_of(TEXT), schema_of(_OUTPUT)))
-def _call_output(value: Any, at: Location) -> str | list[dict[str, Any]]:
-    """Check a call's output. A string stays one, since it differs from a list that holds one text."""
-    if not isinstance(value, str | list):
-        raise invalid_type(value, at, "one of a string or an array of objects")
-    output: str | list[dict[str, Any]] = (TEXT if isinstance(value, str) else _OUTPUT)(value, at)
-    return output
-
-
-_FUNCTION_CALL_OUTPUT: Final = object_of(
-    {
-        "id": OWN_ID,
-        "call_id": ID,
-        "name": NAME,
-        "namespace": NAME,
-        "output": _call_output,
-        "caller": CALLER,
-        "status": STATUS,
-    },
-    "call_id",
-    "output",
-)
-
-_CUSTOM_TOOL_CALL: Final = object_of(
-    {
-        "id": OWN_ID,
-        "call_id": ID,
-        "name": NAME,
-        "namespace": NAME,
-        "input": TEXT,
-        "async": boolean,
-        "caller": CALLER,
-        "status": STATUS,
-    },
-    "call_id",
-    "name",
-    "input",
-)
-
-_CUSTOM_TOOL_CALL_OUTPUT: Final = object_of(
-    {"id": OWN_ID, "call_id": ID, "output": _call_output, "caller": CALLER, "status": STATUS}, "call_id", "output"
-)
-
 _ITEMS: Final[Mapping[str, Check]] = {
-    "message": _message,
-    "reasoning": _REASONING,
-    "function_call": _FUNCTION_CALL,
-    "function_call_output": _FUNCTION_CALL_OUTPUT,
-    "custom_tool_call": _CUSTOM_TOOL_CALL,
-    "custom_tool_call_output": _CUSTOM_TOOL_CALL_OUTPUT,
-    **CLIENT_ITEMS,
-    **HOSTED_ITEMS,
-    **MCP_ITEMS,
-    COMPACTION: object_of({"id": OWN_ID, "encrypted_content": data}, "encrypted_content"),
+    **{name: kind.check for name, kind in ITEM_KINDS.items() if kind.check},
+    **CARRIER_ITEMS,
     TRIGGER: object_of({"id": OWN_ID}),
     CONFIGURATION: configuration_update,
     "item_reference": object_of({"id": ID}, "id"),
@@ -425,7 +110,7 @@ _TYPED_ITEM: Final = tagged(
 )
 
 
-@takes(any_of(schema_of(_TYPED_ITEM), schema_of(_message), {"type": "object", "required": ["id"]}))
+@takes(any_of(schema_of(_TYPED_ITEM), schema_of(message), {"type": "object", "required": ["id"]}))
 def _item(value: Any, at: Location) -> dict[str, Any]:
     members = an_object(value, at)
     if members.get("type") is None:

@@ -1,29 +1,24 @@
-"""MCP servers in a request: the tool, its `tool_choice`, and its items."""
+"""MCP servers in a request: the tool and its `tool_choice`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from ..item_fields import ID, NAME, OWN_ID, TEXT
+from ..item_fields import NAME
 from ..shapes import (
-    MAX_INTEGER,
     Check,
     Location,
     an_object,
     any_of,
-    anything,
     array,
     boolean,
-    integer,
     invalid,
     invalid_type,
     object_of,
     one_of,
     schema_of,
     string,
-    tagged,
     takes,
 )
 
@@ -155,66 +150,3 @@ def check_labels(declared: list[dict[str, Any]], at: Location) -> None:
 
 MCP_CHOICE: Final = object_of({"server_label": _LABEL, "name": NAME}, "server_label")
 """Check of a `tool_choice`."""
-
-
-_LISTED_TOOL: Final = object_of(
-    {"name": NAME, "description": TEXT, "input_schema": an_object, "annotations": an_object},
-    "name",
-    "input_schema",
-)
-
-_MCP_LIST_TOOLS: Final = object_of(
-    {"id": OWN_ID, "server_label": NAME, "tools": array(_LISTED_TOOL), "error": TEXT}, "server_label", "tools"
-)
-
-_NUMBERED: Final = object_of({"code": integer(-MAX_INTEGER), "message": TEXT}, "code", "message")
-
-_MCP_ERROR: Final = tagged(
-    {
-        "mcp_protocol_error": _NUMBERED,
-        "mcp_tool_execution_error": object_of({"content": anything}, "content"),
-        "http_error": _NUMBERED,
-    },
-)
-
-
-@takes(any_of(schema_of(TEXT), schema_of(_MCP_ERROR)))
-def _mcp_error(value: Any, at: Location) -> dict[str, Any]:
-    """Check a failed call's error. Earlier versions sent a string, which clients may still have."""
-    if isinstance(value, str):
-        return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": TEXT(value, at)}]}
-    error: dict[str, Any] = _MCP_ERROR(value, at)
-    return error
-
-
-_MCP_CALL: Final = object_of(
-    {
-        "id": OWN_ID,
-        "server_label": NAME,
-        "name": NAME,
-        "arguments": TEXT,
-        "approval_request_id": ID,
-        "output": TEXT,
-        "error": _mcp_error,
-        "status": one_of("in_progress", "completed", "incomplete", "calling", "failed"),
-    },
-    "server_label",
-    "name",
-    "arguments",
-)
-
-_MCP_APPROVAL_REQUEST: Final = object_of(
-    {"id": ID, "server_label": NAME, "name": NAME, "arguments": TEXT}, "id", "server_label", "name", "arguments"
-)
-
-_MCP_APPROVAL_RESPONSE: Final = object_of(
-    {"id": OWN_ID, "approval_request_id": ID, "approve": boolean, "reason": TEXT}, "approval_request_id", "approve"
-)
-
-MCP_ITEMS: Final[Mapping[str, Check]] = {
-    "mcp_list_tools": _MCP_LIST_TOOLS,
-    "mcp_call": _MCP_CALL,
-    "mcp_approval_request": _MCP_APPROVAL_REQUEST,
-    "mcp_approval_response": _MCP_APPROVAL_RESPONSE,
-}
-"""Checks of items about MCP servers, by type."""

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from ..errors import bad_request
 from ..ids import check_conversation_id, check_response_id
+from ..items.parts import OUTPUT_PARTS
 from ..items.registry import ITEM_KINDS
 from ..shapes import (
     DEFAULT_LIMITS,
@@ -39,7 +40,7 @@ from ..shapes import (
 from .answer_settings import EFFORT, FORMAT
 from .declared_tools import check_choice, tool_choice, tools
 from .item_tools import check_carried
-from .items import INPUT_SCHEMA, OUTPUT_PARTS, TRIGGER, check_input
+from .items import INPUT_SCHEMA, TRIGGER, check_input
 
 DEFAULT_PASSTHROUGH: Final = frozenset(
     {
@@ -305,14 +306,7 @@ _BACKGROUND_OPTIONS: Final = object_of(
 
 _CONTEXT_ENTRY: Final = object_of({"type": one_of("compaction"), "compact_threshold": integer(1)}, "type")
 
-INCLUDABLE: Final = (
-    "message.input_image.image_url",
-    "computer_call_output.output.image_url",
-    "code_interpreter_call.outputs",
-    "reasoning.encrypted_content",
-    "message.output_text.logprobs",
-    *(value for kind in ITEM_KINDS.values() for value in kind.includable),
-)
+INCLUDABLE: Final = tuple(value for kind in ITEM_KINDS.values() for value in kind.includable)
 """The supported values of `include`."""
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ..errors import bad_request
+from ..items.registry import ANSWERS
 from ..types import Json
-from .items import ANSWERS, parse_input
+from .items import parse_input
 
 _EVENT: Final = frozenset({"type", "previous_response_id", "input"})
 _MESSAGE: Final = frozenset({"type", "role", "content"})

@@ -7,17 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
-from ..items.form import Details, ItemForm, Streamed
+from ..items.custom_tool_call import CUSTOM_INPUT, CUSTOM_TOOL_CALL
+from ..items.form import ItemForm
+from ..items.function_call import FUNCTION_CALL
 from ..items.registry import ITEM_KINDS
 from ..program_calls import caller, mark_of
 from ..types import Json
-from . import events, shell
 from .argument_text import ArgumentText
-
-CUSTOM_INPUT: Final = "input"
-"""The only argument of a custom tool, which the model sees as a function."""
-_INTERNAL_ERROR: Final = -32603
-"""JSON-RPC's code for an internal error."""
 
 
 class ArgumentDecoder(Protocol):
@@ -95,102 +91,10 @@ class ServerCall:
         return self.index is None and not self.closed
 
 
-FUNCTION_CALL: Final = ItemForm(
-    "function_call",
-    "fc",
-    Streamed("arguments", "{}", events.function_call_arguments_delta, events.function_call_arguments_done),
-)
-CUSTOM_TOOL_CALL: Final = ItemForm(
-    "custom_tool_call",
-    "ctc",
-    Streamed("input", "", events.custom_tool_call_input_delta, events.custom_tool_call_input_done),
-)
-
-
-def _protocol_error(message: str) -> Json:
-    return {"error": {"type": "mcp_protocol_error", "code": _INTERNAL_ERROR, "message": message}}
-
-
-MCP_CALL: Final = ItemForm(
-    "mcp_call",
-    "mcp",
-    Streamed("arguments", "{}", events.mcp_call_arguments_delta, events.mcp_call_arguments_done),
-    stages={
-        "in_progress": events.mcp_call_in_progress,
-        "completed": events.mcp_call_completed,
-        "failed": events.mcp_call_failed,
-    },
-    results={"output": None, "error": None},
-    failure=_protocol_error,
-    has_caller=False,
-)
-MCP_LIST_TOOLS: Final = ItemForm(
-    "mcp_list_tools",
-    "mcpl",
-    stages={
-        "in_progress": events.mcp_list_tools_in_progress,
-        "completed": events.mcp_list_tools_completed,
-        "failed": events.mcp_list_tools_failed,
-    },
-    results={"tools": [], "error": None},
-    has_status=False,
-    cut={"error": "The connection ended before the server's answer was complete."},
-)
-MCP_APPROVAL_REQUEST: Final = ItemForm("mcp_approval_request", "mcpr", has_status=False)
-CODE_INTERPRETER_CALL: Final = ItemForm(
-    "code_interpreter_call",
-    "ci",
-    Streamed("code", "", events.code_interpreter_call_code_delta, events.code_interpreter_call_code_done),
-    stages={
-        "in_progress": events.code_interpreter_call_in_progress,
-        "interpreting": events.code_interpreter_call_interpreting,
-        "completed": events.code_interpreter_call_completed,
-    },
-    results={"outputs": None},
-    has_caller=False,
-)
-LOCAL_SHELL_CALL: Final = ItemForm("local_shell_call", "lsh")
-SHELL_CALL: Final = ItemForm(
-    "shell_call",
-    "sh",
-    details=Details("action", shell.without_commands, shell.command_events),
-    failed="incomplete",
-)
-SHELL_CALL_OUTPUT: Final = ItemForm(
-    "shell_call_output", "sho", details=Details("output", shell.nothing_printed, shell.printed_events)
-)
-APPLY_PATCH_CALL: Final = ItemForm("apply_patch_call", "apc")
-COMPUTER_CALL: Final = ItemForm("computer_call", "cu")
-TOOL_SEARCH_CALL: Final = ItemForm("tool_search_call", "tsc")
-TOOL_SEARCH_OUTPUT: Final = ItemForm("tool_search_output", "tso")
-COMPACTION: Final = ItemForm(
-    "compaction",
-    "cmp",
-    stages={"compacting": events.compaction_compacting},
-    results={"encrypted_content": ""},
-    has_status=False,
-)
 FORMS: Final[Mapping[str, ItemForm]] = {
-    form.type: form
-    for form in (
-        FUNCTION_CALL,
-        CUSTOM_TOOL_CALL,
-        MCP_CALL,
-        MCP_LIST_TOOLS,
-        MCP_APPROVAL_REQUEST,
-        CODE_INTERPRETER_CALL,
-        LOCAL_SHELL_CALL,
-        SHELL_CALL,
-        SHELL_CALL_OUTPUT,
-        APPLY_PATCH_CALL,
-        COMPUTER_CALL,
-        TOOL_SEARCH_CALL,
-        TOOL_SEARCH_OUTPUT,
-        COMPACTION,
-        *(kind.form for kind in ITEM_KINDS.values()),
-    )
+    name: kind.form for name, kind in ITEM_KINDS.items() if isinstance(kind.form, ItemForm)
 }
-"""Forms by type."""
+"""Forms of items that tools make, by type."""
 
 
 def named(name: str, call_id: str) -> Json:

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any, Final
 
 from ..items.form import ItemForm, Stage
+from ..items.shell_events import COMMAND, PRINTED, shell_event
 from ..moderation_results import before_round
 from ..types import Json
 from . import events
@@ -15,7 +16,6 @@ from .calls import FORMS
 from .events import Event
 from .parts import PART_KINDS
 from .response import UNDECIDED, terminal_event
-from .shell import COMMAND, PRINTED, shell_event
 from .transcript import PHASES, TYPES, Mark, Transcript, lengths, whole_output
 
 _UNKNOWN: Final = ("content", "phase", "encrypted_content")

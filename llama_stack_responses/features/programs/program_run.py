@@ -12,8 +12,9 @@ import orjson
 from ...concurrency.offloading import computed
 from ...core.arguments import decoded_arguments
 from ...core.errors import ApiError
+from ...core.items.custom_tool_call import CUSTOM_INPUT, CUSTOM_TOOL_CALL
 from ...core.program_calls import ProgramRecord, unfinished_programs
-from ...core.stream.calls import CUSTOM_INPUT, CUSTOM_TOOL_CALL, ServerCall
+from ...core.stream.calls import ServerCall
 from ...core.types import Json
 from ...process_pool.time_budget import TimeBudget
 from ...tools.tool_function import Function, ItemReporter, ToolError

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...core.schema.client_items import PATCH_OPERATION
+from ...core.items.apply_patch import APPLY_PATCH_CALL, PATCH_OPERATION
 from ...core.schema.request import CreateRequest
-from ...core.stream.calls import APPLY_PATCH_CALL
 from ...core.types import Json
 from ..tool import Tool
 from ..tool_function import callers_of

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...core.schema.client_items import COMPUTER_ACTION
+from ...core.items.computer import COMPUTER_ACTION, COMPUTER_CALL
 from ...core.schema.client_tools import COMPUTER_TYPES
 from ...core.schema.request import CreateRequest
 from ...core.shapes import array, object_of
-from ...core.stream.calls import COMPUTER_CALL
 from ...core.types import Json
 from ..tool import Tool
 from .client_tool import ClientTool, an_object

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ...core.schema.client_items import LOCAL_SHELL_ACTION, SHELL_ACTION
+from ...core.items.local_shell import LOCAL_SHELL_ACTION, LOCAL_SHELL_CALL
+from ...core.items.shell import SHELL_ACTION, SHELL_CALL, with_limits
 from ...core.schema.request import CreateRequest
-from ...core.stream.calls import LOCAL_SHELL_CALL, SHELL_CALL
-from ...core.stream.shell import with_limits
 from ...core.types import Json
 from ..tool import Tool
 from ..tool_function import callers_of

@@ -7,9 +7,10 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
+from ...core.items.code_interpreter import CODE_INTERPRETER_CALL
 from ...core.schema.request import CreateRequest
 from ...core.stream.argument_text import ArgumentText
-from ...core.stream.calls import CODE_INTERPRETER_CALL, CallKind
+from ...core.stream.calls import CallKind
 from ...core.stream.citations import Citation
 from ...core.types import Json
 from ...sandbox.container import CodeResult

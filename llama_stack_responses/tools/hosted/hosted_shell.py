@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from ...core.items.shell import SHELL_ACTION, SHELL_CALL, SHELL_CALL_OUTPUT, with_limits
 from ...core.program_calls import caller
-from ...core.schema.client_items import SHELL_ACTION
-from ...core.stream.calls import SHELL_CALL, SHELL_CALL_OUTPUT, CallKind
-from ...core.stream.shell import with_limits
+from ...core.stream.calls import CallKind
 from ...core.types import Json
 from ...sandbox.container import CommandResult
 from ...sandbox.container_access import ContainerAccess

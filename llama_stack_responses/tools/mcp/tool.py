@@ -10,9 +10,10 @@ from typing import Final
 from ...concurrency.offloading import computed
 from ...core.arguments import decoded_arguments
 from ...core.errors import ApiError, bad_request
+from ...core.items.mcp import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS
 from ...core.mcp_calls import qualified_name
 from ...core.schema.request import CreateRequest
-from ...core.stream.calls import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS, CallKind
+from ...core.stream.calls import CallKind
 from ...core.types import Json
 from ...logs import get_logger
 from ..choice_handles import handle

@@ -10,6 +10,7 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import BaseModel
 
+from llama_stack_responses.core.items.form import ItemForm
 from llama_stack_responses.core.items.registry import ITEM_KINDS
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream import events
@@ -135,18 +136,37 @@ def test_event_argument_sets_field_of_same_name(constructor: Callable[..., Json]
         assert event[name] == ARGUMENTS[name]
 
 
+ITEM: Final[Json] = {
+    "id": "i_1",
+    "name": "f",
+    "action": {"commands": ["ls"]},
+    "output": [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
+}
+"""Fields of the items of all kinds whose events have any."""
+
+
 def events_of_kinds() -> list[Json]:
     """Return the events that belong to one kind of item."""
-    forms = [kind.form for kind in ITEM_KINDS.values()]
+    forms = [kind.form for kind in ITEM_KINDS.values() if isinstance(kind.form, ItemForm)]
     stages = [stage(7, "i_1", 0) for form in forms for stage in form.stages.values()]
-    return [*stages, *(form.partial.event(7, "i_1", 0, 1, FIELDS) for form in forms if form.partial)]
+    streamed = [form.streamed for form in forms if form.streamed]
+    details = [form.details for form in forms if form.details]
+    return [
+        *stages,
+        *(form.partial.event(7, "i_1", 0, 1, FIELDS) for form in forms if form.partial),
+        *(each.delta(7, "i_1", 0, "a") for each in streamed),
+        *(each.done(7, ITEM, 0, "a") for each in streamed),
+        *(event | {"sequence_number": 7} for each in details for event in each.events(7, ITEM, 0)),
+    ]
 
 
 @pytest.mark.parametrize("event", events_of_kinds(), ids=lambda event: event["type"])
 def test_event_of_kind_is_valid_and_in_the_stored_order(event: Json) -> None:
     validate_event(event)
-    assert set(event) == models()[event["type"]].model_fields.keys()
-    assert (event["sequence_number"], event["item_id"], event["output_index"]) == (7, "i_1", 0)
+    model = models()[event["type"]]
+    fields = {field.alias or name for name, field in model.model_fields.items()}
+    assert set(event) == fields - LEFT_OUT.get(event["type"], set()) | ALLOWED_KEYS.get(model, frozenset())
+    assert (event["sequence_number"], event.get("item_id", "i_1"), event["output_index"]) == (7, "i_1", 0)
     assert event["type"] in TYPES
 
 

@@ -49,8 +49,9 @@ from pydantic import TypeAdapter
 
 from llama_stack_responses.core.call_pairs import check_call_pairs, with_call_ids
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.items.registry import ANSWERS, JOINABLE
 from llama_stack_responses.core.listed_items import listed, with_ids
-from llama_stack_responses.core.schema.items import ANSWERS, JOINABLE, check_ids, parse_input
+from llama_stack_responses.core.schema.items import check_ids, parse_input
 from llama_stack_responses.core.shapes import RequestLimits
 from tests.support.conform import problems
 

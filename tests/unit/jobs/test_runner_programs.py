@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import pytest
 
+from llama_stack_responses.core.items.mcp import MCP_CALL
 from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.calls import MCP_CALL, CallKind
+from llama_stack_responses.core.stream.calls import CallKind
 from llama_stack_responses.features.programs.runtime import CallResult, ProgramCall, ProgramTool, Step
 from llama_stack_responses.features.programs.tool import ProgramTool as Programs
 from llama_stack_responses.process_pool.time_budget import TimeBudget

@@ -32,3 +32,28 @@ def test_program_of_an_earlier_response_counts_where_it_ends(output: list[Json],
     response = {"status": "completed", "model": "m", "created_at": 1, "output": output}
     row = row_of(response, "", None)
     assert (row["tool_calls"], row["failed_tool_calls"]) == counted
+
+
+def search(execution: str, call_id: str | None) -> list[Json]:
+    """Return a search for tools, and its output if the server ran it."""
+    call: Json = {
+        "type": "tool_search_call",
+        "id": "tsc_1",
+        "call_id": call_id,
+        "execution": execution,
+        "arguments": {},
+    }
+    output: Json = {
+        "type": "tool_search_output",
+        "id": "tso_1",
+        "call_id": call_id,
+        "execution": execution,
+        "tools": [],
+    }
+    return [call, output] if execution == "server" else [call]
+
+
+@pytest.mark.parametrize(("output", "waits_for"), [(search("client", "c"), "client"), (search("server", None), None)])
+def test_response_waits_for_search_that_the_client_runs(output: list[Json], waits_for: str | None) -> None:
+    response = {"status": "completed", "model": "m", "created_at": 1, "output": output}
+    assert row_of(response, "", None)["waits_for"] == waits_for

@@ -7,6 +7,7 @@ import json
 import orjson
 import pytest
 
+from llama_stack_responses.core.items.form import streamed_events
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
 from llama_stack_responses.core.stream import events
 from llama_stack_responses.core.stream.delta_forms import DeltaForm, DeltaRun, LastForm
@@ -28,10 +29,11 @@ def test_other_characters_are_sent_unescaped() -> None:
     assert event["delta"].encode() in sse.encode([event])
 
 
+ARGUMENTS = streamed_events("arguments", "function_call_arguments")
 DELTAS = [
     events.output_text_delta(7, "msg_%d", 1, 2, "a", []),
     events.reasoning_text_delta(7, "rs_%b%", 1, 0, "a"),
-    events.function_call_arguments_delta(7, "fc_1", 3, "a"),
+    ARGUMENTS.delta(7, "fc_1", 3, "a"),
     {"type": "%x", "sequence_number": 1, "delta": "a", "more": "100%"},
 ]
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..types import Json
-from . import events
-from .events import Event
 
 COMMAND: Final = ("shell_call_command.added", "shell_call_command.delta", "shell_call_command.done")
 """The events of each command of a `shell_call`."""
@@ -16,42 +14,37 @@ PRINTED: Final = ("shell_call_output_content.delta", "shell_call_output_content.
 """The events of each command's output in a `shell_call_output`."""
 
 
-def shell_event(name: str, sequence_number: int, item: Json, output_index: int, command_index: int) -> Event:
+def shell_event(name: str, sequence_number: int, item: Json, output_index: int, command_index: int) -> Json:
     """Return one of these events.
 
     Args:
         item: the `shell_call` or the finished `shell_call_output`.
     """
-    at = (output_index, command_index)
+    head = {"type": f"response.{name}", "sequence_number": sequence_number}
+    at = {"output_index": output_index, "command_index": command_index}
     if name in COMMAND:
         command: str = item["action"]["commands"][command_index]
         match name.rpartition(".")[2]:
             case "added":
-                return events.shell_call_command_added(sequence_number, *at, "")
+                return {**head, **at, "command": ""}
             case "delta":
-                return events.shell_call_command_delta(sequence_number, *at, command)
+                return {**head, **at, "delta": command}
             case _:
-                return events.shell_call_command_done(sequence_number, *at, command)
+                return {**head, **at, "command": command}
     printed: Json = item["output"][command_index]
     if name == PRINTED[0]:
-        output = {stream: printed[stream] for stream in ("stdout", "stderr")}
-        return events.shell_call_output_content_delta(sequence_number, item["id"], *at, output)
-    return events.shell_call_output_content_done(sequence_number, item["id"], *at, [printed])
+        return {**head, "item_id": item["id"], **at, "delta": {each: printed[each] for each in ("stdout", "stderr")}}
+    return {**head, "item_id": item["id"], **at, "output": [printed]}
 
 
-def command_events(sequence_number: int, item: Json, output_index: int) -> list[Event]:
+def command_events(sequence_number: int, item: Json, output_index: int) -> list[Json]:
     """Return the events of all commands of a `shell_call`, numbered from `sequence_number`."""
     return _events(COMMAND, len(item["action"]["commands"]), sequence_number, item, output_index)
 
 
-def printed_events(sequence_number: int, item: Json, output_index: int) -> list[Event]:
+def printed_events(sequence_number: int, item: Json, output_index: int) -> list[Json]:
     """Return the events of all outputs of a `shell_call_output`, numbered from `sequence_number`."""
     return _events(PRINTED, len(item["output"]), sequence_number, item, output_index)
-
-
-def with_limits(action: Json) -> Json:
-    """Return the action with its limits, which OpenAI's API reference requires, and which may be null."""
-    return {"timeout_ms": None, "max_output_length": None, **action}
 
 
 def without_commands(action: Json) -> Json:
@@ -64,7 +57,7 @@ def nothing_printed(_: list[Json]) -> list[Json]:
     return []
 
 
-def _events(names: Sequence[str], count: int, sequence_number: int, item: Json, output_index: int) -> list[Event]:
+def _events(names: Sequence[str], count: int, sequence_number: int, item: Json, output_index: int) -> list[Json]:
     order = [(name, command_index) for command_index in range(count) for name in names]
     return [
         shell_event(name, sequence_number + offset, item, output_index, command_index)

@@ -1,0 +1,58 @@
+"""Calls of the tool that changes files of the client, and their outputs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..item_fields import CALLER, ID, OWN_ID, TEXT
+from ..shapes import object_of, one_of, tagged
+from ..types import Json
+from .form import ItemForm, ItemType
+from .kind import ItemKind, Names, made_call
+
+_WITH_DIFF: Final = object_of({"path": TEXT, "diff": TEXT}, "path", "diff")
+
+PATCH_OPERATION: Final = tagged(
+    {"create_file": _WITH_DIFF, "update_file": _WITH_DIFF, "delete_file": object_of({"path": TEXT}, "path")},
+)
+
+_CALL: Final = object_of(
+    {
+        "id": OWN_ID,
+        "call_id": ID,
+        "operation": PATCH_OPERATION,
+        "caller": CALLER,
+        "status": one_of("in_progress", "completed"),
+    },
+    "call_id",
+    "operation",
+    defaults={"status": "completed"},
+)
+
+_OUTPUT: Final = object_of(
+    {"id": OWN_ID, "call_id": ID, "output": TEXT, "caller": CALLER, "status": one_of("completed", "failed")},
+    "call_id",
+    "status",
+)
+
+APPLY_PATCH_CALL: Final = ItemForm("apply_patch_call", "apc")
+
+
+def _made(item: Json, _: Names) -> Json:
+    return made_call("apply_patch", item["operation"])
+
+
+def _patched(item: Json, _: Names) -> str:
+    return "\n".join(filter(None, [f"Status: {item['status']}", item.get("output")]))
+
+
+KINDS: Final = (
+    ItemKind(APPLY_PATCH_CALL, _CALL, call=_made),
+    ItemKind(
+        ItemType("apply_patch_call_output", "apco"),
+        _OUTPUT,
+        output=_patched,
+        answers="apply_patch_call",
+        joinable=True,
+    ),
+)

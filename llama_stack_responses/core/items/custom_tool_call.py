@@ -1,0 +1,54 @@
+"""Calls of the client's tools that take free text, and their outputs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..item_fields import CALLER, ID, NAME, OWN_ID, STATUS, TEXT
+from ..shapes import boolean, object_of
+from ..types import Json
+from .form import ItemForm, ItemType, streamed_events
+from .kind import ItemKind, Names, called, made_call, text_or_parts
+from .parts import call_output
+
+CUSTOM_INPUT: Final = "input"
+"""The only argument of a custom tool, which the model sees as a function."""
+
+_CALL: Final = object_of(
+    {
+        "id": OWN_ID,
+        "call_id": ID,
+        "name": NAME,
+        "namespace": NAME,
+        "input": TEXT,
+        "async": boolean,
+        "caller": CALLER,
+        "status": STATUS,
+    },
+    "call_id",
+    "name",
+    "input",
+)
+
+_OUTPUT: Final = object_of(
+    {"id": OWN_ID, "call_id": ID, "output": call_output, "caller": CALLER, "status": STATUS}, "call_id", "output"
+)
+
+CUSTOM_TOOL_CALL: Final = ItemForm("custom_tool_call", "ctc", streamed_events("input", "custom_tool_call_input"))
+
+
+def _made(item: Json, names: Names) -> Json:
+    """Return the function call; it has the text as `input`, too."""
+    return {**made_call(called(item, names), {CUSTOM_INPUT: item["input"]}), "input": item["input"]}
+
+
+KINDS: Final = (
+    ItemKind(CUSTOM_TOOL_CALL, _CALL, call=_made),
+    ItemKind(
+        ItemType("custom_tool_call_output", "ctco"),
+        _OUTPUT,
+        output=text_or_parts,
+        answers="custom_tool_call",
+        joinable=True,
+    ),
+)
