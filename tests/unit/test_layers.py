@@ -69,7 +69,8 @@ LAYERS: Final = {
             "tool_usage",
         },
         {"mcp_secrets", "shapes"},
-        {"item_fields", "items"},
+        {"item_fields"},
+        {"items"},
         {"echoed_tools", "schema"},
         {
             "configuration",

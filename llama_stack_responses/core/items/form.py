@@ -134,22 +134,21 @@ def stage_events(kind: str, *stages: Stage) -> dict[Stage, StageEvent]:
 
 def streamed_events(key: str, name: str, nothing: str = "") -> Streamed:
     """Return the field `key` with its events, whose types are `response.NAME.delta` and `response.NAME.done`."""
-    delta, done = partial(_delta, f"response.{name}.delta"), partial(_done, f"response.{name}.done", key)
+    delta_type, done_type = f"response.{name}.delta", f"response.{name}.done"
+
+    def delta(sequence_number: int, item_id: str, output_index: int, text: str) -> Json:
+        return {
+            "type": delta_type,
+            "sequence_number": sequence_number,
+            "item_id": item_id,
+            "output_index": output_index,
+            "delta": text,
+        }
+
+    def done(sequence_number: int, item: Json, output_index: int, text: str) -> Json:
+        return {**_stage(done_type, sequence_number, item["id"], output_index), key: text}
+
     return Streamed(key, nothing, delta, done)
-
-
-def _delta(name: str, sequence_number: int, item_id: str, output_index: int, delta: str) -> Json:
-    return {
-        "type": name,
-        "sequence_number": sequence_number,
-        "item_id": item_id,
-        "output_index": output_index,
-        "delta": delta,
-    }
-
-
-def _done(name: str, key: str, sequence_number: int, item: Json, output_index: int, text: str) -> Json:
-    return {**_stage(name, sequence_number, item["id"], output_index), key: text}
 
 
 def _stage(name: str, sequence_number: int, item_id: str, output_index: int) -> Json:
