@@ -35,6 +35,7 @@ from .web_pages import HostNames, Origins
 _DAY_SECONDS = 86_400.0
 _FORMER_NAMES = frozenset({"drain_seconds"})
 _BUILTIN_SETTINGS = frozenset({"persistence", "memory_config", "compaction_config", "vector_stores_config"})
+_OTHERS = _FORMER_NAMES | _BUILTIN_SETTINGS
 
 
 def _given(secrets: Any) -> Any:
@@ -185,7 +186,7 @@ class ResponsesConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _has_only_known_settings(cls, settings: Any) -> Any:
-        if isinstance(settings, dict) and (unknown := sorted(settings.keys() - cls.model_fields - _FORMER_NAMES)):
+        if isinstance(settings, dict) and (unknown := sorted(settings.keys() - cls.model_fields - _OTHERS)):
             features = ", ".join(feature_names()) or "none"
             message = f"there is no such setting here, take it out; the features of this installation are {features}"
             raise ValueError(f"{', '.join(unknown)}: {message}")
