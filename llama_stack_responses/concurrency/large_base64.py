@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Iterator
 from io import BytesIO
 from typing import Final
 
@@ -19,6 +20,24 @@ def data_start(text: str) -> int:
     return text.find(",", 0, _HEAD_CHARACTERS) + 1
 
 
+def pieces(data: str, start: int = 0) -> Iterator[bytes]:
+    """Yield the decoded bytes in pieces, from character `start` on; white space is ignored.
+
+    Raises:
+        ValueError: it is not base64.
+    """
+    left = ""
+    for offset in range(start, len(data), _PIECE_BYTES):
+        left += "".join(data[offset : offset + _PIECE_BYTES].split())
+        is_last = offset + _PIECE_BYTES >= len(data)
+        # Padding is allowed only at the end of the last piece.
+        whole = len(left) if is_last else len(left) // 4 * 4
+        now, left = left[:whole], left[whole:]
+        yield base64.b64decode(now, validate=True)
+        if now.endswith("=") and not is_last:
+            raise ValueError("There is data after the padding.")
+
+
 async def decoded(data: str, start: int = 0) -> bytes:
     """Return the decoded bytes, from character `start` on; white space is ignored.
 
@@ -26,17 +45,11 @@ async def decoded(data: str, start: int = 0) -> bytes:
         ValueError: it is not base64.
     """
     # Unlike a bytearray, BytesIO returns its content without a copy.
-    content, left = BytesIO(), ""
-    for offset in range(start, len(data), _PIECE_BYTES):
-        left += "".join(data[offset : offset + _PIECE_BYTES].split())
-        # Padding is allowed only at the end of the last piece.
-        whole = len(left) // 4 * 4 if offset + _PIECE_BYTES < len(data) else len(left)
-        now, left = left[:whole], left[whole:]
-        content.write(base64.b64decode(now, validate=True))
-        if offset + _PIECE_BYTES < len(data):
-            if now.endswith("="):
-                raise ValueError("There is data after the padding.")
+    content = BytesIO()
+    for number, piece in enumerate(pieces(data, start)):
+        if number:
             await asyncio.sleep(0)
+        content.write(piece)
     return content.getvalue()
 
 

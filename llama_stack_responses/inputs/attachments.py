@@ -22,6 +22,7 @@ from ..concurrency.tasks import gather_or_cancel
 from ..config import ResponsesConfig
 from ..config.services import FileInputs
 from ..core.errors import ApiError, bad_request
+from ..core.image_formats import image_format
 from ..core.owner import Owner
 from ..core.schema.request import CreateRequest
 from ..core.types import Json
@@ -36,9 +37,6 @@ from .files import Files
 
 _MAX_CONCURRENT_READS: Final = 4
 """Maximum files of one response that are read at the same time."""
-
-_IMAGES: Final = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
-"""Image formats that all vision models accept, by their first bytes. WebP is detected separately."""
 
 _FIELDS: Final = ("file_id", "file_data", "file_url", "image_url")
 """Fields that may hold a file or an image; the first one present is used."""
@@ -313,10 +311,8 @@ def _parts(item: Json) -> Iterator[tuple[str, Json]]:
 
 
 async def _image(document: Document) -> Json:
-    head = document.content[:12]
-    media_type = next((kind for start, kind in _IMAGES.items() if head.startswith(start)), document.media_type)
-    if head[:4] == b"RIFF" and head[8:] == b"WEBP":
-        media_type = "image/webp"
+    found = image_format(document.content)
+    media_type = f"image/{found}" if found else document.media_type
     if not media_type.startswith("image/"):
         raise Unreadable("is not an image. Send PNG, JPEG, GIF or WebP.")
     return {"image_url": await _data_url(media_type, document.content)}

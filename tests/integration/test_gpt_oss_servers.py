@@ -19,7 +19,9 @@ from tests.support.wire import Wire, error_of
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 TOOLS: Final = [function("weather", "city")]
-PICTURE: Final = [{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]}]
+PICTURE: Final = [
+    {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}]}
+]
 
 
 @dataclass(frozen=True)

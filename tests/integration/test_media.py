@@ -230,6 +230,40 @@ WRONG: Final[dict[str, tuple[Json, str]]] = {
 }
 
 
+PNG_URL: Final = "data:image/png;base64,"
+NO_IMAGES: Final[dict[str, tuple[str, str]]] = {
+    "a text": ("data:text/plain;base64,SGVsbG8=", "but got unsupported MIME type 'text/plain'."),
+    "a PDF": ("data:application/pdf;base64,JVBERi0=", "but got unsupported MIME type 'application/pdf'."),
+    "no media type": ("data:;base64,SGVsbG8=", "but got unsupported MIME type ''."),
+    "nothing": (PNG_URL, "but got empty base64-encoded bytes."),
+    "broken base64": (PNG_URL + "iVBORw0KGgo?", "but got an invalid base64-encoded value."),
+    "long broken base64": (DATA[:-1] + "A" * 400_001 + "?", "but got an invalid base64-encoded value."),
+    "no base64": ("data:image/png,%89PNG", "but got a value without ';base64,' after its MIME type."),
+    "HTML called JPEG": (
+        f"data:image/jpeg;base64,{base64.b64encode(b'<!doctype html><p>Not found.</p>').decode()}",
+        "does not represent a valid image.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_IMAGES)
+def test_data_url_that_is_no_image_is_400_in_messages_and_call_outputs(
+    client: openai.OpenAI, upstream: Upstream, case: str
+) -> None:
+    url, said = NO_IMAGES[case]
+    part = {"type": "input_image", "image_url": url}
+    inputs: dict[str, Any] = {
+        "input[0].content[0].image_url": [{"role": "user", "content": [part]}],
+        "input[1].output[0].image_url": [CALL, {"type": "function_call_output", "call_id": "c1", "output": [part]}],
+    }
+    for param, items in inputs.items():
+        with pytest.raises(openai.BadRequestError) as raised:
+            client.responses.create(model=MODEL, input=items)
+        assert (raised.value.code, raised.value.param) == ("invalid_value", param)
+        assert said in raised.value.message
+    assert upstream.requests() == []
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_invalid_media_part_is_400_with_its_field(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
     part: Any

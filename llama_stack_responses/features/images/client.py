@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import httpx
 
+from ...core.image_formats import image_format
 from ...core.owner import ANONYMOUS, Owner
 from ...core.types import Json
 from ...fetch.bodies import UNCOMPRESSED
@@ -18,7 +19,6 @@ from ...logs import get_logger
 from ...process_pool.fair_queue import FairQueue, QueueFull
 from .answers import AnswerReader, Hold, ShowPartial
 from .failure import ImageFailed
-from .formats import image_format
 from .served_image import ImageCall, ServedImage
 
 logger = get_logger(__name__)

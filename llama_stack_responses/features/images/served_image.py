@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...concurrency.large_base64 import data_start, decoded, encoded, encoded_bytes
+from ...core.image_formats import image_format
 from ...core.tool_usage import ImageUsage, image_usage
 from ...core.types import Json
 from .failure import ImageFailed
-from .formats import image_format
 
 _SETTINGS: Final[Mapping[str, frozenset[str]]] = {
     "background": frozenset({"transparent", "opaque", "auto"}),

@@ -10,6 +10,7 @@ from typing import Any, Final
 from ...admission import Reservation
 from ...concurrency.offloading import computed
 from ...core.errors import ApiError
+from ...core.image_formats import image_format
 from ...core.owner import Owner
 from ...core.schema.request import CreateRequest
 from ...core.stream.calls import CallKind, no_fields
@@ -22,7 +23,6 @@ from ...tools.tool_function import Function, Invocation, ItemReporter, Outcome, 
 from ...tools.tool_history import ToolHistory
 from .client import ImageServer
 from .failure import ImageFailed
-from .formats import image_format
 from .kinds import DEFAULT_FORMAT, FORM, IMAGE_CALL, IMAGE_SETTINGS
 from .names import GENERATE, generated, image_name
 from .served_image import ImageCall, ServedImage

@@ -9,6 +9,9 @@ HEAD_BYTES: Final = 12
 
 _STARTS: Final = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
 
+SNIFFED_MEDIA_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
+"""Media types of the formats that `image_format` tells apart."""
+
 
 def image_format(content: bytes) -> str | None:
     """Return `png`, `jpeg`, `gif` or `webp`; None for anything else. The pixels are not decoded."""
