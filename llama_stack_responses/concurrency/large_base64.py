@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Iterator
 from io import BytesIO
 from typing import Final
 
-_PIECE_BYTES: Final = 3 * 64 * 1024
-"""Characters or bytes per piece, which takes a fraction of a millisecond. Three bytes are four characters."""
+from ..core.base64_pieces import PIECE_BYTES, pieces
+
 _HEAD_CHARACTERS: Final = 1_000
 """Characters of a data URL within which its data begins."""
 
@@ -18,24 +17,6 @@ def data_start(text: str) -> int:
     """Return where the base64 of a text begins: after the head of a data URL, at 0 in plain base64."""
     # Base64 contains no comma.
     return text.find(",", 0, _HEAD_CHARACTERS) + 1
-
-
-def pieces(data: str, start: int = 0) -> Iterator[bytes]:
-    """Yield the decoded bytes in pieces, from character `start` on; white space is ignored.
-
-    Raises:
-        ValueError: it is not base64.
-    """
-    left = ""
-    for offset in range(start, len(data), _PIECE_BYTES):
-        left += "".join(data[offset : offset + _PIECE_BYTES].split())
-        is_last = offset + _PIECE_BYTES >= len(data)
-        # Padding is allowed only at the end of the last piece.
-        whole = len(left) if is_last else len(left) // 4 * 4
-        now, left = left[:whole], left[whole:]
-        yield base64.b64decode(now, validate=True)
-        if now.endswith("=") and not is_last:
-            raise ValueError("There is data after the padding.")
 
 
 async def decoded(data: str, start: int = 0) -> bytes:
@@ -65,9 +46,9 @@ def encoded_bytes(content: bytes) -> int:
 
 async def encoded(content: bytes) -> str:
     """Return the base64 of these bytes."""
-    pieces = list[str]()
-    for start in range(0, len(content), _PIECE_BYTES):
+    texts = list[str]()
+    for start in range(0, len(content), PIECE_BYTES):
         if start:
             await asyncio.sleep(0)
-        pieces.append(base64.b64encode(content[start : start + _PIECE_BYTES]).decode())
-    return "".join(pieces)
+        texts.append(base64.b64encode(content[start : start + PIECE_BYTES]).decode())
+    return "".join(texts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ..concurrency.large_base64 import pieces
+from .base64_pieces import pieces
 from .errors import ApiError, bad_request
 from .image_formats import SNIFFED_MEDIA_TYPES, image_format
 from .shapes import Location, excerpt

@@ -43,7 +43,7 @@ class Dependencies:
         telemetry: records spans and metrics.
         pool: processes that handle untrusted content.
         skills: finds the skills that requests declare.
-        features: what is started and closed with the server.
+        features: the features, and what else is started and closed with the server.
     """
 
     inference: Inference

@@ -39,6 +39,7 @@ from .files import HostFiles
 from .identity import HostAccess
 from .inference import HostInference
 from .keyvalue import backend
+from .model_refresh import ModelRefresh
 from .platform import SAFETY, AccessRule, Api, set_log_category
 from .prompts import HostPrompts
 from .registry import forget_tool_groups_without_provider
@@ -64,8 +65,9 @@ async def get_provider_impl(
     records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
     skills = SkillReader(stack.contents, access.current_user, SkillStore(records))
     features = open_features(stack)
+    refresh = _model_refresh(deps[Api.inference])
     dependencies = Dependencies(
-        _inference(config, deps[Api.inference]),
+        _inference(config, deps[Api.inference], refresh),
         open_attachments(
             stack.files,
             config,
@@ -80,7 +82,7 @@ async def get_provider_impl(
         telemetry,
         stack.pool,
         skills,
-        features,
+        [*features, *([refresh] if refresh else [])],
     )
     routes = [routes for feature in features for routes in feature.routes]
     provided = ResponsesProvider(config, records, secret_keeper(config.store, records), dependencies, access, routes)
@@ -148,9 +150,15 @@ async def _tool_runtime(router: Any, access: HostAccess) -> ToolRuntime:
     return HostToolRuntime(router, access.requester_key)
 
 
-def _inference(config: ResponsesConfig, router: Any) -> HostInference:
+def _inference(config: ResponsesConfig, router: Any, refresh: ModelRefresh | None) -> HostInference:
     stored, shortcuts = config.store_chat_completions, config.host_shortcuts
-    return HostInference(router, store_chat_completions=stored, shortcuts=shortcuts)
+    again = refresh.refresh if refresh else None
+    return HostInference(router, store_chat_completions=stored, shortcuts=shortcuts, refresh=again)
+
+
+def _model_refresh(router: Any) -> ModelRefresh | None:
+    table = getattr(router, "routing_table", None)
+    return ModelRefresh(table) if table else None
 
 
 def _safety(config: ResponsesConfig, router: Any | None) -> HostSafety | None:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Protocol, runtime_checkable
@@ -19,6 +19,7 @@ from llama_stack_openai_chat.errors import from_answer, reported, status_in, wor
 from ..chat.context_errors import says_too_long, too_long
 from ..chat.inference import Extender, Receive
 from ..core.errors import ApiError
+from ..core.types import Json
 from ..logs import get_logger
 from .chat_routing import ChatRouting
 from .chat_store import unstored
@@ -90,9 +91,18 @@ class HostInference:
         router: the host's implementation of its Inference API.
         store_chat_completions: whether the router may record requests in the host's inference store.
         shortcuts: whether it is remembered which models the host does not list.
+        refresh: lists the models of providers again before a model is refused; it returns whether it did.
     """
 
-    def __init__(self, router: Any, *, store_chat_completions: bool, shortcuts: bool = True) -> None:
+    def __init__(
+        self,
+        router: Any,
+        *,
+        store_chat_completions: bool,
+        shortcuts: bool = True,
+        refresh: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        self._refresh = refresh
         self._router = router if store_chat_completions else unstored(router)
         self._routing = ChatRouting(self._router, ModelLookups() if shortcuts else None)
 
@@ -105,7 +115,7 @@ class HostInference:
         that a provider passes to `receive` or `extender` go past the router.
         """
         try:
-            answer: Any = await self._routing.route(request, receive, extender)
+            answer: Any = await self._routed(request, receive, extender)
         except (ModelNotFoundError, UnsupportedModelError) as error:
             raise _no_model(await self._similar(request["model"]) or str(error)) from error
         except (ModelTypeError, ValueError, NotImplementedError) as error:
@@ -115,6 +125,14 @@ class HostInference:
         chunks: AsyncGenerator[Any] = answer if request["stream"] else _in_one(answer)
         return chunks
 
+    async def _routed(self, request: Json, receive: Receive | None, extender: Extender | None) -> Any:
+        try:
+            return await self._routing.route(request, receive, extender)
+        except ModelNotFoundError:
+            if self._refresh is None or not await self._refresh():
+                raise
+        return await self._routing.route(request, receive, extender)
+
     async def check_model(self, model: str) -> None:
         """Refuse a model that the router would refuse: an unlisted name without a provider's prefix."""
         table = getattr(self._router, "routing_table", None)
@@ -123,6 +141,8 @@ class HostInference:
             return
         try:
             known = await table.get_object_by_identifier("model", model)
+            if known is None and self._refresh is not None and await self._refresh():
+                known = await table.get_object_by_identifier("model", model)
         except Exception:
             logger.exception("could not list models")
             return

@@ -125,6 +125,26 @@ def test_readiness_follows_a_locked_sqlite_file_and_a_model_server(
 
 
 @pytest.mark.both_hosts
+def test_models_are_listed_soon_after_their_server_starts_and_when_one_is_unknown(
+    host: Host, stack_env: dict[str, str], tmp_path: Path
+) -> None:
+    port = free_port()
+    env = {**stack_env, "INFERENCE_URL": f"http://127.0.0.1:{port}/v1"}
+    with LiveStack(STARTER, env, tmp_path / "state", host=host) as stack, Wire(stack) as wire:
+
+        def listed() -> set[str]:
+            return {model["id"] for model in wire.http.get("/models").json()["data"]}
+
+        assert "local/echo" not in listed()
+        with UpstreamProcess(tmp_path / "upstream.log", port) as upstream:
+            wait_until(lambda: "local/echo" in listed(), seconds=60)
+            upstream.client.script("newer", reply(text("Hello")))
+            refused = error_of(wire.post({"model": "newer", "input": "Hi"}), 404)
+            assert "Did you mean 'local/newer'?" in refused["message"]
+            assert "local/newer" in listed()
+
+
+@pytest.mark.both_hosts
 def test_readiness_names_only_parts(stack: LiveStack, upstream: Upstream) -> None:
     wait_until(lambda: ready(stack)[0] == 200)
     answer = httpx.get(f"{stack.base_url}/v1/ready", timeout=60, trust_env=False, verify=False)

@@ -62,7 +62,7 @@ INPUT_TEXT: Json = {"type": "input_text", "text": "hi", "prompt_cache_breakpoint
 INPUT_IMAGE: Json = {
     "type": "input_image",
     "detail": "original",
-    "image_url": "data:image/png;base64,AA==",
+    "image_url": "data:image/png;base64,iVBORw0KGgo=",
     "file_id": "file_1",
     "prompt_cache_breakpoint": BREAKPOINT,
 }
@@ -239,7 +239,7 @@ COMPUTER_OUTPUT: Json = {
     "type": "computer_call_output",
     "id": "cuo_1",
     "call_id": "call_6",
-    "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,AA==", "file_id": "file_1"},
+    "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo=", "file_id": "file_1"},
     "acknowledged_safety_checks": CHECKS,
     "status": "completed",
 }
@@ -327,7 +327,7 @@ CODE_CALL: Json = {
     "code": "1 + 1",
     "container_id": "cntr_1",
     "status": "completed",
-    "outputs": [{"type": "logs", "logs": "2"}, {"type": "image", "url": "data:image/png;base64,AA=="}],
+    "outputs": [{"type": "logs", "logs": "2"}, {"type": "image", "url": "data:image/png;base64,iVBORw0KGgo="}],
 }
 
 IMAGE_CALL: Json = {
@@ -732,7 +732,12 @@ def test_incomplete_logprob_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    [{"image_url": "https://a.b/c?d=@"}, {"image_url": "HTTP://a"}, {"image_url": "data:,"}, {"file_id": "a"}],
+    [
+        {"image_url": "https://a.b/c?d=@"},
+        {"image_url": "HTTP://a"},
+        {"image_url": "data:image/png;base64,iVBORw0KGgo="},
+        {"file_id": "a"},
+    ],
 )
 def test_image_is_accepted_from_each_source(source: Json) -> None:
     image = {"type": "input_image", "detail": "auto", **source}
@@ -797,7 +802,7 @@ def test_input_limits_are_enforced() -> None:
     assert parse_input("abc", RequestLimits(max_text_length=3))
     assert refused("abcd", max_text_length=3).code == "string_above_max_length"
     assert refused([{"role": "user", "content": "abcd"}], max_text_length=3).param == "input[0].content"
-    image = {"type": "input_image", "image_url": "data:,abcd"}
+    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
     assert refused([{"role": "user", "content": [image]}], max_data_length=3).param == "input[0].content[0].image_url"
     assert parse_input([{"role": "user", "content": [image]}], RequestLimits(max_text_length=3))
 

@@ -127,7 +127,7 @@ async def test_file_becomes_text(part: Json) -> None:
 
 
 async def test_data_url_is_never_fetched() -> None:
-    items = [user(image(image_url="DATA:image/png;base64,AA=="))]
+    items = [user(image(image_url="DATA:image/png;base64,iVBORw0KGgo="))]
     assert await resolved(items, Profile(image_urls="fetch")) is items
 
 

@@ -139,7 +139,9 @@ async def test_repeated_variable_is_filled_in_up_to_limit(variable: Any) -> None
     assert all(each in error.message for each in ("'prompt.variables'", "1050 characters", "1049"))
 
 
-@pytest.mark.parametrize("variable", ["x" * 50_000, {**IMAGE, "image_url": f"data:image/png;base64,{'A' * 50_000}"}])
+@pytest.mark.parametrize(
+    "variable", ["x" * 50_000, {**IMAGE, "image_url": f"data:image/png;base64,iVBORw0KGgo{'A' * 49_989}"}]
+)
 async def test_excessively_repeated_variable_is_refused(variable: Any) -> None:
     prompt = {"id": "p", "variables": {"a": variable}}
     error = await refused(FakePrompts("{{a}}" * 4_000, variables="a"), prompt, characters=10_485_760)
@@ -147,7 +149,7 @@ async def test_excessively_repeated_variable_is_refused(variable: Any) -> None:
 
 
 async def test_image_counts_from_its_second_place() -> None:
-    image = {**IMAGE, "image_url": f"data:image/png;base64,{'A' * 5000}"}
+    image = {**IMAGE, "image_url": f"data:image/png;base64,iVBORw0KGgoA{'A' * 4988}"}
     prompt = {"id": "p", "variables": {"a": image}}
     assert (await with_prompt(request(prompt), FakePrompts("{{a}}", variables="a"), 100)).instructions == [
         message(image)

@@ -344,15 +344,21 @@ BUILT_IN: Final[dict[str, tuple[Json, Json, Json, Json, Any]]] = {
         {"type": "computer"},
         {"actions": [CLICK, DOUBLE]},
         {"actions": [CLICK, {**DOUBLE, "keys": None}], "pending_safety_checks": []},
-        {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": "data:image/png,"}},
-        [{"type": "image_url", "image_url": {"url": "data:image/png,"}}],
+        {
+            "type": "computer_call_output",
+            "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+        },
+        [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}],
     ),
     "computer_use_preview": (
         SCREEN,
         {"actions": [CLICK]},
         {"action": CLICK, "pending_safety_checks": []},
-        {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": "data:image/png,"}},
-        [{"type": "image_url", "image_url": {"url": "data:image/png,"}}],
+        {
+            "type": "computer_call_output",
+            "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+        },
+        [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}],
     ),
 }
 

@@ -61,6 +61,7 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         self._config = config
         self._upstream = Upstream(config, Pool(config))
         self._listed: dict[str, int | None] | None = None  # the list last returned for the configured key
+        self._warned: str | None = None
         self.__provider_id__: str  # Set by the host, like `model_store`.
         self.model_store: Any = None
 
@@ -128,11 +129,17 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         except (openai.APIError, ValueError) as error:
             if key is not None or self._listed is not None:
                 raise
-            logger.warning("no models of a provider are listed: '%s'. %s", self.__provider_id__, why_unlisted(error))
+            self._warn(why_unlisted(error))
             return []
         if key is None:
             self._listed = lengths
         return [self._model(name, length) for name, length in lengths.items() if allowed is None or name in allowed]
+
+    def _warn(self, why: str) -> None:
+        """Log why no models are listed, once for each reason: the server is asked again and again."""
+        if why != self._warned:
+            logger.warning("no models of a provider are listed: '%s'. %s", self.__provider_id__, why)
+        self._warned = why
 
     async def should_refresh_models(self) -> bool:
         """Return whether the host should list the models again.
