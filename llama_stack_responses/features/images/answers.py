@@ -9,6 +9,7 @@ import httpx
 
 from ...core.types import Json
 from ...fetch.bodies import decoded
+from ...fetch.server_events import EventParser
 from .failure import ImageFailed
 from .served_image import ServedImage, served_image, too_large
 
@@ -118,40 +119,14 @@ class AnswerReader:
 
     async def _events(self, max_bytes: int) -> AsyncIterator[bytes | bytearray]:
         """Yield the data of the events of a stream."""
-        data: list[bytearray] = []
-        async for line in self._lines(max_bytes):
-            if line.startswith(b"data:"):
-                del line[:5]
-                data.append(line)
-            elif not line and data:
-                whole, data = data[0] if len(data) == 1 else b"\n".join(data), []
-                if whole[:16].strip() != b"[DONE]":
-                    yield whole
-
-    async def _lines(self, max_bytes: int) -> AsyncIterator[bytearray]:
-        pending, lines = bytearray(), 0
+        parser, lines = EventParser(max_bytes), 0
         async for piece in self._pieces(max_bytes):
-            searched = len(pending)
-            pending += piece
-            while (end := pending.find(b"\n", searched)) >= 0:
-                line, pending = _cut(pending, end)
-                searched, lines = 0, lines + 1
+            for event in parser.feed(piece):
+                lines += 1
                 if lines > _MAX_LINES:
                     raise ImageFailed(_UNREADABLE, "a stream of too many lines")
-                if line.endswith(b"\r"):
-                    del line[-1:]
-                yield line
-
-
-def _cut(pending: bytearray, end: int) -> tuple[bytearray, bytearray]:
-    """Return the bytes before a line end and those after it, of which the longer part is not copied."""
-    if end > len(pending) // 2:
-        rest = pending[end + 1 :]
-        del pending[end:]
-        return pending, rest
-    line = pending[:end]
-    del pending[: end + 1]
-    return line, pending
+                if event and event.data and event.data[:16].strip() != b"[DONE]":
+                    yield event.data
 
 
 def _failure(what: str, error: Any, reason: str) -> ImageFailed:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from ...fetch.server_events import Event, EventParser, EventTooLarge, NameTooLong
 from .failure import BAD_GATEWAY, BrokenConnection, Failure, too_large
 from .incoming_messages import IncomingMessages
-from .sse_parser import Event, SseParser
 from .versions import http
 
 _FREE_BYTES: Final = 65_536
@@ -72,10 +72,10 @@ class Body:
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield the events of a stream that the `mcp` package needs."""
-        reader = SseParser(self._incoming.limits.answer_bytes)
+        parser = EventParser(self._incoming.limits.answer_bytes)
         lines = 0
         async for chunk in self.chunks():
-            for event in reader.feed(chunk):
+            for event in _parsed(parser, chunk):
                 lines += 1
                 if lines % _LINES_PER_BATCH == 0:
                     await asyncio.sleep(0)
@@ -108,6 +108,16 @@ class Body:
             return None
         data = await self._incoming.passed(event.data)
         return replace(event, data=data) if data else None
+
+
+def _parsed(parser: EventParser, chunk: bytes) -> Iterator[Event | None]:
+    try:
+        yield from parser.feed(chunk)
+    except NameTooLong:
+        message = "The server's events have names or ids that are longer than this server allows."
+        raise Failure(BAD_GATEWAY, message) from None
+    except EventTooLarge:
+        raise too_large() from None
 
 
 class SessionEvents(http.AsyncByteStream):

@@ -106,7 +106,7 @@ class IncomingMessages:
         """Subtract such bytes: the answer is finished."""
         self._held.resize(max(self._held.units - size, 0))
 
-    async def passed(self, text: bytes) -> bytes | None:
+    async def passed(self, text: bytes | bytearray) -> bytes | None:
         """Check a message of a stream; return it for the package, or None to drop it.
 
         Raises:
@@ -137,7 +137,7 @@ class IncomingMessages:
         self._pending.discard(request_id)
         return plain
 
-    async def _measured(self, text: bytes) -> tuple[Json, bytes]:
+    async def _measured(self, text: bytes | bytearray) -> tuple[Json, bytes]:
         self._messages -= 1
         if self._messages < 0:
             raise Failure(BAD_GATEWAY, "The server has sent more messages in one session than this server allows.")
@@ -145,7 +145,7 @@ class IncomingMessages:
             return await asyncio.to_thread(self._decoded, text)
         return self._decoded(text)
 
-    def _decoded(self, text: bytes) -> tuple[Json, bytes]:
+    def _decoded(self, text: bytes | bytearray) -> tuple[Json, bytes]:
         """Decode a message, and encode it without integers over 64 bits: the package accepts them, encoders do not."""
         if not fits(text, self.limits.answer_values, _MAX_DEPTH):
             raise too_large()

@@ -94,6 +94,12 @@ async def test_endless_line_is_read_only_to_limit() -> None:
     assert response.read <= 10_100
 
 
+async def test_long_name_of_an_event_is_a_failure() -> None:
+    assert await pieces(Response([b"event: " + b"x" * 2_000 + b"\n"])) == [
+        b"event: message\ndata: The server's events have names or ids that are longer than this server allows.\n\n"
+    ]
+
+
 async def test_broken_resumable_stream_gives_no_answer() -> None:
     response = Response([b"id: 7\ndata:\n\n"], http.ReadError("broken"))
     assert await pieces(response) == [b"event: message\ndata: \nid: 7\n\n"]

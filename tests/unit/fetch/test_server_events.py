@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.tools.mcp.failure import Failure
-from llama_stack_responses.tools.mcp.sse_parser import Event, SseParser
+from llama_stack_responses.fetch.server_events import Event, EventParser, EventTooLarge, NameTooLong
 
 
-def read(reader: SseParser, *chunks: bytes) -> list[Event]:
+def read(reader: EventParser, *chunks: bytes) -> list[Event]:
     return [event for chunk in chunks for event in reader.feed(chunk) if event]
 
 
@@ -27,45 +26,47 @@ def read(reader: SseParser, *chunks: bytes) -> list[Event]:
         (b"retry: " + b"9" * 900 + b"\ndata: a\n\n", [Event(b"message", b"a", retry_ms=30_000)]),
         (b"retry: -1\ndata: a\n\n", [Event(b"message", b"a")]),
         (b"unknown: x\ndata\n\n", [Event(b"message", b"")]),
+        (b"dataset: x\n:data: y\ndata : z\ndata:  a\n\n", [Event(b"message", b" a")]),
+        (b"event\ndata: a\r\n\r\n", [Event(b"message", b"a")]),
         (b"event: x\n\ndata: a\n\n", [Event(b"message", b"a")]),
         (b"data: unfinished", []),
     ],
 )
 def test_stream_is_split_into_events(stream: bytes, events: list[Event]) -> None:
-    assert read(SseParser(1_000), stream) == events
-    assert read(SseParser(1_000), *(stream[at : at + 1] for at in range(len(stream)))) == events
+    assert read(EventParser(1_000), stream) == events
+    assert read(EventParser(1_000), *(stream[at : at + 1] for at in range(len(stream)))) == events
 
 
 @given(st.lists(st.sampled_from([b"data: a", b"\r", b"\n", b"\r\n", b"id: 1", b"x"])), st.integers(1, 7))
 def test_arbitrary_cuts_do_not_change_events(pieces: list[bytes], size: int) -> None:
     stream = b"".join(pieces)
     cut = [stream[at : at + size] for at in range(0, len(stream), size)]
-    assert read(SseParser(10_000), *cut) == read(SseParser(10_000), stream)
+    assert read(EventParser(10_000), *cut) == read(EventParser(10_000), stream)
 
 
 def test_encoded_event_is_parsed_back() -> None:
     event = Event(b"message", b'{"a": 1}', b"7", 1_000)
-    assert read(SseParser(1_000), event.encoded()) == [event]
+    assert read(EventParser(1_000), event.encoded()) == [event]
 
 
 @pytest.mark.parametrize("chunk", [b"data: " + b"x" * 10, b"data\n" * 5, b":" * 50, b":\n" * 50])
 def test_endless_event_fails_at_limit(chunk: bytes) -> None:
-    reader = SseParser(1_000)
+    reader = EventParser(1_000)
     fitting = 1_000 // len(chunk)
     read(reader, *[chunk] * fitting)
-    with pytest.raises(Failure, match="larger than"):
+    with pytest.raises(EventTooLarge, match="larger than"):
         read(reader, chunk)
 
 
 def test_limit_applies_to_each_event() -> None:
-    reader = SseParser(100)
+    reader = EventParser(100)
     assert len(read(reader, *[b"data: %s\n\n" % (b"x" * 80)] * 50)) == 50
 
 
 @pytest.mark.parametrize("field", [b"id", b"event"])
 def test_long_event_name_or_id_fails(field: bytes) -> None:
-    with pytest.raises(Failure, match="names or ids"):
-        read(SseParser(10_000), field + b": " + b"x" * 2_000 + b"\n")
+    with pytest.raises(NameTooLong):
+        read(EventParser(10_000), field + b": " + b"x" * 2_000 + b"\n")
 
 
 def test_line_of_many_chunks_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +79,7 @@ def test_line_of_many_chunks_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> 
             count_read += len(self)
             return super().splitlines(keepends)
 
-    reader = SseParser(1_000_000)
+    reader = EventParser(1_000_000)
     for _ in range(5_000):
         assert list(reader.feed(Chunk(b"x" * 100))) == []
     assert list(reader.feed(Chunk(b"\n"))) == [None]
