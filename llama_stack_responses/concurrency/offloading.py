@@ -1,4 +1,8 @@
-"""Work on JSON values that runs in a thread if they are large, so that it does not block the event loop."""
+"""Work on JSON values that runs in a thread if they are large, so that it does not block the event loop.
+
+Work on what clients send runs in threads of which each user has a share (`inputs/large_work.py`). What takes long for
+another reason than its values, such as files and foreign documents, is left to `asyncio.to_thread` or a worker process.
+"""
 
 from __future__ import annotations
 

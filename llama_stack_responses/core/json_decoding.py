@@ -1,4 +1,4 @@
-"""JSON decoded in pieces, for a thread that lets others run after each of them.
+"""JSON of any size; large JSON is decoded in pieces, for a thread that lets others run after each of them.
 
 A decoder in C keeps the interpreter lock until it has decoded the whole document: megabytes would block the event loop,
 from any thread. Here it gets runs of members of an array or object, of some ten kilobytes each. A large value between
@@ -16,6 +16,9 @@ import orjson
 
 _PIECE_BYTES: Final = 32_768
 """Bytes from which members are decoded together, and from which a value is decoded apart."""
+
+_AT_ONCE_BYTES: Final = 65_536
+"""Bytes of a document that are decoded in one call, which takes half a millisecond."""
 
 _BLOCK_BYTES: Final = 1_024
 """Bytes before a place that are searched for backslashes together."""
@@ -43,12 +46,20 @@ class InvalidJsonError(ValueError):
     """The document is not JSON."""
 
 
-def loads(document: bytes | bytearray) -> Any:
+def loads(document: bytes | bytearray, at_once: int = _AT_ONCE_BYTES) -> Any:
     """Return the array, object or string that a document holds, as `orjson.loads` does. Takes linear time.
 
+    Args:
+        at_once: bytes of a document that is decoded in one call, for which other threads wait.
+
     Raises:
-        InvalidJsonError: the document is not JSON, is nested too deeply, or is of another type.
+        InvalidJsonError: the document is not JSON, is nested too deeply, or is large and of another type.
     """
+    if len(document) <= at_once:
+        try:
+            return orjson.loads(document)
+        except orjson.JSONDecodeError as error:
+            raise InvalidJsonError(str(error)) from None
     decoding = _Decoding(document)
     try:
         return decoding.value()

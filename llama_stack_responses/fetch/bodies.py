@@ -6,7 +6,6 @@ import asyncio
 from typing import Any, Final
 
 import httpx
-import orjson
 
 from ..core import json_decoding
 from ..core.json_values import fits
@@ -61,4 +60,4 @@ async def decoded(body: bytes | bytearray) -> Any:
 def _loads(body: bytes | bytearray) -> Any:
     if not fits(body, _MAX_VALUES, _MAX_DEPTH):
         raise BodyTooLarge("The server's answer contains more JSON values than this server accepts.")
-    return orjson.loads(body) if len(body) <= _INLINE_BYTES else json_decoding.loads(body)
+    return json_decoding.loads(body)

@@ -200,7 +200,7 @@ def parse(data: bytes, body: bytes) -> Any:
     try:
         if data[0] & _LENIENT:
             return json.loads(body)
-        return orjson.loads(body) if len(body) <= _SLICE_BYTES else json_decoding.loads(body)
+        return json_decoding.loads(body, _SLICE_BYTES)
     except ValueError as error:
         raise UnreadableError(_DAMAGED) from error
 

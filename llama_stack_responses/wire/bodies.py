@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -14,11 +15,11 @@ from starlette.types import Message, Scope
 from ..admission import Admission, Quota, Reservation
 from ..config.limits import Limits
 from ..core import json_decoding
-from ..core.errors import ApiError, bad_request, too_many_open
+from ..core.errors import ApiError, bad_request
 from ..core.json_values import VALUE_BYTES, count_values
-from ..core.owner import ANONYMOUS, Owner
+from ..core.owner import Owner
 from ..core.shapes import excerpt
-from ..process_pool.fair_queue import FairQueue, QueueFull
+from ..inputs.large_work import LargeWork
 from .headers import body_length
 from .request_cycle import cycle_of
 
@@ -34,9 +35,6 @@ _INLINE_VALUES: Final = 10_000
 _INLINE_BYTES: Final = 2**20
 """Values and bytes that the event loop decodes at once, in a millisecond or two; a thread decodes more."""
 
-_MAX_WAITING_PER_USER: Final = 256
-"""Bodies with more values that may wait, for each user."""
-
 
 class Bodies:
     """Reads the bodies of requests.
@@ -46,13 +44,14 @@ class Bodies:
     Args:
         limits: sizes, times and counts.
         current_user: returns the user of the current request.
+        large_work: decodes large bodies.
     """
 
-    def __init__(self, limits: Limits, current_user: Callable[[], Owner]) -> None:
+    def __init__(self, limits: Limits, current_user: Callable[[], Owner], large_work: LargeWork) -> None:
         held = limits.bodies
         self._limits = limits
         self._current_user = current_user
-        self._queue = FairQueue(1, 1, _MAX_WAITING_PER_USER, only_owner=ANONYMOUS.identity)
+        self._large_work = large_work
         self._admission = Admission(Quota("request bodies", held.total_bytes, held.bytes_per_user))
 
     @property
@@ -129,7 +128,8 @@ class Bodies:
         """Decode a JSON object that a client sent, and count the memory of its values on `reservation`.
 
         Raises:
-            ApiError: 400 if it is not a JSON object or holds too many values; 429 or 503 if too much is held.
+            ApiError: 400 if it is not a JSON object or holds too many values; 429 or 503 if too much is held, or if too
+                many large requests of this user wait.
         """
         max_values = self._limits.bodies.json_values
         if len(body) <= min(max_values, _SMALL_BYTES):
@@ -139,25 +139,10 @@ class Bodies:
             message = f"The JSON body of your request contains more than {max_values} values. Send fewer at a time."
             raise bad_request(message, code="request_too_large")
         reservation.add(values * VALUE_BYTES)
-        return (
-            decode(body) if values <= _INLINE_VALUES and len(body) <= _INLINE_BYTES else await self._decode_queued(body)
-        )
-
-    async def _decode_queued(self, body: bytes | bytearray) -> dict[str, Any]:
-        """Decode a large body in a thread, one at a time: threads that compute slow the event loop down.
-
-        Raises:
-            ApiError: as from `decode`; 429 if too many large bodies of this user wait.
-        """
-        owner = self._current_user().identity
-        try:
-            await self._queue.enter(owner)
-        except QueueFull:
-            raise too_many_open("large requests", retry_after=1) from None
-        working = asyncio.get_running_loop().run_in_executor(None, decode, body, json_decoding.loads)
-        # If this task is cancelled, the thread works on.
-        working.add_done_callback(lambda _: self._queue.leave(owner))
-        return await asyncio.shield(working)
+        if values <= _INLINE_VALUES and len(body) <= _INLINE_BYTES:
+            return decode(body)
+        # A decoder in one call would keep the interpreter lock, also from a thread.
+        return await self._large_work.run_in_thread(partial(decode, body, json_decoding.loads))
 
 
 async def _next_message(request: Request, deadline: float) -> Message:

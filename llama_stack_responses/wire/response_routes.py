@@ -70,7 +70,9 @@ def create_router(
         yield
 
     router = APIRouter(lifespan=lifespan)
-    limits = RouteAdmission(impl.config.limits, impl.access.current_user, impl.abort_connection, impl.streams)
+    limits = RouteAdmission(
+        impl.config.limits, impl.access.current_user, impl.large_work, impl.abort_connection, impl.streams
+    )
     # Most requests are for this route, and routes are matched in their order. It is in the outermost router, since an
     # open stream holds the frames of each router around its route.
     router.add_api_route(

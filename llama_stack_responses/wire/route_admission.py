@@ -10,6 +10,7 @@ from starlette.types import Scope
 from ..admission import Admission, Quota, Reservation
 from ..config.limits import Limits
 from ..core.owner import Owner
+from ..inputs.large_work import LargeWork
 from .bodies import Bodies
 from .request_cycle import cycle_of
 
@@ -28,6 +29,7 @@ class RouteAdmission:
 
     Args:
         current_user: returns the user of the current request.
+        large_work: decodes large bodies.
         streams: counts the open event streams and WebSockets.
     """
 
@@ -35,11 +37,12 @@ class RouteAdmission:
         self,
         limits: Limits,
         current_user: Callable[[], Owner],
+        large_work: LargeWork,
         abort_connection: Callable[[Scope], None],
         streams: Admission,
     ) -> None:
         answers = limits.answers
-        self.bodies = Bodies(limits, current_user)
+        self.bodies = Bodies(limits, current_user, large_work)
         self.request_bytes = limits.request_bytes
         self.unread_seconds = answers.unread_seconds
         self.abort_connection = abort_connection

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 from llama_stack_responses.admission import Admission
 from llama_stack_responses.config.limits import Limits
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.wire.requests import Handler, routes_within
 from llama_stack_responses.wire.responses import JsonResponse
 from llama_stack_responses.wire.route_admission import RouteAdmission
@@ -112,7 +113,13 @@ class App:
         given = Limits.model_validate(limits or {})
         self._owners = list(owners)
         self.broken_off: list[Scope] = []
-        self.limits = RouteAdmission(given, self._current_user, self._abort_connection, Admission(given.stream_quota))
+        self.limits = RouteAdmission(
+            given,
+            self._current_user,
+            LargeWork(self._current_user),
+            self._abort_connection,
+            Admission(given.stream_quota),
+        )
         self.bodies = self.limits.bodies
         self._app = FastAPI()
 

@@ -16,8 +16,6 @@ from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
 
-import orjson
-
 from ...core import json_decoding
 from ...core.json_values import fits
 from ...core.types import Json
@@ -33,8 +31,6 @@ _ANSWER_CHARACTERS: Final = 2**21
 _MAX_VALUES: Final = 65_536
 _MAX_LEVELS: Final = 64
 """Maximum length and number of JSON values of an answer, and their nesting: the decoder holds the GIL."""
-_SLICE_BYTES: Final = 65_536
-"""Bytes that are decoded in one call."""
 _URL_CHARACTERS: Final = 8_192
 _TEXT_CHARACTERS: Final = 20_000
 """Characters of a title or a snippet that are read."""
@@ -63,7 +59,7 @@ def _entries(content: str) -> Iterator[Json]:
     if not body or not fits(body, _MAX_VALUES, _MAX_LEVELS):
         return
     try:
-        value = orjson.loads(body) if len(body) <= _SLICE_BYTES else json_decoding.loads(body)
+        value = json_decoding.loads(body)
     except ValueError:
         yield from _printed(content)
         return

@@ -10,8 +10,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
-
 from ...admission import Reservation
 from ...core import json_decoding
 from ...core.errors import ApiError
@@ -150,7 +148,7 @@ class IncomingMessages:
         if not fits(text, self.limits.answer_values, _MAX_DEPTH):
             raise too_large()
         try:
-            message = orjson.loads(text) if len(text) <= _INLINE_BYTES else json_decoding.loads(text)
+            message = json_decoding.loads(text)
         except ValueError:
             message = None
         if not isinstance(message, dict):

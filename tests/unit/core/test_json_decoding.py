@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -10,7 +11,9 @@ import orjson
 import pytest
 
 from llama_stack_responses.core import json_decoding
-from llama_stack_responses.core.json_decoding import InvalidJsonError, loads
+from llama_stack_responses.core.json_decoding import InvalidJsonError
+
+loads = partial(json_decoding.loads, at_once=0)
 
 WORDS = 'wörd "quoted" 😀 \\ back\n'
 MESSAGE = {"role": "user", "content": [{"type": "input_text", "text": WORDS * 20}]}
@@ -155,3 +158,12 @@ def test_invalid_document_is_refused(name: str) -> None:
             orjson.loads(INVALID[name])
     with pytest.raises(InvalidJsonError):
         loads(INVALID[name])
+
+
+def test_small_document_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(json_decoding, "_Decoding")
+    assert json_decoding.loads(b'{"a": [%b1]}' % (b"0," * 30_000)) == {"a": [0] * 30_000 + [1]}
+    with pytest.raises(InvalidJsonError, match="column"):
+        json_decoding.loads(b"{")
+    with pytest.raises(NameError):
+        json_decoding.loads(b'{"a": [%b1]}' % (b"0," * 40_000))

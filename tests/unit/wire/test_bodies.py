@@ -199,10 +199,11 @@ def test_default_limits_create_bodies() -> None:
 
 @pytest.mark.parametrize("body", [b'{"a": [' + b"[]," * 30_000 + b"0]}", b'{"a": "' + b"x" * 2**20 + b'"}'])
 async def test_large_body_is_decoded_in_pieces_outside_event_loop(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, pieces = threading.Event(), json_decoding.loads
+    go, pieces, threads = threading.Event(), json_decoding.loads, list[str]()
 
     def wait(document: bytes | bytearray) -> Any:
         assert go.wait(60)
+        threads.append(threading.current_thread().name)
         return pieces(document)
 
     monkeypatch.setattr(json_decoding, "loads", wait)
@@ -213,6 +214,7 @@ async def test_large_body_is_decoded_in_pieces_outside_event_loop(body: bytes, m
         assert not decoding.done()
         go.set()
         assert (await decoding).keys() == {"a"}
+    assert [name.rpartition("_")[0] for name in threads] == ["large-requests"], "each user has a share of these"
 
 
 async def test_body_of_ordinary_size_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,17 +232,3 @@ async def test_invalid_large_body_is_bad_request() -> None:
             await app.bodies.decode(b'{"a": [' + b"0," * 400_000 + b"0}", held)
         with pytest.raises(ApiError, match="must be a JSON object"):
             await app.bodies.decode(b"[" + b"0," * 400_000 + b"0]", held)
-
-
-async def test_body_with_many_values_of_other_user_has_next_turn() -> None:
-    app = App({}, ["ada", "ada", "ada", "bob"])
-    body = b'{"a": [' + b"0," * 100_000 + b"0]}"
-    ended: list[int] = []
-
-    async def decode(number: int) -> None:
-        await app.bodies._decode_queued(body)
-        ended.append(number)
-
-    tasks = [asyncio.create_task(decode(number)) for number in range(4)]
-    await asyncio.gather(*tasks)
-    assert ended == [0, 1, 3, 2]

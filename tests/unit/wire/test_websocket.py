@@ -23,6 +23,7 @@ from llama_stack_responses.generation.connection_options import ConnectionOption
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.generation.run import ForegroundRun
+from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.lifecycle.shutdown import ShutdownCoordinator
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
@@ -50,7 +51,7 @@ class Responses:
         answers = {"streams_per_user": connections}
         self.config = ResponsesConfig.model_validate({"limits": {"websocket": limits, "answers": answers}})
         self.limits = RouteAdmission(
-            self.config.limits, Owner, lambda _: None, Admission(self.config.limits.stream_quota)
+            self.config.limits, Owner, LargeWork(Owner), lambda _: None, Admission(self.config.limits.stream_quota)
         )
         self.sockets = InFlightCounter()
         self.shutdown_coordinator = ShutdownCoordinator()
