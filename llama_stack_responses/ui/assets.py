@@ -29,7 +29,7 @@ _TYPES: Final = {
     ".woff2": "font/woff2",
 }
 _INDEX: Final = "index.html"
-_LIVE: Final = ("text", "language", "image")
+_LIVE: Final = ("text", "language", "image", "run_by")
 """What the page needs of a `CallView` for a call that is still streamed."""
 
 

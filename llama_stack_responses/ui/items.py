@@ -154,21 +154,6 @@ def _texts(content: Any) -> str:
     return "\n".join(filter(None, texts))[:_ERROR_CHARACTERS]
 
 
-def _function(item: Item, budget: Budget) -> Json:
-    return {"name": item.get("name"), "arguments": _arguments(item.get("arguments"), budget), "run_by": "client"}
-
-
-def _custom(item: Item, budget: Budget) -> Json:
-    block = blocks.code(str(item.get("input", "")), "text", budget)
-    return {"name": item.get("name"), "arguments": _of(block), "run_by": "client"}
-
-
-def _mcp(item: Item, budget: Budget) -> Json:
-    output = item.get("output")
-    results = [_result(output, budget)] if isinstance(output, str) and output else []
-    return {"name": item.get("name"), "arguments": _arguments(item.get("arguments"), budget), "results": results}
-
-
 def _interpreter(item: Item, budget: Budget) -> Json:
     results = [
         blocks.image(each.get("url"), None, None, budget)
@@ -180,37 +165,21 @@ def _interpreter(item: Item, budget: Budget) -> Json:
     return {"name": "code_interpreter", "arguments": _of(block), "results": results}
 
 
-def _hosted(view: CallView, item: Item, budget: Budget) -> Json:
+def _call(view: CallView, item: Item, budget: Budget) -> Json:
     """Return the parts of a call as the kind of its item says."""
     image = item.get(view.image) if view.image else None
     results = [blocks.generated_image(image, item.get("output_format"), budget)] if image else []
     results += [blocks.link(found, budget) for found in (view.links(item) if view.links else ())]
+    if view.answer and isinstance(answer := item.get(view.answer), str) and answer:
+        results.append(_result(answer, budget))
     if view.arguments:
         arguments = _arguments(view.arguments(item), budget)
     else:
-        arguments = _of(blocks.code(str(item.get(view.text or "") or ""), view.language, budget))
+        text = view.written(item) if view.written else str(item.get(view.text or "") or "")
+        arguments = _of(blocks.code(text, view.language, budget))
     summary = {"summary": view.summary(item)} if view.summary else {}
-    return {"name": view.name, "arguments": arguments, "results": results, **summary}
-
-
-def _shell(item: Item, budget: Budget) -> Json:
-    action = item.get("action")
-    commands = (action.get("commands") or action.get("command")) if isinstance(action, dict) else None
-    lines = [str(each) for each in commands[:200]] if isinstance(commands, list) else [str(commands or "")]
-    block = blocks.code("\n".join(lines), "shell", budget)
-    return {"name": "shell", "summary": "; ".join(lines), "arguments": _of(block), "run_by": "client"}
-
-
-def _patch(item: Item, budget: Budget) -> Json:
-    operation: Any = item.get("operation") if isinstance(item.get("operation"), dict) else {}
-    summary = f"{operation.get('type', '')} {operation.get('path', '')}"
-    block = blocks.code(str(operation.get("diff") or ""), "diff", budget)
-    return {"name": "apply_patch", "summary": summary, "arguments": _of(block), "run_by": "client"}
-
-
-def _any_call(item: Item, budget: Budget) -> Json:
-    value = item.get("action") or item.get("actions") or item.get("arguments") or {}
-    return {"name": item.get("name"), "arguments": _arguments(value, budget), "run_by": "client"}
+    name = view.name or item.get("name")
+    return {"name": name, "arguments": arguments, "results": results, "run_by": view.run_by, **summary}
 
 
 def _output(view: OutputView, item: Item, context: ViewContext) -> Json:
@@ -302,38 +271,12 @@ def _other(item: Item, context: ViewContext) -> Json:
 
 
 _CALLS: Final[Mapping[str, Callable[[Item, Budget], Json]]] = {
-    "function_call": _function,
-    "custom_tool_call": _custom,
-    "mcp_call": _mcp,
     "code_interpreter_call": _interpreter,
-    "shell_call": _shell,
-    "local_shell_call": _shell,
-    "apply_patch_call": _patch,
-    "computer_call": _any_call,
-    "tool_search_call": _any_call,
-    **{name: partial(_hosted, kind.view) for name, kind in ITEM_KINDS.items() if isinstance(kind.view, CallView)},
+    **{name: partial(_call, kind.view) for name, kind in ITEM_KINDS.items() if isinstance(kind.view, CallView)},
 }
 
 
-def _answer(item: Item) -> Any:
-    return item.get("output", item.get("tools"))
-
-
-_OUTPUTS: Final[Mapping[str, OutputView]] = {
-    **dict.fromkeys(
-        (
-            "function_call_output",
-            "custom_tool_call_output",
-            "shell_call_output",
-            "local_shell_call_output",
-            "apply_patch_call_output",
-            "computer_call_output",
-            "tool_search_output",
-        ),
-        OutputView(_answer),
-    ),
-    **{name: kind.view for name, kind in ITEM_KINDS.items() if isinstance(kind.view, OutputView)},
-}
+_OUTPUTS: Final = {name: kind.view for name, kind in ITEM_KINDS.items() if isinstance(kind.view, OutputView)}
 
 _KINDS: Final[Mapping[str, tuple[str, Callable[[Item, ViewContext], Json]]]] = {
     "message": ("message", _message),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from ..item_fields import CALLER, ID, OWN_ID, TEXT
 from ..shapes import object_of, one_of, tagged
 from ..types import Json
 from .form import ItemForm, ItemType
 from .kind import ItemKind, Names, made_call
+from .view import CallView, OutputView, Shown
 
 _WITH_DIFF: Final = object_of({"path": TEXT, "diff": TEXT}, "path", "diff")
 
@@ -46,13 +48,30 @@ def _patched(item: Json, _: Names) -> str:
     return "\n".join(filter(None, [f"Status: {item['status']}", item.get("output")]))
 
 
+def _operation(item: Shown) -> Mapping[str, Any]:
+    operation = item.get("operation")
+    return operation if isinstance(operation, dict) else {}
+
+
+def _diff(item: Shown) -> str:
+    return str(_operation(item).get("diff") or "")
+
+
+def _summary(item: Shown) -> str:
+    operation = _operation(item)
+    return f"{operation.get('type', '')} {operation.get('path', '')}"
+
+
+_VIEW: Final = CallView("apply_patch", written=_diff, language="diff", summary=_summary, run_by="client")
+
 KINDS: Final = (
-    ItemKind(APPLY_PATCH_CALL, _CALL, call=_made),
+    ItemKind(APPLY_PATCH_CALL, _CALL, call=_made, view=_VIEW),
     ItemKind(
         ItemType("apply_patch_call_output", "apco"),
         _OUTPUT,
         output=_patched,
         answers="apply_patch_call",
         joinable=True,
+        view=OutputView(),
     ),
 )

@@ -10,6 +10,7 @@ from ..shapes import MAX_INTEGER, Check, Location, array, integer, missing, obje
 from ..types import Json
 from .form import ItemForm, ItemType
 from .kind import ItemKind, Names, given, made_call
+from .view import CallView, OutputView, Shown
 
 _COORDINATE: Final = integer(-MAX_INTEGER)
 _KEYS: Final = array(TEXT)
@@ -93,14 +94,19 @@ def _seen(item: Json, _: Names) -> list[Json]:
     return [{**item["output"], "type": "input_image"}]
 
 
+def _actions(item: Shown) -> Any:
+    return item.get("action") or item.get("actions") or {}
+
+
 KINDS: Final = (
-    ItemKind(COMPUTER_CALL, _CALL, call=_made),
+    ItemKind(COMPUTER_CALL, _CALL, call=_made, view=CallView(arguments=_actions, run_by="client")),
     ItemKind(
         ItemType("computer_call_output", "cuo"),
         _OUTPUT,
         output=_seen,
         answers="computer_call",
         joinable=True,
+        view=OutputView(),
         includable=("computer_call_output.output.image_url",),
     ),
 )

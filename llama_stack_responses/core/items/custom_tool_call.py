@@ -10,6 +10,7 @@ from ..types import Json
 from .form import ItemForm, ItemType, streamed_events
 from .kind import ItemKind, Names, called, made_call, text_or_parts
 from .parts import call_output
+from .view import CallView, OutputView
 
 CUSTOM_INPUT: Final = "input"
 """The only argument of a custom tool, which the model sees as a function."""
@@ -43,12 +44,13 @@ def _made(item: Json, names: Names) -> Json:
 
 
 KINDS: Final = (
-    ItemKind(CUSTOM_TOOL_CALL, _CALL, call=_made),
+    ItemKind(CUSTOM_TOOL_CALL, _CALL, call=_made, view=CallView(text="input", run_by="client")),
     ItemKind(
         ItemType("custom_tool_call_output", "ctco"),
         _OUTPUT,
         output=text_or_parts,
         answers="custom_tool_call",
         joinable=True,
+        view=OutputView(),
     ),
 )

@@ -11,6 +11,7 @@ from ..types import Json
 from .form import ItemForm, ItemType, streamed_events
 from .kind import ItemKind, Names, called, text_or_parts
 from .parts import call_output
+from .view import CallView, OutputView, given_arguments
 
 _CALL: Final = object_of(
     {
@@ -64,8 +65,13 @@ def _made(item: Json, names: Names) -> Json:
 
 
 KINDS: Final = (
-    ItemKind(FUNCTION_CALL, _CALL, call=_made),
+    ItemKind(FUNCTION_CALL, _CALL, call=_made, view=CallView(arguments=given_arguments, run_by="client")),
     ItemKind(
-        ItemType("function_call_output", "fco"), _OUTPUT, output=text_or_parts, answers="function_call", joinable=True
+        ItemType("function_call_output", "fco"),
+        _OUTPUT,
+        output=text_or_parts,
+        answers="function_call",
+        joinable=True,
+        view=OutputView(),
     ),
 )

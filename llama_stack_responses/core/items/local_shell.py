@@ -9,6 +9,8 @@ from ..shapes import Location, an_object, array, integer, missing, object_of, on
 from ..types import Json
 from .form import ItemForm, ItemType
 from .kind import ItemKind, Names, made_call, text_or_parts
+from .shell import SHELL_VIEW
+from .view import OutputView
 
 
 def _texts(value: Any, at: Location) -> dict[str, str]:
@@ -55,6 +57,12 @@ def _made(item: Json, _: Names) -> Json:
 
 
 KINDS: Final = (
-    ItemKind(LOCAL_SHELL_CALL, _CALL, call=_made),
-    ItemKind(ItemType("local_shell_call_output", "lsho"), _output, output=text_or_parts, answers="local_shell_call"),
+    ItemKind(LOCAL_SHELL_CALL, _CALL, call=_made, view=SHELL_VIEW),
+    ItemKind(
+        ItemType("local_shell_call_output", "lsho"),
+        _output,
+        output=text_or_parts,
+        answers="local_shell_call",
+        view=OutputView(),
+    ),
 )

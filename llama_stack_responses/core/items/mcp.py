@@ -24,6 +24,7 @@ from ..shapes import (
 from ..types import Json
 from .form import ItemForm, ItemType, stage_events, streamed_events
 from .kind import ItemKind
+from .view import CallView, given_arguments
 
 _INTERNAL_ERROR: Final = -32603
 """JSON-RPC's code for an internal error."""
@@ -122,7 +123,7 @@ def _exchange(item: Json) -> Json:
 
 KINDS: Final = (
     ItemKind(MCP_LIST_TOOLS, _LIST),
-    ItemKind(MCP_CALL, _CALL, _exchange),
+    ItemKind(MCP_CALL, _CALL, _exchange, CallView(arguments=given_arguments, answer="output")),
     ItemKind(MCP_APPROVAL_REQUEST, _REQUEST),
     ItemKind(ItemType("mcp_approval_response", "mcpa", has_status=False), _RESPONSE),
 )

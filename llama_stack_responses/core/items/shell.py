@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from ..item_fields import CALLER, ID, OWN_ID, STATUS, TEXT
 from ..shapes import MAX_INTEGER, array, integer, object_of, tagged
@@ -10,6 +10,10 @@ from ..types import Json
 from . import shell_events
 from .form import Details, ItemForm
 from .kind import ItemKind, Names, given, made_call
+from .view import CallView, OutputView, Shown
+
+_SHOWN: Final = 200
+"""Maximum commands of a call that the page shows."""
 
 SHELL_ACTION: Final = object_of(
     {"commands": array(TEXT, low=1), "max_output_length": integer(0), "timeout_ms": integer(0)}, "commands"
@@ -86,7 +90,24 @@ def _ran(entry: Json) -> str:
     return "\n".join([ended, *filter(None, texts)])
 
 
+def _commands(item: Shown) -> list[str]:
+    """Return the commands of a call, of the shell or of its first form."""
+    action = item.get("action")
+    commands: Any = (action.get("commands") or action.get("command")) if isinstance(action, dict) else None
+    return [str(each) for each in commands[:_SHOWN]] if isinstance(commands, list) else [str(commands or "")]
+
+
+def _written(item: Shown) -> str:
+    return "\n".join(_commands(item))
+
+
+def _summary(item: Shown) -> str:
+    return "; ".join(_commands(item))
+
+
+SHELL_VIEW: Final = CallView("shell", written=_written, language="shell", summary=_summary, run_by="client")
+
 KINDS: Final = (
-    ItemKind(SHELL_CALL, _CALL, call=_made, whole=_whole),
-    ItemKind(SHELL_CALL_OUTPUT, _OUTPUT, output=_printed, answers="shell_call", joinable=True),
+    ItemKind(SHELL_CALL, _CALL, call=_made, whole=_whole, view=SHELL_VIEW),
+    ItemKind(SHELL_CALL_OUTPUT, _OUTPUT, output=_printed, answers="shell_call", joinable=True, view=OutputView()),
 )

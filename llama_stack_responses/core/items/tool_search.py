@@ -11,6 +11,7 @@ from ..shapes import Check, Location, anything, missing, object_of, one_of, sche
 from ..types import Json
 from .form import ItemForm, ItemType
 from .kind import ItemKind, Names, called, made_call
+from .view import CallView, OutputView, Shown, given_arguments
 
 _EXECUTION: Final = one_of("server", "client")
 
@@ -71,8 +72,12 @@ def _names_of(tool: Json, names: Names) -> Iterable[str]:
     return [called(tool, names) if "name" in tool else tool["type"]]
 
 
+def _tools(item: Shown) -> Any:
+    return item.get("tools")
+
+
 KINDS: Final = (
-    ItemKind(TOOL_SEARCH_CALL, _CALL, _exchange, call=_made),
-    ItemKind(TOOL_SEARCH_OUTPUT, output=_loaded, answers="tool_search_call"),
+    ItemKind(TOOL_SEARCH_CALL, _CALL, _exchange, call=_made, view=CallView(arguments=given_arguments, run_by="client")),
+    ItemKind(TOOL_SEARCH_OUTPUT, output=_loaded, answers="tool_search_call", view=OutputView(_tools)),
     ItemKind(ItemType("additional_tools", "at", has_status=False)),
 )

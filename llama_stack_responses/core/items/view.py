@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 _MAX_LISTED: Final = 200
 
@@ -24,29 +24,39 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class CallView:
-    """How the page shows a call that the server runs.
+    """How the page shows a call.
 
     Attributes:
-        name: the tool's name.
+        name: the tool's name; None if the item has it.
         text: the field of the item that the model wrote; None if `arguments` are shown.
+        written: returns that text of a call that has it in no field of its own.
         language: the language of that text; `text` for none.
         arguments: returns the JSON value that is shown of a call without a `text`.
         summary: returns what the title says of a call without a `text`.
         image: the field that has an image as base64, which is shown at once; None if the call makes no image.
         links: returns the pages and files that it found.
+        answer: the field that has its result as text.
+        run_by: who runs it.
     """
 
-    name: str
+    name: str | None = None
     text: str | None = None
+    written: Callable[[Shown], str] | None = None
     language: str = "text"
     arguments: Callable[[Shown], Any] | None = None
     summary: Callable[[Shown], Any] | None = None
     image: str | None = None
     links: Callable[[Shown], Iterable[Link]] | None = None
+    answer: str | None = None
+    run_by: Literal["server", "client"] = "server"
 
 
 def _never(_: Shown) -> bool:
     return False
+
+
+def _output(item: Shown) -> Any:
+    return item.get("output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ class OutputView:
         failed: returns whether the call failed.
     """
 
-    value: Callable[[Shown], Any]
+    value: Callable[[Shown], Any] = _output
     failed: Callable[[Shown], bool] = _never
 
 
@@ -66,3 +76,8 @@ def objects(values: Any) -> list[Shown]:
     """Return the first objects of a list; none if it is not a list."""
     entries = values[:_MAX_LISTED] if isinstance(values, list) else []
     return [each for each in entries if isinstance(each, dict)]
+
+
+def given_arguments(item: Shown) -> Any:
+    """Return the `arguments` of a call."""
+    return item.get("arguments")

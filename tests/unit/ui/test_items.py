@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from llama_stack_responses.core.program_calls import mark_of
 from llama_stack_responses.core.stream.calls import FORMS
 from llama_stack_responses.core.types import Json
+from llama_stack_responses.ui.assets import Assets
 from llama_stack_responses.ui.blocks import Budget
 from llama_stack_responses.ui.items import _KINDS, MAX_ITEMS, ViewContext, item_views
 
@@ -158,6 +159,35 @@ def test_view_is_bounded() -> None:
 def test_commands_of_a_shell_are_apart_in_its_line() -> None:
     action = {"commands": ["ls -la", "cat notes.txt"]}
     assert view({"type": "shell_call", "action": action})["title"] == "shell ls -la; cat notes.txt"
+
+
+PATCH = {"type": "update_file", "path": "a.txt", "diff": "+b"}
+SEARCH = {"type": "tool_search_call", "execution": "client", "call_id": "c", "arguments": {"q": 1}}
+
+
+@pytest.mark.parametrize(
+    ("call", "title", "arguments"),
+    [
+        ({"type": "function_call", "name": "f", "arguments": '{"a":1}'}, 'f {"a": 1}', ('{\n  "a": 1\n}', "json")),
+        ({"type": "custom_tool_call", "name": "t", "input": "free text"}, "t free text", ("free text", "text")),
+        ({"type": "local_shell_call", "action": {"command": ["ls", "-l"]}}, "shell ls; -l", ("ls\n-l", "shell")),
+        ({"type": "apply_patch_call", "operation": PATCH}, "apply_patch update_file a.txt", ("+b", "diff")),
+        ({"type": "computer_call", "actions": []}, "computer {}", ("{}", "json")),
+        (SEARCH, 'tool_search {"q": 1}', ('{\n  "q": 1\n}', "json")),
+    ],
+    ids=lambda value: value["type"] if isinstance(value, dict) else None,
+)
+def test_call_of_the_client_shows_what_the_model_wrote(call: Json, title: str, arguments: tuple[str, str]) -> None:
+    created = view(call)
+    assert (created["title"], created["run_by"]) == (title, "client")
+    assert (created["arguments"]["text"], created["arguments"]["language"]) == arguments
+
+
+def test_page_knows_who_runs_each_call() -> None:
+    kinds = Assets({}).find("kinds.js")
+    assert kinds
+    runs = {name: kind["run_by"] for name, kind in json.loads(kinds.content.partition(b"=")[2].strip(b"; \n")).items()}
+    assert (runs["function_call"], runs["mcp_call"], runs["web_search_call"]) == ("client", "server", "server")
 
 
 def test_summary_that_does_not_open_is_shown_as_sealed() -> None:
