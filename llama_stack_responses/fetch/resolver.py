@@ -21,8 +21,6 @@ from .address_policy import UrlRefused
 LookUp = Callable[[str, int], Sequence[str]]
 """`(host, port) -> addresses`; blocks, and raises OSError if there are none."""
 
-_WAITING_PER_USER = 256
-
 
 @dataclass(frozen=True, slots=True)
 class LookupLimits:
@@ -60,9 +58,7 @@ class Resolver:
         self._limits = limits
         self._current_user = current_user
         self._look_up = look_up
-        self._queue = FairQueue(
-            limits.concurrency, limits.concurrency_per_user, _WAITING_PER_USER, only_owner=ANONYMOUS.identity
-        )
+        self._queue = FairQueue(limits.concurrency, limits.concurrency_per_user, only_owner=ANONYMOUS.identity)
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a host.

@@ -19,8 +19,6 @@ from ..process_pool.fair_queue import FairQueue, QueueFull
 
 _MAX_THREADS: Final = 2
 _PER_USER: Final = 1
-_MAX_WAITING_PER_OWNER: Final = 256
-"""Large requests of one owner that may wait for a thread."""
 
 
 class LargeWork:
@@ -32,7 +30,7 @@ class LargeWork:
 
     def __init__(self, current_user: Callable[[], Owner]) -> None:
         self._current_user = current_user
-        self._queue = FairQueue(_MAX_THREADS, _PER_USER, _MAX_WAITING_PER_OWNER, only_owner=ANONYMOUS.identity)
+        self._queue = FairQueue(_MAX_THREADS, _PER_USER, only_owner=ANONYMOUS.identity)
         self._threads: ThreadPoolExecutor | None = None
 
     async def run[Result](self, work: Callable[[], Result], *of: Any) -> Result:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable
+from typing import Final
+
+WAITING_PER_USER: Final = 256
+"""Requests of one owner that may wait, if no setting says how many."""
 
 
 class QueueFull(Exception):  # noqa: N818 (a normal result, not an error of this program)
@@ -21,7 +25,9 @@ class FairQueue:
         only_owner: an owner that may hold all slots, since the server has no other owner.
     """
 
-    def __init__(self, slots: int, per_user: int, waiting_per_user: int, *, only_owner: Hashable | None = None) -> None:
+    def __init__(
+        self, slots: int, per_user: int, waiting_per_user: int = WAITING_PER_USER, *, only_owner: Hashable | None = None
+    ) -> None:
         self._slots = self._free = slots
         self._only_owner = only_owner
         self._per_user = per_user

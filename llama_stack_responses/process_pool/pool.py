@@ -16,7 +16,7 @@ import orjson
 from ..core.errors import ApiError
 from ..core.owner import ANONYMOUS
 from ..logs import get_logger
-from .fair_queue import FairQueue, QueueFull
+from .fair_queue import WAITING_PER_USER, FairQueue, QueueFull
 from .fork_server import ForkServer
 from .program import LENGTH, READY
 from .time_budget import TimeBudget
@@ -46,7 +46,7 @@ class PoolLimits:
 
     concurrency: int = 4
     concurrency_per_user: int = 2
-    waiting_per_user: int = 256
+    waiting_per_user: int = WAITING_PER_USER
     memory_bytes: int = 2**30
     idle_seconds: float = 300.0
 

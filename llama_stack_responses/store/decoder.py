@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from ..concurrency.budget import Budget
 from ..concurrency.offloading import INLINE_BYTES, list_yielding_lock
 from . import codec
-from .byte_budget import ByteBudget
 from .codec import MAX_VALUE_BYTES, TooLarge, UnreadableError
 from .read_allowance import ReadAllowance
 
@@ -46,8 +46,8 @@ class Decoder:
     """
 
     def __init__(self, total: int = DECODING_BYTES) -> None:
-        self._large = ByteBudget(total)
-        self._small = ByteBudget(max(_SMALL_BYTES, total // _SMALL_DIVISOR))
+        self._large = Budget(total)
+        self._small = Budget(max(_SMALL_BYTES, total // _SMALL_DIVISOR))
 
     async def decode(self, values: Sequence[bytes], allowance: ReadAllowance | None = None) -> list[Any]:
         """Decode the values. The limit is checked on the decompressed values, before they are decoded.
@@ -121,7 +121,7 @@ class Decoder:
                 except _NeedsMore:
                     need *= _GROWTH
 
-    def _budget(self, need: int) -> ByteBudget:
+    def _budget(self, need: int) -> Budget:
         """Return the budget for values that take this many bytes."""
         return self._small if need <= _SMALL_BYTES else self._large
 

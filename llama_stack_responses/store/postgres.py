@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import asyncpg
 
+from ..concurrency.budget import Budget
 from ..concurrency.loop_local import Closing, LoopLocal
 from ..core.errors import ApiError
 from .postgres_errors import TimedOut, Unreachable, errors_as_503
-from .postgres_locks import LockBudget, lock_id, locks
+from .postgres_locks import LOCKS_PER_CONNECTION, lock_id, locks
 from .postgres_pubsub import NOTIFY, PUBSUB_SILENCE_SECONDS, NotificationSender, PostgresPubSub, channel
 from .records import (
     CLOSED,
@@ -223,7 +224,8 @@ class PostgresRecords:
         self._timeout = timeout
         self._clock = clock
         self._id = secrets.token_hex(8)
-        self._budget = LockBudget(connections)
+        # The commits of this process hold no more locks than fit in the server's lock table.
+        self._locks = Budget(connections * LOCKS_PER_CONNECTION)
         self._sender = NotificationSender(self._notify)
         self._local_pool = LoopLocal(self._open)
         self._closes = 0
@@ -244,10 +246,10 @@ class PostgresRecords:
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         writes = writes_of(ops)
         if writes or conditions:
-            held = locks(self._schema, writes, conditions, self._budget.limit)
+            held = locks(self._schema, writes, conditions, self._locks.total)
             arguments = (*_locks(held), *_conditions(conditions), *_ops(writes))
             closes = self._closes
-            async with self._budget.taken(len(held or ())):
+            async with self._locks.hold(len(held or ())):
                 self._check_open(closes)
                 rows = await self._sent(_COMMIT, *arguments, before=(uuid.uuid4(),))
             if failed := rows[0][0]:

@@ -1,4 +1,4 @@
-"""The advisory locks of a commit on PostgreSQL, and a limit on their number.
+"""The advisory locks of a commit on PostgreSQL, and how many the server has.
 
 A key belongs to the group of its first two parts: `f/NAME/...` belongs to `f/NAME`. A key of two parts or fewer is its
 own group. A commit holds, until its transaction is on the disk:
@@ -15,16 +15,13 @@ locks, takes the lock of the whole store exclusively; all other commits share it
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
 
 from .records import Condition, Empty, Write
 
-_LOCKS_PER_CONNECTION: Final = 64
+LOCKS_PER_CONNECTION: Final = 64
 """Number of locks that the server's lock table holds per connection (`max_locks_per_transaction`)."""
 
 _MAX_SINGLE_LOCKS: Final = 4
@@ -83,54 +80,3 @@ def _names(written: Collection[str], read: Collection[str], empty: Collection[st
 def _group(key: str) -> str:
     """Return a key's first two parts: `f/NAME` of `f/NAME/...`."""
     return "/".join(key.split("/", 2)[:2])
-
-
-class LockBudget:
-    """Limits the locks that the commits of one process hold at once, so that they fit in the server's lock table.
-
-    Args:
-        connections: the process's number of connections.
-    """
-
-    def __init__(self, connections: int) -> None:
-        self._free = connections * _LOCKS_PER_CONNECTION
-        self.limit: Final = self._free
-        """Maximum number of locks of one commit."""
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    @asynccontextmanager
-    async def taken(self, count: int) -> AsyncIterator[None]:
-        """Reserve `count` locks, at most `limit`, in first-come, first-served order."""
-        await self._take(count)
-        try:
-            yield
-        finally:
-            self._give(count)
-
-    async def _take(self, count: int) -> None:
-        if not self._waiting and count <= self._free:
-            self._free -= count
-            return
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((count, granted))
-        try:
-            await granted
-        except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():
-                self._give(count)
-            else:
-                # The commits behind it may fit now.
-                self._grant_waiting()
-            raise
-
-    def _give(self, count: int) -> None:
-        self._free += count
-        self._grant_waiting()
-
-    def _grant_waiting(self) -> None:
-        """Grant the first waiting commits their locks while enough are free; drop cancelled ones."""
-        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._free):
-            wanted, granted = self._waiting.popleft()
-            if not granted.done():
-                self._free -= wanted
-                granted.set_result(None)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from llama_stack_responses.store.postgres_locks import LockBudget, lock_id, locks
+from llama_stack_responses.store.postgres_locks import lock_id, locks
 from llama_stack_responses.store.records import Condition, Delete, Empty, Ensure, Put, VersionIs, Write
 
 S, X = False, True
@@ -61,56 +59,3 @@ def test_commit_needing_many_locks_locks_groups_in_place_of_their_keys() -> None
     singly = locks("s", writes, conditions, 92)
     assert singly is not None
     assert len(singly) == 92
-
-
-async def test_concurrent_commits_stay_within_lock_budget() -> None:
-    budget, held, most = LockBudget(2), 0, 0
-    assert budget.limit == 128
-
-    async def commit(count: int) -> None:
-        nonlocal held, most
-        async with budget.taken(count):
-            held += count
-            most = max(most, held)
-            await asyncio.sleep(0)
-            held -= count
-
-    await asyncio.gather(*(commit(1 + 7 * number % 64) for number in range(200)))
-    assert 64 < most <= 128
-    assert held == 0
-
-
-async def test_large_commit_is_not_overtaken_by_small_ones() -> None:
-    budget, order = LockBudget(1), []
-
-    async def commit(name: str, count: int) -> None:
-        async with budget.taken(count):
-            order.append(name)
-            await asyncio.sleep(0)
-
-    await asyncio.gather(commit("first", 10), commit("large", 60), commit("small", 10))
-    assert order == ["first", "large", "small"]
-
-
-@pytest.mark.parametrize("granted", [False, True])
-async def test_cancelled_waiting_commit_frees_its_locks(granted: bool) -> None:
-    budget = LockBudget(1)
-    first = asyncio.create_task(hold(budget, release := asyncio.Event()))
-    await asyncio.sleep(0)
-    second, third = (asyncio.create_task(hold(budget, asyncio.Event())) for _ in range(2))
-    await asyncio.sleep(0)
-    if granted:
-        # The first passes its locks to the second, which is cancelled before it runs again.
-        release.set()
-        await first
-    second.cancel()
-    third.cancel()
-    release.set()
-    await asyncio.wait([first, second, third])
-    async with asyncio.timeout(60), budget.taken(64):
-        pass
-
-
-async def hold(budget: LockBudget, until: asyncio.Event) -> None:
-    async with budget.taken(64):
-        await until.wait()

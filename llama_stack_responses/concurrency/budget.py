@@ -1,4 +1,4 @@
-"""A budget of bytes for pieces of work that run at the same time."""
+"""A budget of bytes, or of another unit, for pieces of work that run at the same time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class ByteBudget:
-    """Bytes that concurrent pieces of work of one event loop may hold. Waiting work is admitted in order.
+class Budget:
+    """Units that concurrent pieces of work of one event loop may hold. Waiting work is admitted in order.
 
     Args:
-        total: bytes. Work that needs more is admitted alone.
+        total: units. Work that needs more is admitted alone.
     """
 
     def __init__(self, total: int) -> None:
@@ -22,7 +22,7 @@ class ByteBudget:
 
     @property
     def left(self) -> int:
-        """Bytes that are not held."""
+        """Units that are not held."""
         return self._left
 
     def has_room(self, size: int) -> bool:
@@ -31,7 +31,7 @@ class ByteBudget:
 
     @asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[None]:
-        """Hold `size` bytes during the block, and wait until they are free."""
+        """Hold `size` units during the block, and wait until they are free."""
         size = min(size, self.total)
         if self.has_room(size):
             self._left -= size
@@ -64,6 +64,6 @@ class ByteBudget:
         while self._waiting and self._waiting[0][0] <= self._left:
             size, granted = self._waiting.popleft()
             self._left -= size
-            if granted.done():  # cancelled, but its task has not run yet: `_wait` gives the bytes back
+            if granted.done():  # cancelled, but its task has not run yet: `_wait` gives its units back
                 continue
             granted.set_result(None)
