@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..concurrency.threads import in_own_thread
-from ..core.owner import ANONYMOUS, Owner
+from ..core.owner import Owner
 from ..process_pool.fair_queue import FairQueue, QueueFull
 from .address_policy import UrlRefused
 
@@ -58,7 +58,7 @@ class Resolver:
         self._limits = limits
         self._current_user = current_user
         self._look_up = look_up
-        self._queue = FairQueue(limits.concurrency, limits.concurrency_per_user, only_owner=ANONYMOUS.identity)
+        self._queue = FairQueue(limits.concurrency, limits.concurrency_per_user)
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a host.

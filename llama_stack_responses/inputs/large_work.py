@@ -14,7 +14,7 @@ from typing import Any, Final
 from ..concurrency.offloading import INLINE_BYTES
 from ..core.errors import too_many_open
 from ..core.json_values import is_large
-from ..core.owner import ANONYMOUS, Owner
+from ..core.owner import Owner
 from ..process_pool.fair_queue import FairQueue, QueueFull
 
 _MAX_THREADS: Final = 2
@@ -30,7 +30,7 @@ class LargeWork:
 
     def __init__(self, current_user: Callable[[], Owner]) -> None:
         self._current_user = current_user
-        self._queue = FairQueue(_MAX_THREADS, _PER_USER, only_owner=ANONYMOUS.identity)
+        self._queue = FairQueue(_MAX_THREADS, _PER_USER)
         self._threads: ThreadPoolExecutor | None = None
 
     async def run[Result](self, work: Callable[[], Result], *of: Any) -> Result:

@@ -7,6 +7,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable
 from typing import Final
 
+from ..core.owner import ANONYMOUS
+
 WAITING_PER_USER: Final = 256
 """Requests of one owner that may wait, if no setting says how many."""
 
@@ -18,18 +20,16 @@ class QueueFull(Exception):  # noqa: N818 (a normal result, not an error of this
 class FairQueue:
     """A bounded set of slots, handed out round-robin to the owners that wait.
 
+    The owner of a server without authentication, which has no other owner, may hold all slots.
+
     Args:
         slots: number of slots.
         per_user: slots that one owner may hold at a time.
         waiting_per_user: further requests of one owner that may wait.
-        only_owner: an owner that may hold all slots, since the server has no other owner.
     """
 
-    def __init__(
-        self, slots: int, per_user: int, waiting_per_user: int = WAITING_PER_USER, *, only_owner: Hashable | None = None
-    ) -> None:
+    def __init__(self, slots: int, per_user: int, waiting_per_user: int = WAITING_PER_USER) -> None:
         self._slots = self._free = slots
-        self._only_owner = only_owner
         self._per_user = per_user
         self._waiting_per_user = waiting_per_user
         self._running: Counter[Hashable] = Counter()
@@ -87,7 +87,7 @@ class FairQueue:
         return next(((each,) for each in self._waiting if self._running[each] < self._limit_of(each)), None)
 
     def _limit_of(self, owner: Hashable) -> int:
-        return self._slots if owner == self._only_owner else self._per_user
+        return self._slots if owner == ANONYMOUS.identity else self._per_user
 
     def _forget(self, owner: Hashable, slot: asyncio.Future[None]) -> None:
         waiting = self._waiting.get(owner)

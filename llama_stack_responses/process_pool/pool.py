@@ -14,7 +14,6 @@ from typing import Any, Final
 import orjson
 
 from ..core.errors import ApiError
-from ..core.owner import ANONYMOUS
 from ..logs import get_logger
 from .fair_queue import WAITING_PER_USER, FairQueue, QueueFull
 from .fork_server import ForkServer
@@ -82,7 +81,6 @@ class WorkerPool:
             limits.concurrency,
             limits.concurrency_per_user,
             limits.waiting_per_user,
-            only_owner=ANONYMOUS.identity,
         )
         self._fork_server: ForkServer | None = None
         self._idle: asyncio.TimerHandle | None = None

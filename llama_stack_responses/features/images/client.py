@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import httpx
 
 from ...core.image_formats import image_format
-from ...core.owner import ANONYMOUS, Owner
+from ...core.owner import Owner
 from ...core.types import Json
 from ...fetch.bodies import UNCOMPRESSED
 from ...logs import get_logger
@@ -70,9 +70,7 @@ class ImageServer:
         self._headers = UNCOMPRESSED | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         self._response_format = response_format
         self.limits = limits = limits or ImageServerLimits()
-        self._queue = FairQueue(
-            limits.concurrency, limits.concurrency_per_user, limits.waiting_per_user, only_owner=ANONYMOUS.identity
-        )
+        self._queue = FairQueue(limits.concurrency, limits.concurrency_per_user, limits.waiting_per_user)
         self._client: httpx.AsyncClient | None = None
 
     async def call(self, call: ImageCall, owner: Owner, hold: Hold, show: ShowPartial) -> ServedImage:

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 
 import pytest
 
+from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.process_pool.fair_queue import FairQueue, QueueFull
 
 
@@ -100,6 +101,9 @@ async def test_waiter_cancelled_at_its_turn_passes_place_on() -> None:
 
 
 async def test_only_owner_may_use_all_places() -> None:
-    waiters = Waiters(FairQueue(2, per_user=1, waiting_per_user=10, only_owner="a"))
-    await waiters.enter("a1", "a2", "a3")
-    assert waiters.entered == ["a1", "a2"]
+    queue = FairQueue(2, per_user=1, waiting_per_user=10)
+    tasks = [asyncio.create_task(queue.enter(ANONYMOUS.identity)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert [task.done() for task in tasks] == [True, True, False]
+    queue.leave(ANONYMOUS.identity)
+    await tasks[2]
