@@ -16,6 +16,7 @@ from pathlib import Path
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
 LOG_TAIL_LINES = 15
+KEPT_LOGS = 20
 
 
 class ServerError(Exception):
@@ -28,6 +29,14 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def new_log(folder: Path, name: str) -> Path:
+    """Return a path for the log of a server. No other start has it; the newest logs of this name are kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in sorted(folder.glob(f"{name}-*.log"), reverse=True)[KEPT_LOGS - 1 :]:
+        old.unlink(missing_ok=True)
+    return folder / f"{name}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
 
 
 @dataclass(frozen=True)

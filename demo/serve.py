@@ -13,10 +13,14 @@ import signal
 
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C exits silently while packages are imported
 
+import fcntl
 import os
 import shlex
 import socket
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import openai
@@ -33,15 +37,25 @@ DEFAULT_PORT = "8321"
 CHECK_URL = "check INFERENCE_URL, which mostly ends with /v1"
 
 
-def chosen_port() -> int:
-    """Return the requested port, if it is valid and unused."""
+@contextmanager
+def chosen_port() -> Iterator[int]:
+    """Reserve the requested port, if it is valid and unused.
+
+    A server listens only after some seconds. Until then, a lock keeps a second program from the port.
+    """
     port = os.environ.get("LLAMA_STACK_PORT") or DEFAULT_PORT
     if not port.isdecimal() or not 1024 <= int(port) <= 65535:
         raise ValueError(f"LLAMA_STACK_PORT is {port!r}; it must be a number from 1024 to 65535.")
-    with socket.socket() as probe:
+    taken = ValueError(f"Port {port} is taken; choose another: make serve LLAMA_STACK_PORT=8400")
+    lock = Path(tempfile.gettempdir()) / f"llama-stack-responses-{os.getuid()}-{int(port)}.lock"
+    with os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)) as held, socket.socket() as probe:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise taken from None
         if probe.connect_ex(("127.0.0.1", int(port))) == 0:
-            raise ValueError(f"Port {port} is taken; choose another: make serve LLAMA_STACK_PORT=8400")
-    return int(port)
+            raise taken
+        yield int(port)
 
 
 def chosen_model_server() -> str | None:
@@ -124,11 +138,11 @@ def serve() -> None:
     """Serve until a signal arrives."""
     check_environment()
     check_searxng()
-    url, port, state = chosen_model_server(), chosen_port(), chosen_folder()
+    url, state = chosen_model_server(), chosen_folder()
     no_sandbox = why_no_sandbox()
     if not no_sandbox:
         os.environ.setdefault("CONTAINERS_DIR", str(state / "containers"))
-    with running_stack(inference_url=url, state=state, port=port) as stack:
+    with chosen_port() as port, running_stack(inference_url=url, state=state, port=port) as stack:
         introduce(stack, state, no_sandbox)
         stack.server.wait_until_ended()
         raise stack.server.failure("ended by itself")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from openai import OpenAI
 
-from processes import Server, free_port, server
+from processes import Server, free_port, new_log, server
 from terminal import progress
 
 HERE = Path(__file__).parent
@@ -42,13 +42,15 @@ def first_model(client: OpenAI) -> str | None:
 
 
 @contextmanager
-def _model_server(folder: Path) -> Iterator[str]:
+def _model_server(logs: Path) -> Iterator[str]:
     port = free_port()
     command = [sys.executable, str(HERE / "llama_server.py"), str(port)]
     ready = f"http://127.0.0.1:{port}/health"
     with ExitStack() as running:
         with progress("Loading a small language model (SmolLM2, 135 million parameters) into llama.cpp"):
-            running.enter_context(server("The llama.cpp server", command, ready=ready, log=folder / "llama.log"))
+            running.enter_context(
+                server("The llama.cpp server", command, ready=ready, log=new_log(logs, "model-server"))
+            )
         yield f"http://127.0.0.1:{port}/v1"
 
 
@@ -58,7 +60,7 @@ def _earlier_secret(file: Path) -> str:
 
 
 @contextmanager
-def _llama_stack(folder: Path, state: Path, inference_url: str, port: int) -> Iterator[Stack]:
+def _llama_stack(logs: Path, state: Path, inference_url: str, port: int) -> Iterator[Stack]:
     url = f"http://127.0.0.1:{port}/v1"
     command = [str(COMMANDS / "llama"), "stack", "run", str(ROOT / "templates" / "starter" / "config.yaml")]
     settings = {
@@ -68,7 +70,7 @@ def _llama_stack(folder: Path, state: Path, inference_url: str, port: int) -> It
         "LLAMA_STACK_HOST": "127.0.0.1",
         "LLAMA_STACK_PORT": str(port),
     }
-    ready, log = f"{url}/health", folder / "stack.log"
+    ready, log = f"{url}/health", new_log(logs, "server")
     with ExitStack() as running:
         with progress("Starting the server: llama stack run templates/starter/config.yaml"):
             process = running.enter_context(server("The server", command, ready=ready, log=log, env=settings))
@@ -79,8 +81,12 @@ def _llama_stack(folder: Path, state: Path, inference_url: str, port: int) -> It
 def running_stack(
     *, inference_url: str | None = None, state: Path | None = None, port: int | None = None
 ) -> Iterator[Stack]:
-    """Run a stack with the model server at `inference_url`, or its own; `state` and `port` default to new ones."""
+    """Run a stack with the model server at `inference_url`, or its own; `state` and `port` default to new ones.
+
+    The logs are in the folder `logs` of `state`, where they are kept.
+    """
     with ExitStack() as running:
-        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="llama-stack-responses-")))
-        upstream = inference_url or running.enter_context(_model_server(folder))
-        yield running.enter_context(_llama_stack(folder, state or folder / "state", upstream, port or free_port()))
+        if state is None:
+            state = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="llama-stack-responses-")))
+        upstream = inference_url or running.enter_context(_model_server(state / "logs"))
+        yield running.enter_context(_llama_stack(state / "logs", state, upstream, port or free_port()))

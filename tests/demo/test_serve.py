@@ -136,6 +136,31 @@ def test_port_in_use_is_reported_in_one_sentence(forks: Forks, tmp_path: Path) -
     assert line == f"Port {port} is taken; choose another: make serve LLAMA_STACK_PORT=8400"
 
 
+def test_second_of_two_that_start_at_once_says_that_the_port_is_taken(forks: Forks, tmp_path: Path) -> None:
+    env = environment(tmp_path, INFERENCE_URL="http://127.0.0.1:9/v1")
+    started = [forks.start(SERVE[1:], log=tmp_path / f"{each}.log", env=env, cwd=tmp_path) for each in ("a", "b")]
+    children = [child for child in started if child]
+    assert len(children) == 2, forks.refusals
+    try:
+        wait_until(lambda: any("Ctrl-C ends it." in child.log.read_text() for child in children))
+        [refused] = [child for child in children if child.returncode is not None]
+        [running] = [child for child in children if child.returncode is None]
+        assert refused.returncode == 1
+        port = env["LLAMA_STACK_PORT"]
+        expected = f"Port {port} is taken; choose another: make serve LLAMA_STACK_PORT=8400"
+        assert refused.log.read_text().strip() == expected
+        shown = re.search(r"^Its log: (.+)$", running.log.read_text(), re.MULTILINE)
+        assert shown
+        running.signal(signal.SIGINT)
+        wait_until(lambda: running.returncode is not None)
+    finally:
+        for child in children:
+            child.kill()
+    [log] = (tmp_path / "state" / "logs").iterdir()
+    assert str(log) == shown[1]
+    assert log.stat().st_size, "it is kept"
+
+
 def test_running_server_lists_its_tools_and_reports_a_rejected_api_key(tmp_path: Path) -> None:
     with Web() as model_server:
         model_server.answer_all = lambda _: Answer(b'{"error": {"message": "Incorrect API key provided"}}', 401)
