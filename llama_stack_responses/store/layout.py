@@ -62,6 +62,7 @@ class Entry:
         transcript: how the response's stream was cut into events.
         joined: whether its items were added to its conversation.
         words: the first words of the input of a response that has not ended, for the row that its end writes.
+        answers: the names of the calls that its input answers, for the same row.
         timing: when its rounds, tool calls and events came; None if this was not recorded.
         recorded: the number of its recorded chat requests.
     """
@@ -78,6 +79,7 @@ class Entry:
     timing: Json | None = None
     recorded: int = 0
     ids: str | None = None
+    answers: Sequence[str] | None = None
 
     def encode(self) -> bytes:
         """Return the record's value."""
@@ -95,6 +97,7 @@ class Entry:
                 "timing": self.timing,
                 "recorded": self.recorded,
                 **({"ids": self.ids} if self.ids else {}),
+                **({"answers": self.answers} if self.answers else {}),
             }
         )
 

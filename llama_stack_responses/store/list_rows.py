@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final
 
-from ..core.items.registry import ANSWERS, ITEM_KINDS
+from ..core.items.registry import ANSWERED, ANSWERS, ITEM_KINDS
 from ..core.json_blocks import dumps
 from ..core.program_names import PROGRAM, PROGRAM_OUTPUT
 from ..core.types import Json
 from . import codec
+from .hashing import canonical, name_of
 
 type Row = Json
 """The data of a response in a list: the fields of `_DEFAULTS`, its `id`, and the `version` of the row."""
@@ -24,6 +26,16 @@ _READ_CHARACTERS: Final = 1024
 """Characters of a text that are read for its first words."""
 
 _CALLS: Final = frozenset(name for name, kind in ITEM_KINDS.items() if kind.call or kind.exchange)
+
+_APPROVAL: Final = "mcp_approval_request"
+_REQUESTS: Final = frozenset({*ANSWERS, _APPROVAL})
+_REPLIES: Final = frozenset({*ANSWERED, "mcp_approval_response"})
+
+_CALL_IDS: Final = 16
+"""Calls and approvals that a row names as open, and as answered."""
+
+_CALL_BYTES: Final = 9
+"""Bytes of the name of a call."""
 
 _UNEQUAL: Final = object()
 
@@ -41,6 +53,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "tool_calls": 0,
     "failed_tool_calls": 0,
     "waits_for": None,
+    "asks": [],
+    "answers": [],
     "error": None,
     "conversation": None,
     "previous_response_id": None,
@@ -58,20 +72,37 @@ def first_words(items: Sequence[Mapping[str, Any]]) -> str:
     return ""
 
 
-def list_row(response: Mapping[str, Any], excerpt: str, timing: Mapping[str, Any] | None) -> bytes:
+def answered(items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the newest calls and requests for approval that are answered among these items.
+
+    A client that sends its whole history repeats the call before its output. A name stands for the whole call: many
+    model servers number their calls anew in each answer.
+    """
+    outputs = {each.get("approval_request_id") or each.get("call_id") for each in items if each["type"] in _REPLIES}
+    asked = [each for each in items if each["type"] in _REQUESTS and _request_id(each) in outputs]
+    return [_name(each) for each in asked[-_CALL_IDS:]]
+
+
+def list_row(
+    response: Mapping[str, Any], excerpt: str, timing: Mapping[str, Any] | None, answers: Sequence[str] = ()
+) -> bytes:
     """Return the value of a response's row; the arguments are those of `row_of`."""
-    row = row_of(response, excerpt, timing)
+    row = row_of(response, excerpt, timing, answers)
     return codec.encode({name: value for name, value in row.items() if value != _DEFAULTS.get(name, _UNEQUAL)})
 
 
-def row_of(response: Mapping[str, Any], excerpt: str, timing: Mapping[str, Any] | None) -> Row:
+def row_of(
+    response: Mapping[str, Any], excerpt: str, timing: Mapping[str, Any] | None, answers: Sequence[str] = ()
+) -> Row:
     """Return the fields of a list's row, without the id and the version.
 
     Args:
         response: the whole response.
         excerpt: the first words of its input.
         timing: the recorded times of the response, if there are any.
+        answers: the names of the calls that its input answers, from `answered`.
     """
+    waits_for, asked = _open_requests(response)
     calls = _calls(response["output"])
     error, conversation = response.get("error"), response.get("conversation")
     return {
@@ -84,7 +115,9 @@ def row_of(response: Mapping[str, Any], excerpt: str, timing: Mapping[str, Any] 
         **_tokens(response.get("usage")),
         "tool_calls": len(calls),
         "failed_tool_calls": len(failed_calls(calls, timing)),
-        "waits_for": _waits_for(response),
+        "waits_for": waits_for,
+        "asks": [_name(each) for each in asked[:_CALL_IDS]],
+        "answers": list(answers),
         "error": error["code"] if error else None,
         "conversation": conversation["id"] if conversation else None,
         "previous_response_id": response.get("previous_response_id"),
@@ -151,19 +184,28 @@ def failed_calls(items: Sequence[Mapping[str, Any]], timing: Mapping[str, Any] |
     return [item for item in items if _failed(item) or (_completed(item) and recorded.get(item.get("id")))]
 
 
-def _waits_for(response: Mapping[str, Any]) -> str | None:
-    """Return what a completed response waits for: `approval` of a call, or `client` for the output of one.
+def _open_requests(response: Mapping[str, Any]) -> tuple[str | None, Sequence[Mapping[str, Any]]]:
+    """Return what a completed response waits for, `approval` of calls or `client` for outputs, and these items.
 
-    It is None in a conversation, whose later items are not known here.
+    It is nothing in a conversation, whose later items are not known here.
     """
     if response["status"] != "completed" or response.get("conversation"):
-        return None
+        return None, ()
     output = response["output"]
-    if any(item["type"] == "mcp_approval_request" for item in output):
-        return "approval"
-    answered = {item.get("call_id") for item in output if item["type"].endswith("_output")}
-    requested = (item for item in output if item["type"] in ANSWERS)
-    return "client" if any(item.get("call_id") not in answered for item in requested) else None
+    if requests := [item for item in output if item["type"] == _APPROVAL]:
+        return "approval", requests
+    done = {item.get("call_id") for item in output if item["type"].endswith("_output")}
+    calls = [item for item in output if item["type"] in ANSWERS and item.get("call_id") not in done]
+    return ("client", calls) if calls else (None, ())
+
+
+def _request_id(item: Mapping[str, Any]) -> Any:
+    return item.get("id") if item["type"] == _APPROVAL else item.get("call_id")
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    """Return a short name of a call, the same if the client sends it back."""
+    return name_of(blake2b(canonical(item), digest_size=_CALL_BYTES).digest())
 
 
 def _calls(output: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -16,7 +16,7 @@ from ..core.types import Json
 from . import codec
 from .hashing import Hasher
 from .layout import branches, listing, second
-from .list_rows import Row, first_words, list_row, read_list_row
+from .list_rows import Row, answered, first_words, list_row, read_list_row
 from .records import Conflict, Op, Put, Record, Records, VersionIs, after_prefix
 from .response_loader import ResponseLoader
 from .retention import Retention
@@ -32,6 +32,9 @@ _BLOCK_ROWS: Final = 500
 
 _SCANNED_ROWS: Final = 10_000
 """Maximum number of rows that one page of a filtered list reads."""
+
+_SEARCHED_ROWS: Final = 1_000
+"""Maximum number of rows that are searched for the answers to calls."""
 
 _MAX_FILLED: Final = 100
 """Maximum number of responses that one page reads, because an earlier version stored them."""
@@ -141,11 +144,26 @@ class Listing:
         return await self.rows([(key, records[key]) for key in keys if key in records])
 
     async def unanswered(self, owner: Owner, rows: Sequence[Row]) -> list[Row]:
-        """Return the owner's rows; `waits_for` of those that another response continues is None."""
+        """Return the owner's rows; `waits_for` is None if a later response continues one, or its input has the answer.
+
+        Clients that keep their histories send a call with its output, and name no response that they continue. The
+        responses that follow are searched for it, up to a bound.
+        """
         waiting = [row["id"] for row in rows if row["waits_for"]]
         flags = await asyncio.gather(*(self._continued(owner, each) for each in waiting))
         continued = {each for each, is_continued in zip(waiting, flags, strict=True) if is_continued}
+        continued |= await self._answered(owner, [row for row in rows if row["asks"] and row["id"] not in continued])
         return [row | {"waits_for": None} if row["id"] in continued else row for row in rows]
+
+    async def _answered(self, owner: Owner, rows: Sequence[Row]) -> set[str]:
+        """Return the ids of the rows that ask for what the input of a later response has."""
+        if not rows:
+            return set()
+        start, end = self._bounds(owner, Span(since=min(row["created_at"] for row in rows)))
+        block = await self._records.range(start, end, limit=_SEARCHED_ROWS)
+        later, _ = await self._read([(key, record) for key, record in block if record.value], 0)
+        answers = {each for row in later.values() for each in row["answers"]}
+        return {row["id"] for row in rows if not answers.isdisjoint(row["asks"])}
 
     async def _continued(self, owner: Owner, response_id: str) -> bool:
         prefix = branches(Hasher(owner).owner, response_id)
@@ -192,7 +210,8 @@ class Listing:
             page = await self._loader.page(entries, len(entries))
             inputs = await self._loader.own_inputs(page.items)
             for stored, items in zip_longest(page.items, inputs):
-                rows[stored.response["id"]] = list_row(stored.response, first_words(items or ()), stored.timing)
+                own = items or ()
+                rows[stored.response["id"]] = list_row(stored.response, first_words(own), stored.timing, answered(own))
             if page.has_more:
                 seen = response_ids.index(page.items[-1].response["id"]) + 1
             response_ids = response_ids[seen:]

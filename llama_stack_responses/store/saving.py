@@ -32,7 +32,7 @@ from .layout import (
     split_name,
     unsettled,
 )
-from .list_rows import first_words, list_row
+from .list_rows import answered, first_words, list_row
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
 
 _FIELDS: Final = ("tools", "instructions", "text")
@@ -98,7 +98,8 @@ class Saving:
     ) -> None:
         self._response = response
         self._recording = recording
-        self._words = first_words([*base_items, *input_items]) if base is None else first_words(input_items)
+        own_items = [*base_items, *input_items] if base is None else input_items
+        self._words, self._answers = first_words(own_items), answered(own_items)
         self._joining = append
         self._transcript = transcript
         self._output = with_exchanges(response["output"], exchanges)
@@ -289,7 +290,8 @@ class Saving:
         recorded = enumerate(self._recording.requests, self._recording.stored)
         requests: list[Op] = [Put(chat_request(new.id, number), request) for number, request in recorded]
         words = self._words or (old.words if old else None) or ""
-        return [Put(new.listed, list_row(self._response, words, new.timing)), *requests]
+        answers = self._answers or (old.answers if old else None) or ()
+        return [Put(new.listed, list_row(self._response, words, new.timing, answers)), *requests]
 
     def _entry(self, known: Mapping[str, Record], old: Entry | None, order: str, *, joined: bool) -> Entry:
         unfinished = self._response["status"] in UNFINISHED
@@ -306,6 +308,7 @@ class Saving:
             transcript=self._transcript,
             joined=joined,
             words=self._words if unfinished else None,
+            answers=self._answers if unfinished else None,
             timing=self._recording.timing or (old.timing if old else None),
             recorded=self._recording.recorded or (old.recorded if old else 0),
             ids=self._ids,

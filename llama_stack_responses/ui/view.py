@@ -11,7 +11,7 @@ from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.types import Json
 from ..generation.timeline import round_fields
-from ..store.list_rows import Row, failed_calls, first_words, row_of
+from ..store.list_rows import Row, answered, failed_calls, first_words, row_of
 from ..store.stored_response import StoredResponse
 from . import blocks
 from .blocks import Budget
@@ -32,7 +32,7 @@ _NOT_SETTINGS: Final = frozenset({*_NAMED, *_SHOWN, *_USED, "status", "tools"})
 
 def summary_of(stored: StoredResponse, inputs: Sequence[Json]) -> Row:
     """Return a response's row of the list."""
-    row = row_of(stored.response, first_words(inputs), stored.timing)
+    row = row_of(stored.response, first_words(inputs), stored.timing, answered(inputs))
     return {"id": stored.response["id"], **row, "version": stored.version}
 
 

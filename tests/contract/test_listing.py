@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -54,6 +54,8 @@ async def test_row_shows_properties_of_response(archive: Archive) -> None:
         "tool_calls": 1,
         "failed_tool_calls": 1,
         "waits_for": "client",
+        "asks": row["asks"],
+        "answers": [],
         "error": None,
         "conversation": None,
         "previous_response_id": None,
@@ -61,6 +63,50 @@ async def test_row_shows_properties_of_response(archive: Archive) -> None:
         "metadata": {"team": "search"},
         "version": 1,
     }
+
+
+WAITING: Final = {"type": "function_call", "name": "f", "call_id": "call_0", "arguments": '{"a": 1}'}
+APPROVAL: Final = {"type": "mcp_approval_request", "server_label": "s", "name": "f", "arguments": "{}"}
+ANSWER: Final = {"type": "function_call_output", "call_id": "call_0", "output": "1"}
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ({"id": "fc_1", **WAITING, "status": "completed"}, [WAITING, ANSWER]),
+        ({"id": "fc_1", **WAITING, "status": "completed"}, [{"id": "fc_1", **WAITING, "status": "completed"}, ANSWER]),
+        (
+            {"id": "mcpr_1", **APPROVAL},
+            [
+                {"id": "mcpr_1", **APPROVAL},
+                {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+            ],
+        ),
+    ],
+    ids=["call", "call with its id", "approval"],
+)
+async def test_response_waits_no_longer_once_a_sent_history_has_its_answer(
+    archive: Archive, asked: Json, answered: list[Json], background: bool
+) -> None:
+    await archive.save(response(asked, created_at=CREATED), owner=ALICE, base=None, input_items=[user("Why?")])
+
+    async def waits() -> list[str | None]:
+        rows = (await archive.listing.page(ALICE, Span(oldest_first=True), 9)).rows
+        return [row["waits_for"] for row in await archive.listing.unanswered(ALICE, rows)]
+
+    [before] = await waits()
+    assert before in ("client", "approval")
+    other = {**answered[0], "arguments": '{"a": 2}'}
+    unlike = response(created_at=CREATED + 1)
+    await archive.save(unlike, owner=ALICE, base=None, input_items=[user("Why?"), other, answered[1]])
+    assert await waits() == [before, None], "a call with the same id is another one"
+    later = response(assistant("Because."), created_at=CREATED + 2)
+    if background:
+        started = {**later, "status": "in_progress", "output": []}
+        await archive.save(started, owner=ALICE, base=None, input_items=[user("Why?"), *answered])
+    await archive.save(later, owner=ALICE, base=None, input_items=[user("Why?"), *answered])
+    assert await waits() == [None, None, None]
 
 
 async def test_page_of_a_list_is_one_read(archive: Archive, counting: CountingProxy) -> None:

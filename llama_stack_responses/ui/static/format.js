@@ -51,6 +51,9 @@ export const STATUS = {
 /** What a response is whose worker has lost its lease, or whose server does not answer for longer than the lease holds. */
 export const STALLED = "No sign of life";
 
+/** Whether the input of a later response has what a row waits for. */
+export const asks = (row, later) => Boolean(row.waits_for && later.answers?.some((each) => row.asks?.includes(each)));
+
 /** What a completed response waits for, by `waits_for` of its row. */
 export const WAITS = { approval: "Needs approval", client: "Waits for client" };
 

@@ -2,7 +2,7 @@
 
 import { follow, get } from "./api.js";
 import { button, empty, h, hush, icon, say, View } from "./dom.js";
-import { brief, count, modelName, seconds, STATUS } from "./format.js";
+import { asks, brief, count, modelName, seconds, STATUS } from "./format.js";
 import { rowStatus, status, time, to } from "./pieces.js";
 import { VirtualList } from "./virtual.js";
 
@@ -315,6 +315,7 @@ export class ListView extends View {
     const wanted = this.query.getAll("status");
     const known = this.byId.get(row.id);
     this.answered(row.previous_response_id);
+    if (row.answers?.length) for (const each of this.rows.filter((one) => asks(one, row))) this.answered(each.id);
     if (wanted.length && !wanted.includes(row.status)) return known && this.remove(row.id);
     if (known) {
       if (row.version === known.version && !(known.waits_for && !row.waits_for)) return;
@@ -327,7 +328,7 @@ export class ListView extends View {
     this.insert({ ...row, fresh: true });
   }
 
-  /** A response no longer waits once another continues it. */
+  /** A response no longer waits once another continues it, or has its answers. */
   answered(id) {
     const before = this.byId.get(id);
     if (!before?.waits_for) return;

@@ -2,7 +2,7 @@
 
 import { follow, get, request } from "./api.js";
 import { button, copy, dialog, h, icon, say, View } from "./dom.js";
-import { bytes, count, duration, exactly, line, seconds, STALLED, STATUS, WAITS } from "./format.js";
+import { asks, bytes, count, duration, exactly, line, seconds, STALLED, STATUS, WAITS } from "./format.js";
 import { GrowingConversation } from "./growing.js";
 import { conversation, inOrder } from "./items.js";
 import { Lease } from "./lease.js";
@@ -54,7 +54,7 @@ export class ResponseView extends View {
   waitForAnswer() {
     this.waiting = new AbortController();
     const on = async (event, row) => {
-      if (event !== "ready" && !(event === "row" && row.previous_response_id === this.subject)) return;
+      if (event !== "ready" && !(event === "row" && (row.previous_response_id === this.subject || asks(this.found.summary, row)))) return;
       const found = await get("/v1/ui/responses/" + encodeURIComponent(this.subject), { signal: this.signal }).catch(() => null);
       if (!found || found.summary.waits_for || this.signal.aborted || this.waiting.signal.aborted) return;
       this.waiting.abort();
