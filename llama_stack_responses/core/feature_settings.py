@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from pydantic import BaseModel, BeforeValidator
@@ -11,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator
 
 @dataclass(frozen=True, slots=True)
 class FeatureSettings[Value]:
-    """The settings of a feature, under one key of the configuration: the `SETTINGS` of its `settings.py`.
+    """Settings of a feature, under one key of the configuration.
 
     Attributes:
         key: the key.
@@ -27,6 +28,11 @@ class FeatureSettings[Value]:
         """Return the settings in a configuration."""
         value: Value = getattr(config, self.key)
         return value
+
+
+def settings_of(module: ModuleType) -> list[FeatureSettings[Any]]:
+    """Return all settings that a feature's `settings.py` has."""
+    return [each for each in vars(module).values() if isinstance(each, FeatureSettings)]
 
 
 def absent_without(name: str) -> BeforeValidator:

@@ -55,20 +55,16 @@ def new_ordered_id(prefix: str, milliseconds: int) -> str:
 
 def check_response_id(value: str, param: str) -> str:
     """Return the id if it has the form of a response id; raise a 400 that names `param` otherwise."""
-    return _checked("resp_", value, param)
+    return check_id("resp_", value, param)
 
 
 def check_conversation_id(value: str, param: str) -> str:
     """Return the id if it has the form of a conversation id; raise a 400 that names `param` otherwise."""
-    return _checked("conv_", value, param)
+    return check_id("conv_", value, param)
 
 
-def check_skill_id(value: str, param: str) -> str:
-    """Return the id if it has the form of a skill's id; raise a 400 that names `param` otherwise."""
-    return _checked("skill_", value, param)
-
-
-def _checked(prefix: str, value: str, param: str) -> str:
+def check_id(prefix: str, value: str, param: str) -> str:
+    """Return the id if it has the form of an id with this prefix; raise a 400 that names `param` otherwise."""
     if value.startswith(prefix) and _AFTER_PREFIX.fullmatch(value, len(prefix)):
         return value
     raise bad_request(

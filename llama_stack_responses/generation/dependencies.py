@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..chat.inference import Inference
+from ..core.schema.request import CreateRequest
 from ..inputs.attachments import Attachments
+from ..inputs.large_work import LargeWork
 from ..inputs.moderation import Moderation
 from ..inputs.prompts import Prompts
-from ..inputs.skills import SkillReader
 from ..process_pool.pool import WorkerPool
 from ..telemetry.telemetry import Telemetry
 from ..tools.registry import HostedToolServices
+
+Fill = Callable[[CreateRequest, LargeWork], Awaitable[CreateRequest]]
+"""Returns a request with what it names filled in, large work in threads. Raises `ApiError` if that does not exist."""
 
 
 class Service(Protocol):
@@ -42,8 +46,8 @@ class Dependencies:
         moderation: moderates input and output.
         telemetry: records spans and metrics.
         pool: processes that handle untrusted content.
-        skills: finds the skills that requests declare.
         features: the features, and what else is started and closed with the server.
+        fills: complete requests, in order.
     """
 
     inference: Inference
@@ -53,12 +57,11 @@ class Dependencies:
     moderation: Moderation
     telemetry: Telemetry
     pool: WorkerPool
-    skills: SkillReader
     features: Sequence[Service] = ()
+    fills: Sequence[Fill] = ()
 
     async def close(self) -> None:
-        """Close the services of hosted tools, the features and the process pool."""
-        await self.tool_services.close()
+        """Close the features and the process pool."""
         for feature in self.features:
             await feature.close()
         await self.pool.close()

@@ -17,15 +17,13 @@ from ..fetch.address_policy import AddressPolicy
 from ..fetch.resolver import LookupLimits, Resolver
 from ..generation.dependencies import Dependencies
 from ..inputs.attachments import open_attachments
-from ..inputs.files import Files, NoFiles, uploaded_with
+from ..inputs.files import Files, NoFiles
 from ..inputs.moderation import NoModeration
-from ..inputs.skills import SkillReader
 from ..logs import DELETED, ENDED, bound_tracebacks, plain_lines
 from ..process_pool.pool import WorkerPool
-from ..sandbox.factory import open_containers
 from ..store.factory import open_records, secret_keeper
 from ..store.instrumented import MeasuredRecords
-from ..store.skill_store import SkillStore
+from ..store.records import Records
 from ..telemetry.telemetry import Telemetry
 from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
 from ..tools.mcp.incoming_messages import IncomingLimits
@@ -61,9 +59,8 @@ async def get_provider_impl(
     """
     await _prepare_host(config)
     access, telemetry = HostAccess(policy), Telemetry()
-    stack = await _stack(config, deps, access)
     records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
-    skills = SkillReader(stack.contents, access.current_user, SkillStore(records))
+    stack = await _stack(config, deps, access, records)
     features = open_features(stack)
     refresh = _model_refresh(deps[Api.inference])
     dependencies = Dependencies(
@@ -77,12 +74,12 @@ async def get_provider_impl(
             file_processor(deps.get(Api.file_processors)),
         ),
         HostPrompts(deps[Api.prompts]) if config.stored_prompts and Api.prompts in deps else None,
-        _tool_services(stack, deps, skills, features),
+        _tool_services(stack, deps, features),
         next((each.moderation for each in features if each.moderation), NoModeration()),
         telemetry,
         stack.pool,
-        skills,
         [*features, *([refresh] if refresh else [])],
+        [feature.fill for feature in features if feature.fill],
     )
     routes = [routes for feature in features for routes in feature.routes]
     provided = ResponsesProvider(config, records, secret_keeper(config.store, records), dependencies, access, routes)
@@ -91,11 +88,12 @@ async def get_provider_impl(
     return provided
 
 
-async def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAccess) -> Stack:
+async def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAccess, records: Records) -> Stack:
     files: Files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     return Stack(
         config,
         access.current_user,
+        records,
         files,
         Admission(config.files.content_quota),
         _address_policy(config.fetch, access.current_user),
@@ -106,18 +104,9 @@ async def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAcce
     )
 
 
-def _tool_services(
-    stack: Stack,
-    deps: dict[Api, Any],
-    skills: SkillReader,
-    features: Sequence[Feature],
-) -> HostedToolServices:
+def _tool_services(stack: Stack, deps: dict[Api, Any], features: Sequence[Feature]) -> HostedToolServices:
     config = stack.config
     return HostedToolServices(
-        current_user=stack.current_user,
-        uploaded=uploaded_with(stack.files, stack.contents, stack.current_user),
-        find_skill=skills.find,
-        containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
         mcp=_mcp_servers(stack, deps.get(Api.connectors)),
         of_features={kind: tool for feature in features for kind, tool in feature.tools.items()},
         unavailable=Unavailable(config.unavailable_tools),

@@ -39,6 +39,7 @@ class NoFiles:
 
 
 Upload = Callable[[str], AbstractAsyncContextManager[tuple[str, bytes]]]
+"""Yields the name and content of an uploaded file by its id. Raises `ApiError` if the user has no access to it."""
 
 
 def uploaded_with(files: Files, contents: Admission, current_user: Callable[[], Owner]) -> Upload:

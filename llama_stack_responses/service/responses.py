@@ -27,7 +27,6 @@ from ..inputs.large_work import LargeWork
 from ..inputs.parser import RequestParser
 from ..inputs.prompts import with_prompt
 from ..inputs.resolver import RequestResolver
-from ..inputs.skills import with_versions
 from ..intervals import DEFAULT, Intervals
 from ..jobs.background import BackgroundJobs
 from ..jobs.worker import WorkerLimits
@@ -43,7 +42,6 @@ from ..store.commit_outcome import until_known
 from ..store.decoder import Decoder
 from ..store.records import Conflict, Records
 from ..store.running_response import RunningResponse
-from ..store.skill_store import SkillQuota
 from ..store.sweep_guard import SweepGuard
 from ..telemetry.gauges import GaugeSources
 from ..tools.registry import available_tools
@@ -58,7 +56,6 @@ from .readiness import Readiness, ReadinessCheck, ReadinessReport
 from .response_reader import ResponseReader
 from .response_writer import ResponseWriter
 from .server_lifecycle import ServerLifecycle
-from .skills import Skills
 from .token_counting import TokenCounting
 
 
@@ -99,7 +96,7 @@ class OpenAIResponsesImpl:
         self.config = config
         self.intervals, self.access = intervals, access
         self.streams, self.sockets = Admission(config.limits.stream_quota), InFlightCounter()
-        self._dependencies, self.containers = dependencies, dependencies.tool_services.access
+        self._dependencies = dependencies
         self.clock = clock = StoreClock(records)
         self.archive = archive = _archive(records, config, clock, intervals)
         history = HistoryReader(archive, access, _history_bounds(config.limits))
@@ -109,7 +106,6 @@ class OpenAIResponsesImpl:
         self._factory = factory = build_factory(config, dependencies, sealer, large, history.prompt_of, clock)
         self._resolver = resolver = self._request_resolver(history)
         self.conversations = self._stored_conversations(history)
-        self.skills = self._stored_skills()
         self.counting = TokenCounting(factory, resolver, parser)
         admission = Admission(config.limits.response_quota)
         self.compaction = Compaction(factory, resolver, parser, admission)
@@ -152,10 +148,12 @@ class OpenAIResponsesImpl:
         return await available_tools(self._dependencies.tool_services)
 
     async def _filled(self, request: CreateRequest) -> CreateRequest:
-        """Return the request with its prompt filled in, and with the versions of the skills that it refers to."""
+        """Return the request with its prompt filled in, and what the features fill in."""
         characters = self.config.limits.prompt_characters
         request = await with_prompt(request, self._dependencies.prompts, characters)
-        return await with_versions(request, self._dependencies.skills, self.large_work)
+        for fill in self._dependencies.fills:
+            request = await fill(request, self.large_work)
+        return request
 
     def _request_resolver(self, history: HistoryReader) -> RequestResolver:
         factory = self._factory
@@ -180,20 +178,6 @@ class OpenAIResponsesImpl:
             self.intervals,
             self.config.input_policy,
             refuse_unknown=self._parser.refuse_unknown,
-        )
-
-    def _stored_skills(self) -> Skills:
-        limits, dependencies = self.config.skills, self._dependencies
-        quota = SkillQuota(limits.per_user, limits.versions, limits.bytes_per_user)
-        return Skills(
-            self.archive.skills,
-            dependencies.skills,
-            dependencies.pool,
-            self.access,
-            quota,
-            self.large_work,
-            self.intervals,
-            clock=self.clock,
         )
 
     def _background_jobs(self, records: Records, sealer: Sealer) -> BackgroundJobs:

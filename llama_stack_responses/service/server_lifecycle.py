@@ -58,7 +58,6 @@ class ServerLifecycle:
         self._config = config
         self._jobs = jobs
         self._foreground = foreground
-        self._containers = dependencies.tool_services.containers
         self._features = dependencies.features
         self._periodic = periodic
         self._telemetry = telemetry
@@ -80,8 +79,6 @@ class ServerLifecycle:
         for task in self._periodic:
             task.start()
         self._jobs.start()
-        if self._containers:
-            self._containers.start()
         for feature in self._features:
             feature.start()
         if threshold := self._config.loop_hold_seconds:

@@ -20,6 +20,7 @@ from .conflict_retry import ConflictRetry
 from .conversation_store import ConversationAppend, ConversationStore, without_stand_in
 from .decoder import Decoder
 from .expiry import Counts, Expiry
+from .feature_store import open_feature_stores
 from .garbage_collector import GarbageCollector
 from .histories import Histories
 from .item_finder import ItemFinder
@@ -33,7 +34,6 @@ from .retention import Horizon, Retention
 from .row_list import Listing
 from .running_response import RunningResponse, find_running
 from .saving import Recording, Saving
-from .skill_store import SkillStore
 
 _RECENT_BYTES: Final = 128 * 2**20
 
@@ -88,8 +88,8 @@ class Archive:
         self._garbage_collector = GarbageCollector(records, decoder, page_bytes)
         self.conversations = ConversationStore(records, decoder)
         """The store of the conversations."""
-        self.skills = SkillStore(records, decoder)
-        """The store of the skills."""
+        self.of_features = open_feature_stores(records, decoder)
+        """What the features store."""
         self._histories = Histories(records, decoder, self.conversations, recent_bytes)
         self.history = self._histories.whole
         self.recent = self._histories.newest
@@ -298,7 +298,8 @@ class Archive:
         """
         await self._garbage_collector.resume(limit)
         await self.conversations.resume(limit)
-        await self.skills.resume(limit)
+        for store in self.of_features:
+            await store.resume(limit)
         # By the store's clock: by that of a server, others might lose their responses and leases.
         horizon = horizon or self.horizon(await self._records.now())
         deleted = await self._expiry.run(horizon.oldest, limit)

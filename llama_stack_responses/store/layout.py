@@ -21,7 +21,7 @@
     m/<conversation>/<position>  an item of the conversation
     a/<conversation>/<item>      the position of the item with this id, which is hashed as in a pointer
     w/<conversation>             the conversation is deleted, its items are still to be deleted; the value is its owner
-    sk/<of>/<skill>              a skill (`skill_store.py`); the ids of skills are ordered by the time of their creation
+    sk/<of>/<skill>              a skill (`features/code/`); the ids of skills are ordered by the time of their creation
     sv/<skill>/<number>          a version of the skill
     sp/<archive>/<part>          a part of the archive of a version
     su/<archive>                 the parts of this archive are to be deleted at a time, unless a version gets it before

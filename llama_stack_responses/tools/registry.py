@@ -7,13 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..core.items.kind import HOSTED_TOOL_NAMES, HostedToolType
-from ..core.owner import Owner
 from ..core.schema.request import CreateRequest
 from ..core.types import Json
 from ..core.unavailable_tools import Unavailable
-from ..sandbox.container_access import ContainerAccess, Uploaded
-from ..sandbox.containers import Containers
-from ..sandbox.skills import FindSkill
 from .client.apply_patch import apply_patch_tool
 from .client.computer import computer_tool
 from .client.custom import CustomTool
@@ -21,8 +17,6 @@ from .client.function import FunctionTool
 from .client.namespace import NamespaceTool
 from .client.shell import local_shell_tool, shell_tool
 from .client.tool_search import tool_search_tool
-from .hosted.code_interpreter import CodeInterpreterTool
-from .hosted.hosted_shell import HostedShellTool
 from .mcp.servers import McpSessionFactory
 from .mcp.tool import McpTool
 from .tool import Tool
@@ -51,34 +45,14 @@ class HostedToolServices:
     """What hosted tools use of the stack. A service that the stack lacks is None; tools that need it are unavailable.
 
     Attributes:
-        current_user: returns the current user.
-        uploaded: reads uploaded files.
-        find_skill: finds the skills that a request declares.
-        containers: runs code.
         mcp: the MCP client.
         of_features: the hosted tools of the features, by their type.
         unavailable: how a request for an unavailable tool is handled.
     """
 
-    current_user: Callable[[], Owner]
-    uploaded: Uploaded
-    find_skill: FindSkill
-    containers: Containers | None = None
     mcp: McpSessionFactory | None = None
     of_features: Mapping[HostedToolType, HostedTool] = field(default_factory=dict)
     unavailable: Unavailable = field(default_factory=Unavailable)
-
-    @property
-    def access(self) -> ContainerAccess | None:
-        """Access to containers, if there are any."""
-        if self.containers is None:
-            return None
-        return ContainerAccess(self.containers, self.current_user, self.uploaded, self.find_skill)
-
-    async def close(self) -> None:
-        """End the containers."""
-        if self.containers:
-            await self.containers.close()
 
 
 async def available_tools(services: HostedToolServices) -> list[str]:
@@ -115,16 +89,9 @@ def client_tools() -> Makers:
 def _hosted_tools(services: HostedToolServices) -> dict[str, HostedTool]:
     """Return the hosted tools that this stack can run."""
     hosted: dict[str, HostedTool] = {}
-    if access := services.access:
-        hosted["code_interpreter"] = HostedTool(partial(CodeInterpreterTool, access=access))
-        hosted["shell"] = HostedTool(partial(_hosted_shell, access=access))
     if services.mcp:
         hosted["mcp"] = HostedTool(partial(McpTool, servers=services.mcp))
     return {**hosted, **dict(services.of_features.items())}
-
-
-def _hosted_shell(declared: Json, _: CreateRequest, *, access: ContainerAccess) -> Tool:
-    return HostedShellTool(declared, access)
 
 
 def _shell_maker(hosted: Maker | None, unavailable: Unavailable) -> Maker:

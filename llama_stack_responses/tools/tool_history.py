@@ -9,7 +9,6 @@ from typing import Final
 from ..core.exchanges import EXCHANGE
 from ..core.types import Json
 
-_IN_CONTAINERS: Final = ("code_interpreter_call", "shell_call")
 _SHORT_CHARACTERS: Final = 65_536
 """Characters of earlier outputs that are read in the event loop."""
 
@@ -23,20 +22,16 @@ class ToolHistory:
     Attributes:
         items: the conversation.
         lists: the last `mcp_list_tools` of each server, by its label.
-        calls: the items of calls that name a container, by their type.
     """
 
     def __init__(self, items: Iterable[Json]) -> None:
         self.lists: dict[str, Json] = {}
-        self.calls: dict[str, list[Json]] = {}
         self._outputs: list[tuple[str, str, str]] = []
         self.items = items = list(items)
         for item in items:
             kind = item["type"]
             if kind == "mcp_list_tools":
                 self.lists[item["server_label"]] = item
-            elif kind in _IN_CONTAINERS:
-                self.calls.setdefault(kind, []).append(item)
             if EXCHANGE in item and isinstance(output := item[EXCHANGE]["output"], str):
                 self._outputs.append((kind, item[EXCHANGE]["name"], output))
 

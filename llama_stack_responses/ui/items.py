@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..core.items.registry import ITEM_KINDS
-from ..core.items.view import CallView, OutputView, objects
+from ..core.items.view import CallView, OutputView, Printed, objects
 from ..core.program_calls import mark_in
 from ..core.types import Json
 from ..sealing.sealer import SEALED
@@ -154,22 +154,12 @@ def _texts(content: Any) -> str:
     return "\n".join(filter(None, texts))[:_ERROR_CHARACTERS]
 
 
-def _interpreter(item: Item, budget: Budget) -> Json:
-    results = [
-        blocks.image(each.get("url"), None, None, budget)
-        if each.get("type") == "image"
-        else blocks.code(str(each.get("logs", "")), "text", budget)
-        for each in objects(item.get("outputs"))
-    ]
-    block = blocks.code(str(item.get("code") or ""), "python", budget)
-    return {"name": "code_interpreter", "arguments": _of(block), "results": results}
-
-
 def _call(view: CallView, item: Item, budget: Budget) -> Json:
     """Return the parts of a call as the kind of its item says."""
     image = item.get(view.image) if view.image else None
     results = [blocks.generated_image(image, item.get("output_format"), budget)] if image else []
     results += [blocks.link(found, budget) for found in (view.links(item) if view.links else ())]
+    results += [_of_code(each, budget) for each in (view.printed(item) if view.printed else ())]
     if view.answer and isinstance(answer := item.get(view.answer), str) and answer:
         results.append(_result(answer, budget))
     if view.arguments:
@@ -180,6 +170,12 @@ def _call(view: CallView, item: Item, budget: Budget) -> Json:
     summary = {"summary": view.summary(item)} if view.summary else {}
     name = view.name or item.get("name")
     return {"name": name, "arguments": arguments, "results": results, "run_by": view.run_by, **summary}
+
+
+def _of_code(each: Printed, budget: Budget) -> Json:
+    if each.image_url is not None:
+        return blocks.image(each.image_url, None, None, budget)
+    return blocks.code(str(each.text or ""), "text", budget)
 
 
 def _output(view: OutputView, item: Item, context: ViewContext) -> Json:
@@ -271,8 +267,7 @@ def _other(item: Item, context: ViewContext) -> Json:
 
 
 _CALLS: Final[Mapping[str, Callable[[Item, Budget], Json]]] = {
-    "code_interpreter_call": _interpreter,
-    **{name: partial(_call, kind.view) for name, kind in ITEM_KINDS.items() if isinstance(kind.view, CallView)},
+    name: partial(_call, kind.view) for name, kind in ITEM_KINDS.items() if isinstance(kind.view, CallView)
 }
 
 

@@ -19,7 +19,9 @@ from ..core.statuses import STATUSES
 TEXT: Final[Schema] = {"type": "string"}
 WHOLE: Final[Schema] = {"type": "integer", "minimum": 0}
 YES_OR_NO: Final[Schema] = {"type": "boolean"}
-_TIME: Final[Schema] = {"type": "number", "description": "Seconds since the epoch."}
+BINARY: Final[Schema] = {"type": "string", "format": "binary"}
+"""The content of a file."""
+TIME: Final[Schema] = {"type": "number", "description": "Seconds since the epoch."}
 _OBJECT: Final[Schema] = {"type": "object"}
 
 
@@ -73,7 +75,7 @@ READINESS: Final[Schema] = {
     "required": ["status"],
 }
 
-_TYPED: Final[Schema] = {"type": "object", "properties": {"type": TEXT}, "required": ["type"]}
+TYPED: Final[Schema] = {"type": "object", "properties": {"type": TEXT}, "required": ["type"]}
 """An object whose `type` identifies its kind."""
 
 _ITEM: Final[Schema] = {"type": "object", "properties": {"type": TEXT, "id": TEXT}, "required": ["type"]}
@@ -104,10 +106,10 @@ _CACHE_DIAGNOSTICS: Final = any_of(
 RESPONSE: Final = whole(
     id=an_id("resp"),
     object=constant("response"),
-    created_at=_TIME,
+    created_at=TIME,
     status=one_of(*STATUSES),
     background=YES_OR_NO,
-    completed_at=or_null(_TIME),
+    completed_at=or_null(TIME),
     error=or_null(whole(code=TEXT, message=TEXT)),
     incomplete_details=or_null(whole(reason=TEXT)),
     input_transformations=or_null(_OBJECT),
@@ -131,8 +133,8 @@ RESPONSE: Final = whole(
     service_tier=TEXT,
     temperature={"type": "number"},
     text=_OBJECT,
-    tool_choice=any_of(TEXT, _TYPED),
-    tools={"type": "array", "items": _TYPED},
+    tool_choice=any_of(TEXT, TYPED),
+    tools={"type": "array", "items": TYPED},
     top_logprobs=WHOLE,
     top_p={"type": "number"},
     truncation=one_of("auto", "disabled"),
@@ -150,7 +152,7 @@ ITEMS: Final = page(ITEM)
 
 _PAIRS: Final = schema_of(metadata)
 
-CONVERSATION: Final = whole(id=an_id("conv"), object=constant("conversation"), created_at=_TIME, metadata=_PAIRS)
+CONVERSATION: Final = whole(id=an_id("conv"), object=constant("conversation"), created_at=TIME, metadata=_PAIRS)
 
 METADATA: Final = whole(metadata=or_null(_PAIRS))
 
@@ -166,57 +168,10 @@ TOKENS: Final = whole(object=constant("response.input_tokens"), input_tokens=WHO
 COMPACTION: Final = whole(
     id=TEXT,
     object=constant("response.compaction"),
-    created_at=_TIME,
+    created_at=TIME,
     output={"type": "array", "items": _ITEM},
     usage=_USAGE,
 )
-
-CONTAINER: Final = whole(
-    id=TEXT,
-    object=constant("container"),
-    created_at=_TIME,
-    name=TEXT,
-    status=TEXT,
-    last_active_at=_TIME,
-    expires_after=whole(anchor=constant("last_active_at"), minutes=WHOLE),
-    network_policy=_TYPED,
-)
-
-FILE: Final = whole(
-    id=TEXT,
-    object=constant("container.file"),
-    bytes=WHOLE,
-    container_id=TEXT,
-    created_at=_TIME,
-    path=TEXT,
-    source=one_of("user", "assistant"),
-)
-
-SKILL: Final = whole(
-    id=an_id("skill"),
-    object=constant("skill"),
-    created_at=_TIME,
-    name=TEXT,
-    description=TEXT,
-    default_version=TEXT,
-    latest_version=TEXT,
-)
-
-SKILL_VERSION: Final = whole(
-    id=an_id("skillver"),
-    object=constant("skill.version"),
-    created_at=_TIME,
-    name=TEXT,
-    description=TEXT,
-    skill_id=an_id("skill"),
-    version=TEXT,
-)
-
-_BINARY: Final[Schema] = {"type": "string", "format": "binary"}
-NEW_SKILL: Final = whole(files=any_of({"type": "array", "items": _BINARY}, _BINARY))
-NEW_SKILL_VERSION: Final[Schema] = {**NEW_SKILL, "properties": {**NEW_SKILL["properties"], "default": YES_OR_NO}}
-
-NEW_FILE: Final = whole(file=_BINARY)
 
 EVENTS: Final[Schema] = {
     "type": "object",

@@ -17,7 +17,6 @@ from ..jobs.direct_delivery import DirectClient
 from ..service.detached_responses import DetachedResponse
 from ..service.responses import OpenAIResponsesImpl
 from ..ui.assets import Assets
-from .container_routes import containers_router
 from .context_routes import context_router
 from .conversation_routes import conversations_router
 from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
@@ -33,7 +32,6 @@ from .responses import (
 )
 from .route_admission import RouteAdmission
 from .route_order import RouteOrder
-from .skill_routes import skills_router
 from .sse import KEEP_ALIVE_SECONDS
 from .ui_files import add_ui_files
 from .ui_routes import ui_router
@@ -95,9 +93,6 @@ def create_router(
     router.include_router(_responses(impl, limits, router))
     router.add_websocket_route(_PREFIX, socket_route(impl, authorizer, limits))
     router.include_router(conversations_router(impl.conversations, limits))
-    if impl.containers:
-        router.include_router(containers_router(impl.containers, limits))
-    router.include_router(skills_router(impl.skills, limits, impl.config.skills.archive_bytes))
     return router
 
 

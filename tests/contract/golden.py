@@ -27,6 +27,8 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.features.code.skills import store as skill_store
+from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.foreground_leases import StoredLeases
@@ -40,13 +42,11 @@ from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
 from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
-from llama_stack_responses.store import skill_store
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversation_store import Conversation, stand_in
 from llama_stack_responses.store.kept_secret import SecretInMemory
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Records
-from llama_stack_responses.store.skill_store import PART_BYTES, NewVersion, SkillQuota
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user
@@ -146,7 +146,7 @@ async def _claim_key(records: Records) -> None:
     await records.commit([put], [free])
 
 
-ADDED: Final = ("began", "held_events", "image_usage", "request_id", "starts", "timing")
+ADDED: Final = ("began", "held_events", "image_usage", "repeated", "request_id", "starts", "timing")
 """Fields of a job and of a checkpoint that the first format does not have."""
 
 
@@ -351,7 +351,7 @@ async def _read_secrets(records: Records, _: Clock) -> Json:
 async def _fill_skills(records: Records, _: Clock) -> None:
     """Write a skill with two versions, and what remains of a server that dies after deleting another one."""
     dying = DyingRecords(records)
-    skills = Archive(dying).skills
+    skills = SkillStore(dying)
     quota = SkillQuota(9, 9, 9 * PART_BYTES)
 
     async def new(name: str, content: bytes) -> NewVersion:
@@ -371,8 +371,8 @@ async def _fill_skills(records: Records, _: Clock) -> None:
 
 async def _read_skills(records: Records, _: Clock) -> Json:
     """Return the skills and their versions, and which rows are left after the deletion is finished."""
-    archive = Archive(records)
-    skills, found = archive.skills, []
+    archive, skills = Archive(records), SkillStore(records)
+    found = []
     page, _more = await skills.page(ALICE, limit=9)
     for skill in page:
         async for version in skills.every_version(skill):

@@ -13,9 +13,7 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_ordered_id
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.records import Records, Unanswered
-from llama_stack_responses.store.skill_store import (
+from llama_stack_responses.features.code.skills.store import (
     PART_BYTES,
     NewVersion,
     SkillQuota,
@@ -23,6 +21,8 @@ from llama_stack_responses.store.skill_store import (
     SkillVersion,
     StoredSkill,
 )
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.records import Records, Unanswered
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
 from tests.contract.counting_proxy import CountingProxy
@@ -33,8 +33,8 @@ HOUR: Final = 3_600
 
 
 @pytest.fixture
-def store(archive: Archive) -> SkillStore:
-    return archive.skills
+def store(counting: CountingProxy) -> SkillStore:
+    return SkillStore(counting)
 
 
 async def new_version(

@@ -24,10 +24,21 @@ Json = dict[str, Any]
 
 pytestmark = pytest.mark.live
 
-SETTINGS: Final = {"images": ("image_generation", {"url": "http://localhost/v1"}), "moderation": ("moderation", {})}
+SETTINGS: Final[dict[str, tuple[str, Json]]] = {
+    "code": ("code_interpreter", {"folder": "/containers"}),
+    "images": ("image_generation", {"url": "http://localhost/v1"}),
+    "moderation": ("moderation", {}),
+}
 """The setting of each feature that has one, with a value."""
 
 REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
+    "code": (
+        {"tools": [{"type": "code_interpreter", "container": ""}]},
+        "tools[0].type",
+        "unsupported_value",
+        "This stack has no provider for tools of the type 'code_interpreter'. Its operator can configure one, or leave "
+        "such tools out with the setting 'unavailable_tools: {code_interpreter: omit}': see docs/guides/tools.md.",
+    ),
     "file_search": (
         {"tools": [{"type": "file_search", "vector_store_ids": "which the feature would refuse"}]},
         "tools[0].type",

@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.config.services import CodeInterpreter, Fetching, McpServers
+from llama_stack_responses.config.services import Fetching, McpServers
 from llama_stack_responses.config.stores import Store
+from llama_stack_responses.features.code.settings import CodeInterpreter
 from llama_stack_responses.features.images.settings import ImageGeneration
 from tests.support.stack import REPOSITORY
 

@@ -27,7 +27,7 @@ LAYERS: Final = {
         {"concurrency"},
         {"admission", "chat", "process_pool", "sealing", "telemetry"},
         {"config", "documents", "fetch"},
-        {"sandbox", "store"},
+        {"store"},
         {"inputs", "lifecycle", "tools"},
         {"generation"},
         {"jobs"},
@@ -74,7 +74,8 @@ LAYERS: Final = {
         {"image_data"},
         {"item_fields"},
         {"items"},
-        {"echoed_tools", "schema"},
+        {"echoed_tools", "tool_fields"},
+        {"schema"},
         {
             "configuration",
             "program_calls",
@@ -163,7 +164,7 @@ ONLY_IN: Final = {
     PACKAGE: _OF_HOST
     | {
         "openai": {"host"},
-        "fastapi": {"host", "wire"},
+        "fastapi": {"features.code", "host", "wire"},
         "starlette": {"host", "wire"},
         "asyncio": {
             "commands",
@@ -177,7 +178,6 @@ ONLY_IN: Final = {
             "jobs",
             "lifecycle",
             "process_pool",
-            "sandbox",
             "sealing",
             "service",
             "store",
@@ -202,11 +202,11 @@ ONLY_IN: Final = {
         "opentelemetry": {"logs", "telemetry"},
         "pypdf": {"documents"},
         "_quickjs": {"features.programs"},
-        "python_multipart": {"wire"},
+        "python_multipart": {"features.code", "wire"},
         "tiktoken": {"chat"},
         "tokenizers": {"chat"},
         "trafilatura": {"fetch"},
-        "yaml": {"config", "host", "sandbox"},
+        "yaml": {"config", "features.code", "host"},
         "zstandard": {"host"},
         CHAT: {"host"},
     },
@@ -305,15 +305,17 @@ EARLY: Final = {
     "kinds": {
         "core.errors",
         "core.exchanges",
+        "core.ids",
         "core.item_fields",
         "core.items.form",
         "core.items.kind",
         "core.items.view",
         "core.program_names",
         "core.shapes",
+        "core.tool_fields",
         "core.types",
     },
-    "settings": {"core.addresses", "core.feature_settings"},
+    "settings": {"admission", "core.addresses", "core.feature_settings"},
 }
 """What the modules of a feature may import that are imported with the core, by their name."""
 

@@ -37,6 +37,10 @@ Names = Mapping[tuple[str | None, str], str]
 """The model's names for the client's functions, by namespace (or None) and name."""
 
 
+def _unchanged(tool: Json) -> Json:
+    return tool
+
+
 @dataclass(frozen=True, slots=True)
 class ItemKind:
     """A kind of items.
@@ -80,12 +84,14 @@ class ToolType:
         declaration: checks a declaration, without its `type`.
         choice: checks a `tool_choice` that names the tool, without its `type`.
         single: whether a request can have only one such tool.
+        echoed: returns a declaration as the response repeats it.
     """
 
     type: HostedToolType
     declaration: Check
     choice: Check = _BY_TYPE
     single: bool = False
+    echoed: Callable[[Json], Json] = _unchanged
 
 
 @dataclass(frozen=True, slots=True)

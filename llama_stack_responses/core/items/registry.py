@@ -8,7 +8,6 @@ from typing import Final
 from ..discovery import modules_of_features
 from . import (
     apply_patch,
-    code_interpreter,
     compaction,
     computer,
     configuration,
@@ -35,7 +34,6 @@ CORE_KINDS: Final = (
     *apply_patch.KINDS,
     *computer.KINDS,
     *tool_search.KINDS,
-    *code_interpreter.KINDS,
     *mcp.KINDS,
     *compaction.KINDS,
     *configuration.KINDS,

@@ -23,6 +23,14 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Printed:
+    """What the code of a call printed, or an image that it drew, as a URL. Its fields may hold anything."""
+
+    text: Any = None
+    image_url: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class CallView:
     """How the page shows a call.
 
@@ -35,6 +43,7 @@ class CallView:
         summary: returns what the title says of a call without a `text`.
         image: the field that has an image as base64, which is shown at once; None if the call makes no image.
         links: returns the pages and files that it found.
+        printed: returns what its code printed and drew, in order.
         answer: the field that has its result as text.
         run_by: who runs it.
     """
@@ -47,6 +56,7 @@ class CallView:
     summary: Callable[[Shown], Any] | None = None
     image: str | None = None
     links: Callable[[Shown], Iterable[Link]] | None = None
+    printed: Callable[[Shown], Iterable[Printed]] | None = None
     answer: str | None = None
     run_by: Literal["server", "client"] = "server"
 

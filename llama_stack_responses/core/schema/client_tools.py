@@ -21,11 +21,9 @@ from ..shapes import (
     tagged,
     takes,
 )
-from .skills import skills
+from ..tool_fields import CALLERS, LOCAL_ENVIRONMENT
 
 _NAME: Final = string(1, 128, "[a-zA-Z0-9_.-]+")
-CALLERS: Final = array(one_of("direct", "programmatic"))
-"""Check of the `allowed_callers` of a tool."""
 
 _FUNCTION: Final = object_of(
     {
@@ -77,26 +75,10 @@ def _namespace(value: Any, at: Location) -> dict[str, Any]:
 
 _TOOL_SEARCH: Final = object_of({"description": TEXT, "execution": one_of("server", "client"), "parameters": an_object})
 
-_SKILL: Final = object_of({"name": TEXT, "description": TEXT, "path": TEXT}, "name", "description", "path")
-
-_LOCAL: Final = object_of({"skills": array(_SKILL)})
-
-FILE_ID: Final = string(1, 512)
-
-AUTO_CONTAINER_FIELDS: Final[Mapping[str, Check]] = {
-    "file_ids": array(FILE_ID, high=50),
-    "memory_limit": one_of("1g", "4g", "16g", "64g"),
-    "network_policy": tagged({"disabled": object_of({}), "allowlist": an_object}),
-    "skills": skills,
-}
-
-AUTO_CONTAINER: Final = object_of(AUTO_CONTAINER_FIELDS)
-"""Check of the settings of a new container."""
-
 _ENVIRONMENTS: Final[Mapping[str, Check]] = {
-    "local": _LOCAL,
-    "container_auto": AUTO_CONTAINER,
-    "container_reference": object_of({"container_id": string(1, 128)}, "container_id"),
+    "local": LOCAL_ENVIRONMENT,
+    # A feature that runs shells checks these. Without one, such a shell is refused: `tools/registry.py`.
+    **dict.fromkeys(("container_auto", "container_reference"), an_object),
 }
 
 _SHELL: Final = object_of({"environment": tagged(_ENVIRONMENTS), "allowed_callers": CALLERS})

@@ -22,13 +22,10 @@ from ..shapes import (
     object_of,
     one_of,
     schema_of,
-    string,
     tagged,
     takes,
 )
 from .client_tools import (
-    AUTO_CONTAINER,
-    CALLERS,
     CLIENT_CHOICES,
     CLIENT_TOOL_NAMES,
     CLIENT_TOOLS,
@@ -37,22 +34,7 @@ from .client_tools import (
 )
 from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
 
-_NEW_CONTAINER: Final = tagged({"auto": AUTO_CONTAINER})
-
-
-@takes(any_of({"type": "string"}, schema_of(_NEW_CONTAINER)))
-def _container(value: Any, at: Location) -> str | dict[str, Any]:
-    """Check a container's id, or the settings of a new one."""
-    if not isinstance(value, str | dict):
-        raise invalid_type(value, at, "one of a string or an object")
-    container: str | dict[str, Any] = (string(1, 128) if isinstance(value, str) else _NEW_CONTAINER)(value, at)
-    return container
-
-
-_CODE_INTERPRETER: Final = object_of({"container": _container, "allowed_callers": CALLERS}, "container")
-
 _KNOWN_TOOLS: Final[Mapping[str, Check]] = {
-    "code_interpreter": _CODE_INTERPRETER,
     **CLIENT_TOOLS,
     "mcp": MCP_TOOL,
     **{name: TOOL_TYPES[of].declaration for name, of in HOSTED_TOOL_NAMES.items() if of in TOOL_TYPES},

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from io import TextIOWrapper
 from itertools import batched
 from typing import Any, Final, TextIO
@@ -20,8 +20,8 @@ from ...core.owner import Owner
 from ...core.types import Json
 from ...store.archive import Archive
 from ...store.clock import StoreClock
+from ...store.feature_store import FeatureStore
 from ...store.records import Records
-from ...store.skill_store import StoredSkill
 from ...store.sweep_guard import SweepGuard
 from .follow import ChangeFollower
 from .new_file import new_file, refuse_existing
@@ -146,13 +146,16 @@ def delete(arguments: Namespace) -> None:
         view = StoreView(records)
         ids = [*dict.fromkeys(arguments.ids)] or [each async for each in view.responses_of(owner or Owner())]
         talks = [each.id async for each in view.conversations_of(owner)] if owner else []
-        skills = [each async for each in view.skills_of(owner)] if owner else []
+        stores = view.archive.of_features
+        more = {store.name: [each async for each in store.ids_of(owner)] if owner else [] for store in stores}
         if not arguments.yes:
             _refuse_missing([each for each in arguments.ids if not await view.archive.entry(each)])
-            counted = f"{len(ids)} responses, {len(talks)} conversations and {len(skills)} skills"
+            found = {"responses": ids, "conversations": talks, **more}
+            counted = _listed([f"{len(each)} {name}" for name, each in found.items()])
             raise CommandError(f"This deletes {counted}: repeat it with --yes.", 2)
-        missing = await _delete(view, ids, talks, skills)
-        counts = {"responses": len(ids) - len(missing), "conversations": len(talks), "skills": len(skills)}
+        missing = await _delete(view, owner, ids, talks, more)
+        counts = {"responses": len(ids) - len(missing), "conversations": len(talks)}
+        counts |= {name: len(each) for name, each in more.items()}
         print_fields({f"deleted {what}": count for what, count in counts.items()}, as_json=arguments.json)
         _refuse_missing([each for each in arguments.ids if each in missing])
 
@@ -160,9 +163,17 @@ def delete(arguments: Namespace) -> None:
 
 
 async def _delete(
-    view: StoreView, responses: Sequence[str], conversations: Sequence[str], skills: Sequence[StoredSkill]
+    view: StoreView,
+    owner: Owner | None,
+    responses: Sequence[str],
+    conversations: Sequence[str],
+    more: Mapping[str, Sequence[str]],
 ) -> set[str]:
-    """Delete responses, conversations and skills, some at a time, and return the responses that are not stored."""
+    """Delete responses and conversations, some at a time, and what features store; return the unknown responses.
+
+    Args:
+        more: the ids of what features store for the owner, by its name.
+    """
     missing = set[str]()
 
     async def one(response_id: str) -> None:
@@ -174,16 +185,24 @@ async def _delete(
         await view.archive.conversations.delete(conversation_id)
         progress.add()
 
-    total = len(responses) + len(conversations) + len(skills)
-    with ProgressLine("responses, conversations and skills deleted", total) as progress:
+    total = len(responses) + len(conversations) + sum(map(len, more.values()))
+    with ProgressLine(f"{_kinds(view)} deleted", total) as progress:
         for some in batched(responses, _MAX_CONCURRENT_DELETES):
             await gather_or_cancel(map(one, some))
         for some in batched(conversations, _MAX_CONCURRENT_DELETES):
             await gather_or_cancel(map(conversation, some))
-        for skill in skills:
-            await view.archive.skills.delete(skill.owner, skill.id)
-            progress.add()
+        if owner:
+            await _delete_objects(view, owner, more, progress)
     return missing
+
+
+async def _delete_objects(
+    view: StoreView, owner: Owner, more: Mapping[str, Sequence[str]], progress: ProgressLine
+) -> None:
+    for store in view.archive.of_features:
+        for each in more[store.name]:
+            await store.delete(owner, each)
+            progress.add()
 
 
 def sweep(arguments: Namespace) -> None:
@@ -225,7 +244,7 @@ def export(arguments: Namespace) -> None:
     """Run `export`: everything of an owner, as lines of JSON."""
     owner = _owner(arguments)
     if owner is None:
-        raise CommandError("Name the --owner whose responses, conversations and skills to export.", 2)
+        raise CommandError("Name the --owner whose data to export.", 2)
 
     async def work(records: Records, _: ResponsesConfig) -> None:
         if arguments.out is None:
@@ -243,13 +262,14 @@ def export(arguments: Namespace) -> None:
 
 
 async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
-    with ProgressLine("responses, conversations and skills exported") as progress:
+    with ProgressLine(f"{_kinds(view)} exported") as progress:
         async for response_id in view.responses_of(owner):
             if response := await view.show(response_id):
                 out.write(json.dumps({"type": "response", **response}) + "\n")
             progress.add()
         await _export_conversations(view, owner, out, progress)
-        await _export_skills(view, owner, out, progress)
+        for store in view.archive.of_features:
+            await _export_objects(store, owner, out, progress)
 
 
 async def _export_conversations(view: StoreView, owner: Owner, out: TextIO, progress: ProgressLine) -> None:
@@ -260,11 +280,10 @@ async def _export_conversations(view: StoreView, owner: Owner, out: TextIO, prog
         progress.add()
 
 
-async def _export_skills(view: StoreView, owner: Owner, out: TextIO, progress: ProgressLine) -> None:
-    async for skill in view.skills_of(owner):
-        fields = {"id": skill.id, "created_at": skill.created_at, "default_version": str(skill.default)}
-        line = {"type": "skill", "owner": owner_fields(skill.owner), "skill": fields}
-        await _write_line(out, line, "versions", view.versions_of(skill))
+async def _export_objects(store: FeatureStore, owner: Owner, out: TextIO, progress: ProgressLine) -> None:
+    async for each in store.export(owner):
+        line = {"type": each.type, "owner": owner_fields(each.owner), each.type: each.fields}
+        await _write_line(out, line, each.members, each.each)
         progress.add()
 
 
@@ -276,6 +295,15 @@ async def _write_line(out: TextIO, line: Json, name: str, members: AsyncIterator
         out.write(separator + json.dumps(member))
         separator = ", "
     out.write("]}\n")
+
+
+def _kinds(view: StoreView) -> str:
+    """Name what a user may have in the store."""
+    return _listed(["responses", "conversations", *(store.name for store in view.archive.of_features)])
+
+
+def _listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _owner(arguments: Namespace) -> Owner | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +20,6 @@ from ...store.hashing import Hasher
 from ...store.layout import BUCKET
 from ...store.read_allowance import ReadAllowance
 from ...store.records import Conflict, Delete, Op, Records, after_prefix, pages_of
-from ...store.skill_store import StoredSkill
 
 type Wanted = Callable[[Json], bool]
 
@@ -192,8 +190,15 @@ class StoreView:
     async def stats(self) -> Json:
         """Count the stored objects."""
         owners: set[str] = set()
-        names = ("responses", "conversations", "skills", "waiting", "held by workers", "workers", "foreground")
-        counts = dict.fromkeys(names, 0)
+        prefixes = {
+            "conversations": "c/",
+            **{store.name: store.prefix for store in self.archive.of_features},
+            "waiting": "q/",
+            "held by workers": "h/",
+            "workers": "p/",
+            "foreground": "o/",
+        }
+        counts = dict.fromkeys(["responses", *prefixes], 0)
         oldest, newest = "", ""
         async for rows in pages_of(self._records, "l/", self._page):
             for key, _ in rows:
@@ -201,14 +206,7 @@ class StoreView:
                 owners.add(of)
                 oldest, newest = min(oldest or order, order), max(newest, order)
             counts["responses"] += len(rows)
-        for name, prefix in (
-            ("conversations", "c/"),
-            ("skills", "sk/"),
-            ("waiting", "q/"),
-            ("held by workers", "h/"),
-            ("workers", "p/"),
-            ("foreground", "o/"),
-        ):
+        for name, prefix in prefixes.items():
             async for rows in pages_of(self._records, prefix, self._page):
                 counts[name] += len(rows)
         moments = {"oldest": _second(oldest), "newest": _second(newest)}
@@ -233,24 +231,6 @@ class StoreView:
         async for page in self.archive.conversations.pages(conversation.id, conversation.end):
             for item in page:
                 yield item
-
-    async def skills_of(self, owner: Owner) -> AsyncIterator[StoredSkill]:
-        """Yield an owner's skills, oldest first."""
-        after, more = None, True
-        while more:
-            page, more = await self.archive.skills.page(owner, limit=self._page, after=after, order="asc")
-            for skill in page:
-                yield skill
-            after = page[-1].id if page else None
-
-    async def versions_of(self, skill: StoredSkill) -> AsyncIterator[Json]:
-        """Yield a skill's versions, oldest first, each with its `archive` in base64."""
-        skills = self.archive.skills
-        async for version in skills.every_version(skill):
-            content = b"".join([part async for part in skills.parts(version)])
-            fields = {"id": version.id, "version": str(version.number), "created_at": version.created_at}
-            named = {"name": version.name, "description": version.description}
-            yield {**fields, **named, "archive": b64encode(content).decode()}
 
     async def delete(self, response_id: str) -> bool:
         """Delete a response, and its job and event log; return False if it is not stored.

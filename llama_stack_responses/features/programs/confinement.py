@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from ...sandbox.filter_assembly import (
+from ...process_pool.filter_assembly import (
     ALLOW,
     AND,
     ARCHITECTURES,

@@ -1,1 +1,1 @@
-"""Tools that this server runs: web search, file search, the code interpreter and the shell."""
+"""What the tools that this server runs have in common, and the services of the stack that they use."""

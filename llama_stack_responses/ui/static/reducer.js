@@ -184,8 +184,6 @@ const trouble = (error) => {
 
 const generated = (item, image) => (image ? [{ kind: "image", url: `data:image/${item.output_format ?? "png"};base64,${image}` }] : []);
 
-const SERVER_TOOLS = new Set(["code_interpreter_call"]);
-
 const MARKED = /^[a-z]+_p[0-9a-f]{12}_[0-9a-f]{24}$/;
 
 /** Return whether a program made a call; that is in the ids of items whose types have no `caller`. */
@@ -220,7 +218,7 @@ export function shown(item) {
   if (KINDS[item.type] || /_call$/.test(item.type ?? "")) {
     const problem = trouble(item.error), view = KINDS[item.type];
     return {
-      ...base, kind: "tool", title: title(item), name: item.name ?? item.type, server: item.server_label ?? null, run_by: view?.run_by ?? (SERVER_TOOLS.has(item.type) ? "server" : "client"),
+      ...base, kind: "tool", title: title(item), name: item.name ?? item.type, server: item.server_label ?? null, run_by: view?.run_by ?? "client",
       arguments: written(item), results: view?.image ? generated(item, item[view.image]) : results(item.output ?? item.outputs ?? item.results), failed: item.status === "failed" || Boolean(problem), error: problem, duration_ms: null, call_id: item.call_id ?? null, by_program: byProgram(item),
     };
   }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any, Final, get_args, get_type_hints
 
 import pytest
@@ -18,10 +16,7 @@ from openai.types.responses import (
     ToolParam,
     ToolSearchToolParam,
 )
-from openai.types.responses.inline_skill_param import InlineSkillParam
-from openai.types.responses.inline_skill_source_param import InlineSkillSourceParam
 from openai.types.responses.response_create_params import ToolChoice
-from openai.types.responses.skill_reference_param import SkillReferenceParam
 from openai.types.responses.tool_param import LocalShell
 
 from llama_stack_responses.core.errors import ApiError
@@ -29,11 +24,9 @@ from llama_stack_responses.core.items.kind import HOSTED_TOOL_NAMES
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.client_tools import CLIENT_TOOL_NAMES
 from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.schema.skills import skills
-from llama_stack_responses.core.shapes import DEFAULT_LIMITS, RequestLimits, schema_of
+from llama_stack_responses.core.shapes import DEFAULT_LIMITS, RequestLimits
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.parser import RequestParser
-from tests.support.skills import skill
 
 Json = dict[str, Any]
 
@@ -127,7 +120,9 @@ def test_invalid_tool_is_refused_with_its_position(tool: Any, param: str, code: 
 
 
 def test_tool_errors_are_worded_like_openais() -> None:
-    assert refused([{"type": "x"}]).message.startswith("Invalid value: 'x'. Supported values are: 'code_interpreter', ")
+    assert refused([{"type": "x"}]).message.startswith(
+        "Invalid value: 'x'. Supported values are: 'function', 'custom', "
+    )
     assert refused([{"type": "function", "function": {"name": "f"}}]).message == (
         "Missing required parameter: 'tools[0].name'."
     )
@@ -401,68 +396,3 @@ CHOICES = [member for member in get_args(ToolChoice) if isinstance(member, type)
 @pytest.mark.parametrize("member", CHOICES, ids=lambda member: member.__name__)
 def test_every_openai_choice_is_known(member: Any) -> None:
     assert set(types_of(member)) <= {"allowed_tools", *TAKEN}
-
-
-def container_with(*skills: Any) -> Json:
-    return {"type": "shell", "environment": {"type": "container_auto", "skills": list(skills)}}
-
-
-def test_inline_skill_with_every_declared_key_stays_unchanged() -> None:
-    declared = skill()
-    assert declared.keys() == get_type_hints(InlineSkillParam).keys()
-    assert declared["source"].keys() == get_type_hints(InlineSkillSourceParam).keys()
-    both = [container_with(declared), {"type": "code_interpreter", "container": {"type": "auto", "skills": [declared]}}]
-    assert tools(*both) == both
-
-
-REFERENCE: Final[Json] = {"type": "skill_reference", "skill_id": "skill_1"}
-
-
-@pytest.mark.parametrize("version", [{}, {"version": "latest"}, {"version": "12"}, {"version": 3}, {"version": None}])
-def test_reference_to_skill_is_accepted(version: Json) -> None:
-    assert (REFERENCE | {"version": ""}).keys() == get_type_hints(SkillReferenceParam).keys()
-    kept = REFERENCE | ({"version": str(version["version"])} if version.get("version") else {})
-    both = [
-        container_with(skill(), REFERENCE | version, REFERENCE),
-        {"type": "code_interpreter", "container": {"type": "auto", "skills": [REFERENCE | version]}},
-    ]
-    assert [each["skills"] for each in (tools(*both)[0]["environment"], tools(*both)[1]["container"])] == [
-        [skill(), kept, REFERENCE],
-        [kept],
-    ]
-
-
-def test_published_pattern_of_version_accepts_what_the_server_accepts() -> None:
-    [pattern] = re.findall('"pattern": "([^"]*latest[^"]*)"', json.dumps(schema_of(skills)))
-    versions = ["latest", "12", "latest1", "a1", "01"]
-    assert [each for each in versions if re.search(pattern, each)] == ["latest", "12"]
-
-
-@pytest.mark.parametrize(
-    ("skills", "place", "code"),
-    [
-        ([skill() | {"name": "../a"}], "[0].name", "invalid_value"),
-        ([skill() | {"name": ".."}], "[0].name", "invalid_value"),
-        ([skill() | {"name": "a" * 65}], "[0].name", "string_above_max_length"),
-        ([skill() | {"name": ""}], "[0].name", "empty_string"),
-        ([skill() | {"description": "a" * 1025}], "[0].description", "string_above_max_length"),
-        ([skill("a"), skill("b"), skill("a")], "[2].name", "invalid_value"),
-        ([skill() | {"source": {"type": "url"}}], "[0].source.type", "invalid_value"),
-        ([skill() | {"source": skill()["source"] | {"media_type": "a/b"}}], "[0].source.media_type", "invalid_value"),
-        ([skill() | {"source": {"type": "base64", "media_type": "application/zip"}}], "[0].source.data", None),
-        ([{"type": "skill_reference"}], "[0].skill_id", None),
-        ([{"type": "skill_reference", "skill_id": "s"}], "[0].skill_id", "invalid_value"),
-        ([{"type": "skill_reference", "skill_id": 1}], "[0].skill_id", "invalid_type"),
-        ([REFERENCE | {"version": "0"}], "[0].version", "invalid_value"),
-        ([REFERENCE | {"version": "newest"}], "[0].version", "invalid_value"),
-        ([REFERENCE | {"version": "1234567"}], "[0].version", "string_above_max_length"),
-        ([REFERENCE | {"version": 0}], "[0].version", "integer_below_min_value"),
-        ([REFERENCE | {"version": True}], "[0].version", "invalid_type"),
-        ([{"type": "other"}], "[0].type", "invalid_value"),
-        ([skill(str(number)) for number in range(33)], "", "array_above_max_length"),
-    ],
-)
-def test_invalid_skill_is_refused_with_its_position(skills: list[Json], place: str, code: str | None) -> None:
-    error = refused([container_with(*skills)])
-    assert error.param == f"tools[0].environment.skills{place}"
-    assert error.code == (code or "missing_required_parameter")

@@ -12,7 +12,6 @@ from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.usage import Usage, usage_of
 from tests.support.conform import ALLOWED_KEYS
-from tests.support.skills import skill
 
 Json = dict[str, Any]
 
@@ -102,26 +101,6 @@ def test_request_fields_are_echoed() -> None:
                 *REQUESTS["empty"],
             }:
                 assert created[name] == value, name
-
-
-def test_skills_are_echoed_without_their_archives() -> None:
-    settings: dict[str, Any] = {"type": "container_auto", "file_ids": ["f"], "skills": [skill()]}
-    local = {"type": "local", "skills": [{"name": "s", "description": "d", "path": "/s"}]}
-    tools = [
-        {"type": "shell", "environment": settings},
-        {"type": "shell", "environment": local},
-        {"type": "code_interpreter", "container": settings | {"type": "auto"}},
-        {"type": "code_interpreter", "container": "cntr_1"},
-        {"type": "shell"},
-    ]
-    empty = settings | {"skills": [skill(zipped=b"")]}
-    assert response(tools=tools)["tools"] == [
-        {"type": "shell", "environment": empty},
-        tools[1],
-        {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["f"]}},
-        *tools[3:],
-    ]
-    assert settings["skills"] == [skill()]
 
 
 def test_response_has_defaults() -> None:

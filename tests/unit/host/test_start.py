@@ -1,7 +1,6 @@
 """What happens once, when the host begins to serve."""
 
 import gc
-from pathlib import Path
 
 import pytest
 
@@ -50,15 +49,3 @@ async def test_stored_prompts_can_be_disabled(allowed: bool, status: int) -> Non
     with pytest.raises(ApiError) as raised:
         await provided.create({"model": "m", "input": "Hi", "prompt": {"id": "pmpt_" + "0" * 48}})
     assert raised.value.status == status
-
-
-@pytest.mark.parametrize("folder", [None, ""])
-def test_code_interpreter_without_folder_is_none(folder: str | None) -> None:
-    """The host substitutes this value for an environment variable that is not set."""
-    assert ResponsesConfig.model_validate({"code_interpreter": {"folder": folder}}).code_interpreter is None
-
-
-def test_code_interpreter_with_folder_is_accepted() -> None:
-    config = ResponsesConfig.model_validate({"code_interpreter": {"folder": "/x"}})
-    assert config.code_interpreter
-    assert config.code_interpreter.folder == Path("/x")

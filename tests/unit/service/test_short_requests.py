@@ -20,16 +20,14 @@ from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.dependencies import Dependencies
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.inputs.attachments import open_attachments
-from llama_stack_responses.inputs.files import NoFiles, uploaded_with
+from llama_stack_responses.inputs.files import NoFiles
 from llama_stack_responses.inputs.moderation import NoModeration
-from llama_stack_responses.inputs.skills import SkillReader
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.process_pool.pool import WorkerPool
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.kept_secret import SecretInMemory
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Record, Records, writes_of
-from llama_stack_responses.store.skill_store import SkillStore
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.registry import HostedToolServices
 from tests.support.inference import FakeInference, finish, text
@@ -97,15 +95,10 @@ def server(
     """Return a server without HTTP and without a host."""
     config = config or ResponsesConfig()
     contents = Admission(config.files.content_quota)
-    skills = SkillReader(contents, lambda: ANONYMOUS, SkillStore(records))
-    services = HostedToolServices(
-        lambda: ANONYMOUS,
-        uploaded_with(NoFiles(), contents, lambda: ANONYMOUS),
-        skills.find,
-    )
+    services = HostedToolServices()
     pool = WorkerPool(config.files.pool_limits)
     attachments = open_attachments(NoFiles(), config, pool, contents, AddressPolicy())
-    dependencies = Dependencies(inference, attachments, None, services, NoModeration(), Telemetry(), pool, skills)
+    dependencies = Dependencies(inference, attachments, None, services, NoModeration(), Telemetry(), pool)
     return OpenAIResponsesImpl(config, records, SecretInMemory(), dependencies, access, intervals)
 
 

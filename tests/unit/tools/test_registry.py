@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.unavailable_tools import UnavailableTool
 from llama_stack_responses.tools.client.function import FunctionTool
-from llama_stack_responses.tools.registry import HostedTool, HostedToolServices, available_tools
-from tests.unit.tools.tools_harness import no_file, no_skill
+from llama_stack_responses.tools.registry import HostedTool, HostedToolServices, available_tools, tool_makers
 
 
 async def never() -> bool:
@@ -21,11 +21,18 @@ async def never() -> bool:
     [
         ({}, []),
         ({"of_features": {"web_search": HostedTool(FunctionTool, available=never)}}, []),
-        ({"containers": object()}, ["code_interpreter", "shell"]),
         ({"of_features": {"image_generation": HostedTool(FunctionTool)}}, ["image_generation"]),
         ({"mcp": object()}, ["mcp"]),
     ],
 )
 async def test_tools_with_their_services_are_available(services: Any, available: list[str]) -> None:
-    stack = HostedToolServices(current_user=lambda: ANONYMOUS, uploaded=no_file, find_skill=no_skill, **services)
+    stack = HostedToolServices(**services)
     assert await available_tools(stack) == available
+
+
+def test_shell_in_a_container_is_refused_without_a_tool_that_runs_it() -> None:
+    make = tool_makers(HostedToolServices())["shell"]
+    request = parse_create({"model": "m", "input": "hi"})
+    assert make({"type": "shell", "environment": {"type": "local"}}, request).functions()
+    with pytest.raises(UnavailableTool, match="no provider for tools of the type 'shell'"):
+        make({"type": "shell", "environment": {"type": "container_auto"}}, request)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from llama_stack_responses.core.exchanges import with_exchanges
-from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.sandbox.skills import FoundSkill
 from llama_stack_responses.tools.registry import HostedToolServices, tool_makers
 from tests.support.generation_harness import GenerationHarness
 from tests.support.image_server import as_replayed
@@ -29,16 +26,6 @@ def calls(*entries: tuple[str, Json]) -> Round:
     return [*chunks, finish("tool_calls")]
 
 
-@asynccontextmanager
-async def no_file(file_id: str) -> AsyncIterator[tuple[str, bytes]]:
-    raise AssertionError(f"there is no file {file_id}")
-    yield  # type: ignore[unreachable]
-
-
-async def no_skill(_: Json) -> FoundSkill:
-    raise AssertionError("there are no skills")
-
-
 class ToolsHarness(GenerationHarness):
     """Run one generation.
 
@@ -51,7 +38,7 @@ class ToolsHarness(GenerationHarness):
     """
 
     def __init__(self, services: Json, rounds: Sequence[Round], *, history: Sequence[Json] = (), **fields: Any) -> None:
-        stack = HostedToolServices(current_user=lambda: ANONYMOUS, uploaded=no_file, find_skill=no_skill, **services)
+        stack = HostedToolServices(**services)
         makers = tool_makers(stack)
         super().__init__(*rounds, makers=makers, history=history, **fields)
         self.events: list[Json] = []

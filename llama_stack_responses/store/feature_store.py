@@ -1,0 +1,74 @@
+"""What the features keep for users in the store, beside responses and conversations."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..core.discovery import modules_of_features
+from ..core.owner import Owner
+from ..core.types import Json
+from .decoder import Decoder
+from .records import Records
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """An object, as an export has it.
+
+    Attributes:
+        type: its type, such as `skill`.
+        owner: its owner.
+        fields: its fields.
+        members: the name of its list of members, such as `versions`.
+        each: yields these, which may be many and large.
+    """
+
+    type: str
+    owner: Owner
+    fields: Json
+    members: str
+    each: AsyncIterator[Json]
+
+
+class FeatureStore(Protocol):
+    """The objects of one kind that a feature stores. Each belongs to an owner, until it is deleted.
+
+    Every method raises `ApiError` 503 when the store is unavailable.
+    """
+
+    @property
+    def name(self) -> str:
+        """Their name in the plural, such as `skills`."""
+        ...
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of the keys of which each object has one."""
+        ...
+
+    def ids_of(self, owner: Owner) -> AsyncIterator[str]:
+        """Yield the ids of an owner's objects, oldest first."""
+        ...
+
+    def export(self, owner: Owner) -> AsyncIterator[Exported]:
+        """Yield an owner's objects, oldest first."""
+        ...
+
+    async def delete(self, owner: Owner, object_id: str) -> None:
+        """Delete an object and all that belongs to it.
+
+        Raises:
+            ApiError: 404, the owner has no such object.
+        """
+        ...
+
+    async def resume(self, limit: int) -> None:
+        """Finish at most `limit` deletions that were interrupted."""
+        ...
+
+
+def open_feature_stores(records: Records, decoder: Decoder) -> list[FeatureStore]:
+    """Return what the features of this installation keep in a store: the `open_store` of their `stored.py`."""
+    return [module.open_store(records, decoder) for module in modules_of_features("stored").values()]

@@ -1,0 +1,57 @@
+"""Requests for containers and their files that are accepted, and those that are refused."""
+
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.features.code.containers.bodies import NewContainer, copied_file, new_container
+from tests.support.skills import skill
+
+SKILL = skill()
+
+
+@pytest.mark.parametrize(
+    ("body", "minutes", "file_ids"),
+    [
+        ({}, None, ()),
+        ({"expires_after": {"anchor": "last_active_at", "minutes": 5}}, 5, ()),
+        ({"expires_after": {"minutes": 5}, "file_ids": [], "skills": None}, 5, ()),
+        ({"memory_limit": "4g", "network_policy": {"type": "disabled"}, "unknown": 1}, None, ()),
+        ({"file_ids": ["file-2", "file-1"]}, None, ("file-2", "file-1")),
+    ],
+)
+def test_container_request_is_accepted(body: dict[str, Any], minutes: int | None, file_ids: tuple[str, ...]) -> None:
+    assert new_container({"name": "notes", **body}) == NewContainer("notes", minutes, file_ids)
+
+
+def test_container_with_skills_is_accepted() -> None:
+    more = skill("more")
+    assert new_container({"name": "notes", "skills": [SKILL, more]}).skills == (SKILL, more)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"name": None}, "name", "invalid_type"),
+        ({"expires_after": {"anchor": "birth", "minutes": 5}}, "expires_after.anchor", "invalid_value"),
+        ({"expires_after": {"minutes": 0}}, "expires_after.minutes", "integer_below_min_value"),
+        ({"memory_limit": "3g"}, "memory_limit", "invalid_value"),
+        ({"file_ids": ["file-1", 2]}, "file_ids[1]", "invalid_type"),
+        ({"file_ids": ["file-1"] * 51}, "file_ids", "array_above_max_length"),
+        ({"skills": [{"type": "skill_reference", "skill_id": "s"}]}, "skills[0].skill_id", "invalid_value"),
+        ({"skills": [SKILL, SKILL]}, "skills[1].name", "invalid_value"),
+        ({"network_policy": {"type": "allowlist"}}, "network_policy", "unsupported_value"),
+    ],
+)
+def test_unsupported_container_is_refused(body: dict[str, Any], param: str, code: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        new_container({"name": "notes", **body})
+    assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, code)
+
+
+def test_request_to_copy_a_file_has_its_id() -> None:
+    assert copied_file({"file_id": "file-1"}) == "file-1"
+    with pytest.raises(ApiError) as refused:
+        copied_file({})
+    assert (refused.value.param, refused.value.code) == ("file_id", "missing_required_parameter")
