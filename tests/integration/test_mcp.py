@@ -250,7 +250,8 @@ def test_mcp_server_at_private_address_is_refused(client: openai.OpenAI, mcp: Mc
 
 @pytest.mark.usefixtures("calm")
 def test_failed_mcp_calls_are_reported_to_the_model(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
-    upstream.script(NAME, [calling("mcp__fail", '{"reason": "No paper."}', ("mcp__echo", "[1")), ANSWER])
+    # The second call is whole, so the model learns that its arguments are not JSON. Half a call fails the response.
+    upstream.script(NAME, [calling("mcp__fail", '{"reason": "No paper."}', ("mcp__echo", '{"word": a}')), ANSWER])
     response = stream(client, model=MODEL, input="Print.", tools=[server(mcp)]).response
     failed, broken = response["output"][1:3]
     assert (failed["status"], failed["output"], failed["error"]["type"]) == ("failed", None, "mcp_tool_execution_error")
