@@ -8,6 +8,7 @@ is a bug and becomes a 500, whose cause is logged and not shown.
 from __future__ import annotations
 
 import re
+from math import ceil
 from typing import Any, Final
 
 _OF_HOST = re.compile(r"resp_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|conv_[0-9a-f]{48}")
@@ -78,6 +79,14 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.retry_after = retry_after
+
+    @property
+    def retry_headers(self) -> dict[str, str]:
+        """The headers that say when to retry: whole seconds, as HTTP has it, and milliseconds if they are not whole."""
+        if self.retry_after is None:
+            return {}
+        seconds = {"retry-after": f"{ceil(self.retry_after)}"}
+        return seconds if self.retry_after % 1 == 0 else seconds | {"retry-after-ms": f"{self.retry_after * 1000:.0f}"}
 
     def body(self) -> dict[str, Any]:
         """Return the HTTP body: `{"error": {"message", "type", "param", "code"}}`."""

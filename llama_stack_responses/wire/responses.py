@@ -96,8 +96,7 @@ class JsonResponse(Response):
 
 def failure(error: ApiError) -> JsonResponse:
     """Return the HTTP answer for an error."""
-    after = error.retry_after
-    headers = {"retry-after": f"{after:.12g}"} if after is not None else {}
+    headers = error.retry_headers
     # OpenAI's clients retry after a 409, which they regard as a short lock, and after a 503. A retry could create a
     # second response where one may already exist.
     final = error.status == 409 or isinstance(error, OutcomeUnknown)

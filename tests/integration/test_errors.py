@@ -302,7 +302,7 @@ RENAMED = {
     }
 }
 TOO_LONG = ("invalid_request_error", "context_length_exceeded", "input")
-BUSY = QUICK | {"retry-after": "7"}
+BUSY = QUICK | {"retry-after": "7"}  # the milliseconds count, as in OpenAI's clients
 
 BROKEN: dict[str, UpstreamError] = {
     "400": UpstreamError(
@@ -346,7 +346,7 @@ BROKEN: dict[str, UpstreamError] = {
         "rate_limit_exceeded",
         None,
         "queue is full",
-        retry_after="7",
+        retry_after="1",
         attempts=3,
     ),
     "429 without a quota": UpstreamError(
@@ -356,10 +356,18 @@ BROKEN: dict[str, UpstreamError] = {
         "insufficient_quota",
         None,
         "used up",
+        retry_after="1",
         attempts=3,
     ),
     "500": UpstreamError(
-        error(500, "CUDA error", headers=QUICK), 502, "server_error", None, None, "(500): CUDA error", attempts=3
+        error(500, "CUDA error", headers=QUICK),
+        502,
+        "server_error",
+        None,
+        None,
+        "(500): CUDA error",
+        retry_after="1",
+        attempts=3,
     ),
     "503": UpstreamError(
         error(503, "loading", headers=BUSY),
@@ -368,11 +376,18 @@ BROKEN: dict[str, UpstreamError] = {
         None,
         None,
         "(503): loading",
-        retry_after="7",
+        retry_after="1",
         attempts=3,
     ),
     "500 without JSON": UpstreamError(
-        Reply(status=500, body="<html>oops</html>", headers=QUICK), 502, "server_error", None, None, "(500)", attempts=3
+        Reply(status=500, body="<html>oops</html>", headers=QUICK),
+        502,
+        "server_error",
+        None,
+        None,
+        "(500)",
+        retry_after="1",
+        attempts=3,
     ),
 }
 
@@ -388,6 +403,7 @@ def test_model_server_error_is_mapped_to_an_api_error(wire: Wire, upstream: Upst
         assert broken.words in found["message"]
         assert broken.unheard is None or broken.unheard not in answer.text
         assert answer.headers.get("retry-after") == broken.retry_after
+        assert answer.headers.get("retry-after-ms") == (broken.retry_after and "5")
     assert len(upstream.requests("broken")) == 2 * (broken.attempts if provider == "vllm" else 1)
     assert wire.listed(model=model) == []  # there was no output, so nothing is stored
 
@@ -404,7 +420,7 @@ def test_page_instead_of_a_stream_is_named_in_the_error(wire: Wire, upstream: Up
 
 def test_retry_after_http_date_is_converted_to_seconds(wire: Wire, upstream: Upstream) -> None:
     moment = formatdate(time.time() + 100, usegmt=True)
-    upstream.script("busy", error(429, "queue is full", headers=QUICK | {"retry-after": moment}))
+    upstream.script("busy", error(429, "queue is full", headers={"retry-after": moment}))
     answer = wire.post({"model": "local/busy", "input": "hello"})
     assert error_of(answer, 429)["code"] == "rate_limit_exceeded"
     assert 0 < int(answer.headers["retry-after"]) <= 100

@@ -13,8 +13,8 @@ from .events import Event
 def refused(error: ApiError, sequence_number: int | None = None) -> Event:
     """Return the nested error event; with a sequence number if it is part of a response's stream."""
     fields = error.body()["error"]
-    if error.retry_after is not None:
-        fields["headers"] = {"retry-after": f"{error.retry_after:.12g}"}
+    if headers := error.retry_headers:
+        fields["headers"] = headers
     numbered = {} if sequence_number is None else {"sequence_number": sequence_number}
     return {"type": "error", **numbered, "status": error.status, "error": fields}
 

@@ -69,15 +69,15 @@ async def test_provider_with_model_lookup_gets_name_of_host() -> None:
 
 
 class BusyProvider(Provider):
-    """Refuse every request with a Retry-After header."""
+    """Refuse every request with these headers."""
 
-    def __init__(self, after: str) -> None:
+    def __init__(self, **headers: str) -> None:
         super().__init__()
-        self._after = after
+        self._headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
     async def openai_chat_completion(self, params: Any) -> Any:
         request = httpx2.Request("POST", "http://localhost/v1/chat/completions")
-        response = httpx2.Response(429, headers={"retry-after": self._after}, request=request)
+        response = httpx2.Response(429, headers=self._headers, request=request)
         raise openai.RateLimitError("Slow down.", response=response, body=None)
 
 
@@ -85,7 +85,6 @@ class BusyProvider(Provider):
     ("header", "expected"),
     [
         ("7", "7"),
-        ("1.5", "1.5"),
         ("3600000", "3600000"),
         ("9" * 400, None),
         ("1" * 10, None),
@@ -96,9 +95,28 @@ class BusyProvider(Provider):
 )
 async def test_invalid_retry_after_is_not_passed_on(header: str, expected: str | None) -> None:
     with pytest.raises(ApiError) as caught:
-        await sent(CHAT, "m", provider=BusyProvider(header))
+        await sent(CHAT, "m", provider=BusyProvider(retry_after=header))
     assert caught.value.status == 429
     assert failure(caught.value).headers.get("retry-after") == expected
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds", "milliseconds"),
+    [
+        ({"retry_after": "1.5"}, "2", "1500"),
+        ({"retry_after_ms": "5"}, "1", "5"),
+        ({"retry_after_ms": "250", "retry_after": "7"}, "1", "250"),
+        ({"retry_after_ms": "2000"}, "2", None),
+        ({"retry_after_ms": "soon", "retry_after": "7"}, "7", None),
+    ],
+)
+async def test_fraction_of_a_second_to_wait_is_passed_on_in_milliseconds(
+    headers: dict[str, str], seconds: str, milliseconds: str | None
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        await sent(CHAT, "m", provider=BusyProvider(**headers))
+    passed = failure(caught.value).headers
+    assert (passed.get("retry-after"), passed.get("retry-after-ms")) == (seconds, milliseconds)
 
 
 class Pushed(AsyncGenerator[Any, None]):
