@@ -333,7 +333,7 @@ def test_secret_of_the_store_is_printed_and_not_in_a_backup(
     assert operated.run("secret") == f"{found['secret']}\n"
     operated.run("backup", str(tmp_path / "backup"))
     assert found["secret"].encode() not in (tmp_path / "backup").read_bytes()
-    target = emptied(operated, operated.kind, tmp_path)
+    target = emptied(operated, operated.kind, tmp_path, "without_secret")
     target.run("restore", str(tmp_path / "backup"))
     assert "This store keeps no secret" in target.run("secret", code=1)
 

@@ -9,16 +9,19 @@ The model calls it as `lookup`; its calls become `web_search_call` items.
 
 import asyncio
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+from llama_stack_responses.core.items.kind import HOSTED_TOOL_NAMES
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import FORMS, CallKind, no_fields
 from llama_stack_responses.tools.tool_function import Function, Invocation, Outcome, ToolError, chat_function
 
 type Json = dict[str, Any]
 type Answer = Outcome | Exception | asyncio.Event
+
+_NAMES: Final = frozenset(name for name, of in HOSTED_TOOL_NAMES.items() if of == "web_search")
 
 
 def _action(arguments: str) -> Json | None:
@@ -79,11 +82,11 @@ class FakeTool:
 
     def handles(self) -> Collection[str]:
         """Return the handles of its types."""
-        return ("web_search",)
+        return _NAMES
 
     def chosen(self, choice: Json) -> Collection[str]:
         """Return the function if the choice names its type."""
-        return ["lookup"] if choice["type"] == "web_search" else []
+        return ["lookup"] if choice["type"] in _NAMES else []
 
 
 __all__ = ["FakeTool", "FakeTools", "Outcome", "ToolError"]
