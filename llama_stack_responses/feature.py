@@ -38,6 +38,7 @@ from .store.records import Records
 from .tools.hosted.runtime import ToolRuntime
 from .tools.hosted.vector_stores import VectorStores
 from .tools.registry import HostedTool
+from .wire.public_routes import PublicRoute
 from .wire.response_routes import Routes
 
 
@@ -117,6 +118,8 @@ class Feature:
             refused or left out, as the setting `unavailable_tools` says.
         moderation: moderates input and output. At most one feature does.
         routes: its routes.
+        public_routes: its routes that need no token.
+        keeps_chat_requests: whether the chat requests that model servers get are stored with each stored response.
         start: starts its background tasks, in the event loop that serves requests; called once.
         close: ends them, and closes what the feature holds open.
         fill: completes a request after its stored prompt, before it is stored and run.
@@ -125,6 +128,8 @@ class Feature:
     tools: Mapping[HostedToolType, HostedTool] = field(default_factory=dict)
     moderation: Moderation | None = None
     routes: Sequence[Routes] = ()
+    public_routes: Sequence[PublicRoute] = ()
+    keeps_chat_requests: bool = False
     start: Callable[[], None] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing_to_close
     fill: Fill | None = None

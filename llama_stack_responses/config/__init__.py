@@ -53,26 +53,6 @@ def _secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _on_or_off(given: Any) -> Any:
-    """Return the entry, where `true` and `false` stand for an entry that only turns the page on or off."""
-    return {"enabled": given} if isinstance(given, bool) else given
-
-
-class BuiltInPage(BaseModel):
-    """The built-in page at `/ui`, and the routes below `/v1/ui` that it reads.
-
-    Attributes:
-        enabled: whether there are the page and its routes; `ui: false` is the same as `ui: {enabled: false}`.
-        record_requests: whether the chat requests that model servers get are stored with each stored response, under
-            the same owner and retention. They repeat the whole conversation in each round.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    enabled: bool = True
-    record_requests: bool = False
-
-
 def _off_or_long(seconds: float) -> float:
     if seconds != 0 and not 0.01 <= seconds <= 60:
         raise ValueError("it is 0, which turns it off, or 0.01 to 60 seconds")
@@ -125,7 +105,6 @@ class ResponsesConfig(BaseModel):
         allowed_origins: origins of other sites, such as `https://app.example.com`, whose web pages may use the server,
             beside those that the host's CORS settings allow.
         limits: limits of requests.
-        ui: the built-in page; `false` turns it off.
         unavailable_tools: whether a request for a tool that this stack cannot run is refused (`refuse`), or accepted
             without the tool (`omit`); for all tools, or by their types: `{web_search: omit}`.
         unreadable_reasoning: whether a reasoning item with `encrypted_content` that this server cannot open is refused
@@ -163,7 +142,6 @@ class ResponsesConfig(BaseModel):
     allowed_hosts: HostNames = frozenset()
     allowed_origins: Origins = frozenset()
     limits: Limits = Field(default_factory=Limits)
-    ui: Annotated[BuiltInPage, BeforeValidator(_on_or_off)] = Field(default_factory=BuiltInPage)
     unavailable_tools: Policy | dict[HostedToolType, Policy] = "refuse"
     unreadable_reasoning: Literal["refuse", "drop"] = "refuse"
     unanswered_calls: Literal["fill", "refuse"] = "fill"

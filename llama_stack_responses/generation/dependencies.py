@@ -48,6 +48,7 @@ class Dependencies:
         pool: processes that handle untrusted content.
         features: the features, and what else is started and closed with the server.
         fills: complete requests, in order.
+        keeps_chat_requests: whether the chat requests that model servers get are stored with each stored response.
     """
 
     inference: Inference
@@ -59,6 +60,7 @@ class Dependencies:
     pool: WorkerPool
     features: Sequence[Service] = ()
     fills: Sequence[Fill] = ()
+    keeps_chat_requests: bool = False
 
     async def close(self) -> None:
         """Close the features and the process pool."""

@@ -183,7 +183,7 @@ def build_factory(
         telemetry=dependencies.telemetry,
         unavailable=dependencies.tool_services.unavailable,
         mcp_approval=config.mcp.require_approval,
-        keeps_requests=config.ui.enabled and config.ui.record_requests,
+        keeps_requests=dependencies.keeps_chat_requests,
         clock=clock,
     )
 

@@ -80,9 +80,9 @@ async def get_provider_impl(
         stack.pool,
         [*features, *([refresh] if refresh else [])],
         [feature.fill for feature in features if feature.fill],
+        any(each.keeps_chat_requests for each in features),
     )
-    routes = [routes for feature in features for routes in feature.routes]
-    provided = ResponsesProvider(config, records, secret_keeper(config.store, records), dependencies, access, routes)
+    provided = ResponsesProvider(config, records, secret_keeper(config.store, records), dependencies, access, features)
     provided.appear_in(deps.get(Api.providers))
     await provided.prepare()
     return provided

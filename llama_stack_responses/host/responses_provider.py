@@ -12,7 +12,7 @@ from ..generation.dependencies import Dependencies
 from ..sealing.sealer import SecretKeeper
 from ..service.responses import OpenAIResponsesImpl
 from ..store.records import Records
-from ..wire.response_routes import Routes
+from ..wire.response_routes import Routed
 from .platform import Api
 
 GARBAGE: Final = (4_000, 10, 10)
@@ -26,7 +26,7 @@ class ResponsesProvider(OpenAIResponsesImpl):
     """The implementation with the attributes and methods that the host expects of a provider.
 
     Args:
-        routes: create the routes of the features.
+        features: have routes beside those of the implementation.
     """
 
     __provider_id__: str
@@ -39,10 +39,10 @@ class ResponsesProvider(OpenAIResponsesImpl):
         keeper: SecretKeeper,
         dependencies: Dependencies,
         access: Access,
-        routes: Sequence[Routes] = (),
+        features: Sequence[Routed] = (),
     ) -> None:
         super().__init__(config, records, keeper, dependencies, access)
-        self.routes = routes
+        self.features = features
 
     def start(self) -> bool:
         """Start the implementation, and exclude all objects loaded by then from garbage collection.

@@ -50,7 +50,7 @@ def enter_router() -> None:
             with suppress(RuntimeError):
                 # OGX builds routes in the serving event loop, too late for the lifespan of a router to run.
                 asyncio.get_running_loop().call_soon(impl.start)
-            return create_router(impl, HostAuthorizer(impl.access), PUBLIC_ROUTE_KEY, impl.routes)
+            return create_router(impl, HostAuthorizer(impl.access), PUBLIC_ROUTE_KEY, impl.features)
         if of_host is None:
             raise RuntimeError("The host has no routes for another provider of the API 'responses'.")
         return of_host(impl)

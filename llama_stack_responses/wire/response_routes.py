@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from fastapi import APIRouter, Request, Response
 from starlette.types import Scope
@@ -16,10 +16,10 @@ from ..core.schema.request import request_schema
 from ..jobs.direct_delivery import DirectClient
 from ..service.detached_responses import DetachedResponse
 from ..service.responses import OpenAIResponsesImpl
-from ..ui.assets import Assets
 from .context_routes import context_router
 from .conversation_routes import conversations_router
 from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
+from .public_routes import PublicRoute, add_public_routes
 from .ready_route import add_ready_route
 from .requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, query_of_items, routes_within
 from .responses import (
@@ -33,8 +33,6 @@ from .responses import (
 from .route_admission import RouteAdmission
 from .route_order import RouteOrder
 from .sse import KEEP_ALIVE_SECONDS
-from .ui_files import add_ui_files
-from .ui_routes import ui_router
 from .websocket import ConnectionAuthorizer, socket_route
 
 _PREFIX: Final = "/v1/responses"
@@ -51,15 +49,29 @@ Routes = Callable[[OpenAIResponsesImpl, RouteAdmission], APIRouter]
 """Creates routes of a feature, with `routes_within` of `wire/requests.py`: their bounds and errors are those of all."""
 
 
+class Routed(Protocol):
+    """What has routes, such as a feature."""
+
+    @property
+    def routes(self) -> Iterable[Routes]:
+        """The routes that need a token."""
+        ...
+
+    @property
+    def public_routes(self) -> Iterable[PublicRoute]:
+        """The routes that need none."""
+        ...
+
+
 def create_router(
-    impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, public_key: str, of_features: Iterable[Routes] = ()
+    impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, public_key: str, features: Iterable[Routed] = ()
 ) -> APIRouter:
     """Return the routes of the Responses API. It has no side effects: the host calls it more than once.
 
     Args:
         authorizer: authorizes WebSocket connections.
         public_key: the key in the description of a route by which the host lets requests without a token pass.
-        of_features: create the routes of the features.
+        features: have further routes.
     """
 
     @asynccontextmanager
@@ -84,11 +96,10 @@ def create_router(
     )
     # These come before the other routes of responses: the names of their routes would match as ids of responses.
     add_ready_route(router, impl, limits, public_key)
-    if impl.config.ui.enabled:
-        add_ui_files(router, Assets(), limits, public_key)
-        router.include_router(ui_router(impl, limits))
-    for routes in of_features:
-        router.include_router(routes(impl, limits))
+    for feature in features:
+        add_public_routes(router, feature.public_routes, limits, public_key)
+        for routes in feature.routes:
+            router.include_router(routes(impl, limits))
     router.include_router(context_router(impl.counting, impl.compaction, limits))
     router.include_router(_responses(impl, limits, router))
     router.add_websocket_route(_PREFIX, socket_route(impl, authorizer, limits))

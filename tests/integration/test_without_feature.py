@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import openai
 import pytest
 
@@ -24,10 +25,11 @@ Json = dict[str, Any]
 
 pytestmark = pytest.mark.live
 
-SETTINGS: Final[dict[str, tuple[str, Json]]] = {
+SETTINGS: Final[dict[str, tuple[str, Any]]] = {
     "code": ("code_interpreter", {"folder": "/containers"}),
     "images": ("image_generation", {"url": "http://localhost/v1"}),
     "moderation": ("moderation", {}),
+    "page": ("ui", False),
 }
 """The setting of each feature that has one, with a value."""
 
@@ -81,6 +83,9 @@ REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
 COMMANDS: Final = {"admin": "list"}
 """A command that the feature brings."""
 
+PATHS: Final = {"page": ("/ui", "/v1/ui/session")}
+"""Paths of routes that the feature brings."""
+
 REPLAY: Final = """
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.replay import replay
@@ -127,8 +132,8 @@ def leaving_out(feature: str) -> Callable[[Json], None]:
     return change
 
 
-def test_every_feature_has_a_request_or_command_that_needs_it() -> None:
-    assert REFUSED.keys() | COMMANDS.keys() == set(feature_names())
+def test_every_feature_has_a_request_command_or_path_that_needs_it() -> None:
+    assert REFUSED.keys() | COMMANDS.keys() | PATHS.keys() == set(feature_names())
 
 
 @pytest.mark.parametrize("feature", feature_names())
@@ -141,6 +146,8 @@ def test_stack_without_feature_answers_and_refuses_what_needs_it(
     upstream.script("local", reply(text("Hello")))
     with LiveStack(config, env, tmp_path / "state", host=host, fork=False) as stack, stack.client() as client:
         assert client.responses.create(model="local/local", input="Hi").output_text == "Hello"
+        for path in PATHS.get(feature, ()):
+            assert httpx.get(f"{stack.base_url}{path}", trust_env=False).status_code == 404
         if feature not in REFUSED:
             return
         more, param, code, message = REFUSED[feature]

@@ -18,7 +18,7 @@ from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
-STATIC = REPOSITORY / "llama_stack_responses" / "ui" / "static"
+STATIC = REPOSITORY / "llama_stack_responses" / "features" / "page" / "static"
 VIEWS = {
     "list": "/ui",
     "nothing": "/ui?text=nothing-has-these-words",

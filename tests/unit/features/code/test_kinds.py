@@ -15,8 +15,8 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.shapes import schema_of
 from llama_stack_responses.features.code.skills.shapes import skills
-from llama_stack_responses.ui.blocks import Budget
-from llama_stack_responses.ui.items import ViewContext, item_views
+from llama_stack_responses.features.page.blocks import Budget
+from llama_stack_responses.features.page.items import ViewContext, item_views
 from tests.support.skills import skill
 
 Json = dict[str, Any]

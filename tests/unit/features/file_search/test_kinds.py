@@ -11,10 +11,10 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS
+from llama_stack_responses.features.page.blocks import Budget
+from llama_stack_responses.features.page.items import ViewContext, item_views
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.parser import RequestParser
-from llama_stack_responses.ui.blocks import Budget
-from llama_stack_responses.ui.items import ViewContext, item_views
 
 Json = dict[str, Any]
 

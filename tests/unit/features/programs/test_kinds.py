@@ -8,8 +8,8 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.ui.blocks import Budget
-from llama_stack_responses.ui.items import ViewContext, item_views
+from llama_stack_responses.features.page.blocks import Budget
+from llama_stack_responses.features.page.items import ViewContext, item_views
 
 Json = dict[str, Any]
 

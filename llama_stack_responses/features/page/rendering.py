@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Hashable, Sequence
 from typing import Final
 
-from ..core import json_decoding
-from ..core.errors import ApiError
-from ..core.json_blocks import dumps
-from ..core.json_values import count_values
-from ..core.types import Json
-from ..process_pool.pool import Task, WorkerPool
+from ...core import json_decoding
+from ...core.errors import ApiError
+from ...core.json_blocks import dumps
+from ...core.json_values import count_values
+from ...core.types import Json
+from ...process_pool.pool import Task, WorkerPool
 from .items import markdown_blocks
 
-_TASK: Final = "llama_stack_responses.ui.markup"
+_TASK: Final = "llama_stack_responses.features.page.markup"
 RENDER_SECONDS: Final = 5.0
 """Time limit of the Markdown of one view."""
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.ui.markup import html_of
+from llama_stack_responses.features.page.markup import html_of
 
 ELEMENTS: Final = set(
     "a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre s strong table tbody td th thead tr ul".split()  # noqa: SIM905

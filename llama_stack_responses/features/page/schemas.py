@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..core.shapes import Schema, or_null
-from .openapi import TEXT, WHOLE, YES_OR_NO, constant, whole
+from ...core.shapes import Schema, or_null
+from ...wire.openapi import TEXT, WHOLE, YES_OR_NO, constant, whole
 
 _OBJECT: Final[Schema] = {"type": "object"}
 _NUMBER: Final[Schema] = {"type": "number"}

@@ -13,6 +13,10 @@ import pytest
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import not_found
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.page import responses
+from llama_stack_responses.features.page.chains import ChainViews
+from llama_stack_responses.features.page.lists import Lists
+from llama_stack_responses.features.page.responses import Views
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.sealing.sealer import Sealer
@@ -21,10 +25,6 @@ from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.saving import Recording
-from llama_stack_responses.ui import responses
-from llama_stack_responses.ui.chains import ChainViews
-from llama_stack_responses.ui.lists import Lists
-from llama_stack_responses.ui.responses import Views
 from tests.contract.conversations import Json, assistant, new_id, response, user
 from tests.support.waiting import until
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..concurrency.large_base64 import data_start
-from ..core.items.view import Link, objects
-from ..core.json_blocks import blocks
-from ..core.types import Json
+from ...concurrency.large_base64 import data_start
+from ...core.items.view import Link, objects
+from ...core.json_blocks import blocks
+from ...core.types import Json
 
 MARKDOWN_CHARACTERS: Final = 100_000
 """Maximum number of characters of a text that is rendered; a longer one is shown as it is."""

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.features.page.lists import Lists
+from llama_stack_responses.features.page.streams import Streams
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.ui.lists import Lists
-from llama_stack_responses.ui.streams import Streams
 from tests.support.inference import FakeInference, finish, text
 from tests.unit.service.test_short_requests import SingleUserAccess, server
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from llama_stack_responses.core.program_calls import mark_of
 from llama_stack_responses.core.stream.calls import FORMS
 from llama_stack_responses.core.types import Json
-from llama_stack_responses.ui.assets import Assets
-from llama_stack_responses.ui.blocks import Budget
-from llama_stack_responses.ui.items import _KINDS, MAX_ITEMS, ViewContext, item_views
+from llama_stack_responses.features.page.assets import Assets
+from llama_stack_responses.features.page.blocks import Budget
+from llama_stack_responses.features.page.items import _KINDS, MAX_ITEMS, ViewContext, item_views
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
 ANY_JSON: Any = st.recursive(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..core.errors import ApiError
-from ..core.ids import check_response_id
-from ..core.types import Json
-from ..inputs.history import Hold
-from ..service.responses import OpenAIResponsesImpl
-from ..store.list_rows import Row
+from ...core.errors import ApiError
+from ...core.ids import check_response_id
+from ...core.types import Json
+from ...inputs.history import Hold
+from ...service.responses import OpenAIResponsesImpl
+from ...store.list_rows import Row
 from .lists import Lists
 from .responses import Found, Views, as_stored
 

@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from llama_stack_responses import ui
 from llama_stack_responses.core.stream.transcript import TYPES
+from llama_stack_responses.features import page
 
-REDUCER: Final = (Path(ui.__path__[0]) / "static" / "reducer.js").read_text()
+REDUCER: Final = (Path(page.__path__[0]) / "static" / "reducer.js").read_text()
 STAGE: Final = re.compile(re.findall(r"^const STAGE = /(.*)/;$", REDUCER, re.MULTILINE)[0])
 REPEATED: Final = {
     "response.content_part.done",

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..core.errors import bad_request
-from ..core.listed_items import Order
-from ..core.owner import Owner
-from ..core.statuses import UNFINISHED
-from ..core.types import Json
-from ..jobs.background import BackgroundJobs
-from ..store.archive import Archive
-from ..store.list_rows import Row
-from ..store.records import Record
-from ..store.row_list import Span
+from ...core.errors import bad_request
+from ...core.listed_items import Order
+from ...core.owner import Owner
+from ...core.statuses import UNFINISHED
+from ...core.types import Json
+from ...jobs.background import BackgroundJobs
+from ...store.archive import Archive
+from ...store.list_rows import Row
+from ...store.records import Record
+from ...store.row_list import Span
 
 _CURSOR: Final = re.compile("([0-9a-f]{14})-(resp_[0-9a-zA-Z_-]{1,64})")
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from ..core.items.registry import ITEM_KINDS
-from ..core.items.view import CallView, OutputView, Printed, objects
-from ..core.program_calls import mark_in
-from ..core.types import Json
-from ..sealing.sealer import SEALED
+from ...core.items.registry import ITEM_KINDS
+from ...core.items.view import CallView, OutputView, Printed, objects
+from ...core.program_calls import mark_in
+from ...core.types import Json
+from ...sealing.sealer import SEALED
 from . import blocks
 from .blocks import Budget
 

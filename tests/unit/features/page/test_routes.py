@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
 from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.feature import Feature, Stack
+from llama_stack_responses.features.page.feature import open_feature
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.wire.response_routes import create_router
 from tests.support.inference import FakeInference
@@ -23,8 +26,14 @@ class Gate:
 
 
 def router(**settings: Any) -> APIRouter:
-    impl = server(MemoryRecords(), FakeInference(), SingleUserAccess(), config=ResponsesConfig(**settings))
-    return create_router(impl, Gate(), "x-public")
+    config = ResponsesConfig(**settings)
+    impl = server(MemoryRecords(), FakeInference(), SingleUserAccess(), config=config)
+    return create_router(impl, Gate(), "x-public", [opened(config)])
+
+
+def opened(config: ResponsesConfig) -> Feature:
+    """Return the page of a stack, of which it reads only the configuration."""
+    return open_feature(cast("Stack", SimpleNamespace(config=config)))
 
 
 def files(**settings: Any) -> list[APIRoute]:
@@ -52,3 +61,11 @@ def test_page_can_be_turned_off(off: Any) -> None:
     assert operations(ui=True)
     assert files(ui=off) == []
     assert operations(ui=off) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [(True, False), ({"record_requests": True}, True), ({"enabled": False, "record_requests": True}, False)],
+)
+def test_chat_requests_are_kept_only_for_a_page_that_is_on(settings: Any, kept: bool) -> None:
+    assert opened(ResponsesConfig(ui=settings)).keeps_chat_requests == kept

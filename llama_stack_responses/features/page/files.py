@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
-from ..core.errors import ApiError
-from ..ui.assets import Asset, Assets
-from .requests import Handler, routes_within
-from .route_admission import RouteAdmission
+from ...core.errors import ApiError
+from ...wire.public_routes import PublicRoute
+from ...wire.requests import Handler
+from .assets import Asset, Assets
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
@@ -18,7 +18,7 @@ _POLICY: Final = (
 )
 
 _PATHS: Final = ("/ui", "/ui/", "/ui/{a}", "/ui/{a}/{b}", "/ui/{a}/{b}/{c}", "/ui/{a}/{b}/{c}/{d}")
-"""The paths of files and views. llama-stack lets no path of any length pass without a token."""
+"""The paths of files and views."""
 
 _HEADERS: Final = {
     "content-security-policy": _POLICY,
@@ -30,24 +30,10 @@ _HEADERS: Final = {
 }
 
 
-def add_ui_files(router: APIRouter, assets: Assets, limits: RouteAdmission, public_key: str) -> None:
-    """Add the routes.
-
-    Args:
-        router: the outermost router: llama-stack reads `public_key` from its own routes only.
-        assets: the files.
-        limits: the limits of the routes.
-        public_key: the key in the description of a route by which the host lets requests without a token pass.
-    """
-    options: dict[str, Any] = {
-        "methods": ["GET", "HEAD"],
-        "route_class_override": routes_within(limits),
-        "openapi_extra": {public_key: True},
-        "include_in_schema": False,
-    }
-    for path in _PATHS:
-        router.add_api_route(path, _file(assets), **options)
-    router.add_api_route("/", _to_page, **options)
+def file_routes(assets: Assets) -> list[PublicRoute]:
+    """Return the routes of these files, and the one that leads to the page."""
+    answer = _file(assets)
+    return [*(PublicRoute(path, answer) for path in _PATHS), PublicRoute("/", _to_page)]
 
 
 async def _to_page(request: Request) -> Response:

@@ -9,22 +9,23 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
-from ..core.errors import bad_request
-from ..core.ids import check_response_id
-from ..core.owner import Owner
-from ..core.shapes import Schema
-from ..core.statuses import STATUSES
-from ..installed_host import own_version
-from ..service.responses import OpenAIResponsesImpl
-from ..ui.chains import ChainViews
-from ..ui.lists import ListFilter, Lists
-from ..ui.responses import Views, settings_of
-from ..ui.streams import NamedEvent, Streams
-from . import sse, ui_schemas
-from .openapi import EVENTS, TEXT, WHOLE, described, one_of
-from .requests import Handler, Query, add_fallback, routes_within
-from .responses import JsonResponse, stream_headers
-from .route_admission import RouteAdmission
+from ...core.errors import bad_request
+from ...core.ids import check_response_id
+from ...core.owner import Owner
+from ...core.shapes import Schema
+from ...core.statuses import STATUSES
+from ...installed_host import own_version
+from ...service.responses import OpenAIResponsesImpl
+from ...wire import sse
+from ...wire.openapi import EVENTS, TEXT, WHOLE, described, one_of
+from ...wire.requests import Handler, Query, add_fallback, routes_within
+from ...wire.responses import JsonResponse, stream_headers
+from ...wire.route_admission import RouteAdmission
+from . import schemas
+from .chains import ChainViews
+from .lists import ListFilter, Lists
+from .responses import Views, settings_of
+from .streams import NamedEvent, Streams
 
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _MAX_PAIRS: Final = 16
@@ -53,10 +54,10 @@ def ui_router(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
         router.add_api_route(path, answer, methods=["GET"], summary=summary, **description)
 
     views, lists = Views(impl), Lists(impl.archive, impl.jobs)
-    add("/session", _session(impl), "Describe the server and the user", described(ui_schemas.SESSION))
-    add("/tools", _tools(impl), "List the hosted tools of the server", described(ui_schemas.TOOLS))
+    add("/session", _session(impl), "Describe the server and the user", described(schemas.SESSION))
+    add("/tools", _tools(impl), "List the hosted tools of the server", described(schemas.TOOLS))
     paged = {**_FILTERS, "limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
-    add("/responses", _list(impl, lists), "List responses for the page", described(ui_schemas.ROWS, query=paged))
+    add("/responses", _list(impl, lists), "List responses for the page", described(schemas.ROWS, query=paged))
     streams = Streams(impl, lists)
     watched = described(EVENTS, query=_FILTERS, media="text/event-stream")
     add("/responses/stream", _changes(impl, streams, limits), "Follow the list of responses", watched)
@@ -64,15 +65,15 @@ def ui_router(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
     add("/live", _live(impl, streams, limits), "Follow running responses", one)
     following = described(EVENTS, media="text/event-stream")
     add("/stats", _followed(impl, streams.stats, limits), "Follow this server's counts", following)
-    add("/responses/{response_id}", _view(views, limits), "Show a response", described(ui_schemas.VIEW))
-    numbered = described(ui_schemas.EVENT_PAGE, query={"limit": _limit(1000), "after": WHOLE})
+    add("/responses/{response_id}", _view(views, limits), "Show a response", described(schemas.VIEW))
+    numbered = described(schemas.EVENT_PAGE, query={"limit": _limit(1000), "after": WHOLE})
     add("/responses/{response_id}/events", _events(views, limits), "List a response's events", numbered)
-    numbered = described(ui_schemas.REQUESTS, query={"limit": _limit(20), "after": WHOLE})
+    numbered = described(schemas.REQUESTS, query={"limit": _limit(20), "after": WHOLE})
     add("/responses/{response_id}/requests", _requests(views, limits), "List a response's chat requests", numbered)
-    chained = described(ui_schemas.CHAIN, query={"limit": _limit(50), "after": TEXT})
+    chained = described(schemas.CHAIN, query={"limit": _limit(50), "after": TEXT})
     add("/chain/{response_id}", _chain(ChainViews(impl, views, lists), limits), "Show a chain of responses", chained)
     ordered = described(
-        ui_schemas.CONVERSATION, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
+        schemas.CONVERSATION, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
     )
     add("/conversations/{conversation_id}", _conversation(views, limits), "Show a conversation", ordered)
     add_fallback(router)

@@ -10,8 +10,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from ..core.items.registry import ITEM_KINDS
-from ..core.items.view import CallView
+from ...core.items.registry import ITEM_KINDS
+from ...core.items.view import CallView
 
 _FOLDER: Final = Path(__file__).with_name("static")
 _OVERRIDE: Final = "LLAMA_STACK_RESPONSES_UI_DIR"

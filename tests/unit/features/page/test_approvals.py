@@ -8,9 +8,9 @@ import pytest
 
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.core.types import Json
+from llama_stack_responses.features.page.approvals import answered_requests
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.ui.approvals import answered_requests
 from tests.support.inference import FakeInference
 from tests.unit.service.test_short_requests import SingleUserAccess, server
 

@@ -7,15 +7,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from typing import Final
 
-from ..core.errors import ApiError
-from ..core.owner import Owner
-from ..core.statuses import UNFINISHED
-from ..core.types import Json
-from ..jobs.overview import JobNow
-from ..service.responses import OpenAIResponsesImpl
-from ..store.hashing import Hasher
-from ..store.list_rows import Row, first_words
-from ..store.records import Record
+from ...core.errors import ApiError
+from ...core.owner import Owner
+from ...core.statuses import UNFINISHED
+from ...core.types import Json
+from ...jobs.overview import JobNow
+from ...service.responses import OpenAIResponsesImpl
+from ...store.hashing import Hasher
+from ...store.list_rows import Row, first_words
+from ...store.records import Record
 from .lists import ListFilter, Lists
 from .shared_values import SharedValues
 

@@ -9,22 +9,23 @@ from functools import partial
 from itertools import chain, islice
 from typing import Final
 
-from ..core.errors import ApiError, bad_request
-from ..core.json_blocks import dumps
-from ..core.listed_items import Order
-from ..core.statuses import UNFINISHED
-from ..core.stream.replay import replay
-from ..core.types import Json
-from ..inputs.history import Hold
-from ..service.responses import OpenAIResponsesImpl
-from ..store.layout import chat_request
-from ..store.read_allowance import ReadAllowance
-from ..store.running_response import RunningResponse
-from ..store.stored_response import StoredResponse
+from ...core.errors import ApiError, bad_request
+from ...core.json_blocks import dumps
+from ...core.listed_items import Order
+from ...core.statuses import UNFINISHED
+from ...core.stream.replay import replay
+from ...core.types import Json
+from ...inputs.history import Hold
+from ...service.responses import OpenAIResponsesImpl
+from ...store.layout import chat_request
+from ...store.read_allowance import ReadAllowance
+from ...store.running_response import RunningResponse
+from ...store.stored_response import StoredResponse
 from .approvals import answered_requests
 from .blocks import Budget
 from .items import ViewContext, answered_calls, call_names, item_views
 from .rendering import RENDER_SECONDS, Renderer
+from .settings import SETTINGS
 from .summaries import Summaries
 from .view import facts_of, instructions_of, items_of, owner_of, summary_of, timing_of
 
@@ -258,6 +259,6 @@ def settings_of(impl: OpenAIResponsesImpl, version: str) -> Json:
         "owner": {**owner_of(owner), "anonymous": owner.is_anonymous},
         "version": version,
         "retention_days": config.retention_days,
-        "record_requests": config.ui.record_requests,
+        "record_requests": SETTINGS.of(config).record_requests,
         "background": impl.archive.transactional,
     }

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from ..core.owner import Owner
-from ..core.types import Json
-from ..inputs.history import Hold
-from ..store.archive import Archive
-from ..store.codec import TooLarge
-from ..store.read_allowance import ReadAllowance
+from ...core.owner import Owner
+from ...core.types import Json
+from ...inputs.history import Hold
+from ...store.archive import Archive
+from ...store.codec import TooLarge
+from ...store.read_allowance import ReadAllowance
 from .view_limits import ADDED_BYTES, ADDED_ITEMS
 
 

@@ -1,0 +1,19 @@
+"""The page's routes, unless it is turned off."""
+
+from __future__ import annotations
+
+from ...feature import Feature, Stack
+from .assets import Assets
+from .files import file_routes
+from .routes import ui_router
+from .settings import SETTINGS
+
+
+def open_feature(stack: Stack) -> Feature:
+    """Return the page; nothing if it is turned off."""
+    settings = SETTINGS.of(stack.config)
+    if not settings.enabled:
+        return Feature()
+    return Feature(
+        routes=[ui_router], public_routes=file_routes(Assets()), keeps_chat_requests=settings.record_requests
+    )

@@ -1,0 +1,33 @@
+"""The settings of the page."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from ...core.feature_settings import FeatureSettings
+
+
+class BuiltInPage(BaseModel):
+    """The built-in page at `/ui`, and the routes below `/v1/ui` that it reads.
+
+    Attributes:
+        enabled: whether there are the page and its routes; `ui: false` is the same as `ui: {enabled: false}`.
+        record_requests: whether the chat requests that model servers get are stored with each stored response, under
+            the same owner and retention. They repeat the whole conversation in each round.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    enabled: bool = True
+    record_requests: bool = False
+
+
+def _on_or_off(given: Any) -> Any:
+    """Return the entry, where `true` and `false` stand for an entry that only turns the page on or off."""
+    return {"enabled": given} if isinstance(given, bool) else given
+
+
+SETTINGS: Final = FeatureSettings("ui", Annotated[BuiltInPage, BeforeValidator(_on_or_off)], default=BuiltInPage)
+"""`false` turns the page off."""

@@ -1,1 +1,0 @@
-"""The content of the built-in page: its files, and views of responses with rendered Markdown."""
