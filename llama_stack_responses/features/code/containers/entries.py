@@ -19,10 +19,9 @@ from ....core.owner import Owner
 from ....logs import get_logger
 from ..sandbox.container import Bounds, Container
 from ..sandbox.control_group import ControlGroups, GroupLimits
-from ..sandbox.folder import RegularFile, open_regular, remove_file
+from ..sandbox.folder import RegularFile, listed_files, open_regular, remove_file
 from ..sandbox.folder_lock import FolderLock
 from ..sandbox.jail import DATA, TEMPORARY, Jail
-from ..sandbox.listing import listed_files
 from ..sandbox.removal import Removal
 from ..sandbox.volume import Volume, VolumeFull, Volumes, put, put_skill
 from ..skills.archive import SkillArchive

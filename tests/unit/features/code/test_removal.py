@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.features.code.sandbox.listing import listed_files
+from llama_stack_responses.features.code.sandbox.folder import listed_files
 from llama_stack_responses.features.code.sandbox.removal import Removal, remove_some
 
 NOBODY = 65534
