@@ -6,24 +6,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ..items.mcp import MCP_APPROVAL_REQUEST
+from ..items.registry import ANSWERS
 from ..types import Json
 from . import events
 from .calls import FORMS
 from .events import Event
 from .parts import PART_KINDS, OpenPart
 
-_ANSWERED_BY_CLIENT: Final = frozenset(
-    {
-        "function_call",
-        "custom_tool_call",
-        "local_shell_call",
-        "shell_call",
-        "apply_patch_call",
-        "computer_call",
-        "tool_search_call",
-        "mcp_approval_request",
-    }
-)
+_ANSWERED_BY_CLIENT: Final = frozenset({*ANSWERS, MCP_APPROVAL_REQUEST.type})
 """Items that wait for the client."""
 
 
