@@ -34,6 +34,12 @@ _INVALID_ANSWER: Final = "invalid_answer"
 _OTHER_REASONS: Final = frozenset({401, 403, 404, 408, 429})
 """Statuses that are never about the length of a request."""
 
+_UNREADABLE_OUTPUT: Final = "Invalid diff: "
+"""The start of llama.cpp's error for an output that its parser first read in another way."""
+
+_SHOWN_CHARACTERS: Final = 1_000
+"""Characters of the text of a failure that are passed on."""
+
 _RETRY_AFTER_CHARACTERS: Final = 64
 """Characters of a retry-after header that are read."""
 
@@ -268,9 +274,8 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
         case status if status >= 500 and error.code == _INVALID_ANSWER:
             return ApiError(502, message)
         case status if status >= 500:
-            return ApiError(
-                502, f"The inference provider failed ({status}): {message}", retry_after=_retry_after(error)
-            )
+            why = _shown(message)
+            return ApiError(502, f"The inference provider failed ({status}): {why}", retry_after=_retry_after(error))
     return ApiError(400, message, param=_param(error), code=_code(error))
 
 
@@ -281,7 +286,7 @@ def _from_event(error: openai.APIError) -> ApiError:
         return ApiError(429, message, code="rate_limit_exceeded")
     if _is_too_long(error):
         return too_long(message)
-    return ApiError(502, f"The inference provider failed in the middle of its answer: {message}")
+    return ApiError(502, f"The inference provider failed in the middle of its answer: {_shown(message)}")
 
 
 def _of_transport(error: Exception) -> ApiError:
@@ -314,6 +319,16 @@ def _is_too_long(error: openai.APIError) -> bool:
 
 def _message(error: openai.APIError) -> str:
     return words_of(error.body) or error.message
+
+
+def _shown(message: str) -> str:
+    """Return what a client reads of the text of a failure. That of llama.cpp may quote a whole answer twice."""
+    if message.startswith(_UNREADABLE_OUTPUT):
+        return (
+            "llama.cpp could not read the model's output, which does not keep to the form of its chat template. Try "
+            "again, without tools or without 'text.format', or use a larger model."
+        )
+    return message if len(message) <= _SHOWN_CHARACTERS else f"{message[:_SHOWN_CHARACTERS]}..."
 
 
 def _code(error: openai.APIError) -> str | None:

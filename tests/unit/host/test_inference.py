@@ -119,6 +119,32 @@ async def test_fraction_of_a_second_to_wait_is_passed_on_in_milliseconds(
     assert (passed.get("retry-after"), passed.get("retry-after-ms")) == (seconds, milliseconds)
 
 
+INVALID_DIFF: Final = "Invalid diff: '" + "a" * 2000 + "' not found at start of '" + "b" * 2000 + "'"
+
+
+@pytest.mark.parametrize("status", [None, 500])
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (INVALID_DIFF, "llama.cpp could not read the model's output, which does not keep to the form"),
+        ("x" * 5000, "x" * 1000 + "..."),
+        ("Out of memory.", "Out of memory."),
+    ],
+    ids=["invalid diff", "long", "short"],
+)
+def test_failure_of_a_model_server_is_a_short_text(said: str, shown: str, status: int | None) -> None:
+    request = httpx2.Request("POST", "http://localhost/v1/chat/completions")
+    error = openai.APIError(said, request, body={"message": said})
+    if status:
+        response = httpx2.Response(status, request=request)
+        error = openai.InternalServerError(said, response=response, body={"message": said})
+    inference = HostInference(host.InferenceRouter(Table(Provider())), store_chat_completions=False)
+    found = inference.to_api_error(error)
+    assert found.status == 502
+    assert shown in found.message
+    assert len(found.message) < 1100
+
+
 class Pushed(AsyncGenerator[Any, None]):
     """A stream of chunks that are pushed first, as that of `remote::openai-chat`."""
 
