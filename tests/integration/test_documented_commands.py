@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ from tests.support.terminal import Terminal, wait_for_line
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.valkey import PATIENCE
 from tests.support.valkey import program as valkey
-from tests.support.variants import Json, variant
+from tests.support.variants import Json, responses_config, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, output_text
 
@@ -38,6 +39,7 @@ ADA: Final = {"token-of-ada": {"principal": "ada", "attributes": {}, "tenant": "
 ON_OGX: Final = {"llama stack run": "ogx run --insecure", "LLAMA_STACK_PORT": "OGX_PORT"}
 PORTS: Final = ("8320", "8321", "8322", "9464")
 BACKUP: Final = "docs/guides/backup.md, Backup, console"
+SWEEP: Final = "docs/guides/operations.md, Clocks, console"
 OPERATOR: Final = "docs/guides/operations.md, Look at the store, console"
 SCALE_OUT: Final = "docs/guides/scaling.md, Several servers, console"
 READY: Final = "docs/guides/installation.md, With a ready configuration, console"
@@ -47,7 +49,7 @@ SCRAPES: Final = "docs/guides/operations.md, Traces and metrics, sh 2"
 
 @pytest.mark.smoke
 def test_every_block_of_commands_is_pasted_by_a_test_of_this_file() -> None:
-    assert {BACKUP, OPERATOR, SCALE_OUT, READY, TRACES, SCRAPES} == set(COMMANDS)
+    assert {BACKUP, OPERATOR, SCALE_OUT, READY, SWEEP, TRACES, SCRAPES} == set(COMMANDS)
 
 
 @pytest.fixture
@@ -228,6 +230,20 @@ def test_operator_commands_show_and_delete_stored_responses(terminal: Terminal, 
         assert last["id"] not in terminal.run("llama-stack-responses list")
         lines.run("llama-stack-responses delete --owner")
         assert first["id"] not in terminal.run("llama-stack-responses list")
+
+
+@pytest.mark.one_host
+def test_sweep_commands_delete_expired_responses(terminal: Terminal, kept: list[Json]) -> None:
+    def lower(config: Json) -> None:
+        responses_config(config)["retention_days"] = 1e-9
+
+    wait_until(lambda: time.time() > kept[-1]["created_at"] + 1.1)
+    config = terminal.folder / "config.yaml"
+    with terminal.pasting(BLOCKS[SWEEP]) as lines:
+        assert lines.run("llama-stack-responses sweep ").split() == ["deleted", "responses", "0"]
+        variant(config, config, lower)
+        assert lines.run("llama-stack-responses sweep --yes").split()[-3:] == ["deleted", "responses", "3"]
+    assert kept[0]["id"] not in terminal.run("llama-stack-responses list")
 
 
 @pytest.mark.one_host

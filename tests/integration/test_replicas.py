@@ -464,15 +464,15 @@ class DyingStack:
             self._check_reader(reader)
         with Reader.of(self.survivor, self.response_ids[0], self.left.last) as again:
             assert self.left.events + again.read_to_end() == self.readers[0].events
-        cut, whole = ("incomplete", "one two "), ("completed", "one two three")
-        expected = {self.response_ids[1]: [cut], self.response_ids[-1]: [whole]}
+        # What the lost attempt has said is in the events, and not in the output of a response that was taken over.
+        expected = {self.response_ids[1]: [("incomplete", "one two ")]}
         responses = [ended(self.survivor, response_id) for response_id in self.response_ids]
         begun = [len(self._upstream.requests(model)) for model in self.models]
         for response, model, times in zip(responses, self.models, begun, strict=True):
             response_id = response["id"]
             assert final(self.survivor.replay(response_id)) == response
             if times == 2 or response_id == self.response_ids[1]:
-                assert spoken(response) == expected.get(response_id, [cut, whole])
+                assert spoken(response) == expected.get(response_id, [("completed", "one two three")])
             assert [each["id"] for each in self.survivor.listed(model=f"local/{model}")] == [response_id]
         self._check_key()
         # The survivor may have claimed some of the jobs first. The cancelled one is not continued.
@@ -483,7 +483,7 @@ class DyingStack:
         with keyed(self.survivor, self.key, self.key) as again:
             response = check_stream(again.read_to_end())
         assert again.events[: len(self.waits.events)] == self.waits.events
-        assert spoken(response) == [("incomplete", "one two "), ("completed", "one two three")]
+        assert spoken(response) == [("completed", "one two three")]
         assert len(self._upstream.requests(self.key)) == 2
 
     def check_comes_back(self) -> None:

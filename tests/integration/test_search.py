@@ -212,7 +212,7 @@ def test_invalid_unknown_and_excess_search_calls_are_not_run(
         NAME,
         [
             reply(
-                tool_call(0, "call_0", "web_search", '{"queries": ["a"'),
+                tool_call(0, "call_0", "web_search", '{"queries": a}'),  # whole: half a call fails the response
                 tool_call(1, "call_1", "search_the_web", '{"q": "a"}'),
                 tool_call(2, "call_2", "web_search", '{"queries": ["a"]}'),
                 tool_call(3, "call_3", "web_search", '{"queries": ["b"]}'),

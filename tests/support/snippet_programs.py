@@ -191,6 +191,7 @@ BUILT: Final = (POSTGRES, PRIVATE_TLS)
 COMMANDS: Final = (
     "docs/guides/backup.md, Backup, console",
     "docs/guides/installation.md, With a ready configuration, console",
+    "docs/guides/operations.md, Clocks, console",
     "docs/guides/operations.md, Look at the store, console",
     "docs/guides/operations.md, Traces and metrics, sh",
     "docs/guides/operations.md, Traces and metrics, sh 2",
