@@ -238,8 +238,8 @@ class Generation:
         if self._moderation_filter is None or self._moderation_filter.input_refusal is None:
             return None
         self._model_round.accept()
-        for delta in (Refusal(self._moderation_filter.input_refusal), Finish("content_filter")):
-            self._event_buffer.put(self._assembler.feed(delta))
+        self._event_buffer.put(self._assembler.feed(Refusal(self._moderation_filter.input_refusal)))
+        self._event_buffer.put(self._assembler.finish_unasked("content_filter"))
         return _CUT["content_filter"]
 
     async def _run(self) -> Ending:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from ..core.stream.assembler import Assembler
-from ..core.stream.deltas import Finish
 from ..core.types import Json
 from .loop import Ending
 
@@ -29,5 +28,5 @@ class WarmUp:
 
     async def run(self) -> Ending:
         """Complete the response without output and tokens."""
-        self._assembler.feed(Finish("stop"))
+        self._assembler.finish_unasked("stop")
         return Ending("completed")

@@ -80,6 +80,7 @@ def test_flagged_input_is_blocked_before_the_model_sees_it(
     assert kinds(response) == [["refusal"]]
     assert "(violence)" in response["output"][0]["content"][0]["refusal"]
     assert response["moderation"]["input"]["flagged"]
+    assert response["usage"]["total_tokens"] == 0
     assert upstream.requests(NAME) == []
     assert kinds(create(client, model=MODEL, input="A bad thing", **BLOCKED[way])) == [["refusal"]]
 

@@ -190,7 +190,7 @@ def test_pages_at_forbidden_addresses_are_not_opened(
     [
         (Answer(b"Forbidden", 403), "refuses to answer in JSON"),
         (Answer(b"broken", 500), "answered 500"),
-        (Answer(b"<html>no JSON</html>"), "failed (JSONDecodeError)"),
+        (Answer(b"<html>no JSON</html>"), "failed (InvalidJsonError)"),
     ],
 )
 def test_failure_of_the_search_service_is_reported_to_the_model(

@@ -21,7 +21,7 @@ from ..tool_usage import ImageUsage, tool_usage
 from ..types import Json
 from . import events
 from .calls import CallKind, ServerCall, Whole
-from .deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
+from .deltas import Annotation, Delta, Finish, FinishReason, Reasoning, Refusal, Text, ToolCall
 from .events import Event
 from .fragments import LARGE_CHARACTERS
 from .output import OpenText, Output
@@ -294,6 +294,11 @@ class Assembler:
                 if self._used != Usage():
                     self.response["usage"] = usage_of(self._used)
                 return self.close("completed" if delta.reason in ("stop", "tool_calls") else "incomplete")
+
+    def finish_unasked(self, reason: FinishReason) -> list[Event]:
+        """Finish without the model's answer: it was not asked, so it is known to have used no tokens."""
+        self.response["usage"] = usage_of(self._used)
+        return self.feed(Finish(reason))
 
     def close(self, status: ItemStatus) -> list[Event]:
         """Close every item that is being written; the next delta opens a new one.
