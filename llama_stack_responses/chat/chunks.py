@@ -30,6 +30,7 @@ from .finish_reasons import meaning_of
 from .pieces import (
     FEW,
     PIECE_CHARACTERS,
+    ContentPart,
     call_parts,
     content_parts,
     entries,
@@ -41,6 +42,7 @@ from .pieces import (
     text,
 )
 from .profile import Profile
+from .repeated_text import RepeatedText
 from .reported_usage import is_empty, reported_usage, usage_of_chunk
 from .surrogates import SurrogateJoiner, is_whole
 from .think_tags import ThinkTagSplitter
@@ -140,6 +142,7 @@ class ChunkReader:
         characters: number of characters read so far, including those that are hidden from the client.
         extensions: number of chunks whose text was taken from their JSON.
         max_characters: the argument.
+        max_extension: maximum characters of a text that `extension` returns: a longer one may repeat the text so far.
         open_arguments: the arguments of a call that `extension` extends; None if it extends another text.
     """
 
@@ -148,22 +151,26 @@ class ChunkReader:
         "_calls",
         "_custom",
         "_extended",
+        "_extended_text",
         "_finish",
         "_half_tokens",
         "_joiner",
         "_last",
         "_only_words",
         "_own_summaries",
+        "_said",
         "_seen",
         "_splitter",
         "_spoken",
         "_stalls",
         "_summaries",
+        "_thought",
         "_timings",
         "_usage",
         "characters",
         "extensions",
         "max_characters",
+        "max_extension",
         "open_arguments",
         "service_tier",
     )
@@ -175,6 +182,7 @@ class ChunkReader:
         self.characters = 0
         self.extensions = 0
         self.max_characters = max_characters
+        self.max_extension = PIECE_CHARACTERS
         self.open_arguments: CallArguments | None = None
         self._seen = 0
         self._stalls = 0
@@ -191,6 +199,8 @@ class ChunkReader:
         self._calls: CallFragments | None = None
         self._last: tuple[Delta, dict[str, Any]] | None = None
         self._extended: _Extended | None = None
+        self._said, self._thought = RepeatedText(), RepeatedText()
+        self._extended_text: tuple[RepeatedText, int] | None = None  # with the characters of the round at that time
         self._custom: dict[Hashable, None] = {}  # a set: an empty dict takes less memory
         self._half_tokens: list[dict[str, Any]] = []
 
@@ -204,6 +214,7 @@ class ChunkReader:
             ApiError: the chunk is invalid.
         """
         self._last = self._extended = self.open_arguments = None
+        self._count_extended()
         if self.characters > self.max_characters:
             raise self.cut()
         if chunk.usage is not None:
@@ -233,7 +244,7 @@ class ChunkReader:
     def extension(self, raw: Any) -> str | None:
         """Return the text of a chunk's JSON if the chunk does nothing but extend the last delta; None otherwise.
 
-        The caller may take the text as a delta of its own, if it has 1 to `PIECE_CHARACTERS` characters and
+        The caller may take the text as a delta of its own, if it has 1 to `max_extension` characters and
         `characters` are at most `max_characters`, and then counts it. If there are `open_arguments`, it asks whether
         the text extends them, and appends it there too.
         """
@@ -252,14 +263,30 @@ class ChunkReader:
         """Return how the next chunk may extend this delta, the only one of a chunk with these fields."""
         match delta:
             case Text(logprobs=None) if self._splitter is None and not self._half_tokens:
-                return _Extended("content")
+                return _Extended("content") if self._extends(self._said) else None
             case Reasoning(signature=None) if self._own_summaries is False:
                 name = "reasoning_content" if fields.get("reasoning_content") else "reasoning"
-                return _Extended(name) if type(fields.get(name)) is str else None
+                return _Extended(name) if type(fields.get(name)) is str and self._extends(self._thought) else None
             case ToolCall(key=(int(index), _), arguments=arguments) if arguments and delta.key not in self._custom:
+                self.max_extension = PIECE_CHARACTERS
                 self.open_arguments = self._calls.extendable(delta.key) if self._calls else None
                 return _Extended("tool_calls", index) if self.open_arguments else None
         return None
+
+    def _count_extended(self) -> None:
+        """Count the characters by which chunks have extended a text."""
+        if self._extended_text:
+            extended, characters = self._extended_text
+            self._extended_text = None
+            extended.extend(self.characters - characters)
+
+    def _extends(self, text: RepeatedText) -> bool:
+        """Return whether the next chunks may extend a text without being compared with it, if they are shorter."""
+        if not text.is_extendable:
+            return False
+        self.max_extension = min(PIECE_CHARACTERS, text.size - 1)
+        self._extended_text = text, self.characters
+        return True
 
     def cut(self) -> OutputLimitReached:
         """End the round here as incomplete, and ignore the following chunks."""
@@ -293,7 +320,10 @@ class ChunkReader:
             ApiError: the stream ended without an answer, within a call, or with a reason that reports a failure.
         """
         reason = self._meaning()
-        rest: list[Any] = self._pieces(self._splitter.end()) if self._splitter else []
+        rest: list[Any] = []
+        self._settle(rest)
+        if self._splitter:
+            rest += self._pieces(self._splitter.end())
         if self._calls:
             self._pass_calls(rest, self._calls.end(cut=self._only_words or reason in _CUT))
         rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom, key=str)]
@@ -336,10 +366,12 @@ class ChunkReader:
         # Each chunk has one of these fields, rarely two, so checking for an absent one must be cheap.
         reasons = fields.get("reasoning_content") or fields.get("reasoning") or fields.get("thinking_blocks")
         visible = reasons or (self._summaries and _details(fields))
-        out: list[Any] = self._reasoning(fields, visible) if visible else []
+        out: list[Any] = []
+        if visible:
+            self._visible_reasoning(out, fields, visible)
         if content := fields.get("content"):
             self._spoken = True
-            self._content(out, content, choice)
+            self._new_content(out, content, choice)
         elif content == "" and choice.logprobs:
             last = (choice.logprobs.content or ())[-_MAX_HALF_TOKENS:]
             self._half_tokens += [entry for entry in map(_logprob, last) if _is_half(entry)]
@@ -349,12 +381,46 @@ class ChunkReader:
             out += few(self._refusal(text(fields, "refusal")))
         if annotations := fields.get("annotations"):
             out += few(self._annotations(entries(annotations)))
-        if call := fields.get("function_call"):
-            # The legacy form, for one call only.
-            self._signed_calls(out, [{"function": call}])
-        if calls := fields.get("tool_calls"):
-            self._signed_calls(out, calls) if len(calls) <= FEW else out.extend(few(self._many_calls(calls)))
+        if calls := fields.get("tool_calls") or fields.get("function_call"):
+            self._settle(out)
+            self._all_calls(out, calls)
         return out if len(out) <= FEW else flattened(out)
+
+    def _all_calls(self, out: list[Any], calls: Any) -> None:
+        """Append the deltas of the calls of a chunk, or of the one in the legacy form."""
+        if not isinstance(calls, list | tuple):
+            calls = [{"function": calls}]
+        self._signed_calls(out, calls) if len(calls) <= FEW else out.extend(few(self._many_calls(calls)))
+
+    def _new_content(self, out: list[Any], content: Any, choice: Any) -> None:
+        """Append the deltas of the content of a chunk, without what the chunk repeats."""
+        if self._thought.is_holding:
+            self._settle_reasoning(out)
+        if type(content) is not str:
+            self._content(out, content, choice)
+            return
+        for part in self._said.take(ContentPart(content, choice.logprobs)):
+            self._content(out, part.content, part)
+
+    def _visible_reasoning(self, out: list[Any], fields: dict[str, Any], visible: Any) -> None:
+        """Append the deltas of the reasoning of a chunk, without what the chunk repeats."""
+        if type(visible) is not str or self._own_summaries or fields.get("thinking_blocks"):
+            out += self._reasoning(fields, visible)
+            return
+        for part in self._thought.take(ContentPart(visible, None)):
+            own = fields if part.content is visible else {"reasoning": part.content}
+            out += self._reasoning(own, part.content)
+
+    def _settle_reasoning(self, out: list[Any]) -> None:
+        for part in self._thought.settle():
+            out += self._reasoning({"reasoning": part.content}, part.content)
+
+    def _settle(self, out: list[Any]) -> None:
+        """Append the deltas of what was kept of the texts, which end here."""
+        if self._thought.is_holding:
+            self._settle_reasoning(out)
+        for part in self._said.settle():
+            self._content(out, part.content, part)
 
     def _reasoning(self, fields: dict[str, Any], visible: Any) -> list[Any]:
         if (

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any, Final, Self
 
 from ..chat.chunks import ChunkReader
-from ..chat.pieces import FEW, PIECE_CHARACTERS
+from ..chat.pieces import FEW
 from ..core.stream.assembler import Assembler
 from ..core.stream.citations import CitationExtractor
 from ..core.stream.deltas import Delta, Finish
@@ -202,7 +202,7 @@ class Intake:
         if assembler is None or (open_text := assembler.open_text) is None:
             return False
         size = len(text)
-        if not 0 < size <= PIECE_CHARACTERS or reader.characters > reader.max_characters:
+        if not 0 < size <= reader.max_extension or reader.characters > reader.max_characters:
             return False
         if number == self._pause and not self._begin_next_burst():
             return False

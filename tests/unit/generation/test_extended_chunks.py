@@ -87,6 +87,8 @@ REQUESTS: Final[Sequence[Json]] = (
 )
 PROFILES: Final = (Profile(), Profile(inline_thinking=InlineThinking(open="<think>", close="</think>")))
 
+BEGUN: Final = "The beginning of an answer, with which chunks are compared. "
+
 
 def some_chunk(chance: random.Random, likely: Json) -> Step:
     """Return a chunk: often the likely delta, sometimes with more fields."""
@@ -179,15 +181,27 @@ async def test_streams_make_same_events_as_json_and_as_chunks(fields: Json, prof
 @pytest.mark.parametrize(
     ("deltas", "taken"),
     [
-        ([{"content": "a"}, {"content": "b"}, {"content": "ç"}], 2),
-        ([{"role": "assistant"}, {"content": "a"}, {"role": "assistant", "content": "b", "tool_calls": None}], 1),
-        ([{"reasoning_content": "a"}, {"reasoning_content": "b"}], 1),
-        ([{"reasoning": "a"}, {"reasoning": "b"}, {"content": "a"}, {"content": "b"}], 2),
+        ([{"content": BEGUN}, {"content": "b"}, {"content": "ç"}], 2),
+        ([{"content": "a"}, {"content": "b"}, {"content": "c"}], 0),
+        ([{"content": BEGUN}, {"content": BEGUN}, {"content": "b"}], 0),
+        ([{"role": "assistant"}, {"content": BEGUN}, {"role": "assistant", "content": "b", "tool_calls": None}], 1),
+        ([{"reasoning_content": BEGUN}, {"reasoning_content": "b"}], 1),
+        ([{"reasoning": BEGUN}, {"reasoning": "b"}, {"content": BEGUN}, {"content": "b"}], 2),
         ([named("f"), *map(arguments, ('{"a": ', "1", " ", "}"))], 2),
         ([named("f"), arguments('{"a": '), arguments("[", type="function", id=None), arguments("]")], 2),
-        ([{"content": "a"}, {"content": "b", "refusal": "no"}, {"content": "c", "reasoning": "d"}], 0),
+        ([{"content": BEGUN}, {"content": "b", "refusal": "no"}, {"content": "c", "reasoning": "d"}], 0),
     ],
-    ids=["text", "role", "reasoning", "reasoning, text", "arguments", "nested arguments", "others"],
+    ids=[
+        "text",
+        "beginning",
+        "as long as the text",
+        "role",
+        "reasoning",
+        "reasoning, text",
+        "arguments",
+        "nested arguments",
+        "others",
+    ],
 )
 async def test_chunk_that_only_extends_is_taken_as_json(deltas: Sequence[Json], taken: int) -> None:
     chunks = [*map(chunk, deltas), finish("tool_calls")]
@@ -213,7 +227,7 @@ async def test_chunks_as_json_yield_to_other_streams_and_are_limited() -> None:
 
 async def test_full_buffer_refuses_chunk_as_json() -> None:
     request = parse_create({"model": "m", "input": "hi", "stream": True})
-    inference = FakeInference([*(text("word ") for _ in range(100)), finish()])
+    inference = FakeInference([text(BEGUN), *(text("word ") for _ in range(100)), finish()])
     event_buffer = EventBuffer(wanted=True, limit=8)
     assembler = Assembler(new_response(request, id="resp_1", created_at=1), lambda _: None)
     generation = make_generation(
@@ -232,4 +246,4 @@ async def test_full_buffer_refuses_chunk_as_json() -> None:
     while not work.done():
         event_buffer.ready()
         await asyncio.sleep(0)
-    assert assembler.response["output"][0]["content"][0]["text"] == "word " * 100
+    assert assembler.response["output"][0]["content"][0]["text"] == BEGUN + "word " * 100

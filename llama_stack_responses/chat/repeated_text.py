@@ -1,0 +1,149 @@
+"""One text of a stream, from chunks that may repeat what was said.
+
+Chunks are the next characters of the text. Some servers send all characters so far with each chunk, or the whole text
+once more at the end. Characters that were passed on cannot be taken back. So a chunk that begins with the whole text so
+far is kept until the next one, or the end, decides. A text may repeat itself too, so without evidence nothing is cut.
+Only the beginning of the text is compared, and its length: nothing else of it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ..core.errors import ApiError
+from .pieces import ContentPart
+
+BEGINNING_CHARACTERS: Final = 32
+"""Characters at the beginning of a text with which chunks are compared."""
+_KEPT: Final = 8
+"""Maximum chunks that are kept."""
+_PIECES_CHARACTERS: Final = 4
+"""Characters from which a text of several pieces that comes once more, in one chunk at the end, is a repetition."""
+_GROWN_CHARACTERS: Final = 3
+"""Characters from which a text of one chunk is repeated by a longer one at the end."""
+_CHUNK_CHARACTERS: Final = 16
+"""Characters from which a text of one chunk is repeated by an equal one at the end."""
+_PERIOD_CHARACTERS: Final = 1_024
+"""Characters of a chunk in which a period is sought."""
+
+
+class RepeatedText:
+    """One text of a round, such as its content.
+
+    Attributes:
+        size: characters so far.
+    """
+
+    __slots__ = ("_beginning", "_cumulative", "_held", "_pieces", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._beginning = ""
+        self._pieces = 0
+        self._cumulative = False
+        self._held: tuple[ContentPart, ...] = ()
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether chunks are kept."""
+        return bool(self._held)
+
+    @property
+    def is_extendable(self) -> bool:
+        """Whether chunks that are shorter than the text may be passed on without `take`, and counted with `extend`."""
+        return self.size >= BEGINNING_CHARACTERS and not (self._cumulative or self._held)
+
+    def extend(self, size: int) -> None:
+        """Count characters that were passed on without `take`."""
+        self.size += size
+        self._pieces += 1
+
+    def take(self, chunk: ContentPart) -> Sequence[ContentPart]:
+        """Take a chunk with text; return what is to be passed on.
+
+        Raises:
+            ApiError: a server that sends all characters so far has changed them.
+        """
+        if self.is_extendable and len(chunk.content) < self.size:
+            self.extend(len(chunk.content))
+            return (chunk,)
+        if self._cumulative:
+            return self._grow(chunk)
+        if self._held:
+            return self._decide(chunk)
+        if self.size and self._repeats(chunk.content):
+            self._held = (chunk,)
+            return ()
+        self._add(chunk.content)
+        return (chunk,)
+
+    def settle(self) -> Sequence[ContentPart]:
+        """Return what is to be passed on of the chunks that were kept, now that the text ends."""
+        if not self._held:
+            return ()
+        last = self._held[-1]
+        if not self._is_repetition(last.content):
+            return self._release()
+        self._held = ()
+        return self._grow(last)
+
+    def _repeats(self, text: str) -> bool:
+        """Return whether a chunk has all characters so far."""
+        return len(text) >= self.size and text.startswith(self._beginning)
+
+    def _decide(self, chunk: ContentPart) -> Sequence[ContentPart]:
+        """Take a chunk behind those that were kept."""
+        before = self._held[-1].content
+        continues = chunk.content.startswith(before)
+        if continues and self.size < len(before) < len(chunk.content) and not _is_periodic(before):
+            self._held, self._cumulative = (), True
+            return self._grow(chunk)
+        if continues and len(self._held) < _KEPT:
+            self._held += (chunk,)
+            return ()
+        return [*self._release(), *self.take(chunk)]
+
+    def _grow(self, chunk: ContentPart) -> Sequence[ContentPart]:
+        """Take a chunk with all characters so far."""
+        text = chunk.content
+        if not self._repeats(text):
+            raise ApiError(
+                502,
+                "The model server sent the whole text so far with each chunk, and then another text. Set 'stream: "
+                "never' in the model's profile, with which the model server sends the text once.",
+            )
+        rest = text[self.size :]
+        self._add(rest)
+        return (ContentPart(rest, None),) if rest else ()
+
+    def _is_repetition(self, text: str) -> bool:
+        """Return whether a chunk with all characters so far is the whole text, since nothing follows it."""
+        before = text[: self.size]
+        if _is_periodic(before):
+            return False
+        if self._pieces > 1:
+            return self.size >= _PIECES_CHARACTERS
+        grows = len(text) > self.size
+        if before[0].isspace() or before[-1].isspace():
+            return grows and self.size >= BEGINNING_CHARACTERS
+        # Nobody writes the same twice without anything in between.
+        return self.size >= (_GROWN_CHARACTERS if grows else _CHUNK_CHARACTERS)
+
+    def _release(self) -> Sequence[ContentPart]:
+        """Return the chunks that were kept: they are the next characters."""
+        held, self._held = self._held, ()
+        for chunk in held:
+            self._add(chunk.content)
+        return held
+
+    def _add(self, text: str) -> None:
+        if len(self._beginning) < BEGINNING_CHARACTERS:
+            self._beginning += text[: BEGINNING_CHARACTERS - len(self._beginning)]
+        self.extend(len(text))
+
+
+def _is_periodic(text: str) -> bool:
+    """Return whether a text repeats a part of it, so that it may go on to do so."""
+    text = text[:_PERIOD_CHARACTERS]
+    return len(text) < 2 or text in (text + text)[1:-1]
