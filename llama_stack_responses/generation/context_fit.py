@@ -10,6 +10,7 @@ from typing import Final
 from ..chat.estimate import estimated_tokens
 from ..chat.profile import Profile
 from ..core.errors import TooLongError
+from ..core.stream.deltas import Delta, Finish
 from ..core.truncation import droppable, without
 from ..core.types import Json
 from ..inputs.large_work import LargeWork
@@ -133,6 +134,28 @@ class ContextFit:
         else:
             self._max_estimate = sent * _RETRY_FRACTION
         return True
+
+    async def check_room(self, rest: Sequence[Delta], written: int) -> None:
+        """Check the end of a round: some servers end an answer that has no room in the context, and refuse nothing.
+
+        Args:
+            rest: the last deltas of the round.
+            written: the characters that the model has written.
+
+        Raises:
+            TooLongError: the request has filled the model's context.
+        """
+        last = rest[-1]
+        if written or not isinstance(last, Finish) or last.reason != "length":
+            return
+        tokens, used = last.usage.input_tokens, last.usage.input_tokens + last.usage.output_tokens
+        length = await self._lengths.of(self._model, self._profile)
+        if tokens and length and used >= length:
+            message = (
+                f"The model's context of {length} tokens has no room for an answer: the input has {tokens} tokens. "
+                f"Shorten the input, or set 'truncation' to 'auto'."
+            )
+            raise TooLongError(message, length=length, tokens=tokens)
 
     async def _estimated(self, chat: Json) -> int:
         return await self._large_work.run(partial(estimated_tokens, chat), chat)

@@ -282,7 +282,10 @@ class ModelRound:
         finally:
             self._left -= round_.reader.characters
             round_.operation.extensions = round_.reader.extensions
-        end = end or await round_.filter_and_take(round_.extract_citations(round_.reader.end()))
+        if end is None:
+            rest = round_.reader.end()
+            await self._context_fit.check_room(rest, round_.reader.characters)
+            end = await round_.filter_and_take(round_.extract_citations(rest))
         assert end, "a round ends with its Finish"
         return RoundResult(end, round_.reader.service_tier)
 

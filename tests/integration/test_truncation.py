@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import openai
 import pytest
 
 from tests.support.openai_client import Json, create, function, messages, stored, stream
-from tests.support.upstream import Upstream, reply, text, tool_call
+from tests.support.upstream import Reply, Upstream, error, finish, reply, text, tool_call
 from tests.support.upstream_server import tokens
 
 pytestmark = pytest.mark.live
@@ -89,3 +90,75 @@ def test_truncation_auto_fits_each_request_of_a_long_turn(client: openai.OpenAI,
         assert "And now?" in [message["content"] for message in body["messages"]]
         outputs = [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
         assert outputs == [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
+
+
+REFUSALS: Sequence[Any] = [
+    error(400, "This model's maximum prompt length is 400 but the request contains 800 tokens."),  # xAI
+    error(400, "Please reduce the length of the messages or completion."),  # Groq
+    error(400, "Invalid request: Your request exceeded model token limit: 400 (requested: 800)"),  # Kimi
+    error(400, "Input is too long for requested model."),  # Bedrock
+    error(400, "Range of input length should be [1, 400]"),  # DashScope
+    error(400, "too many tokens: size limit exceeded"),  # Cohere
+    error(400, "The decoder prompt (length 800) is longer than the maximum model length of 400."),  # vLLM
+    error(500, "the request exceeds the available context size", "exceed_context_size_error"),  # llama.cpp
+    error(413, "The input exceeds the context window of this model."),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda each: each.body["error"]["message"][:20])
+def test_refusal_in_the_words_of_any_vendor_starts_truncation(
+    client: openai.OpenAI, upstream: Upstream, provider: str, refusal: Reply
+) -> None:
+    model = f"words-of-vendors-{provider}"
+    quick = replace(refusal, headers={"retry-after-ms": "1"})  # the host's client makes three attempts at a 500
+    upstream.script(
+        model, [*[quick] * (3 if provider == "vllm" and refusal.status == 500 else 1), reply(text("Hello"))]
+    )
+    response = create(client, **long(f"{provider}/{model}", truncation="auto"))
+    assert response["output"][0]["content"][0]["text"] == "Hello"
+    first, *_, last = [len(record.body["messages"]) for record in upstream.requests(model)]
+    assert last < first
+
+
+def test_limit_of_tokens_a_minute_is_no_refusal_for_length(
+    client: openai.OpenAI, upstream: Upstream, provider: str
+) -> None:
+    message = "Rate limit reached for tokens per minute: the maximum context of your tier is 1 TPM."
+    upstream.script("limited", error(429, message, headers={"retry-after-ms": "1"}))
+    with pytest.raises(openai.RateLimitError):
+        client.responses.create(**long(f"{provider}/limited", truncation="auto"))
+    assert len({len(record.body["messages"]) for record in upstream.requests("limited")}) == 1
+
+
+def filled(tokens: int) -> Reply:
+    """Return an answer that ends at once, since the request has filled the context."""
+    usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
+    return reply(finish("length"), usage=usage)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_answer_without_room_is_truncated_by_the_usage_of_the_model_server(
+    client: openai.OpenAI, upstream: Upstream, provider: str, streams: bool
+) -> None:
+    model = f"filled-{provider}-{streams}"
+    refusal = error(400, "This model's maximum context length is 400 tokens. However, you requested 900 tokens.")
+    upstream.script(model, [refusal, filled(400), reply(text("Hello"))])
+    request = long(f"{provider}/{model}", truncation="auto")
+    response = stream(client, **request).response if streams else create(client, **request)
+    assert response["status"] == "completed"
+    sizes = [tokens(record.body) for record in upstream.requests(model)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 3
+
+
+def test_answer_without_room_is_context_length_exceeded(
+    client: openai.OpenAI, upstream: Upstream, provider: str
+) -> None:
+    model = f"filled-whole-{provider}"
+    upstream.script(model, [error(400, "This model's maximum context length is 400 tokens."), filled(400)])
+    request = long(f"{provider}/{model}")
+    for _ in range(2):  # the first refusal tells the length
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.responses.create(**request)
+        assert refused.value.code == "context_length_exceeded"
+    assert "has no room for an answer" in refused.value.message

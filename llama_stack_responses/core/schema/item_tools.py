@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import Final
 
 import orjson
@@ -100,7 +99,7 @@ class ToolRoom:
                 elif self._left[_TOOLS] > 0 and name not in selected and all(self._left[each] > 0 for each in counts):
                     self._subtract(counts)
                     selected.add(name)
-        return Selection(named | selected, _first_entries(entries, selected))
+        return Selection(named | selected, _newest_entries(entries, selected))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +115,23 @@ class Selection:
     added: Sequence[Json]
 
 
-def _first_entries(entries: Sequence[Json], wanted: Collection[Identity]) -> list[Json]:
-    """Return the first entry of each tool: if a name is used twice, the first tool counts."""
-    first, left = [], set(wanted)
-    for entry in entries:
-        if not left:
+def _newest_entries(entries: Sequence[Json], wanted: Collection[Identity]) -> list[Json]:
+    """Return an entry of each tool: the newest one, since it replaces the former, in the order of the first ones."""
+    newest: dict[Identity, Json] = {}
+    for entry in reversed(entries):
+        if len(newest) == len(wanted):
             break
-        names = identities(entry)
-        if not left.isdisjoint(names):
-            members = entry.get("tools")
-            if members is not None:
-                entry = {**entry, "tools": [*compress(members, [name in left for name in names])]}  # noqa: PLW2901
-            first.append(entry)
-            left.difference_update(names)
-    return first
+        for name, tool in zip(identities(entry), entry.get("tools", (entry,)), strict=True):
+            if name in wanted:
+                newest.setdefault(name, tool)
+    found = []
+    for entry in entries:
+        if not newest:
+            break
+        tools = [newest.pop(name) for name in identities(entry) if name in newest]
+        if tools:
+            found += [{**entry, "tools": tools}] if "tools" in entry else tools
+    return found
 
 
 def _carried_entries(items: Iterable[Json]) -> list[Json]:

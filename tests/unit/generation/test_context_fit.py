@@ -118,6 +118,36 @@ async def test_request_that_never_fits_is_refused_after_few_retries(message: str
     assert len(harness.seen) < 12
 
 
+def full(tokens: int, used: int = 0) -> list[Step]:
+    """Return a round that ends at once since the context is full."""
+    return [chunk({}, finish_reason="length", usage={"prompt_tokens": tokens, "completion_tokens": used})]
+
+
+async def test_answer_without_room_is_retried_shorter_by_the_reported_usage() -> None:
+    harness = Conversation(full(3_000), ANSWER, profile=Profile(context_length=3_000))
+    assert await harness.generation.run() == COMPLETED
+    first, second = harness.sizes
+    assert first < 2_625, "the estimate lets it pass"
+    assert second <= first * 2_625 / 3_000
+
+
+async def test_answer_without_room_is_too_long_without_truncation() -> None:
+    harness = Conversation(full(2_990, 10), length=3_000, truncation="disabled")
+    with pytest.raises(TooLongError) as refused:
+        await harness.generation.run()
+    assert (refused.value.length, refused.value.tokens, refused.value.code) == (
+        3_000,
+        2_990,
+        "context_length_exceeded",
+    )
+
+
+@pytest.mark.parametrize("round_", [full(2_900), [text("Hel"), *full(3_000)], full(0)])
+async def test_answer_that_was_cut_elsewhere_is_incomplete(round_: list[Step]) -> None:
+    harness = Conversation(round_, length=3_000)
+    assert (await harness.generation.run()).status == "incomplete"
+
+
 async def test_disabled_truncation_sends_whole_request_once() -> None:
     harness = Conversation(too_long(DEAR.format(2_000, 3_600)), length=1_000, truncation="disabled")
     with pytest.raises(TooLongError):

@@ -857,6 +857,8 @@ async def test_json_instead_of_stream_raises_error() -> None:
         (whole(503, {}, "retry-after: 0.01"), 0, 1),
         (whole(503, {}, "retry-after: 0.01"), 2, 3),
         (whole(429, {}, "retry-after: 3600"), 2, 1),
+        (whole(429, {}, "retry-after-ms: 10\r\nretry-after: 3600"), 2, 3),
+        (whole(429, {}, "retry-after-ms: 3600000"), 2, 1),
         (whole(400, {}, "retry-after: 0.01"), 2, 1),
     ],
 )

@@ -353,7 +353,7 @@ async def test_tool_in_many_items_is_built_once() -> None:
     assert made_of == ["f", "g"]
     offered = {each["function"]["name"]: each["function"] for each in toolset.offer()[0]}
     assert {"f", "g"} <= offered.keys()
-    assert "description" not in offered["g"]
+    assert offered["g"]["description"] == "again"
 
 
 async def test_parts_of_declared_namespace_do_not_count_again() -> None:
