@@ -9,7 +9,8 @@ import openai
 import pytest
 
 from tests.support.openai_client import Json, function, stream
-from tests.support.upstream import Chunk, Upstream, finish, reply, text, tool_call
+from tests.support.upstream import Chunk, Reply, Upstream, finish, reply, text, tool_call
+from tests.support.web import Web
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
@@ -99,3 +100,82 @@ def test_call_that_cannot_be_told_apart_fails_the_response(
     assert streamed.response["status"] == "failed"
     assert "weather" in streamed.response["error"]["message"]
     assert len(upstream.requests("dialect")) == 1
+
+
+WHOLE: Final[dict[str, Json]] = {
+    "text": {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": OSLO}},
+    "an object": {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}},
+    "encoded twice": {"id": "c1", "function": {"name": "weather", "arguments": json.dumps(OSLO)}},
+    "prefix": {"id": "c1", "function": {"name": "functions.weather", "arguments": OSLO}},
+    "channel mark": {"id": "c1", "function": {"name": "weather<|channel|>commentary", "arguments": OSLO}},
+    "no id": {"function": {"name": "weather", "arguments": OSLO}},
+}
+
+
+def whole(*calls: Json) -> Reply:
+    """Return an answer that is not streamed, with these calls."""
+    message = {"role": "assistant", "content": None, "tool_calls": list(calls)}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    return Reply(body={"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]})
+
+
+@pytest.mark.parametrize("form", WHOLE)
+def test_call_of_unstreamed_answer_reaches_the_client_once(
+    client: openai.OpenAI, upstream: Upstream, provider: str, form: str
+) -> None:
+    upstream.script("unstreamed-dialect", whole(WHOLE[form]))
+    streamed = stream(client, model=f"{provider}/unstreamed-dialect", input="Hi", tools=TOOLS)
+    assert called(streamed.response) == [("weather", {"city": "Oslo"})]
+
+
+def test_calls_of_unstreamed_answer_are_told_apart(client: openai.OpenAI, upstream: Upstream, provider: str) -> None:
+    calls = [{"function": {"name": "weather", "arguments": arguments}} for arguments in (OSLO, ROME)]
+    upstream.script("unstreamed-dialect", whole(*calls))
+    streamed = stream(client, model=f"{provider}/unstreamed-dialect", input="Hi", tools=TOOLS)
+    assert called(streamed.response) == [("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})]
+
+
+def test_half_call_of_unstreamed_answer_fails_the_response(
+    client: openai.OpenAI, upstream: Upstream, provider: str
+) -> None:
+    upstream.script("unstreamed-dialect", whole({"id": "c1", "function": {"name": "weather", "arguments": OSLO[:8]}}))
+    response = stream(client, model=f"{provider}/unstreamed-dialect", input="Hi", tools=TOOLS).response
+    assert response["status"] == "failed"
+    assert "weather" in response["error"]["message"]
+
+
+QUERY: Final = '{"queries":["otters"]}'
+HOSTED: Final = {
+    "once more at the end": [*tool_call(0, "c1", "web_search", QUERY[:8], QUERY[8:]), part(QUERY, "web_search", "c1")],
+    "cumulative": [part(QUERY[:end], "web_search", "c1") for end in (1, 6, 11, len(QUERY))],
+    "empty object first": [part("{}", "web_search", "c1"), part(QUERY[:4]), part(QUERY[4:])],
+    "an object": [part({"queries": ["otters"]}, "web_search", "c1")],
+    "prefix": [part(QUERY, "functions.web_search", "c1")],
+    "no index": [part(QUERY[:4], "web_search", "c1", None), part(QUERY[4:], index=None)],
+}
+SEARCH: Final[Any] = {"type": "web_search"}
+
+
+@pytest.mark.parametrize("form", HOSTED)
+def test_call_in_any_form_runs_the_hosted_tool_once(
+    client: openai.OpenAI, upstream: Upstream, web: Web, provider: str, form: str
+) -> None:
+    upstream.script("dialect", [reply(HOSTED[form], finish("tool_calls")), reply(text("Done."))])
+    response = stream(client, model=f"{provider}/dialect", input="Hi", tools=[SEARCH]).response
+    assert [item["type"] for item in response["output"]] == ["web_search_call", "message"]
+    assert response["status"] == "completed"
+    assert response["output"][0]["action"]["query"] == "otters"
+    assert len(web.seen) == 1
+    assert len(upstream.requests("dialect")) == 2
+
+
+@pytest.mark.parametrize("form", ["glued", "half"])
+def test_call_that_cannot_be_told_apart_runs_no_hosted_tool(
+    client: openai.OpenAI, upstream: Upstream, web: Web, provider: str, form: str
+) -> None:
+    arguments = {"glued": QUERY + '{"queries":["seals"]}', "half": QUERY[:8]}[form]
+    upstream.script("dialect", reply([part(arguments, "web_search", "c1")], finish("tool_calls")))
+    response = stream(client, model=f"{provider}/dialect", input="Hi", tools=[SEARCH]).response
+    assert response["status"] == "failed"
+    assert len(upstream.requests("dialect")) == 1
+    assert web.seen == []

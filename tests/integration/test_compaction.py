@@ -14,7 +14,7 @@ from tests.support.conform import problems
 from tests.support.openai_client import Json, create, function, messages, stored, stream
 from tests.support.stack import LiveStack
 from tests.support.strict import check_stream, read_sse
-from tests.support.upstream import Upstream, error, reply, text, tool_call
+from tests.support.upstream import Reply, Upstream, error, finish, reply, text, tool_call
 from tests.support.upstream_server import tokens
 from tests.support.variants import traces
 from tests.support.wire import Wire, error_of
@@ -27,6 +27,7 @@ TURNS: Sequence[Any] = [
     {"role": "user", "content": f"My name is Ada. {'word ' * 100}"},
     {"role": "assistant", "content": f"Hello Ada. {'word ' * 100}"},
 ]
+SHORT_TURNS: Sequence[Any] = [{**turn, "content": turn["content"][:60]} for turn in TURNS]
 QUESTION: Any = {"role": "user", "content": "What is my name?"}
 AT_100: Any = [{"type": "compaction", "compact_threshold": 100}]
 SUMMARY = reply(text("The user is called ", f"Ada. {CANARY}"))
@@ -254,3 +255,27 @@ def test_many_turns_with_compaction_stay_within_the_context(
     within = [each.body for each in upstream.requests(model) if each.ended == "completed"]
     assert max(map(tokens, within)) <= CONTEXT
     assert len(within) == 2 * turns + compactions
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        error(400, "The decoder prompt (length 800) is longer than the maximum model length of 400."),  # vLLM
+        error(400, "Invalid request: Your request exceeded model token limit: 400 (requested: 800)"),  # Kimi
+        error(400, "Input is too long for requested model."),  # Bedrock
+        reply(finish("length"), usage={"prompt_tokens": 400, "completion_tokens": 0, "total_tokens": 400}),
+    ],
+    ids=["vLLM", "Kimi", "Bedrock", "nothing"],
+)
+def test_refusal_in_the_words_of_any_vendor_starts_compaction(
+    client: openai.OpenAI, upstream: Upstream, provider: str, refusal: Reply
+) -> None:
+    model = f"compacts-in-words-{provider}"
+    upstream.script(model, error(400, "This model's maximum context length is 400 tokens."))
+    with pytest.raises(openai.BadRequestError):
+        client.responses.create(model=f"{provider}/{model}", input="Hi")  # it tells the length
+    upstream.script(model, [refusal, SUMMARY, ANSWER])
+    far: Any = [{"type": "compaction", "compact_threshold": 100_000}]
+    response = create(client, model=f"{provider}/{model}", input=[*SHORT_TURNS, QUESTION], context_management=far)
+    assert kinds(response) == ["compaction", "message"]
+    assert len(upstream.requests(model)) == 4
