@@ -75,11 +75,11 @@ def first_words(items: Sequence[Mapping[str, Any]]) -> str:
 def answered(items: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of the newest calls and requests for approval that are answered among these items.
 
-    A client that sends its whole history repeats the call before its output. A name stands for the whole call: many
-    model servers number their calls anew in each answer.
+    A message may come without a `type`. A client that sends its whole history repeats the call before its output. A
+    name stands for the whole call: many model servers number their calls anew in each answer.
     """
-    outputs = {each.get("approval_request_id") or each.get("call_id") for each in items if each["type"] in _REPLIES}
-    asked = [each for each in items if each["type"] in _REQUESTS and _request_id(each) in outputs]
+    outputs = {each.get("approval_request_id") or each.get("call_id") for each in items if each.get("type") in _REPLIES}
+    asked = [each for each in items if each.get("type") in _REQUESTS and _request_id(each) in outputs]
     return [_name(each) for each in asked[-_CALL_IDS:]]
 
 
