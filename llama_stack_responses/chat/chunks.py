@@ -237,6 +237,11 @@ class ChunkReader:
             self._last = deltas[0], fields
         return deltas
 
+    @property
+    def progress(self) -> int:
+        """A number that a chunk increases if it says something, also if that is kept until the next chunk."""
+        return self.characters + self._said.kept + self._thought.kept
+
     def _note_usage(self, chunk: Any, usage: Any) -> None:
         if usage is not None and not (self._usage and is_empty(usage)):
             self._usage, self._timings = usage, getattr(chunk, "timings", None)

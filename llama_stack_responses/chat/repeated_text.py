@@ -50,6 +50,11 @@ class RepeatedText:
         return bool(self._held)
 
     @property
+    def kept(self) -> int:
+        """The number of chunks that are kept."""
+        return len(self._held)
+
+    @property
     def is_extendable(self) -> bool:
         """Whether chunks that are shorter than the text may be passed on without `take`, and counted with `extend`."""
         return self.size >= BEGINNING_CHARACTERS and not (self._cumulative or self._held)

@@ -97,7 +97,9 @@ def _new_text(reader: ChunkReader, chunk: Any, watchdog: Watchdog) -> list[Delta
         OutputLimitReached: the summary has reached its limit.
         ApiError: the stream makes no progress.
     """
-    if deltas := reader.read(chunk):
+    before = reader.progress
+    deltas = reader.read(chunk)
+    if deltas or reader.progress > before:
         watchdog.reset()
     reader.check_progress()
     return [Reasoning(delta.text, summary=True) for delta in deltas if isinstance(delta, Text)]
