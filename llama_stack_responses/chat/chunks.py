@@ -399,7 +399,7 @@ class ChunkReader:
 
     def _new_content(self, out: list[Any], content: Any, choice: Any) -> None:
         """Append the deltas of the content of a chunk, without what the chunk repeats."""
-        if self._thought.is_holding:
+        if self._thought.kept:
             self._settle_reasoning(out)
         if type(content) is not str:
             self._content(out, content, choice)
@@ -422,7 +422,7 @@ class ChunkReader:
 
     def _settle(self, out: list[Any]) -> None:
         """Append the deltas of what was kept of the texts, which end here."""
-        if self._thought.is_holding:
+        if self._thought.kept:
             self._settle_reasoning(out)
         for part in self._said.settle():
             self._content(out, part.content, part)

@@ -45,11 +45,6 @@ class RepeatedText:
         self._held: tuple[ContentPart, ...] = ()
 
     @property
-    def is_holding(self) -> bool:
-        """Whether chunks are kept."""
-        return bool(self._held)
-
-    @property
     def kept(self) -> int:
         """The number of chunks that are kept."""
         return len(self._held)
@@ -132,7 +127,7 @@ class RepeatedText:
         grows = len(text) > self.size
         if before[0].isspace() or before[-1].isspace():
             return grows and self.size >= BEGINNING_CHARACTERS
-        # Nobody writes the same twice without anything in between.
+        # A writer puts a separator between two equal texts.
         return self.size >= (_GROWN_CHARACTERS if grows else _CHUNK_CHARACTERS)
 
     def _release(self) -> Sequence[ContentPart]:

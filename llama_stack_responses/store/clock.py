@@ -13,7 +13,7 @@ MAX_DIFFERENCE_SECONDS: Final = 60.0
 
 
 def elapsed() -> float:
-    """Return seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
+    """Return seconds of a monotonic clock that goes on while the machine sleeps."""
     # Linux stops its monotonic clock meanwhile, other systems do not.
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
@@ -27,7 +27,7 @@ class StoreClock:
     Args:
         records: the store.
         wall: this machine's clock, in seconds since the epoch.
-        elapsed: returns seconds of a clock that nobody sets.
+        elapsed: returns seconds of a monotonic clock.
 
     Attributes:
         difference: seconds by which this machine's clock was ahead at the last reading; negative if it was behind.

@@ -32,7 +32,7 @@ _HOST_BYTES: Final = 300
 _KNOWN_HOSTS: Final = 256
 """Hosts whose judgement is remembered."""
 _PRIVATE: Final = (".local", ".internal", ".home.arpa")
-"""Domains that are reserved for private networks, below which nobody can register a name."""
+"""Domains that are reserved for private networks, below which no name can be registered."""
 _READ: Final = frozenset({b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"})
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 

@@ -35,7 +35,7 @@ class Server:
 
     Attributes:
         wall: the clock of its machine.
-        elapsed: a clock of its machine that nobody sets.
+        elapsed: a monotonic clock of its machine.
     """
 
     records: Records

@@ -13,6 +13,7 @@ from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.features.moderation.policy import Policy, policy_of
 from llama_stack_responses.features.moderation.results import failure, merged, refusal
 from llama_stack_responses.features.moderation.texts import input_texts, output_texts
+from tests.support.input_items import NO, call_output, called, message
 from tests.support.moderation import AWAY
 
 Json = dict[str, Any]
@@ -72,27 +73,6 @@ def test_refusal_names_categories() -> None:
 
 
 # Texts
-
-
-def message(role: str, text: str, **more: Any) -> Json:
-    kind = "output_text" if role == "assistant" else "input_text"
-    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}], **more}
-
-
-def called(call_id: str) -> Json:
-    return {"type": "function_call", "call_id": call_id, "name": "f", "arguments": '{"a":1}'}
-
-
-def call_output(call_id: str, output: Any = "Snow.") -> Json:
-    return {"type": "function_call_output", "call_id": call_id, "output": output}
-
-
-NO: Final[Json] = {
-    "type": "message",
-    "role": "assistant",
-    "status": "incomplete",
-    "content": [{"type": "refusal", "refusal": "No."}],
-}
 
 
 def test_texts_of_input_are_checked() -> None:
