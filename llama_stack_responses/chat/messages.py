@@ -12,13 +12,14 @@ import orjson
 
 from ..core.items.kind import Names
 from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
-from ..core.truncation import PINNED
 from ..core.types import Json
 from .function_calls import HOSTED, as_functions
 from .profile import Profile
 
 _ATTACHED: Final = "(see the attachment in the next message)"
 _UNSEEN: Final = "(an attachment that this model cannot read)"
+_DETAILS: Final = {"original": "high"}
+"""What the chat API has for details of images that only the Responses API has."""
 
 
 def chat_messages(
@@ -111,12 +112,11 @@ class _Builder:
 
     def _message(self, item: Json) -> None:
         if item["role"] == "user":
-            # Text from this server is joined to a string if possible: not every model server accepts parts.
-            self._say({"role": "user", "content": self._user_content(item["content"], joined=PINNED in item)})
+            self._say({"role": "user", "content": self._user_content(item["content"])})
         else:
             parts = item["content"]
             self._attached += [self._part(part) for part in parts if part["type"] != "input_text"]
-            self.system(item["role"], "".join(part.get("text", _ATTACHED) for part in parts))
+            self.system(item["role"], "\n\n".join(part.get("text", _ATTACHED) for part in parts))
 
     def _say(self, message: Json) -> None:
         """Append a message other than a system message, after the media of the system messages before it."""
@@ -196,8 +196,9 @@ class _Builder:
         texts = [part["text"] for part in parts if part["type"] == "text"]
         return "\n".join(texts + [_ATTACHED] * bool(attachments))
 
-    def _user_content(self, parts: Sequence[Json], *, joined: bool) -> Any:
-        if (joined or len(parts) == 1) and all(part.keys() == {"type", "text"} for part in parts):
+    def _user_content(self, parts: Sequence[Json]) -> Any:
+        # Text is joined: not every model server, and no template of a model that reads only text, accepts parts.
+        if all(part.keys() == {"type", "text"} for part in parts):
             return "\n\n".join(part["text"] for part in parts)
         return [self._part(part) for part in parts]
 
@@ -211,8 +212,9 @@ class _Builder:
     def _content(part: Json) -> Json:
         match part["type"]:
             case "input_image":
-                detail = {name: part[name] for name in ("detail",) if part.get(name, "auto") != "auto"}
-                return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
+                detail = part.get("detail", "auto")
+                chosen = {} if detail == "auto" else {"detail": _DETAILS.get(detail, detail)}
+                return {"type": "image_url", "image_url": {"url": part["image_url"], **chosen}}
             case "input_file":
                 file = {name: part[name] for name in ("filename", "file_data") if name in part}
                 return {"type": "file", "file": file}

@@ -32,12 +32,11 @@ def message_with(*parts: Json) -> Any:
     return [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, *parts]}]
 
 
-def given(upstream: Upstream, model: str = NAME) -> Json:
-    """Return the content part after the question that the model received."""
-    question, file = messages(upstream, model)[0]["content"]
-    assert question == {"type": "text", "text": "What is it?"}
-    found: Json = file
-    return found
+def given(upstream: Upstream) -> str:
+    """Return the text after the question that the model received."""
+    question, text = messages(upstream)[0]["content"].split("\n\n", 1)
+    assert question == "What is it?"
+    return str(text)
 
 
 WAYS: Final[dict[str, Callable[[openai.OpenAI, Web], Json]]] = {
@@ -56,11 +55,11 @@ def test_pdf_is_sent_as_text_and_stored_unchanged(
     web.answers["/papers/otters.pdf"] = Answer(PDF, headers={"content-type": "application/octet-stream"})
     part = {"type": "input_file", **WAYS[way](client, web)}
     first = create(client, model=MODEL, input=message_with(part))
-    assert given(upstream) == {"type": "text", "text": READ}
+    assert given(upstream) == READ
     item: Any = client.responses.input_items.list(first["id"]).data[0].to_dict()
     assert item["content"][1] == part
     create(client, model=MODEL, input="Sure?", previous_response_id=first["id"])
-    assert given(upstream) == {"type": "text", "text": READ}
+    assert given(upstream) == READ
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -69,7 +68,9 @@ def test_model_with_file_input_receives_the_file(client: openai.OpenAI, upstream
     web.answers["/papers/otters.pdf"] = Answer(PDF, headers={"content-type": "application/pdf"})
     part = {"type": "input_file", **WAYS[way](client, web)}
     create(client, model="local/reads-files", input=message_with(part))
-    file = given(upstream, "reads-files")["file"]
+    question, part_of_file = messages(upstream, "reads-files")[0]["content"]
+    assert question == {"type": "text", "text": "What is it?"}
+    file = part_of_file["file"]
     assert file["filename"] == "otters.pdf"
     assert file["file_data"] == part.get("file_data", data_url(PDF))
 
@@ -82,7 +83,7 @@ def test_text_file_is_sent_as_text(client: openai.OpenAI, upstream: Upstream, na
     upstream.script(NAME, SAID)
     file = client.files.create(file=(name, content.encode()), purpose="assistants")
     create(client, model=MODEL, input=message_with({"type": "input_file", "file_id": file.id}))
-    assert given(upstream) == {"type": "text", "text": f'<file name="{name}">\n{content}\n</file>'}
+    assert given(upstream) == f'<file name="{name}">\n{content}\n</file>'
 
 
 def test_files_in_tool_output_and_developer_message_are_sent_as_text(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -108,7 +109,7 @@ def test_background_response_reads_file_url(client: openai.OpenAI, upstream: Ups
     with client.responses.create(model=MODEL, input=message_with(part), background=True, stream=True) as events:
         [*_, last] = events
     assert last.type == "response.completed"
-    assert given(upstream) == {"type": "text", "text": READ}
+    assert given(upstream) == READ
 
 
 def test_file_url_gone_before_the_job_runs_fails_the_response(

@@ -41,7 +41,7 @@ PARTS: Final[dict[str, tuple[Json, Json]]] = {
     **{
         f"detail {detail}": (
             {"type": "input_image", "image_url": URL, "detail": detail},
-            image_url(URL, detail=detail),
+            image_url(URL, detail="high" if detail == "original" else detail),
         )
         for detail in ("low", "high", "original")
     },

@@ -85,7 +85,21 @@ INPUT_PARTS: Final[Mapping[str, Check]] = {**OUTPUT_PARTS, "input_audio": _INPUT
 """Checks of the parts of a message to the model, by type."""
 
 
-_OUTPUT: Final = array(tagged(OUTPUT_PARTS))
+_CALL_OUTPUT_PART: Final = tagged(OUTPUT_PARTS)
+_TEXT_PARTS: Final = ("output_text", "text")
+"""Types of parts with which clients send the text of an output, beside `input_text`."""
+
+
+@takes(schema_of(tagged({**OUTPUT_PARTS, **dict.fromkeys(_TEXT_PARTS, object_of({"text": TEXT}, "text"))})))
+def _call_output_part(value: Any, at: Location) -> dict[str, Any]:
+    """Check a part of a call's output. Text of any type becomes `input_text`."""
+    if isinstance(value, dict) and value.get("type") in _TEXT_PARTS:
+        value = {"type": "input_text", **{name: value[name] for name in ("text",) if name in value}}
+    part: dict[str, Any] = _CALL_OUTPUT_PART(value, at)
+    return part
+
+
+_OUTPUT: Final = array(_call_output_part)
 
 
 @takes(any_of(schema_of(TEXT), schema_of(_OUTPUT)))

@@ -77,8 +77,23 @@ def test_conversation_becomes_messages() -> None:
     ]
 
 
-def test_parts_of_user_message_stay_separate() -> None:
-    assert chat(user("a", "b"))[0]["content"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+@pytest.mark.parametrize("role", ["user", "system", "developer"])
+def test_texts_of_message_become_one_text_with_blank_lines(role: Role) -> None:
+    assert chat(says(role, "alpha", "beta", "gamma"))[0]["content"] == "alpha\n\nbeta\n\ngamma"
+
+
+def test_texts_beside_media_stay_parts() -> None:
+    image = {"type": "input_image", "image_url": "https://x/y.png", "detail": "auto"}
+    types = [part["type"] for part in chat(user("a", image, "b"))[0]["content"]]
+    assert types == ["text", "image_url", "text"]
+
+
+@pytest.mark.parametrize(
+    ("detail", "sent"), [("auto", {}), ("low", {"detail": "low"}), ("original", {"detail": "high"})]
+)
+def test_detail_of_image_is_one_of_the_chat_api(detail: str, sent: Json) -> None:
+    image = {"type": "input_image", "image_url": "https://x/y.png", "detail": detail}
+    assert chat(user(image))[0]["content"] == [{"type": "image_url", "image_url": {"url": "https://x/y.png"} | sent}]
 
 
 def test_prompt_cache_breakpoints_stay_on_their_parts() -> None:
@@ -344,8 +359,8 @@ def test_audio_is_mapped() -> None:
 
 
 def test_media_of_developer_follow_in_user_message() -> None:
-    assert chat(says("developer", "Like this: ", IMAGE), user("a")) == [
-        {"role": "system", "content": "Like this: (see the attachment in the next message)"},
+    assert chat(says("developer", "Like this:", IMAGE), user("a")) == [
+        {"role": "system", "content": "Like this:\n\n(see the attachment in the next message)"},
         {"role": "user", "content": [CHAT_IMAGE]},
         {"role": "user", "content": "a"},
     ]

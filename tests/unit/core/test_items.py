@@ -537,6 +537,13 @@ def test_call_output_is_text_or_parts(output: Any) -> None:
     assert parsed({"type": "function_call_output", "call_id": "c", "output": output})["output"] == output
 
 
+@pytest.mark.parametrize("kind", ["function_call_output", "custom_tool_call_output"])
+@pytest.mark.parametrize("part", [{"type": "text"}, {"type": "output_text", "annotations": [], "logprobs": []}])
+def test_text_part_of_any_type_in_call_output_becomes_input_text(part: Json, kind: str) -> None:
+    item = {"type": kind, "call_id": "c", "output": [{**part, "text": "a"}, INPUT_IMAGE]}
+    assert parsed(item)["output"] == [{"type": "input_text", "text": "a"}, INPUT_IMAGE]
+
+
 @pytest.mark.parametrize(
     ("sent", "kept"),
     [
@@ -621,6 +628,11 @@ def test_input_must_be_string_or_array(value: Any) -> None:
             {"type": "function_call_output", "call_id": "c", "output": [INPUT_AUDIO]},
             ".output[0].type",
             "invalid_value",
+        ),
+        (
+            {"type": "function_call_output", "call_id": "c", "output": [{"type": "text"}]},
+            ".output[0].text",
+            "missing_required_parameter",
         ),
         ({"type": "reasoning", "summary": 3}, ".summary", "invalid_type"),
         (
