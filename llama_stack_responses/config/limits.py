@@ -72,8 +72,10 @@ class AnswerLimits(BaseModel):
 
     Attributes:
         unread_seconds: maximum time for which a client may read nothing of an answer; then its connection is closed.
-        streams, streams_per_user: maximum open event streams and WebSockets, of all users and of one.
-        downloads, downloads_per_user: maximum files that are being sent, to all users and to one.
+        streams: maximum number of open event streams and WebSockets of all users.
+        streams_per_user: the same for one user.
+        downloads: maximum number of files that are being sent to all users.
+        downloads_per_user: the same for one user.
         total_bytes: maximum bytes of JSON answers of more than 64 KiB that are being sent, and of stored responses that
             are read for them or replayed, for all users.
         bytes_per_user: the same for one user.
@@ -183,8 +185,8 @@ class BackgroundWork(BaseModel):
     Attributes:
         concurrency: maximum number that one server process runs at a time. The former name `at_once` is accepted.
         waiting: maximum number in the queue, over all servers on the same store; further requests get a 429.
-        concurrency_per_user: maximum number of these for one authenticated user; null is three quarters of
-            `concurrency`. The former name `at_once_per_user` is accepted.
+        concurrency_per_user: maximum number of one authenticated user that one server process runs at a time; null is
+            three quarters of `concurrency`. The former name `at_once_per_user` is accepted.
         per_user: maximum number of queued and running responses of one authenticated user, over all servers on the
             same store; null is a quarter of `waiting`; further requests get a 429. A stack without authentication has
             one user, who may use all.

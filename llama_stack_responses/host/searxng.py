@@ -27,7 +27,8 @@ class SearxngConfig(BaseModel):
         url: URL of the server, such as `http://localhost:8888`; `json` must be among its `search.formats`.
         max_results: number of results of a search, if the request does not specify it.
         language: a language such as `en` or `de-CH`; null uses the server's setting.
-        categories, engines: names, as SearXNG has them; empty uses the server's settings.
+        categories: names of categories, as SearXNG has them; empty uses the server's setting.
+        engines: names of search engines, as SearXNG has them; empty uses the server's setting.
         safe_search: 0 for none, 1 for moderate, 2 for strict; null uses the server's setting.
         timeout_seconds: timeout of the server.
     """

@@ -14,6 +14,7 @@ from llama_stack_responses.config.services import Fetching, McpServers
 from llama_stack_responses.config.stores import Store
 from llama_stack_responses.features.code.settings import CodeInterpreter
 from llama_stack_responses.features.images.settings import ImageGeneration
+from tests.support.annotated_config import models
 from tests.support.stack import REPOSITORY
 
 DOCS: Final = REPOSITORY / "docs"
@@ -21,12 +22,6 @@ OF_GUIDES: Final = ("fetch", "code_interpreter", "image_generation", "mcp")
 """Parts whose tables are in guides, and named in the reference."""
 OF_TABLES: Final = ("store", "profiles")
 """Parts with a separate table."""
-
-
-def models(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models in an annotation, at the first level."""
-    found = (annotation, *get_args(annotation))
-    return [each for each in found if isinstance(each, type) and issubclass(each, BaseModel)]
 
 
 def settings(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -86,7 +81,7 @@ def test_stores_table_matches_models() -> None:
     table = text.partition("\n## Stores\n")[2].partition("\n\nThe host logs")[0]
     cells = dict(re.findall(r"^\| `(\w+)` \| (`[^|]+) \|", table, re.MULTILINE))
     named = {kind: re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", cell)) for kind, cell in cells.items()}
-    stores = models(get_args(Store)[0])
+    stores = models(Store)
     assert named == {get_args(each.model_fields["type"].annotation)[0]: list(each.model_fields)[1:] for each in stores}
 
 

@@ -35,11 +35,11 @@ class Tls(BaseModel):
 
     model_config = _STRICT
 
-    verify: bool | Path = Field(True, description="check its certificate; a path: against the authorities in this file")
-    client_cert: Path | None = Field(None, description="the client certificate")
-    client_key: Path | None = Field(None, description="the key of that certificate")
-    min_version: Literal["TLSv1.2", "TLSv1.3"] = "TLSv1.2"
-    ciphers: list[str] | None = Field(None, description="the only ones of TLS 1.2, by OpenSSL's names")
+    verify: bool | Path = Field(True, description="whether its certificate is checked; or a file with the authorities")
+    client_cert: Path | None = Field(None, description="client certificate that the model server requires")
+    client_key: Path | None = Field(None, description="key of that certificate")
+    min_version: Literal["TLSv1.2", "TLSv1.3"] = Field("TLSv1.2", description="oldest version: TLSv1.2 or TLSv1.3")
+    ciphers: list[str] | None = Field(None, description="the only ciphers of TLS 1.2, by OpenSSL's names")
 
     @field_validator("verify", "client_cert", "client_key")
     @classmethod
@@ -70,7 +70,7 @@ class Timeouts(BaseModel):
 
     model_config = _STRICT
 
-    connect: Seconds = Field(10.0, description="seconds until a connection stands, TLS included")
+    connect: Seconds = Field(10.0, description="seconds until a connection is open, TLS included")
     read: Seconds = Field(600.0, description="seconds of silence before the first byte, and between any two")
 
 
@@ -79,7 +79,7 @@ class Proxy(BaseModel):
 
     model_config = _STRICT
 
-    url: str
+    url: str = Field(description="address of the proxy")
 
 
 class Network(BaseModel):
@@ -90,8 +90,10 @@ class Network(BaseModel):
     tls: Tls = Field(default_factory=Tls)
     timeout: Timeouts = Field(default_factory=Timeouts)
     proxy: Proxy | None = None
-    headers: dict[str, str] = Field(default_factory=dict, description="go with every request")
-    idle_seconds: Seconds = Field(60.0, description="after which an idle connection is closed")
+    headers: dict[str, str] = Field(
+        default_factory=dict, description="headers of every request; the host logs them, so put no keys here"
+    )
+    idle_seconds: Seconds = Field(60.0, description="seconds after which an idle connection is closed")
 
     @field_validator("headers")
     @classmethod
@@ -128,14 +130,14 @@ class OpenAIChatConfig(BaseModel):
 
     model_config = _STRICT
 
-    base_url: str = Field(description="its address, with the /v1")
+    base_url: str = Field(description="address of the model server, with the /v1")
     api_key: SecretStr | None = Field(
         None,
         validation_alias=AliasChoices("api_key", "api_token"),
-        description="its key; a key sent with a request overrides it",
+        description="key of the model server; a key sent with a request overrides it",
     )
-    allowed_models: list[str] | None = Field(None, description="the only models that are listed and served")
-    refresh_models: bool = Field(True, description="list the models periodically, not only at the start")
+    allowed_models: list[str] | None = Field(None, description="the only models that are listed and served; null: all")
+    refresh_models: bool = Field(True, description="whether the models are listed periodically, not only at the start")
     embedding_models: dict[str, int] = Field(
         default_factory=dict, description="models that embed, with the length of their vectors"
     )
