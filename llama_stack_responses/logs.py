@@ -96,7 +96,10 @@ def known(name: str) -> str | None:
     return _known().get(name)
 
 
-def get_logger(name: str) -> logging.LoggerAdapter[logging.Logger]:
+type Logger = logging.LoggerAdapter[logging.Logger]
+
+
+def get_logger(name: str) -> Logger:
     """Return the logger of this name, whose records carry the names given to `about`.
 
     They are attributes of the record, which JSON logs show as fields.

@@ -258,12 +258,10 @@ class Intake:
 
     def _take(self, chunk: Any) -> bool:
         """Take a chunk; return whether the round has to wait for something."""
-        round_, before = self._round, self._reader.progress
-        deltas: Deltas = self._reader.read(chunk)
+        round_ = self._round
+        deltas: Deltas = self._watchdog.read(self._reader, chunk)
         if round_.citation_extractor is not None:
             deltas = round_.extract_citations(deltas)
-        if deltas or self._reader.progress > before:
-            self._watchdog.reset()
         if deltas:
             if (
                 type(deltas) is not list

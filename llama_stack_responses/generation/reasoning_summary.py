@@ -97,9 +97,6 @@ def _new_text(reader: ChunkReader, chunk: Any, watchdog: Watchdog) -> list[Delta
         OutputLimitReached: the summary has reached its limit.
         ApiError: the stream makes no progress.
     """
-    before = reader.progress
-    deltas = reader.read(chunk)
-    if deltas or reader.progress > before:
-        watchdog.reset()
+    deltas = watchdog.read(reader, chunk)
     reader.check_progress()
     return [Reasoning(delta.text, summary=True) for delta in deltas if isinstance(delta, Text)]

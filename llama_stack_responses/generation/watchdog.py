@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from ..chat.chunks import ChunkReader
 from ..core.errors import ApiError
+from ..core.stream.deltas import Delta
 from .shared_timer import SharedTimer
 
 
@@ -38,6 +40,19 @@ class Watchdog:
     def reset(self) -> None:
         """Restart the timeout."""
         self._last = self._loop.time()
+
+    def read(self, reader: ChunkReader, chunk: Any) -> list[Delta] | Iterator[Delta]:
+        """Return the deltas of a chunk, and restart the timeout if the chunk says something.
+
+        Raises:
+            OutputLimitReached: the round has exceeded a limit.
+            ApiError: the chunk is invalid.
+        """
+        before = reader.progress
+        deltas = reader.read(chunk)
+        if deltas or reader.progress > before:
+            self._last = self._loop.time()
+        return deltas
 
     @contextmanager
     def paused(self) -> Iterator[None]:

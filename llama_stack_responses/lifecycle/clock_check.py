@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from ..concurrency.tasks import LoopTask
-from ..core.errors import ApiError
 from ..intervals import Intervals
-from ..logs import Outage, get_logger
+from ..logs import get_logger
 from ..store.clock import StoreClock
+from .periodic import Periodic
 
 logger = get_logger(__name__)
 
 
-class ClockCheck:
+class ClockCheck(Periodic):
     """Reads the store's clock at intervals, and logs an error when this machine's clock differs from it.
 
     Args:
@@ -22,18 +19,9 @@ class ClockCheck:
     """
 
     def __init__(self, clock: StoreClock, intervals: Intervals) -> None:
+        super().__init__(self.check, "could not read the clock of the store", logger, intervals.clock_check_seconds)
         self._clock = clock
-        self._intervals = intervals
-        self._task = LoopTask(self._run)
         self._was_wrong = False
-
-    def start(self) -> None:
-        """Start in the running event loop; do nothing if the checks run in it already."""
-        self._task.start()
-
-    async def stop(self) -> None:
-        """Stop, and wait until the task of the checks has ended."""
-        await self._task.stop()
 
     async def check(self) -> None:
         """Read the store's clock, and log changes.
@@ -54,19 +42,6 @@ class ClockCheck:
         elif self._was_wrong and not self._clock.is_wrong:
             logger.info("the clock of this machine is right again")
         self._was_wrong = self._clock.is_wrong
-
-    async def _run(self) -> None:
-        outage = Outage()
-        while True:
-            try:
-                await self.check()
-                outage.over()
-            except ApiError as error:
-                if outage.should_log(error):
-                    logger.warning("could not read the clock of the store: %s", error)
-            except Exception:
-                logger.exception("could not read the clock of the store")
-            await asyncio.sleep(self._intervals.clock_check_seconds)
 
 
 def _distance(seconds: float) -> str:

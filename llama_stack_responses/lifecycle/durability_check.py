@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
-from ..concurrency.tasks import LoopTask
-from ..core.errors import ApiError
 from ..intervals import Intervals
-from ..logs import Outage, get_logger
+from ..logs import get_logger
 from ..store.records import Configured, Records
+from .periodic import Periodic
 
 logger = get_logger(__name__)
 
@@ -18,7 +16,7 @@ class VolatileStore(Exception):  # noqa: N818 - the store is as it is
     """The store may lose responses, and the configuration does not say that it may."""
 
 
-class DurabilityCheck:
+class DurabilityCheck(Periodic):
     """Asks the store at intervals whether its settings may lose responses. After a failover, another server answers.
 
     Args:
@@ -28,10 +26,10 @@ class DurabilityCheck:
     """
 
     def __init__(self, records: Records, accepted: bool, intervals: Intervals) -> None:
+        seconds = intervals.durability_check_seconds
+        super().__init__(self.check, "could not ask the store whether it keeps responses", logger, seconds)
         self._records = records
         self._accepted = accepted
-        self._intervals = intervals
-        self._task = LoopTask(self._run)
         self._losses: Mapping[str, str] | None = {}
 
     @property
@@ -48,14 +46,6 @@ class DurabilityCheck:
     def known(self) -> bool:
         """Whether the store says what it keeps."""
         return self._losses is not None
-
-    def start(self) -> None:
-        """Start in the running event loop; do nothing if the checks run in it already."""
-        self._task.start()
-
-    async def stop(self) -> None:
-        """Stop, and wait until the task of the checks has ended."""
-        await self._task.stop()
 
     async def refuse(self) -> None:
         """Check once, before the server starts.
@@ -91,16 +81,3 @@ class DurabilityCheck:
     def _reasons(self) -> str:
         reasons = "; ".join((self._losses or {}).values())
         return reasons if self._accepted else f"{reasons}; or accept it with 'store.volatile: true'"
-
-    async def _run(self) -> None:
-        outage = Outage()
-        while True:
-            try:
-                await self.check()
-                outage.over()
-            except ApiError as error:
-                if outage.should_log(error):
-                    logger.warning("could not ask the store whether it keeps responses: %s", error)
-            except Exception:
-                logger.exception("could not ask the store whether it keeps responses")
-            await asyncio.sleep(self._intervals.durability_check_seconds)

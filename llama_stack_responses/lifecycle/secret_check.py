@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from time import monotonic
 
-from ..concurrency.tasks import LoopTask
-from ..core.errors import ApiError
 from ..intervals import Intervals
-from ..logs import Outage, get_logger
+from ..logs import get_logger
 from ..sealing.sealer import Sealer
 from ..store.records import Put, Record, Records, after_prefix
+from .periodic import Periodic
 
 logger = get_logger(__name__)
 
@@ -19,7 +17,7 @@ _MAX_ROWS = 100
 """Rows that one check reads."""
 
 
-class SecretCheck:
+class SecretCheck(Periodic):
     """Logs an error if other servers of the store seal with a secret that this server does not have.
 
     The row `se/<fingerprint>` says that a server seals with this secret; it expires some days after the last server
@@ -37,10 +35,13 @@ class SecretCheck:
     """
 
     def __init__(self, records: Records, sealer: Sealer, intervals: Intervals) -> None:
+        # A store that is not transactional is for one process, and its ranges may read all keys.
+        seconds = intervals.secret_check_seconds if records.transactional else intervals.secret_row_seconds / 2
+        retry_seconds = intervals.store_retry_seconds
+        super().__init__(self.check, "could not compare the secrets of the servers", logger, seconds, retry_seconds)
         self._records = records
         self._sealer = sealer
         self._intervals = intervals
-        self._task = LoopTask(self._run)
         self._began: float | None = None
         self._renew_at = 0.0
         self._missing: frozenset[str] = frozenset()
@@ -49,14 +50,6 @@ class SecretCheck:
     def differs(self) -> bool:
         """Whether the last check found a secret that this server does not have."""
         return bool(self._missing)
-
-    def start(self) -> None:
-        """Start in the running event loop; do nothing if the checks run in it already."""
-        self._task.start()
-
-    async def stop(self) -> None:
-        """Stop, and wait until the task of the checks has ended."""
-        await self._task.stop()
 
     async def check(self) -> None:
         """Write this server's row if it is due, compare the rows of the store, and log changes.
@@ -100,23 +93,3 @@ class SecretCheck:
     def _counts(self, row: Record) -> bool:
         """Whether a row is of a secret of a store or a configuration, or of another running process."""
         return not row.value or float(row.value) > (self._began or 0.0)
-
-    async def _run(self) -> None:
-        intervals = self._intervals
-        between = intervals.secret_check_seconds
-        if not self._records.transactional:
-            # Such a store is for one process, and its ranges may read all keys.
-            between = intervals.secret_row_seconds / 2
-        outage = Outage()
-        while True:
-            pause = between
-            try:
-                await self.check()
-                outage.over()
-            except ApiError as error:
-                if outage.should_log(error):
-                    logger.warning("could not compare the secrets of the servers: %s", error)
-                pause = intervals.store_retry_seconds
-            except Exception:
-                logger.exception("could not compare the secrets of the servers")
-            await asyncio.sleep(pause)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
-from ..concurrency.tasks import LoopTask
-from ..core.errors import ApiError
 from ..logs import DELETED, get_logger
 from ..store.archive import Archive
 from ..store.clock import StoreClock
 from ..store.expiry import Counts
 from ..store.retention import NOTHING
 from ..store.sweep_guard import SweepGuard
+from .periodic import Periodic
 
 logger = get_logger(DELETED)
 
 
-class Sweeper:
+class Sweeper(Periodic):
     """Deletes the archive's expired responses at intervals, by the store's clock, and finishes interrupted deletions.
 
     Args:
@@ -28,24 +26,15 @@ class Sweeper:
     """
 
     def __init__(self, archive: Archive, clock: StoreClock, guard: SweepGuard, interval: float) -> None:
+        super().__init__(self.sweep, "could not delete expired responses", logger, interval)
         self._archive = archive
         self._clock = clock
         self._guard = guard
-        self._interval = interval
-        self._task = LoopTask(self._run)
 
     @property
     def held(self) -> Counts | None:
         """What a sweep would delete that waits for a person; None if none waits."""
         return self._guard.held
-
-    def start(self) -> None:
-        """Start in the running event loop; do nothing if the sweeper runs in it already."""
-        self._task.start()
-
-    async def stop(self) -> None:
-        """Stop, and wait until the sweeper's task has ended."""
-        await self._task.stop()
 
     async def sweep(self) -> None:
         """Delete all that has expired, as far as the clocks and the guard allow.
@@ -65,12 +54,5 @@ class Sweeper:
         if not self._clock.is_wrong:
             await self._guard.went(allowed)
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.sweep()
-            except ApiError as error:
-                logger.warning("could not delete expired responses: %s", error)
-            except Exception:
-                logger.exception("could not delete expired responses")
-            await asyncio.sleep(self._interval * random.uniform(0.5, 1.5))  # noqa: S311 (no secret)
+    def _pause(self, seconds: float) -> float:
+        return seconds * random.uniform(0.5, 1.5)  # noqa: S311 (no secret)

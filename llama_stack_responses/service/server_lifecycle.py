@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ..concurrency.threads import shorten_switch_interval
 from ..config import ResponsesConfig
 from ..generation.dependencies import Dependencies
 from ..jobs.background import BackgroundJobs
 from ..lifecycle.file_limit import raise_file_limit
+from ..lifecycle.periodic import Periodic
 from ..lifecycle.shutdown import ShutdownCoordinator
 from ..lifecycle.signals import Connections, install_signal_handlers
 from ..telemetry.gauges import GaugeSources
 from ..telemetry.loop_monitor import EventLoopMonitor
 from ..telemetry.telemetry import Telemetry
 from .foreground_responses import ForegroundResponses
-
-
-class Periodic(Protocol):
-    """Something that is done at intervals in the event loop."""
-
-    def start(self) -> None:
-        """Start in the running event loop; do nothing if it runs in it already."""
-
-    async def stop(self) -> None:
-        """Stop, and wait until it has ended."""
 
 
 class ServerLifecycle:
