@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from time import perf_counter
 from typing import Final
 
@@ -89,6 +90,25 @@ class EventTimes:
             each for at in ends for each in (ticks[at] + ticks[at + 2], ticks[at + 1] + ticks[at + 3])
         )
         self._ticks += ticks[len(ends) * 4 :]
+
+
+def times_of(recorded: Sequence[int]) -> Callable[[int], int]:
+    """Return the time in milliseconds of each event; calls come in order of the events' numbers.
+
+    Args:
+        recorded: the pairs of `EventTimes.ticks`: a number of events, and the milliseconds since the previous pair.
+    """
+    pairs = iter(zip(islice(recorded, 0, None, 2), islice(recorded, 1, None, 2), strict=False))
+    until, now = 0, 0
+
+    def time_of(number: int) -> int:
+        nonlocal until, now
+        while number >= until:
+            count, later = next(pairs, (number + 1 - until, 0))
+            until, now = until + count, now + later
+        return now
+
+    return time_of
 
 
 def _bounded(ticks: Iterable[int]) -> array[int]:

@@ -165,7 +165,7 @@ ONLY_IN: Final = {
     | {
         "openai": {"host"},
         "fastapi": {"features.code", "features.page", "host", "wire"},
-        "starlette": {"features.page", "host", "wire"},
+        "starlette": {"features.code", "features.page", "host", "wire"},
         "asyncio": {
             "commands",
             "concurrency",
@@ -201,7 +201,7 @@ ONLY_IN: Final = {
         "opentelemetry": {"logs", "telemetry"},
         "pypdf": {"documents"},
         "_quickjs": {"features.programs"},
-        "python_multipart": {"features.code", "wire"},
+        "python_multipart": {"features.code"},
         "tiktoken": {"chat"},
         "tokenizers": {"chat"},
         "trafilatura": {"fetch"},

@@ -65,7 +65,7 @@ def _summary(item: Shown) -> str:
 _VIEW: Final = CallView("apply_patch", written=_diff, language="diff", summary=_summary, run_by="client")
 
 KINDS: Final = (
-    ItemKind(APPLY_PATCH_CALL, _CALL, call=_made, view=_VIEW),
+    ItemKind(APPLY_PATCH_CALL, _CALL, call=_made, written={"operation": ("path", "diff")}, view=_VIEW),
     ItemKind(
         ItemType("apply_patch_call_output", "apco"),
         _OUTPUT,

@@ -99,7 +99,13 @@ def _actions(item: Shown) -> Any:
 
 
 KINDS: Final = (
-    ItemKind(COMPUTER_CALL, _CALL, call=_made, view=CallView(arguments=_actions, run_by="client")),
+    ItemKind(
+        COMPUTER_CALL,
+        _CALL,
+        call=_made,
+        written={"action": ("text",), "actions": ("text",)},
+        view=CallView(arguments=_actions, run_by="client"),
+    ),
     ItemKind(
         ItemType("computer_call_output", "cuo"),
         _OUTPUT,

@@ -44,7 +44,7 @@ def _made(item: Json, names: Names) -> Json:
 
 
 KINDS: Final = (
-    ItemKind(CUSTOM_TOOL_CALL, _CALL, call=_made, view=CallView(text="input", run_by="client")),
+    ItemKind(CUSTOM_TOOL_CALL, _CALL, call=_made, written={"input": ()}, view=CallView(text="input", run_by="client")),
     ItemKind(
         ItemType("custom_tool_call_output", "ctco"),
         _OUTPUT,

@@ -65,7 +65,13 @@ def _made(item: Json, names: Names) -> Json:
 
 
 KINDS: Final = (
-    ItemKind(FUNCTION_CALL, _CALL, call=_made, view=CallView(arguments=given_arguments, run_by="client")),
+    ItemKind(
+        FUNCTION_CALL,
+        _CALL,
+        call=_made,
+        written={"arguments": ()},
+        view=CallView(arguments=given_arguments, run_by="client"),
+    ),
     ItemKind(
         ItemType("function_call_output", "fco"),
         _OUTPUT,

@@ -58,6 +58,8 @@ class ItemKind:
         answers: for outputs of what the client runs: the type of the call.
         joinable: for these: whether the output may lack its `call_id` where the limits of a request do not require it.
         whole: returns an item with the fields that it has in a list, and that a client may omit.
+        written: the fields with what the model wrote, each with the members that it wrote of objects in the field;
+            None for all members.
         includable: the values of `include` that ask for fields of it.
         imported: fields that an item needs here, and that the host's own provider omits.
     """
@@ -71,6 +73,7 @@ class ItemKind:
     answers: str | None = None
     joinable: bool = False
     whole: Callable[[Json], Json] | None = None
+    written: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
     includable: Sequence[str] = ()
     imported: Mapping[str, Any] = field(default_factory=dict)
 

@@ -57,7 +57,7 @@ def _made(item: Json, _: Names) -> Json:
 
 
 KINDS: Final = (
-    ItemKind(LOCAL_SHELL_CALL, _CALL, call=_made, view=SHELL_VIEW),
+    ItemKind(LOCAL_SHELL_CALL, _CALL, call=_made, written={"action": ("command",)}, view=SHELL_VIEW),
     ItemKind(
         ItemType("local_shell_call_output", "lsho"),
         _output,

@@ -123,7 +123,13 @@ def _exchange(item: Json) -> Json:
 
 KINDS: Final = (
     ItemKind(MCP_LIST_TOOLS, _LIST),
-    ItemKind(MCP_CALL, _CALL, _exchange, CallView(arguments=given_arguments, answer="output")),
-    ItemKind(MCP_APPROVAL_REQUEST, _REQUEST),
+    ItemKind(
+        MCP_CALL,
+        _CALL,
+        _exchange,
+        CallView(arguments=given_arguments, answer="output"),
+        written={"arguments": ()},
+    ),
+    ItemKind(MCP_APPROVAL_REQUEST, _REQUEST, written={"arguments": ()}),
     ItemKind(ItemType("mcp_approval_response", "mcpa", has_status=False), _RESPONSE),
 )

@@ -156,6 +156,7 @@ KINDS: Final = (
     ItemKind(
         ItemType("message", "msg"),
         message,
+        written={"content": ("text", "refusal")},
         includable=("message.input_image.image_url", "message.output_text.logprobs"),
     ),
 )

@@ -44,4 +44,11 @@ _REASONING: Final = object_of(
     defaults={"summary": []},
 )
 
-KINDS: Final = (ItemKind(ItemType("reasoning", "rs"), _REASONING, includable=("reasoning.encrypted_content",)),)
+KINDS: Final = (
+    ItemKind(
+        ItemType("reasoning", "rs"),
+        _REASONING,
+        written={"content": ("text",), "summary": ("text",)},
+        includable=("reasoning.encrypted_content",),
+    ),
+)

@@ -108,6 +108,6 @@ def _summary(item: Shown) -> str:
 SHELL_VIEW: Final = CallView("shell", written=_written, language="shell", summary=_summary, run_by="client")
 
 KINDS: Final = (
-    ItemKind(SHELL_CALL, _CALL, call=_made, whole=_whole, view=SHELL_VIEW),
+    ItemKind(SHELL_CALL, _CALL, call=_made, written={"action": ("commands",)}, whole=_whole, view=SHELL_VIEW),
     ItemKind(SHELL_CALL_OUTPUT, _OUTPUT, output=_printed, answers="shell_call", joinable=True, view=OutputView()),
 )

@@ -77,7 +77,14 @@ def _tools(item: Shown) -> Any:
 
 
 KINDS: Final = (
-    ItemKind(TOOL_SEARCH_CALL, _CALL, _exchange, call=_made, view=CallView(arguments=given_arguments, run_by="client")),
+    ItemKind(
+        TOOL_SEARCH_CALL,
+        _CALL,
+        _exchange,
+        call=_made,
+        written={"arguments": None},
+        view=CallView(arguments=given_arguments, run_by="client"),
+    ),
     ItemKind(TOOL_SEARCH_OUTPUT, output=_loaded, answers="tool_search_call", view=OutputView(_tools)),
     ItemKind(ItemType("additional_tools", "at", has_status=False)),
 )

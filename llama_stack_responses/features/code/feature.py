@@ -14,6 +14,7 @@ from ...core.types import Json
 from ...feature import Feature, Stack
 from ...inputs.files import uploaded_with
 from ...service.responses import OpenAIResponsesImpl
+from ...store.decoder import Decoder
 from ...tools.registry import HostedTool
 from ...tools.tool import Tool
 from ...wire.route_admission import RouteAdmission
@@ -26,8 +27,8 @@ from .sandbox.jail import Jail, find_bwrap, plain_python
 from .sandbox.volume import Capacity, Volumes
 from .settings import CODE_INTERPRETER, STORED_SKILLS, CodeInterpreter
 from .skills.declared import SkillReader, with_versions
-from .skills.routes import skills_router
 from .skills.service import Skills
+from .skills.skill_routes import skills_router
 from .skills.store import SkillQuota, SkillStore
 from .tools.code_interpreter import CodeInterpreterTool
 from .tools.shell import HostedShellTool
@@ -42,8 +43,9 @@ def open_feature(stack: Stack) -> Feature:
     Raises:
         RuntimeError: bubblewrap is missing, or the configured control group cannot be used.
     """
-    reader = SkillReader(stack.contents, stack.current_user, SkillStore(stack.records))
-    fill, skill_routes = partial(with_versions, reader), partial(_skill_routes, stack, reader)
+    store = SkillStore(stack.records, Decoder(stack.config.limits.decoding_bytes))
+    reader = SkillReader(stack.contents, stack.current_user, store)
+    fill, skill_routes = partial(with_versions, reader), partial(_skill_routes, stack, store, reader)
     settings = CODE_INTERPRETER.of(stack.config)
     if settings is None:
         return Feature(routes=[skill_routes], fill=fill)
@@ -113,10 +115,12 @@ def _container_routes(access: ContainerAccess, _: OpenAIResponsesImpl, limits: R
     return containers_router(access, limits)
 
 
-def _skill_routes(stack: Stack, reader: SkillReader, impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
+def _skill_routes(
+    stack: Stack, store: SkillStore, reader: SkillReader, impl: OpenAIResponsesImpl, limits: RouteAdmission
+) -> APIRouter:
     settings = STORED_SKILLS.of(stack.config)
     skills = Skills(
-        SkillStore(stack.records, impl.archive.decoder),
+        store,
         reader,
         stack.pool,
         impl.access,

@@ -122,6 +122,7 @@ _CALL: Final = ItemKind(
     _ITEM,
     _exchange,
     CallView("code_interpreter", text="code", language="python", printed=_shown_outputs),
+    written={"code": ()},
     includable=(OUTPUTS,),
 )
 

@@ -148,6 +148,7 @@ _SEARCH_CALL: Final = ItemKind(
     _ITEM,
     _exchange,
     CallView("file_search", arguments=_queries, summary=_summary, links=_links),
+    written={"queries": ()},
     includable=("file_search_call.results",),
 )
 

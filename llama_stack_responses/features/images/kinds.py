@@ -187,6 +187,14 @@ FORM: Final = ItemForm(
 )
 
 KINDS: Final = Kinds(
-    items=(ItemKind(FORM, _item, _exchange, CallView("image_generation", text="revised_prompt", image="result")),),
+    items=(
+        ItemKind(
+            FORM,
+            _item,
+            _exchange,
+            CallView("image_generation", text="revised_prompt", image="result"),
+            written={"revised_prompt": ()},
+        ),
+    ),
     tools=(ToolType("image_generation", _tool),),
 )

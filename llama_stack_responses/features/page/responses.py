@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Final
 
 from ...core.errors import ApiError, bad_request
@@ -15,6 +15,7 @@ from ...core.listed_items import Order
 from ...core.statuses import UNFINISHED
 from ...core.stream.replay import replay
 from ...core.types import Json
+from ...generation.event_times import times_of
 from ...inputs.history import Hold
 from ...service.responses import OpenAIResponsesImpl
 from ...store.layout import chat_request
@@ -230,25 +231,6 @@ def _events(stored: StoredResponse, after: int, limit: int) -> Json:
         data.append({"at_ms": at, "event": event})
     last = data[-1]["event"]["sequence_number"] if more else None
     return {"object": "list", "data": data, "timed": clock is not None, "has_more": more, "next": last}
-
-
-def times_of(recorded: Sequence[int]) -> Callable[[int], int]:
-    """Return the time in milliseconds of each event; calls come in order of the events' numbers.
-
-    Args:
-        recorded: pairs of a number of events and the milliseconds since the previous pair.
-    """
-    pairs = iter(zip(islice(recorded, 0, None, 2), islice(recorded, 1, None, 2), strict=False))
-    until, now = 0, 0
-
-    def time_of(number: int) -> int:
-        nonlocal until, now
-        while number >= until:
-            count, later = next(pairs, (number + 1 - until, 0))
-            until, now = until + count, now + later
-        return now
-
-    return time_of
 
 
 def settings_of(impl: OpenAIResponsesImpl, version: str) -> Json:

@@ -49,7 +49,13 @@ def _failed(item: Shown) -> bool:
 
 KINDS: Final = Kinds(
     items=(
-        ItemKind(FORM, _PROGRAM, call=_call, view=CallView("program", text="code", language="javascript")),
+        ItemKind(
+            FORM,
+            _PROGRAM,
+            call=_call,
+            written={"code": ()},
+            view=CallView("program", text="code", language="javascript"),
+        ),
         ItemKind(OUTPUT_FORM, _OUTPUT, output=_result, view=OutputView(_shown_result, _failed)),
     ),
     tools=(ToolType(PROGRAMS, object_of({}), single=True),),

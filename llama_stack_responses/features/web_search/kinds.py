@@ -97,6 +97,7 @@ _SEARCH_CALL: Final = ItemKind(
     _ITEM,
     _exchange,
     CallView("web_search", arguments=_shown_action, summary=_summary, links=_links),
+    written={"action": ("query", "queries", "url", "pattern")},
     includable=("web_search_call.results", "web_search_call.action.sources"),
     imported={"action": {"type": "search", "query": ""}},
 )

@@ -11,8 +11,6 @@ from python_multipart.multipart import parse_options_header
 
 from ....core.errors import ApiError
 from ....core.listed_items import page_after
-from ....wire.file_answers import FileInBlocks
-from ....wire.forms import uploaded
 from ....wire.openapi import (
     BINARY,
     PAGING,
@@ -30,6 +28,8 @@ from ....wire.openapi import (
 from ....wire.requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
 from ....wire.responses import JsonResponse
 from ....wire.route_admission import RouteAdmission
+from ..file_answers import FileInBlocks
+from ..forms import uploaded
 from .access import ContainerAccess, FileNotCopied, SkillNotAdded
 from .bodies import (
     CONTAINER_SCHEMA,

@@ -12,11 +12,11 @@ from openai.types.responses.inline_skill_source_param import InlineSkillSourcePa
 
 from llama_stack_responses.core.echoed_tools import echoed
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.items.view import CallView, Printed
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.shapes import schema_of
+from llama_stack_responses.features.code.kinds import KINDS
 from llama_stack_responses.features.code.skills.shapes import skills
-from llama_stack_responses.features.page.blocks import Budget
-from llama_stack_responses.features.page.items import ViewContext, item_views
 from tests.support.skills import skill
 
 Json = dict[str, Any]
@@ -117,16 +117,16 @@ def test_skills_are_echoed_without_their_archives() -> None:
     assert settings["skills"] == [skill()]
 
 
-def test_page_shows_code_and_what_it_printed_and_drew() -> None:
-    drawn = "data:image/png;base64,AA=="
-    outputs = [{"type": "logs", "logs": "2"}, {"type": "image", "url": drawn}, {"type": "image", "url": 1}, "3", {}]
+def test_view_of_call_has_its_code_and_what_it_printed_and_drew() -> None:
+    [kind] = KINDS.items
+    outputs = [{"type": "logs", "logs": "2"}, {"type": "image", "url": "data:a"}, {"type": "image"}, "3", {}]
     call = {"type": "code_interpreter_call", "id": "ci_1", "code": "1 + 1", "outputs": outputs}
-    [view] = item_views([call], ViewContext(Budget()))
-    assert (view["title"], view["run_by"]) == ("code_interpreter 1 + 1", "server")
-    assert (view["arguments"]["text"], view["arguments"]["language"]) == ("1 + 1", "python")
-    assert [(each["kind"], each.get("text"), each.get("url")) for each in view["results"]] == [
-        ("code", "2", None),
-        ("image", None, drawn),
-        ("image", None, None),
-        ("code", "", None),
+    assert isinstance(kind.view, CallView)
+    assert kind.view.printed
+    assert list(kind.view.printed(call)) == [
+        Printed("2"),
+        Printed(image_url="data:a"),
+        Printed(image_url=""),
+        Printed(None),
     ]
+    assert (kind.view.text, kind.view.language, kind.view.run_by) == ("code", "python", "server")

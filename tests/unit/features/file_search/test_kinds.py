@@ -1,4 +1,4 @@
-"""The declaration of the tool, what is refused at its field, and how the page shows a call."""
+"""The declaration of the tool, what is refused at its field, and what the page shows of a call."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from openai.types.responses.file_search_tool_param import FileSearchToolParam
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.items.view import CallView, Link
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS
-from llama_stack_responses.features.page.blocks import Budget
-from llama_stack_responses.features.page.items import ViewContext, item_views
+from llama_stack_responses.features.file_search.kinds import KINDS
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.parser import RequestParser
 
@@ -114,15 +114,17 @@ def test_stored_declaration_with_larger_filters_is_accepted() -> None:
     assert parser.parse_stored({"model": "m", "input": "x", "tools": [stored]}).tools == [stored]
 
 
-def test_page_shows_queries_and_files_of_call() -> None:
+def test_view_of_call_has_its_queries_and_files() -> None:
+    [kind] = KINDS.items
     found = {"file_id": "file-1", "filename": "otters.txt", "score": 0.5, "text": "Otters sleep.", "attributes": {}}
     unnamed = {"file_id": "file-2", "filename": "", "score": 0.4, "text": "Fish swim.", "attributes": {}}
     call = {"type": "file_search_call", "id": "fs_1", "queries": ["otters", "fish"], "results": [found, unnamed]}
-    [view] = item_views([call], ViewContext(Budget()))
-    assert (view["title"], view["run_by"]) == ("file_search otters", "server")
-    assert view["arguments"]["text"].split() == ["[", '"otters",', '"fish"', "]"]
-    link = {"kind": "link", "link": None}
-    assert view["results"] == [
-        {**link, "title": "otters.txt", "text": "Otters sleep.", "file_id": "file-1"},
-        {**link, "title": "file-2", "text": "Fish swim.", "file_id": "file-2"},
+    assert isinstance(kind.view, CallView)
+    assert kind.view.arguments
+    assert kind.view.summary
+    assert kind.view.links
+    assert (kind.view.arguments(call), kind.view.summary(call)) == (["otters", "fish"], "otters")
+    assert list(kind.view.links(call)) == [
+        Link(None, "otters.txt", "Otters sleep.", "file-1"),
+        Link(None, "file-2", "Fish swim.", "file-2"),
     ]

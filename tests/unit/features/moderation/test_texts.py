@@ -8,6 +8,10 @@ import pytest
 from openai.types.responses.response import Moderation
 from pydantic import TypeAdapter
 
+from llama_stack_responses.core.items.form import ItemForm
+from llama_stack_responses.core.items.kind import ItemKind
+from llama_stack_responses.core.items.registry import ITEM_KINDS
+from llama_stack_responses.core.items.view import CallView
 from llama_stack_responses.core.moderation_results import NO_OUTPUT, NOT_YET, result
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.features.moderation.policy import Policy, policy_of
@@ -110,6 +114,13 @@ def test_texts_of_output_are_checked() -> None:
     assert output_texts(output) == ["Long.", "Short.", "Hello", '{"a":1}', "abc", "print(1)"]
 
 
+@pytest.mark.parametrize("kind", [kind for kind in ITEM_KINDS.values() if isinstance(kind.view, CallView)])
+def test_kind_of_call_names_what_the_model_wrote(kind: ItemKind) -> None:
+    assert kind.written
+    if isinstance(kind.form, ItemForm) and kind.form.streamed:
+        assert kind.form.streamed.key in kind.written
+
+
 @pytest.mark.parametrize(
     ("called", "texts"),
     [
@@ -129,6 +140,9 @@ def test_texts_of_output_are_checked() -> None:
         ({"type": "computer_call", "actions": [{"type": "type", "text": "hi"}]}, ["hi"]),
         ({"type": "program", "code": "return 1", "fingerprint": "x"}, ["return 1"]),
         ({"type": "program_output", "result": "1"}, []),
+        ({"type": "tool_search_call", "arguments": {"goal": "find", "limits": [{"size": "s"}]}}, ["find", "s"]),
+        ({"type": "mcp_approval_request", "arguments": '{"a":1}'}, ['{"a":1}']),
+        ({"type": "unknown_call", "arguments": "a"}, []),
     ],
 )
 def test_arguments_of_calls_of_every_kind_are_checked(called: Json, texts: list[str]) -> None:

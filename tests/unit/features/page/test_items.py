@@ -215,3 +215,32 @@ def test_answer_to_an_approval_names_its_call(approve: bool, answer: str) -> Non
 
 def head(kind: str) -> Json:
     return {"type": kind, "id": None, "kind": kind, "status": None}
+
+
+def test_call_shows_code_and_what_it_printed_and_drew() -> None:
+    drawn = "data:image/png;base64,AA=="
+    outputs = [{"type": "logs", "logs": "2"}, {"type": "image", "url": drawn}, {"type": "image", "url": 1}, "3", {}]
+    call = {"type": "code_interpreter_call", "id": "ci_1", "code": "1 + 1", "outputs": outputs}
+    created = view(call)
+    assert (created["title"], created["run_by"]) == ("code_interpreter 1 + 1", "server")
+    assert (created["arguments"]["text"], created["arguments"]["language"]) == ("1 + 1", "python")
+    assert [(each["kind"], each.get("text"), each.get("url")) for each in created["results"]] == [
+        ("code", "2", None),
+        ("image", None, drawn),
+        ("image", None, None),
+        ("code", "", None),
+    ]
+
+
+def test_call_shows_queries_and_files_of_call() -> None:
+    found = {"file_id": "file-1", "filename": "otters.txt", "score": 0.5, "text": "Otters sleep.", "attributes": {}}
+    unnamed = {"file_id": "file-2", "filename": "", "score": 0.4, "text": "Fish swim.", "attributes": {}}
+    call = {"type": "file_search_call", "id": "fs_1", "queries": ["otters", "fish"], "results": [found, unnamed]}
+    created = view(call)
+    assert (created["title"], created["run_by"]) == ("file_search otters", "server")
+    assert created["arguments"]["text"].split() == ["[", '"otters",', '"fish"', "]"]
+    link = {"kind": "link", "link": None}
+    assert created["results"] == [
+        {**link, "title": "otters.txt", "text": "Otters sleep.", "file_id": "file-1"},
+        {**link, "title": "file-2", "text": "Fish swim.", "file_id": "file-2"},
+    ]

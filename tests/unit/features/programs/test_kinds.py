@@ -1,4 +1,4 @@
-"""The declaration of the tool, and how the page shows programs and their outputs."""
+"""The declaration of the tool, and what the page shows of programs and their outputs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.items.view import CallView, OutputView
 from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.features.page.blocks import Budget
-from llama_stack_responses.features.page.items import ViewContext, item_views
+from llama_stack_responses.features.programs.kinds import KINDS
 
 Json = dict[str, Any]
 
@@ -36,11 +36,9 @@ def test_programs_can_be_chosen_and_allowed() -> None:
 
 
 @pytest.mark.parametrize(("status", "failed"), [("completed", False), ("incomplete", True)])
-def test_page_shows_code_and_output_of_program(status: str, failed: bool) -> None:
-    program = {"type": "program", "id": "prog_1", "call_id": "c", "code": "return 1", "fingerprint": "p1-0-a"}
+def test_views_have_code_and_output_of_program(status: str, failed: bool) -> None:
+    called, ended = (kind.view for kind in KINDS.items)
+    assert called == CallView("program", text="code", language="javascript")
     output = {"type": "program_output", "id": "progo_1", "call_id": "c", "result": "1", "status": status}
-    [call, ended] = item_views([program, output], ViewContext(Budget()))
-    assert (call["kind"], call["title"], call["run_by"]) == ("tool", "program return 1", "server")
-    assert call["arguments"] == {"text": "return 1", "language": "javascript", "truncated": False}
-    assert (ended["kind"], ended["call_id"], ended["failed"]) == ("tool_output", "c", failed)
-    assert [each["text"] for each in ended["results"]] == ["1"]
+    assert isinstance(ended, OutputView)
+    assert (ended.value(output), ended.failed(output)) == ("1", failed)

@@ -8,8 +8,6 @@ from fastapi import APIRouter, Request, Response
 
 from ....core.errors import bad_request
 from ....core.shapes import Schema, any_of
-from ....wire.file_answers import FileInBlocks
-from ....wire.forms import FormShape, SentForm, sent_form
 from ....wire.openapi import (
     BINARY,
     PAGING,
@@ -26,6 +24,8 @@ from ....wire.openapi import (
 from ....wire.requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
 from ....wire.responses import JsonResponse
 from ....wire.route_admission import RouteAdmission
+from ..file_answers import FileInBlocks
+from ..forms import FormShape, SentForm, sent_form
 from .service import Download, Skills, UploadedFile
 from .shapes import UPDATE_SCHEMA
 

@@ -8,9 +8,9 @@ from typing import IO
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..core.json_blocks import BLOCK_BYTES
-from .disconnects import gone
-from .request_cycle import cycle_of
+from ...core.json_blocks import BLOCK_BYTES
+from ...wire.disconnects import gone
+from ...wire.request_cycle import cycle_of
 
 
 class FileInBlocks(Response):

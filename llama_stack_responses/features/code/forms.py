@@ -13,8 +13,8 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from ..core.errors import ApiError, bad_request
-from .bodies import Bodies
+from ...core.errors import ApiError, bad_request
+from ...wire.bodies import Bodies
 
 _MAX_FIELDS: Final = 16
 """Maximum fields of a form, in addition to all files but one."""

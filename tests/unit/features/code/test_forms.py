@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.types import ASGIApp
 
-from llama_stack_responses.wire import forms
-from llama_stack_responses.wire.forms import uploaded
+from llama_stack_responses.features.code import forms
+from llama_stack_responses.features.code.forms import uploaded
 from llama_stack_responses.wire.responses import JsonResponse
 from tests.support.asgi import App, Body, ask
 from tests.support.waiting import until

@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from starlette.types import Message
 
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
-from llama_stack_responses.wire.file_answers import FileInBlocks
+from llama_stack_responses.features.code.file_answers import FileInBlocks
 from tests.support.asgi import App, Body, ask, scope_of
 from tests.support.waiting import until
 
