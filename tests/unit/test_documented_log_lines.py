@@ -35,7 +35,9 @@ def logged(path: Path) -> Iterator[tuple[str, str]]:
     }
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Attribute(attr="__init__"), args=[_, ast.Constant(str(line)), ast.Name("logger"), *_]):
+            case ast.Call(
+                func=ast.Attribute(attr="__init__"), args=[_, ast.Constant(str(line)), ast.Name("logger"), *_]
+            ):
                 yield from ((line, level) for level in ("WARNING", "ERROR"))  # of a `Periodic`, which logs its failures
             case ast.Call(func=ast.Attribute(value=ast.Name("logger"), attr=method), args=[given, *_]) if (
                 method in LEVELS

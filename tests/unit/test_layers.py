@@ -71,7 +71,7 @@ LAYERS: Final = {
             "tool_usage",
         },
         {"mcp_secrets", "shapes"},
-        {"image_data"},
+        {"answer_settings", "image_data"},
         {"item_fields"},
         {"items"},
         {"echoed_tools", "tool_fields"},

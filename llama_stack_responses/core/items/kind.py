@@ -47,8 +47,8 @@ class ItemKind:
 
     Attributes:
         form: its type; an `ItemForm`, its form in the output and in events, if tools make such items.
-        check: checks an item that a client sends, without its `type`, and returns what is kept of it. None if that
-            needs the checks of requests: `core/schema/items.py` has it.
+        check: checks an item that a client sends, without its `type`, and returns what is kept of it.
+        carrier: for items that bring tools, instead of `check`: returns this check, given the check of their `tools`.
         exchange: for calls whose items have their results: returns what the model reads of an item without a stored
             exchange, such as one that a client sent: the `exchange` of `core/exchanges.py`.
         view: how the page shows it.
@@ -72,6 +72,7 @@ class ItemKind:
     output: Callable[[Json, Names], Any] | None = None
     answers: str | None = None
     joinable: bool = False
+    carrier: Callable[[Check], Check] | None = None
     whole: Callable[[Json], Json] | None = None
     written: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
     includable: Sequence[str] = ()

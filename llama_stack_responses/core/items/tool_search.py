@@ -38,7 +38,7 @@ _CALL: Final = _joined(
 )
 
 
-def output_check(tools: Check) -> Check:
+def _output(tools: Check) -> Check:
     """Return the check for an output, given the check for its `tools`."""
     return _joined(
         object_of(
@@ -47,6 +47,11 @@ def output_check(tools: Check) -> Check:
             defaults={"execution": "server"},
         )
     )
+
+
+def _additional_tools(tools: Check) -> Check:
+    """Return the check for an item that declares tools, given the check for its `tools`."""
+    return object_of({"id": OWN_ID, "role": one_of("developer"), "tools": tools}, "role", "tools")
 
 
 TOOL_SEARCH_CALL: Final = ItemForm("tool_search_call", "tsc")
@@ -85,6 +90,6 @@ KINDS: Final = (
         written={"arguments": None},
         view=CallView(arguments=given_arguments, run_by="client"),
     ),
-    ItemKind(TOOL_SEARCH_OUTPUT, output=_loaded, answers="tool_search_call", view=OutputView(_tools)),
-    ItemKind(ItemType("additional_tools", "at", has_status=False)),
+    ItemKind(TOOL_SEARCH_OUTPUT, carrier=_output, output=_loaded, answers="tool_search_call", view=OutputView(_tools)),
+    ItemKind(ItemType("additional_tools", "at", has_status=False), carrier=_additional_tools),
 )

@@ -13,9 +13,8 @@ from typing import Final
 import orjson
 
 from ..errors import bad_request
-from ..item_fields import OWN_ID
-from ..items.tool_search import output_check
-from ..shapes import DEFAULT_LIMITS, Check, RequestLimits, object_of, one_of
+from ..items.registry import ITEM_KINDS
+from ..shapes import DEFAULT_LIMITS, Check, RequestLimits
 from ..types import Json
 from .declared_tools import NAMED_TOOLS, carried_tools
 
@@ -26,10 +25,9 @@ Identity = Origin | bytes
 """What is equal for two entries of the same tool: its origin, or the encoded entry of a tool without a name."""
 
 CARRIER_ITEMS: Final[Mapping[str, Check]] = {
-    "tool_search_output": output_check(carried_tools),
-    "additional_tools": object_of({"id": OWN_ID, "role": one_of("developer"), "tools": carried_tools}, "role", "tools"),
+    name: kind.carrier(carried_tools) for name, kind in ITEM_KINDS.items() if kind.carrier
 }
-"""Checks of the items that contain tools, by type."""
+"""Checks of the items that bring tools, by type."""
 
 CARRIERS: Final = tuple(CARRIER_ITEMS)
 

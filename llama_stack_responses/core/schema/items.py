@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from ..errors import bad_request
 from ..item_fields import ID, OWN_ID
-from ..items.configuration import CONFIGURATION
 from ..items.message import message, one_text
 from ..items.registry import ITEM_KINDS, JOINABLE
 from ..shapes import (
@@ -32,7 +31,6 @@ from ..shapes import (
     tagged,
     takes,
 )
-from .answer_settings import configuration_update
 from .item_tools import CARRIER_ITEMS
 
 TRIGGER: Final = "compaction_trigger"
@@ -83,7 +81,6 @@ _ITEMS: Final[Mapping[str, Check]] = {
     **{name: kind.check for name, kind in ITEM_KINDS.items() if kind.check},
     **CARRIER_ITEMS,
     TRIGGER: object_of({"id": OWN_ID}),
-    CONFIGURATION: configuration_update,
     "item_reference": object_of({"id": ID}, "id"),
 }
 """Checks of the items that this server supports, by type."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from ..answer_settings import EFFORT, FORMAT
 from ..errors import bad_request
 from ..ids import check_conversation_id, check_response_id
 from ..items.parts import OUTPUT_PARTS
@@ -37,7 +38,6 @@ from ..shapes import (
     tagged,
     takes,
 )
-from .answer_settings import EFFORT, FORMAT
 from .declared_tools import check_choice, tool_choice, tools
 from .item_tools import check_carried
 from .items import INPUT_SCHEMA, TRIGGER, check_input

@@ -18,3 +18,7 @@ def test_every_kind_is_brought_once() -> None:
 def test_module_that_only_some_features_have_is_found_there() -> None:
     assert modules_of_features("kinds").keys() < set(feature_names())
     assert modules_of_features("kinds_of_nothing") == {}
+
+
+def test_every_kind_checks_what_clients_send() -> None:
+    assert [name for name, kind in ITEM_KINDS.items() if bool(kind.check) == bool(kind.carrier)] == []
