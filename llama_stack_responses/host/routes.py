@@ -20,10 +20,7 @@ from .platform import PUBLIC_ROUTE_KEY, fastapi_router_registry
 from .provider_data import guard_provider_data
 from .responses_provider import ResponsesProvider
 from .web_server.early_return import return_early
-from .web_server.http_parsing import bound_http_parsing
-from .web_server.pipelined_requests import disconnect_answered_requests
-from .web_server.small_connections import shrink_connections
-from .web_server.websocket_frames import bound_websocket_frames
+from .web_server.protocols import use_protocols
 from .web_server.zstd_bodies import bound_zstd_bodies
 from .websocket_auth import HostAuthorizer
 
@@ -43,10 +40,7 @@ def enter_router() -> None:
             bound_zstd_bodies(impl.config.limits.request_bytes)
             guard_provider_data()
             return_early()
-            shrink_connections()
-            bound_http_parsing()
-            disconnect_answered_requests()
-            bound_websocket_frames()
+            use_protocols()
             with suppress(RuntimeError):
                 # OGX builds routes in the serving event loop, too late for the lifespan of a router to run.
                 asyncio.get_running_loop().call_soon(impl.start)

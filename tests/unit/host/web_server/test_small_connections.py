@@ -7,20 +7,11 @@ from collections import deque
 from typing import Any
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from llama_stack_responses.host.web_server.small_connections import shrink
+from llama_stack_responses.host.web_server.http_protocol import HttpProtocol
 from tests.support.waiting import turns, until
 from tests.unit.host.web_server.transport import MemoryTransport
-
-
-class SmallProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with a class of its own to patch."""
-
-
-shrink(SmallProtocol)
-shrink(SmallProtocol)
 
 
 class Transport(MemoryTransport):
@@ -41,7 +32,7 @@ class Server:
     def __init__(self) -> None:
         config = Config(self._serve, interface="asgi3", lifespan="off", log_config=None, proxy_headers=False)
         config.load()
-        self.protocol: Any = SmallProtocol(config, ServerState(), {})
+        self.protocol: Any = HttpProtocol(config, ServerState(), {})
         self.transport = Transport()
         self.protocol.connection_made(self.transport)
 
@@ -53,7 +44,9 @@ class Server:
 
 async def test_connection_holds_no_deque() -> None:
     protocol = Server().protocol
-    held = [*vars(protocol).values(), *vars(protocol.flow).values()]
+    flow = protocol.flow
+    held = [*vars(protocol).values(), *(getattr(flow, name) for name in flow.__slots__)]
+    assert protocol.pipeline in held
     assert not any(isinstance(each, deque | asyncio.Event) for each in held)
 
 

@@ -13,8 +13,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from llama_stack_responses.host.web_server import http_parsing
-from llama_stack_responses.host.web_server.http_parsing import (
+from llama_stack_responses.host.web_server.http_protocol import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_PARAMETERS,
@@ -22,7 +21,7 @@ from llama_stack_responses.host.web_server.http_parsing import (
     MAX_URL_BYTES,
     SLICE_BYTES,
     SMALL_SLICE_BYTES,
-    bound,
+    HttpProtocol,
 )
 from tests.support.waiting import until
 from tests.unit.host.web_server.transport import MemoryTransport
@@ -30,13 +29,6 @@ from tests.unit.host.web_server.transport import MemoryTransport
 GET = b"GET / HTTP/1.1\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
 PIECE = 32_768
-
-
-class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with a class of its own to patch."""
-
-
-bound(BoundedProtocol)
 
 
 class Transport(MemoryTransport):
@@ -65,7 +57,7 @@ class Server:
         self.bodies = bytearray()
         config = Config(self.serve, interface="asgi3", lifespan="off", log_config=None, proxy_headers=False)
         config.load()
-        self.protocol = BoundedProtocol(config, ServerState(), {})
+        self.protocol = HttpProtocol(config, ServerState(), {})
         self.transport = Transport()
         self.transport.protocol = self.protocol
         self.protocol.connection_made(self.transport)
@@ -176,7 +168,7 @@ async def test_small_chunks_are_parsed_in_small_slices(monkeypatch: pytest.Monke
         HttpToolsProtocol.data_received(protocol, data)
 
     server = Server()
-    monkeypatch.setattr(vars(server.protocol)[http_parsing._PARSING], "_receive", receive)
+    monkeypatch.setattr(HttpProtocol, "parse", receive)
     server.protocol.data_received(POST)
     server.protocol.data_received(b"1\r\nx\r\n" * 40_000)
     assert not server.transport.reads, "nothing more is read until this is parsed"

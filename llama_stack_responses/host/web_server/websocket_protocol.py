@@ -1,4 +1,4 @@
-"""Passes the bytes received on a WebSocket to uvicorn's protocol one frame at a time.
+"""WebSocket connections: uvicorn's protocol, which gets the received bytes one frame at a time.
 
 uvicorn reads up to 256 KiB at a time and decodes all frames in it at once. A frame may have six bytes, so one read can
 block the event loop for a second. So its protocol gets one frame in an iteration of the event loop, or a part of at
@@ -19,21 +19,20 @@ import socket
 import struct
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Sequence
-from functools import wraps
-from typing import Any, Final
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.protocol import State
 
 from ...admission import Reservation
 from ...core.errors import ApiError
-from ...logs import get_logger, leave_out
 from ...wire.websocket_data import INCOMING
 from .frame_scanner import UNIT, FrameScanner
 
-logger = get_logger(__name__)
-
-Receive = Callable[[Any, bytes], None]
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+    from uvicorn.config import Config
 
 _MAX_FRAGMENTS: Final = 16_384
 _FRAGMENT_BYTES: Final = 128
@@ -54,91 +53,9 @@ _TEXT_FRAME: Final = 0x81
 _LENGTH_16: Final = 126
 _LENGTH_64: Final = 127
 """The lengths of a frame that say that the length follows in two or in eight bytes."""
-_DECODER: Final = "_llama_stack_responses_decoder"
-_BOUNDED: Final = "_llama_stack_responses_bounded"
-_NO_UTF_8: Final = "Invalid UTF-8 sequence received from client."
 
 
-def bound_websocket_frames() -> None:
-    """Make uvicorn's WebSocket protocol decode one frame at a time. With another protocol, nothing changes."""
-    try:
-        from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-    except ImportError:
-        logger.debug("unsupported uvicorn version: WebSocket frames are not checked before they are decoded")
-        return
-    bound(WebSocketsSansIOProtocol)
-    leave_out("uvicorn.error", _NO_UTF_8)
-
-
-def bound(protocol: Any) -> None:
-    """Make a protocol class decode one frame at a time, without compression."""
-    if not hasattr(protocol, _BOUNDED):
-        protocol.__init__ = _without_compression(protocol.__init__)
-        protocol.data_received = _decoding(protocol.data_received, _RoundRobin())
-        protocol.receive = _then(protocol.receive, _Decoder.delivered)
-        protocol.send = _then(protocol.send, _Decoder.wake)
-        protocol.connection_lost = _releasing(protocol.connection_lost)
-        protocol.send_receive_event_to_app = _joined_in_thread(protocol.send_receive_event_to_app)
-        setattr(protocol, _BOUNDED, True)
-
-
-def _without_compression(init: Callable[..., None]) -> Callable[..., None]:
-    @wraps(init)
-    def create(self: Any, *args: Any, **kwargs: Any) -> None:
-        for config in (*args[:1], *filter(None, [kwargs.get("config")])):
-            config.ws_per_message_deflate = False
-        init(self, *args, **kwargs)
-
-    return create
-
-
-def _decoding(receive: Receive, round_robin: _RoundRobin) -> Receive:
-    def data_received(self: Any, data: bytes) -> None:
-        decoder: _Decoder | None = self.__dict__.get(_DECODER)
-        if decoder is None:
-            # uvicorn passes the whole handshake first.
-            receive(self, data)
-            decoder = self.__dict__[_DECODER] = _Decoder(self, receive, round_robin)
-            if scope := getattr(self, "scope", None):
-                scope[INCOMING] = decoder
-            return
-        decoder.feed(data)
-
-    return data_received
-
-
-def _then(method: Callable[..., Any], callback: Callable[[_Decoder], None]) -> Callable[..., Any]:
-    async def called(self: Any, *args: Any) -> Any:
-        result = await method(self, *args)
-        if decoder := self.__dict__.get(_DECODER):
-            callback(decoder)
-        return result
-
-    return called
-
-
-def _releasing(method: Callable[..., None]) -> Callable[..., None]:
-    def connection_lost(self: Any, *args: Any) -> None:
-        method(self, *args)
-        if decoder := self.__dict__.get(_DECODER):
-            decoder.lost()
-
-    return connection_lost
-
-
-def _joined_in_thread(method: Callable[[Any], None]) -> Callable[[Any], None]:
-    def send_receive_event_to_app(self: Any) -> None:
-        decoder: _Decoder | None = self.__dict__.get(_DECODER)
-        if decoder and decoder.joins(self.frames) and not self.close_sent:
-            frames, self.frames = self.frames, []
-            decoder.join(frames, text=self.curr_msg_data_type == "text")
-        else:
-            method(self)
-
-    return send_receive_event_to_app
-
-
-class _RoundRobin:
+class RoundRobin:
     """Decodes one frame of each user in an iteration of the event loop."""
 
     def __init__(self) -> None:
@@ -146,6 +63,7 @@ class _RoundRobin:
         self._planned = False
 
     def add(self, decoder: _Decoder) -> None:
+        """Let a connection decode a frame when it is its turn."""
         self._waiting.setdefault(decoder.user, deque()).append(decoder)
         if not self._planned:
             self._planned = True
@@ -164,6 +82,63 @@ class _RoundRobin:
             asyncio.get_running_loop().call_soon(self._run)
 
 
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """The protocol of one connection.
+
+    Attributes:
+        turns: whose turn it is.
+    """
+
+    turns: Final = RoundRobin()
+    _decoder: _Decoder | None = None
+
+    def __init__(self, config: Config, *args: Any, **kwargs: Any) -> None:
+        config.ws_per_message_deflate = False
+        super().__init__(config, *args, **kwargs)
+
+    def data_received(self, data: bytes) -> None:
+        """Decode these bytes in later iterations of the event loop; the handshake at once."""
+        if self._decoder:
+            self._decoder.feed(data)
+            return
+        # uvicorn passes the whole handshake first.
+        super().data_received(data)
+        self._decoder = _Decoder(self, self.turns)
+        if scope := getattr(self, "scope", None):
+            scope[INCOMING] = self._decoder
+
+    def decode(self, data: bytes) -> None:
+        """Decode these bytes now."""
+        super().data_received(data)
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Return the next message of the client."""
+        message = await super().receive()
+        if self._decoder:
+            self._decoder.delivered()
+        return message
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send a message to the client."""
+        await super().send(message)
+        if self._decoder:
+            self._decoder.wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        super().connection_lost(exc)
+        if self._decoder:
+            self._decoder.lost()
+
+    def send_receive_event_to_app(self) -> None:
+        """Pass a complete message on."""
+        if self._decoder and self._decoder.joins(self.frames) and not self.close_sent:
+            frames, self.frames = self.frames, []
+            self._decoder.join(frames, text=self.curr_msg_data_type == "text")
+        else:
+            super().send_receive_event_to_app()
+
+
 class _Decoder:
     """Passes one connection's frames to its protocol.
 
@@ -171,11 +146,10 @@ class _Decoder:
         user: with whom other connections take turns.
     """
 
-    def __init__(self, protocol: Any, receive: Receive, round_robin: _RoundRobin) -> None:
+    def __init__(self, protocol: WebSocketProtocol, turns: RoundRobin) -> None:
         self.user: Hashable = id(self)
-        self._protocol = protocol
-        self._receive = receive
-        self._round_robin = round_robin
+        self._protocol: Any = protocol  # its attributes change with each call, which their types do not say
+        self._turns = turns
         self._buffer = bytearray()
         self._scanner = FrameScanner(protocol.config.ws_max_size)
         self._reservation: Reservation | None = None
@@ -223,7 +197,7 @@ class _Decoder:
             protocol.transport.pause_reading()
         else:
             self._planned = True
-            self._round_robin.add(self)
+            self._turns.add(self)
 
     def step(self) -> None:
         """Decode a frame."""
@@ -239,7 +213,7 @@ class _Decoder:
         elif unit := self._scanner.next_unit(self._buffer):
             transport.pause_reading()
             self._message += unit.payload
-            self._receive(protocol, unit.data)
+            protocol.decode(unit.data)
             if len(protocol.frames) > _MAX_FRAGMENTS:
                 self._refuse(*_TOO_MANY)
             elif self._buffer:

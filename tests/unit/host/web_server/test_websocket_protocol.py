@@ -9,7 +9,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator
-from inspect import unwrap
 from typing import Any
 
 import pytest
@@ -19,8 +18,9 @@ from uvicorn.server import ServerState
 
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.host.web_server import websocket_frames
-from llama_stack_responses.host.web_server.websocket_frames import bound, bound_websocket_frames
+from llama_stack_responses.host.web_server import websocket_protocol
+from llama_stack_responses.host.web_server.protocols import use_protocols
+from llama_stack_responses.host.web_server.websocket_protocol import RoundRobin, WebSocketProtocol
 from llama_stack_responses.wire.websocket_data import incoming_of
 from tests.support.clock import LoopClock
 from tests.support.hostile.sockets import BINARY, BROKEN, PING, TEXT, frame
@@ -53,10 +53,7 @@ class Server:
     """Connections of one user, whose handler takes messages when the test asks for them."""
 
     def __init__(self, user: str = "anna", per_user: int = 10**9, seconds: float = 1_000.0) -> None:
-        kind: Any = type("Bounded", (WebSocketsSansIOProtocol,), {})
-        bound(kind)
-        bound(kind)
-        self._kind = kind
+        self._kind: Any = type("WithOwnTurns", (WebSocketProtocol,), {"turns": RoundRobin()})
         self._config = Config(app=self._talk, log_config=None, ws_ping_interval=None)
         self._config.load()
         self._config.loaded_app = self._talk
@@ -153,13 +150,13 @@ async def test_next_message_is_decoded_when_the_last_one_is_received() -> None:
 @pytest.mark.parametrize("size", [1_001, 70_000, 3 * LARGE])
 async def test_large_message_is_split_and_joined_in_a_thread(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     joining: list[int] = []
-    real = websocket_frames._joined
+    real = websocket_protocol._joined
 
     def joined(frames: list[bytes], *, text: bool) -> bytearray:
         joining.append(threading.get_ident())
         return real(frames, text=text)
 
-    monkeypatch.setattr(websocket_frames, "_joined", joined)
+    monkeypatch.setattr(websocket_protocol, "_joined", joined)
     server = Server()
     protocol = await server.connect()
     message = ("ä" * LARGE).encode()
@@ -317,7 +314,7 @@ async def test_broken_frame_closes_connection(name: str) -> None:
 
 
 def test_invalid_utf8_message_is_not_logged_by_server(caplog: pytest.LogCaptureFixture) -> None:
-    bound_websocket_frames()
+    use_protocols()
     log = logging.getLogger("uvicorn.error")
     with caplog.at_level(logging.INFO, "uvicorn.error"):
         log.error("Invalid UTF-8 sequence received from client.", exc_info=True)
@@ -326,8 +323,7 @@ def test_invalid_utf8_message_is_not_logged_by_server(caplog: pytest.LogCaptureF
 
 
 def test_installed_uvicorn_protocol_has_used_attributes() -> None:
-    bound_websocket_frames()
-    init: Any = unwrap(WebSocketsSansIOProtocol.__init__)
+    init: Any = WebSocketsSansIOProtocol.__init__
     used = {"frames", "read_paused", "close_sent", "handshake_complete", "curr_msg_data_type", "queue", "writable"}
     used |= {"disconnected", "conn", "transport"}
     assert used <= set(init.__code__.co_names)
