@@ -30,7 +30,7 @@ from llama_stack_openai_chat.connection import Connection
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
 from llama_stack_responses.admission import Admission
-from llama_stack_responses.chat.inference import Extender, Receive
+from llama_stack_responses.chat.inference import Extender, ModelServer, Receive
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
@@ -55,6 +55,7 @@ from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.wire.request_cycle import RequestCycle
 from llama_stack_responses.wire.responses import RunEventsResponse
 from tests.support.frames import frames
+from tests.support.generations import model_servers
 from tests.support.script import Chunk, reasoning, reply, text, tool_call
 
 type Json = dict[str, Any]
@@ -187,6 +188,10 @@ class Inference:
         """Return None: not needed."""
         return None
 
+    async def server_of(self, _: str) -> ModelServer | None:
+        """Return None: not needed."""
+        return None
+
     async def is_reachable(self) -> bool | None:
         """Return None: not needed."""
         return None
@@ -223,6 +228,7 @@ async def stream(kind: Kind, count: int) -> bytes:
         lengths,
         TokenCounts(inference, []),
         NoModeration(),
+        model_servers(inference),
         LargeWork(lambda: ANONYMOUS),
     )
     context = factory.context(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..core.errors import ApiError
@@ -28,6 +29,23 @@ class Extender(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ModelServer:
+    """The model server of a model, as the stack's configuration has it.
+
+    Attributes:
+        provider: the id of the inference provider.
+        kind: the type of the provider, such as `remote::vllm`.
+        address: the host name of its URL; empty if it has none.
+        version: a digest of the provider's configuration, without its secrets.
+    """
+
+    provider: str
+    kind: str = ""
+    address: str = ""
+    version: str = ""
+
+
 class Inference(Protocol):
     """Runs chat completions on the provider of the named model."""
 
@@ -44,8 +62,8 @@ class Inference(Protocol):
         It may ask `extender` first, and then need not build the chunks that it takes.
 
         Raises:
-            ApiError: the provider refused the request or was unreachable; `TooLongError` if the request is too long for
-                the model.
+            ApiError: the provider was unreachable; `RefusedError` if it refused the request, `TooLongError` if the
+                request is too long for the model.
         """
         ...
 
@@ -63,6 +81,10 @@ class Inference(Protocol):
 
     async def context_length(self, model: str) -> int | None:
         """Return the model's context in tokens, if the host knows it."""
+        ...
+
+    async def server_of(self, model: str) -> ModelServer | None:
+        """Return the model server of a model; None if it is unknown."""
         ...
 
     async def is_reachable(self) -> bool | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from .adaptation.adaptation import Step
+from .adaptation.registry import dialects
 
 
 class InlineThinking(BaseModel):
@@ -23,6 +26,48 @@ class InlineThinking(BaseModel):
     open: str = Field(default="<think>", min_length=1)
     close: str = Field(default="</think>", min_length=1)
     starts_open: bool = False
+
+
+class Parameters(BaseModel):
+    """Changes of the parameters of chat requests, by their names there.
+
+    Attributes:
+        drop: parameters that are not sent; `tools.function.strict` is one within others.
+        rename: other names for parameters.
+        map: other values for parameters, by parameter and value.
+        add: parameters that are sent if the request has none of that name, with their values.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    drop: list[str] = Field(default_factory=list)
+    rename: dict[str, str] = Field(default_factory=dict)
+    map: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    add: dict[str, Any] = Field(default_factory=dict)
+
+    def steps(self) -> list[Step]:
+        """Return the changes."""
+        return [
+            *(Step("map", (name, old, new)) for name, values in self.map.items() for old, new in values.items()),
+            *(Step("rename", each) for each in self.rename.items()),
+            *(Step("drop", each) for each in self.drop),
+            *(Step("add", each) for each in self.add.items()),
+        ]
+
+
+def _dialect(name: str) -> str:
+    if name not in dialects():
+        raise ValueError(f"there is no such dialect; there are {', '.join(sorted(dialects())) or 'none'}")
+    return name
+
+
+Dialect = Annotated[str, AfterValidator(_dialect)]
+"""The name of a change that needs no argument, such as one of the messages."""
+
+
+def steps_of(parameters: Parameters, dialect: Sequence[str]) -> list[Step]:
+    """Return the changes of chat requests that a profile names."""
+    return [*parameters.steps(), *map(Step, dialect)]
 
 
 class Profile(BaseModel):
@@ -55,6 +100,8 @@ class Profile(BaseModel):
         max_tokens_field: the chat request's field for the limit on output tokens.
         stream: whether the model server is asked to stream: `always`, only for a client that streams (`as_asked`), or
             `never`. An answer without streaming arrives late and complete, or not at all, and takes less work to read.
+        parameters: how the parameters of chat requests are changed.
+        dialect: other changes of chat requests, by name, such as those of messages.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -80,6 +127,8 @@ class Profile(BaseModel):
     tokenizer: str | None = Field(default=None, min_length=1)
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     stream: Literal["always", "as_asked", "never"] = "always"
+    parameters: Parameters = Field(default_factory=Parameters)
+    dialect: list[Dialect] = Field(default_factory=list)
 
     def streaming(self, *, client_streams: bool) -> dict[str, Any]:
         """Return the fields of a chat request that control streaming.

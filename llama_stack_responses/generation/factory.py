@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..admission import Reservation
+from ..chat.adaptation.adaptation import Step
 from ..chat.inference import Inference
-from ..chat.profile import Profile, profile_for
+from ..chat.profile import Profile, profile_for, steps_of
 from ..chat.summary import Detail, summary_request
 from ..concurrency.fair_yield import FairYield
 from ..config import ResponsesConfig
@@ -30,6 +31,8 @@ from ..sealing.reasoning import PrivateReasoning
 from ..sealing.sealed_items import Opened, SealedItems, unopened
 from ..sealing.sealer import Sealer
 from ..sealing.summaries import PrivateSummaries
+from ..store.learned_steps import LearnedSteps
+from ..store.records import Records
 from ..telemetry.telemetry import Telemetry
 from ..tools.mcp.list_budget import ServerBounds
 from ..tools.registry import tool_makers
@@ -46,6 +49,7 @@ from .event_buffer import EventBuffer
 from .held_output import HeldOutput
 from .loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
 from .model_round import ModelRound
+from .model_servers import ModelServers, digest
 from .reasoning_summary import ReasoningSummarizer
 from .shared_timer import SharedTimer
 from .stop_point import StopPoint
@@ -69,6 +73,7 @@ class GenerationFactory:
         lengths: the known context lengths of models.
         counts: counts tokens.
         moderation: moderates input and output.
+        servers: changes chat requests as their model servers need it.
         large_work: does the work on large conversations.
         prompt_of: reads the prompt of a stored response.
         fair_yield: schedules concurrent streams.
@@ -91,6 +96,7 @@ class GenerationFactory:
     lengths: ContextLengths
     counts: TokenCounts
     moderation: Moderation
+    servers: ModelServers
     large_work: LargeWork
     prompt_of: PromptOf = no_prompt
     fair_yield: FairYield = field(default_factory=FairYield)
@@ -152,6 +158,7 @@ class GenerationFactory:
 def build_factory(
     config: ResponsesConfig,
     dependencies: Dependencies,
+    records: Records,
     sealer: Sealer,
     large_work: LargeWork,
     prompt_of: PromptOf,
@@ -178,6 +185,7 @@ def build_factory(
         ContextLengths(dependencies.inference),
         TokenCounts(dependencies.inference, config.profiles),
         dependencies.moderation,
+        _model_servers(config, dependencies, LearnedSteps(records), large_work, clock),
         large_work,
         prompt_of,
         telemetry=dependencies.telemetry,
@@ -186,6 +194,29 @@ def build_factory(
         keeps_requests=dependencies.keeps_chat_requests,
         clock=clock,
     )
+
+
+def _model_servers(
+    config: ResponsesConfig,
+    dependencies: Dependencies,
+    learned: LearnedSteps,
+    large_work: LargeWork,
+    clock: Callable[[], float],
+) -> ModelServers:
+    settings = digest(repr(config.profiles))
+    return ModelServers(
+        dependencies.inference,
+        lambda _, model: _settled(profile_for(model, config.profiles)),
+        settings,
+        learned,
+        large_work,
+        dependencies.telemetry,
+        clock,
+    )
+
+
+def _settled(profile: Profile) -> list[Step]:
+    return steps_of(profile.parameters, profile.dialect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +376,7 @@ class GenerationContext:
             profile=profile,
             toolset=self.toolset,
             inference=factory.inference,
+            servers=factory.servers,
             context_fit=ContextFit(model, profile, factory.counts, factory.lengths, factory.large_work),
             event_buffer=event_buffer,
             idle_seconds=factory.limits.idle_seconds,

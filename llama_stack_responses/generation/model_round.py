@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import batched
 from typing import Any, Final
 
+from ..chat.adaptation.refusal import RefusedError
 from ..chat.chunks import ChunkReader, OutputLimitReached
 from ..chat.compaction import compaction_request
 from ..chat.inference import Inference
@@ -28,6 +29,7 @@ from .delta_filter import DeltaFilter
 from .event_buffer import EventBuffer
 from .held_output import HeldOutput
 from .intake import Deltas, Intake, Preparation, Round, Take, nothing_to_prepare
+from .model_servers import AdaptedRequest, ModelServers
 from .shared_timer import SharedTimer
 from .stream_close import ClosedStream
 from .timeline import Timeline
@@ -73,6 +75,7 @@ class ModelRound:
         profile: the model's profile.
         toolset: the request's tools.
         inference: sends the chat requests.
+        servers: changes the chat requests as their model servers need it.
         context_fit: fits the conversation to the model's context.
         event_buffer: receives the events; while it is full, the stream is not read.
         idle_seconds: timeout for the model server's next data.
@@ -105,6 +108,8 @@ class ModelRound:
         "_profile",
         "_read_reasoning",
         "_request",
+        "_sent",
+        "_servers",
         "_timer",
         "_toolset",
         "accepted",
@@ -118,6 +123,7 @@ class ModelRound:
         profile: Profile,
         toolset: Toolset,
         inference: Inference,
+        servers: ModelServers,
         context_fit: ContextFit,
         event_buffer: EventBuffer,
         idle_seconds: float,
@@ -135,6 +141,8 @@ class ModelRound:
         self._profile = profile
         self._toolset = toolset
         self._inference = inference
+        self._servers = servers
+        self._sent: AdaptedRequest | None = None  # what the model has not begun to answer
         self._context_fit = context_fit
         self._event_buffer = event_buffer
         self._idle_seconds = idle_seconds
@@ -261,16 +269,37 @@ class ModelRound:
 
     def note_output(self) -> None:
         """Note that the model has written something: its request will not be sent again."""
-        self._context_fit.drop_request()
+        if self._sent is not None:
+            self._sent.begun()
+            self._sent = None
+            self._context_fit.drop_request()
 
     async def _run_round(self, chat: Json, round_: Round, kind: str = "answer") -> RoundResult:
+        """Run a round. A request that is refused before any output is changed as the refusal asks, and sent again."""
+        self._sent = request = await self._servers.prepare(chat)
+        del chat  # It would be held for as long as the model answers.
+        while True:
+            assert request.chat is not None
+            try:
+                result = await self._send(request.chat, round_, kind)
+            except RefusedError as error:
+                if round_.reader.characters or not await request.adapt(error.refusal):
+                    raise
+            else:
+                request.begun()
+                if request.applied and round_.assembler:
+                    request.tell(round_.assembler.response)
+                    self.timeline.adapted(map(str, request.applied))
+                return result
+
+    async def _send(self, chat: Json, round_: Round, kind: str) -> RoundResult:
         round_.operation.set_request(chat)
         await self.timeline.requested(chat, kind)
         try:
             with Watchdog(self._idle_seconds, self._timer) as watchdog:
                 intake = Intake(round_, watchdog, self._event_buffer)
                 stream = await self._inference.open_stream(chat, intake.take, intake)
-                del chat  # It would be held for as long as the model answers.
+                del chat  # As above.
                 self.accept()
                 end = await self._read(stream, round_, intake, watchdog)
         except OutputLimitReached:

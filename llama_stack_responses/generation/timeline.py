@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from time import perf_counter
 from typing import Any, Final, Self
 
@@ -24,6 +25,7 @@ from .event_times import EventTimes
 
 _MAX_ROUNDS: Final = 256
 _MAX_TOOL_CALLS: Final = 1000
+_MAX_ADAPTATIONS: Final = 64
 _NAME_CHARACTERS: Final = 200
 
 _STRING_CHARACTERS: Final = 20_000
@@ -124,6 +126,7 @@ class Timeline:
 
     __slots__ = (
         "_activity",
+        "_adaptations",
         "_began",
         "_keeps_requests",
         "_left",
@@ -157,6 +160,7 @@ class Timeline:
         self._stored_requests = 0
         self._left = _RECORDED_BYTES
         self._truncated = False
+        self._adaptations = dict[str, None]()
 
     def resume(self, seconds: float, before: Mapping[str, Any] | None, earlier: Earlier | None = None) -> None:
         """Continue the recording of a response that was created this many seconds ago.
@@ -172,6 +176,7 @@ class Timeline:
             self._queue_ms = before["queue_ms"]
             self._rounds, self._tools = list(before["rounds"]), list(before["tools"])
             self._truncated, self._left = before["truncated"], before.get("left", _RECORDED_BYTES)
+            self._adaptations = dict.fromkeys(before.get("adaptations", ()))
         self.event_times = EventTimes(seconds, before.get("events", ()) if before else ())
         if earlier:
             began, self._tries, self._stored_requests = round(earlier.began * 1000), earlier.tries, earlier.requests
@@ -239,6 +244,10 @@ class Timeline:
         self._left -= size
         self._requests.append(encoded)
 
+    def adapted(self, changes: Iterable[str]) -> None:
+        """Record how a chat request was changed for its model server, in words."""
+        self._adaptations |= dict.fromkeys(islice(changes, _MAX_ADAPTATIONS - len(self._adaptations)))
+
     def marks(self) -> Json:
         """Return the record without the chat requests."""
         return {
@@ -247,6 +256,7 @@ class Timeline:
             "rounds": self._rounds,
             "tools": self._tools,
             "truncated": self._truncated,
+            **({"adaptations": list(self._adaptations)} if self._adaptations else {}),
         }
 
     def progress(self) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import re
 import time
@@ -10,15 +11,18 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 import httpx2
 import openai
+from pydantic import BaseModel
 
 from llama_stack_openai_chat.errors import from_answer, reported, status_in, words_of
 
+from ..chat.adaptation.refusal import Refusal, RefusedError, places_of
 from ..chat.context_errors import says_too_long, too_long
-from ..chat.inference import Extender, Receive
-from ..core.errors import ApiError
+from ..chat.inference import Extender, ModelServer, Receive
+from ..core.errors import ApiError, TooLongError
 from ..core.types import Json
 from ..logs import get_logger
 from .chat_routing import ChatRouting
@@ -33,6 +37,9 @@ _INVALID_ANSWER: Final = "invalid_answer"
 
 _OTHER_REASONS: Final = frozenset({401, 403, 404, 408, 429})
 """Statuses that are never about the length of a request."""
+
+_NOT_OF_REQUEST: Final = frozenset({401, 402, 403, 408, 429, 502, 503, 504})
+"""Statuses that no change of a request helps against."""
 
 _UNREADABLE_OUTPUT: Final = "Invalid diff: "
 """The start of llama.cpp's error for an output that its parser first read in another way."""
@@ -125,7 +132,8 @@ class HostInference:
         except (ModelNotFoundError, UnsupportedModelError) as error:
             raise _no_model(await self._similar(request["model"]) or str(error)) from error
         except (ModelTypeError, ValueError, NotImplementedError) as error:
-            raise ApiError(400, f"The inference provider does not accept this request: {error}") from error
+            refused = ApiError(400, f"The inference provider does not accept this request: {error}")
+            raise RefusedError(refused, Refusal(400, str(error))) from error
         except Exception as error:
             raise self.to_api_error(error) from error
         chunks: AsyncGenerator[Any] = answer if request["stream"] else _in_one(answer)
@@ -191,6 +199,18 @@ class HostInference:
         length = listed.metadata.get("context_length") if listed else None
         return length if isinstance(length, int) and length > 0 else None
 
+    async def server_of(self, model: str) -> ModelServer | None:
+        """Return the model server of a model, as the configuration of its provider has it."""
+        try:
+            listed = await self._listed(model)
+        except Exception:
+            logger.exception("could not list models")
+            listed = None
+        table = getattr(self._router, "routing_table", None)
+        name = listed.provider_id if listed else model.partition("/")[0]
+        provider = table and table.impls_by_provider_id.get(name)
+        return _server(name, provider) if provider else None
+
     async def is_reachable(self) -> bool | None:
         """Return whether the model server of at least one provider answers; None if no provider reports it."""
         table = getattr(self._router, "routing_table", None)
@@ -218,16 +238,31 @@ class HostInference:
             case ApiError():
                 return error
             case openai.APIStatusError():
-                return _from_status(error)
+                return _refused(_from_status(error), error, error.status_code)
             case openai.APITimeoutError() | TimeoutError():
                 return ApiError(504, "The inference provider did not answer in time. Try again, or raise its timeout.")
             case openai.APIConnectionError() | ConnectionError():
                 return _unreachable(error)
             case openai.APIError():
-                return _from_event(error)
+                return _refused(_from_event(error), error, status_in(error.body) or 400)
             case ValueError():
                 return ApiError(502, "The inference provider sent an event that is not JSON.")
         return _of_transport(error)
+
+
+def _server(name: str, provider: Any) -> ModelServer:
+    """Return what the configuration of a provider says about its model server."""
+    config = getattr(provider, "__provider_config__", None) or getattr(provider, "config", None)
+    url = str(getattr(config, "base_url", None) or getattr(config, "url", None) or "")
+    spec = getattr(provider, "__provider_spec__", None)
+    # Secrets are masked in this form of it.
+    shown = config.model_dump_json() if isinstance(config, BaseModel) else repr(type(provider))
+    return ModelServer(
+        name,
+        str(getattr(spec, "provider_type", "")),
+        urlsplit(url).hostname or "",
+        hashlib.sha256(shown.encode()).hexdigest()[:16],
+    )
 
 
 async def _is_healthy(provider: Any) -> bool | None:
@@ -251,6 +286,14 @@ async def _in_one(completion: Any) -> AsyncGenerator[Any]:
     choices = [_Choice(each.message, each.finish_reason, each.logprobs) for each in completion.choices]
     timings, tier = (getattr(completion, name, None) for name in ("timings", "service_tier"))
     yield _Chunk(completion.id, completion.model, choices, completion.usage, timings, tier)
+
+
+def _refused(result: ApiError, error: openai.APIError, status: int) -> ApiError:
+    """Return the error with what the model server said, if a change of the request may help."""
+    if isinstance(result, TooLongError) or status in _NOT_OF_REQUEST or error.code == _INVALID_ANSWER:
+        return result
+    code = next((str(each) for each in (error.code, error.type) if each), "")
+    return RefusedError(result, Refusal(status, _message(error), code, places_of(error.body)))
 
 
 def _from_status(error: openai.APIStatusError) -> ApiError:

@@ -103,7 +103,7 @@ class OpenAIResponsesImpl:
         sealer = Sealer(config.secret_bytes, keeper)
         self.large_work = large = LargeWork(access.current_user)
         self._parser = parser = _parser(config, large)
-        self._factory = factory = build_factory(config, dependencies, sealer, large, history.prompt_of, clock)
+        self._factory = factory = build_factory(config, dependencies, records, sealer, large, history.prompt_of, clock)
         self._resolver = resolver = self._request_resolver(history)
         self.conversations = self._stored_conversations(history)
         self.counting = TokenCounting(factory, resolver, parser)

@@ -29,6 +29,7 @@ class Instruments:
         queue: time that a background response waited in the queue.
         store: duration of a call of the store.
         loop_delay: lateness of the event loop's heartbeats.
+        adaptations: number of changed chat requests that were sent after refusals.
         loop_blocks: number of times that the event loop was blocked beyond the threshold.
     """
 
@@ -56,6 +57,11 @@ class Instruments:
         self.store = seconds("llama_stack_responses.store.duration", "Time of a call of the store", _SECONDS_OF_STORE)
         self.loop_delay = seconds(
             "llama_stack_responses.event_loop.delay", "Lateness of a timer in the event loop", _SECONDS_OF_LOOP
+        )
+        self.adaptations = meter.create_counter(
+            "llama_stack_responses.model_server.adaptations",
+            "{adaptation}",
+            "Changes of chat requests that model servers refused",
         )
         self.loop_blocks = meter.create_counter(
             "llama_stack_responses.event_loop.holds", "{hold}", "Times that the event loop was blocked for too long"

@@ -289,6 +289,11 @@ class Telemetry:
         """Record how long a background response waited in the queue."""
         self._instruments.queue.record(max(0.0, seconds))
 
+    def adapted(self, provider: str, change: str) -> None:
+        """Count a change of a chat request that a provider's model server had refused."""
+        labels = {"gen_ai.provider.name": provider, "llama_stack_responses.adaptation": change}
+        self._instruments.adaptations.add(1, labels)
+
     def show(self, sources: GaugeSources) -> None:
         """Let exporters read the gauges of the server of this event loop. Without one, they are never read."""
         Gauges(self._meter, sources, asyncio.get_running_loop())

@@ -16,6 +16,7 @@ from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import NOTHING_DONE, Ending, GenerationLimits, GenerationProgress
+from llama_stack_responses.generation.model_servers import ModelServers
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers, Toolset
 from tests.support.generations import make_generation
@@ -35,6 +36,7 @@ class GenerationHarness:
         makers: the available hosted tools.
         history: the items before the input.
         inference: the model, if it must do more than play the rounds.
+        servers: what is known of model servers; by default, nothing.
         held: counts what the generation holds; by default, without a limit.
         fields: fields of the request.
 
@@ -52,6 +54,7 @@ class GenerationHarness:
         progress: GenerationProgress = NOTHING_DONE,
         inference: FakeInference | None = None,
         held: Reservation | None = None,
+        servers: ModelServers | None = None,
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
@@ -75,6 +78,7 @@ class GenerationHarness:
             progress=progress,
             after_step=self.note,
             held=held,
+            servers=servers,
         )
 
     async def note(self, progress: GenerationProgress) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from llama_stack_responses.admission import Reservation
-from llama_stack_responses.chat.profile import Profile
+from llama_stack_responses.chat.inference import Inference
+from llama_stack_responses.chat.profile import Profile, steps_of
 from llama_stack_responses.concurrency.fair_yield import FairYield
 from llama_stack_responses.core.compaction import continued
 from llama_stack_responses.core.owner import ANONYMOUS
@@ -19,16 +21,31 @@ from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.held_output import HeldOutput
 from llama_stack_responses.generation.loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
 from llama_stack_responses.generation.model_round import ModelRound
+from llama_stack_responses.generation.model_servers import ModelServers
 from llama_stack_responses.generation.shared_timer import SharedTimer
 from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
+from llama_stack_responses.store.learned_steps import LearnedSteps
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.inference import FakeInference
 from tests.support.reservations import unlimited
+
+
+def model_servers(
+    inference: Inference,
+    profile: Profile | None = None,
+    learned: LearnedSteps | None = None,
+    clock: Callable[[], float] = time.time,
+) -> ModelServers:
+    """Return what is known of the model server of a fake."""
+    profile = profile or Profile()
+    steps = steps_of(profile.parameters, profile.dialect)
+    large_work = LargeWork(lambda: ANONYMOUS)
+    return ModelServers(inference, lambda *_: steps, "", learned, large_work, Telemetry(), clock)
 
 
 def make_generation(
@@ -46,6 +63,7 @@ def make_generation(
     stop_point: StopPoint | None = None,
     after_step: Callable[[GenerationProgress], Awaitable[None]] | None = None,
     held: Reservation | None = None,
+    servers: ModelServers | None = None,
 ) -> Generation:
     """Create a generation over `items`, by default for a model without a profile."""
     profile = profile or Profile()
@@ -57,6 +75,7 @@ def make_generation(
         profile=profile,
         toolset=toolset,
         inference=inference,
+        servers=servers or model_servers(inference, profile),
         context_fit=ContextFit(
             request.model,
             profile,

@@ -11,7 +11,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
 
-from llama_stack_responses.chat.inference import Extender, Receive
+from llama_stack_responses.chat.inference import Extender, ModelServer, Receive
 from llama_stack_responses.core.errors import ApiError
 
 type Json = dict[str, Any]
@@ -67,6 +67,7 @@ class FakeInference:
         sent: number of chunks read.
         streaming: number of open streams.
         closed: number of ended streams.
+        server: the model server of all models.
         length: context length of its models, in tokens.
         count: counts the tokens of a request.
     """
@@ -81,6 +82,7 @@ class FakeInference:
         self.requests: list[Json] = []
         self.length: int | None = None
         self.count: Callable[[Json], int] | None = None
+        self.server: ModelServer | None = ModelServer("fake")
         self.sent = 0
         self.streaming = 0
         self.closed = 0
@@ -113,6 +115,10 @@ class FakeInference:
     async def context_length(self, model: str) -> int | None:
         """Return the configured length."""
         return self.length
+
+    async def server_of(self, model: str) -> ModelServer | None:
+        """Return the same server for all models."""
+        return self.server
 
     async def is_reachable(self) -> bool | None:
         """Return True."""

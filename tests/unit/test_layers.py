@@ -104,6 +104,7 @@ LAYERS: Final = {
             "cache_diagnostics",
             "connection_options",
             "context_lengths",
+            "model_servers",
             "reasoning_summary",
             "token_counts",
             "tool_execution",

@@ -46,6 +46,7 @@ from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Put, Records
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers
+from tests.support.generations import model_servers
 from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
 from tests.support.moderation import FakeModerator, checks
 from tests.support.records import WatchedRecords
@@ -166,6 +167,7 @@ class ProcessHarness:
             lengths,
             TokenCounts(self.inference, []),
             ModerationByChecks(checks(moderator)),
+            model_servers(self.inference),
             LargeWork(self.access.current_user),
             HistoryReader(self.archive, self.access, HistoryBounds(2**20, 2**20, 2**20)).prompt_of,
         )

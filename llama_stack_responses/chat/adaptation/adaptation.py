@@ -1,0 +1,51 @@
+"""A kind of change of chat requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...core.types import Json
+from .refusal import Refusal
+
+
+class Step(NamedTuple):
+    """One change: the name of its kind, and its argument, which is a string or a tuple of JSON values."""
+
+    kind: str
+    argument: Any = None
+
+    def __str__(self) -> str:
+        """Return the change in words, for logs and people."""
+        match self.argument:
+            case None:
+                return self.kind
+            case tuple():
+                return f"{self.kind} {' '.join(map(str, self.argument))}"
+        return f"{self.kind} {self.argument}"
+
+
+def _tells_nothing(_: Json, __: Any) -> None:
+    """Leave the response as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptation:
+    """A kind of change of chat requests.
+
+    Attributes:
+        name: its name, in settings, logs, metrics and the store; it is never changed.
+        asks: returns the arguments with which it answers a refusal of a chat request; none if it does not help. The
+            request is what was refused, with all earlier changes.
+        apply: returns the changed chat request, or the same object if there is nothing to change. It changes no value
+            of the request in place.
+        tell: corrects the fields of a response whose chat request was changed, so that they say what was asked.
+        walks_messages: whether `apply` works on all messages, which takes long for a long conversation.
+    """
+
+    name: str
+    asks: Callable[[Refusal, Json], Iterable[Any]]
+    apply: Callable[[Json, Any], Json]
+    tell: Callable[[Json, Any], None] = _tells_nothing
+    walks_messages: bool = False

@@ -1,0 +1,216 @@
+"""Changes of the parameters of chat requests: added, values mapped, renamed, dropped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ...core.types import Json
+from .adaptation import Adaptation
+from .refusal import Refusal
+
+_ESSENTIAL: Final = frozenset(
+    {
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "model",
+        "modalities",
+        "reasoning_effort",
+        "response_format",
+        "stream",
+        "tools",
+    }
+)
+"""Parameters without which the answer would be another one. All others only steer."""
+
+_HINTS: Final = frozenset(
+    {
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream_options",
+        "user",
+        "verbosity",
+    }
+)
+"""Parameters that are dropped for any reason: no value of them is worth a failed request."""
+
+STRICT: Final = ("tools.function.strict", "response_format.json_schema.strict")
+
+_TOGETHER: Final = {"logprobs": ("top_logprobs",), "prompt_cache_options": ("prompt_cache_key",)}
+"""Parameters that mean nothing without another one."""
+
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""The efforts that servers know, from the least."""
+_LIKE: Final = {"default": "medium", "auto": "medium", "on": "medium", "enabled": "medium", "off": "none"}
+"""Other words of servers for an effort."""
+
+_EFFORT_PLACES: Final = frozenset({"reasoning", "reasoning.effort", "effort", "output_config.effort"})
+
+_LIMITS: Final = ("max_completion_tokens", "max_tokens")
+
+
+def dropped(chat: Json, path: str) -> Json:
+    """Return a request without a parameter, at all places that its path has in lists; the same one without any."""
+    name, _, rest = path.partition(".")
+    if name not in chat:
+        return chat
+    if not rest:
+        gone = {name, *_TOGETHER.get(name, ())}
+        return {each: value for each, value in chat.items() if each not in gone}
+    inner = chat[name]
+    if isinstance(inner, list):
+        changed: Any = [dropped(each, rest) if isinstance(each, dict) else each for each in inner]
+        same = all(new is old for new, old in zip(changed, inner, strict=True))
+    else:
+        changed = dropped(inner, rest) if isinstance(inner, dict) else inner
+        same = changed is inner
+    return chat if same else chat | {name: changed}
+
+
+def _may_drop(refusal: Refusal, chat: Json) -> Iterator[str]:
+    for name, value in chat.items():
+        if name in _ESSENTIAL or (name == "tool_choice" and value != "auto"):
+            continue
+        if refusal.names(name) and (name in _HINTS or isinstance(value, bool) or _cannot_be_used(refusal)):
+            yield name
+    for path in STRICT:
+        if refusal.names(path) and dropped(chat, path) is not chat:
+            yield path
+    effort = chat.get("reasoning_effort")
+    if effort and _names_effort(refusal, effort) and not _known_efforts(refusal, effort):
+        yield "reasoning_effort"
+
+
+def _cannot_be_used(refusal: Refusal) -> bool:
+    """Return whether a refusal says that a parameter cannot be used, not that its value is out of bounds."""
+    return refusal.says_unsupported and not refusal.says_bound
+
+
+def _names_effort(refusal: Refusal, effort: str) -> bool:
+    if not _EFFORT_PLACES.isdisjoint(refusal.places) or refusal.names("reasoning_effort", "reasoning effort"):
+        return True
+    return bool(re.search(rf"\b(?:level|effort)\W{{1,3}}{effort}\b", refusal.words, re.IGNORECASE))
+
+
+def _known_efforts(refusal: Refusal, effort: str) -> list[str]:
+    """Return the efforts that a refusal names, without the refused one."""
+    words = re.findall(r"[a-z]+", refusal.words.lower())
+    counts = {each: words.count(each) for each in (*EFFORTS, *_LIKE)}
+    quoted = set(re.findall(r"['\"`\u201c\u2018]([a-z]+)['\"`\u201d\u2019]", refusal.words.lower()))
+    named = [each for each, count in counts.items() if count and each != effort]
+    # Words such as "max" and "on" are words of sentences too: if the server quotes efforts, only those count.
+    if any(each in quoted for each in named):
+        return [each for each in named if each in quoted]
+    listed = re.findall(r"\b(?:one of|supported|valid|expected|allowed)\b[^.]*", refusal.words.lower())
+    return [each for each in named if any(re.search(rf"\b{each}\b", some) for some in listed)]
+
+
+def nearest_effort(effort: str, known: list[str]) -> str:
+    """Return the one of the known efforts that is nearest; the higher one of two.
+
+    A model that was asked to reason is not asked not to, unless it knows nothing else.
+    """
+    place = {name: EFFORTS.index(_LIKE.get(name, name)) for name in (effort, *known)}
+    reasoning = [name for name in known if (place[name] > 0) or place[effort] == 0] or known
+    return min(reasoning, key=lambda name: (abs(place[name] - place[effort]), -place[name]))
+
+
+def _map_asks(refusal: Refusal, chat: Json) -> Iterator[tuple[str, str, str]]:
+    effort = chat.get("reasoning_effort")
+    if effort in EFFORTS and _names_effort(refusal, effort) and (known := _known_efforts(refusal, effort)):
+        yield "reasoning_effort", effort, nearest_effort(effort, known)
+
+
+def _mapped(chat: Json, argument: Any) -> Json:
+    name, value, other = argument
+    return chat | {name: other} if name in chat and chat[name] == value else chat
+
+
+def _rename_asks(refusal: Refusal, chat: Json) -> Iterator[tuple[str, str]]:
+    for name, other in (_LIMITS, _LIMITS[::-1]):
+        if name in chat and other not in chat and refusal.names(name) and _is_unknown(refusal, other):
+            yield name, other
+
+
+def _is_unknown(refusal: Refusal, other: str) -> bool:
+    return _cannot_be_used(refusal) or (other in refusal.words and refusal.says_unsupported)
+
+
+def _renamed(chat: Json, argument: Any) -> Json:
+    name, other = argument
+    if name not in chat:
+        return chat
+    return {(other if each == name else each): value for each, value in chat.items()}
+
+
+def _added(chat: Json, argument: Any) -> Json:
+    name, value = argument
+    return chat if name in chat else chat | {name: value}
+
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    "frequency_penalty": 0.0,
+    "parallel_tool_calls": True,
+    "presence_penalty": 0.0,
+    "prompt_cache_key": None,
+    "prompt_cache_options": None,
+    "prompt_cache_retention": None,
+    "safety_identifier": None,
+    "service_tier": "default",
+    "temperature": 1.0,
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "user": None,
+}
+"""What a response says of a parameter with which the model server was not asked."""
+
+
+def _tell_dropped(response: Json, path: str) -> None:
+    for name in (path, *_TOGETHER.get(path, ())):
+        if name in _DEFAULTS and name in response:
+            response[name] = _DEFAULTS[name]
+    if path == "logprobs" and "top_logprobs" in response:
+        response["top_logprobs"] = _DEFAULTS["top_logprobs"]
+    if path == "reasoning_effort":
+        _set_inner(response, "reasoning", "effort", None)
+    if path == "verbosity":
+        _set_inner(response, "text", "verbosity", "medium")
+    if path == STRICT[0]:
+        response["tools"] = [tool | {"strict": False} if tool.get("strict") else tool for tool in response["tools"]]
+
+
+def _set_inner(response: Json, field: str, name: str, value: Any) -> None:
+    """Set a member of a field to a new value; a dict that was sent in an event is never changed."""
+    inner = response.get(field)
+    if isinstance(inner, dict) and inner.get(name) != value:
+        response[field] = inner | {name: value}
+
+
+def _tell_mapped(response: Json, argument: Any) -> None:
+    name, _, other = argument
+    if name == "reasoning_effort":
+        _set_inner(response, "reasoning", "effort", _LIKE.get(other, other))
+    elif name == "verbosity":
+        _set_inner(response, "text", "verbosity", other)
+    elif name in response:
+        response[name] = other
+
+
+def _never(_: Refusal, __: Json) -> tuple[()]:
+    """Ask for nothing: only an operator knows what is to be added."""
+    return ()
+
+
+PARAMETERS: Final = (
+    Adaptation("map", _map_asks, _mapped, _tell_mapped),
+    Adaptation("rename", _rename_asks, _renamed),
+    Adaptation("drop", _may_drop, dropped, _tell_dropped),
+    Adaptation("add", _never, _added),
+)

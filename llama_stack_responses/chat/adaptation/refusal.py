@@ -1,0 +1,171 @@
+"""What a model server said when it refused a chat request, and which parameter it named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from ...core.errors import ApiError
+
+_READ_CHARACTERS: Final = 10_000
+"""Maximum characters of a text that are searched: a server may repeat the request in it."""
+
+_DEPTH: Final = 8
+_MAX_PLACES: Final = 32
+_PLACE_CHARACTERS: Final = 200
+_PLACES: Final = ("param", "loc", "field", "path")
+"""Members of an error that name a place in the request: OpenAI's and Azure's, pydantic's, Google's, zod's."""
+
+_OUTER: Final = frozenset({"body", "request", "data", "json"})
+"""First parts of a place that stand for the request."""
+
+_UNSUPPORTED: Final = re.compile(
+    r"not (?:\w+ )?(?:support|permit|allow|implement|available|enabl|recogni[sz]|accept|compatible)"
+    r"|n't support|unsupported"
+    r"|unrecogni[sz]ed|unknown|unexpected|unavailable|extra (?:inputs|fields|parameters?)|forbidden|cannot find field"
+    r"|no such|cannot be (?:set|used|specified|combined)|can't be (?:set|used)|deprecated|disabled"
+    r"|must be (?:removed|omitted|unset|null)|invalid (?:parameter|argument|field)\b|no endpoints found"
+    r"|\u4e0d\u652f\u6301",
+    re.IGNORECASE,
+)
+"""Words that say that a parameter cannot be used at all, not that its value is wrong."""
+
+_BOUNDED: Final = re.compile(
+    r"(?:less|greater|smaller|larger|more) than|at (?:most|least)|too (?:large|small|high|low|long|big)|out of range"
+    r"|between|must be (?:in|positive|a |an )|exceed|range of|maximum|minimum",
+    re.IGNORECASE,
+)
+"""Words that say that a value is out of its bounds."""
+
+_MARKS: Final = "'\"`\u2018\u2019\u201c\u201d\u300c\u300d"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What a model server said.
+
+    Attributes:
+        status: its HTTP status, or that which the error names.
+        text: its words, as plain text.
+        code: its code or its type; empty if it has none.
+        places: the places in the request that it names in its members, such as `stream_options` or
+            `messages.user.name`: without indices.
+    """
+
+    status: int
+    text: str
+    code: str = ""
+    places: tuple[str, ...] = ()
+
+    @cached_property
+    def words(self) -> str:
+        """The part of the text that is searched."""
+        return self.text[:_READ_CHARACTERS]
+
+    @cached_property
+    def says_unsupported(self) -> bool:
+        """Whether it says that something cannot be used at all."""
+        return bool(_UNSUPPORTED.search(self.words) or _UNSUPPORTED.search(self.code.replace("_", " ")))
+
+    @cached_property
+    def says_bound(self) -> bool:
+        """Whether it says that a value is out of its bounds."""
+        return bool(_BOUNDED.search(self.words))
+
+    def names(self, path: str, *others: str) -> bool:
+        """Return whether it names a parameter, by a place, else in its text.
+
+        Args:
+            path: the parameter in the chat request, such as `stream_options` or `tools.function.strict`.
+            others: other words for it, which are looked for in the text as they are.
+        """
+        first, _, last = path.partition(".")
+        if any(place == path or place.startswith(f"{path}.") for place in self.places):
+            return True
+        name = path.rpartition(".")[2]
+        if last and any(place.startswith(f"{first}.") and place.endswith(f".{name}") for place in self.places):
+            return True
+        if self.places and not set(self.places) & _VAGUE:
+            return False
+        if _pattern_of(name).search(self.words):
+            return True
+        return any(re.search(rf"\b{re.escape(other)}\b", self.words, re.IGNORECASE) for other in others)
+
+
+_VAGUE: Final = frozenset({"", "messages", "prompt", "input", "__root__"})
+"""Places that say nothing of a parameter."""
+
+
+def _pattern_of(name: str) -> re.Pattern[str]:
+    """Return the pattern of a parameter's name in a text.
+
+    A name of several words stands for itself, also in camel case, as xAI has it. One of one word may be a word of the
+    sentence, so it must be in quotation marks or after a noun such as "parameter".
+    """
+    head, *rest = name.split("_")
+    exact = re.escape(name)
+    if rest:
+        camel = re.escape(head + "".join(word.capitalize() for word in rest))
+        return re.compile(rf"(?<![A-Za-z0-9_])(?:{exact}|{camel})(?![A-Za-z0-9_])")
+    nouns = r"(?:parameters?|params?|arguments?|args?|fields?|propert(?:y|ies)|options?|keys?|names?|inputs?|body)"
+    return re.compile(
+        rf"[{_MARKS}\[.]{exact}[{_MARKS}\].]"
+        rf"|\b{nouns}(?: supplied| provided| received)?(?: in [a-z ]{{1,30}})?(?::|\s)\s*[{_MARKS}\[(]{{0,2}}{exact}\b"
+        rf"|^\W{{0,3}}{exact}\b(?:\W|$)|(?<![\w-]){exact}(?: is|=| does| isn't| not|:)",
+        re.IGNORECASE,
+    )
+
+
+class RefusedError(ApiError):
+    """The error of a request that the model server refused, and what it said.
+
+    Args:
+        error: the error for a client, if nothing else helps.
+        refusal: what the server said.
+    """
+
+    def __init__(self, error: ApiError, refusal: Refusal) -> None:
+        super().__init__(
+            error.status,
+            error.message,
+            type=error.type,
+            code=error.code,
+            param=error.param,
+            retry_after=error.retry_after,
+        )
+        self.refusal = refusal
+
+
+def places_of(body: Any) -> tuple[str, ...]:
+    """Return the places in the request that the members of an error name, without indices, each once."""
+    found = (_place(value) for value in _named(body, _DEPTH))
+    places = dict.fromkeys(place for place, _ in zip(filter(None, found), range(_MAX_PLACES), strict=False))
+    return tuple(places)
+
+
+def _named(value: Any, depth: int) -> Iterator[Any]:
+    """Yield the values of all members that name a place."""
+    if depth and isinstance(value, dict):
+        for name, each in list(value.items())[:_MAX_PLACES]:
+            if name in _PLACES:
+                yield each
+            elif isinstance(each, dict | list):
+                yield from _named(each, depth - 1)
+    elif depth and isinstance(value, list):
+        for each in value[:_MAX_PLACES]:
+            yield from _named(each, depth - 1)
+
+
+def _place(value: Any) -> str:
+    """Return a place as its names with dots between them, such as `messages.user.name`; empty if it has none."""
+    if isinstance(value, str):
+        value = re.split(r"[.\[\]/]+", value[:_PLACE_CHARACTERS])
+    if not isinstance(value, list | tuple):
+        return ""
+    names = [each for each in value[:_MAX_PLACES] if isinstance(each, str) and each and not each.isdigit()]
+    if names and names[0] in _OUTER:
+        del names[0]
+    return ".".join(names)[:_PLACE_CHARACTERS]

@@ -1,0 +1,64 @@
+"""The table of all kinds of changes, and how they are applied.
+
+A new kind is one `Adaptation` and its place in `ADAPTATIONS`. It is then tried on refusals, remembered, counted, shown,
+printed and settable by its name; nothing else has to know it. A dialect of messages is a kind without an argument:
+its `asks` yields None once if it answers the refusal, and its `apply` ignores the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ...core.types import Json
+from .adaptation import Adaptation, Step
+from .parameters import PARAMETERS
+from .refusal import Refusal
+
+ADAPTATIONS: Final[tuple[Adaptation, ...]] = (*PARAMETERS,)
+"""All kinds, in the order in which they are applied."""
+
+_KINDS: Final = {each.name: (number, each) for number, each in enumerate(ADAPTATIONS)}
+
+
+def in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Return changes in the order in which they are applied, each once, without those of unknown kinds."""
+    known = {repr(step): step for step in steps if step.kind in _KINDS}
+    return tuple(sorted(known.values(), key=lambda step: _KINDS[step.kind][0]))
+
+
+def walks_messages(steps: Iterable[Step]) -> bool:
+    """Return whether one of the changes takes long for a long conversation."""
+    return any(_KINDS[step.kind][1].walks_messages for step in steps)
+
+
+def adapted(chat: Json, steps: Sequence[Step]) -> tuple[Json, tuple[Step, ...]]:
+    """Return the changed chat request, and those of the changes that changed it.
+
+    Args:
+        chat: the request, of which no value is changed in place.
+        steps: the changes, in order.
+    """
+    applied: list[Step] = []
+    for step in steps:
+        changed = _KINDS[step.kind][1].apply(chat, step.argument)
+        if changed is not chat:
+            chat = changed
+            applied.append(step)
+    return chat, tuple(applied)
+
+
+def asked_by(refusal: Refusal, chat: Json) -> list[Step]:
+    """Return the changes that a refusal of a chat request asks for: several, if it names several places."""
+    return [Step(each.name, argument) for each in ADAPTATIONS for argument in each.asks(refusal, chat)]
+
+
+def dialects() -> frozenset[str]:
+    """Return the names of the kinds that need no argument, which a profile can name."""
+    return frozenset(_KINDS) - {each.name for each in PARAMETERS}
+
+
+def tell(response: Json, steps: Iterable[Step]) -> None:
+    """Correct the fields of a response whose chat request was changed in these steps."""
+    for step in steps:
+        _KINDS[step.kind][1].tell(response, step.argument)

@@ -1,0 +1,240 @@
+"""What is known about model servers, and chat requests that are changed so that they take them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from ..chat.adaptation.adaptation import Step
+from ..chat.adaptation.refusal import Refusal
+from ..chat.adaptation.registry import adapted, asked_by, in_order, tell, walks_messages
+from ..chat.inference import Inference, ModelServer
+from ..core.errors import ApiError
+from ..core.lru_cache import LruCache
+from ..core.types import Json
+from ..inputs.large_work import LargeWork
+from ..logs import Outage, get_logger
+from ..store.learned_steps import LEARNED_SECONDS, Learned, LearnedSteps
+from ..telemetry.telemetry import Telemetry
+
+logger = get_logger(__name__)
+
+_MAX_RETRIES: Final = 6
+"""Maximum number of times that one chat request is changed after a refusal."""
+
+_MAX_MODELS: Final = 1_000
+"""Maximum number of models whose changes are at hand."""
+
+_VALID_SECONDS: Final = 300.0
+"""Seconds after which it is looked up again which server has a model, and what is still valid. It takes no store."""
+
+_UNKNOWN: Final = ModelServer("")
+
+
+class Settled(Protocol):
+    """Returns the changes that profiles have for a model of a model server."""
+
+    def __call__(self, server: ModelServer, model: str) -> Sequence[Step]:
+        """Return them, those of the operator after all others."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a model.
+
+    Attributes:
+        server: its server.
+        steps: the changes of its chat requests, in order.
+        until: when that has to be looked up again, by the store's clock.
+    """
+
+    server: ModelServer
+    steps: tuple[Step, ...]
+    until: float
+
+
+class ModelServers:
+    """Changes chat requests as their model servers need it, and learns from refusals.
+
+    What was learned is shared by all servers of a store. A process reads it when it first asks a model server, and
+    again when that refuses something.
+
+    Args:
+        inference: has the model servers.
+        settled: returns what profiles say.
+        settings: a digest of these profiles: what was learned with others is not used.
+        learned: the store of what was learned; None to keep it in this process alone.
+        large_work: changes long conversations.
+        telemetry: counts the changes.
+        clock: returns the time of the store's clock, in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        inference: Inference,
+        settled: Settled,
+        settings: str,
+        learned: LearnedSteps | None,
+        large_work: LargeWork,
+        telemetry: Telemetry,
+        clock: Callable[[], float],
+    ) -> None:
+        self._inference, self._settled, self._settings = inference, settled, settings
+        self._stored = learned
+        self._large_work, self._telemetry, self._clock = large_work, telemetry, clock
+        self._known: LruCache[str, _Known] = LruCache(_MAX_MODELS)
+        self._learned: dict[str, Learned] = {}
+        self._outage = Outage()
+        self._tasks = set[asyncio.Task[None]]()
+
+    async def prepare(self, chat: Json) -> AdaptedRequest:
+        """Return a chat request as its model server is known to take it."""
+        model: str = chat["model"]
+        known = self._known.get(model)
+        if known is None or known.until < self._clock():
+            known = await self._look_up(model)
+        request = AdaptedRequest(self, known.server, chat)
+        await request.use(known.steps)
+        return request
+
+    async def _look_up(self, model: str) -> _Known:
+        server = await self._inference.server_of(model) or _UNKNOWN
+        name = self._name_of(server)
+        if name not in self._learned:
+            self._learned[name] = await self._read(server)
+        return self._note(server, model)
+
+    def _note(self, server: ModelServer, model: str) -> _Known:
+        """Put together what is known of a model."""
+        now = self._clock()
+        learned = self._learned.get(self._name_of(server), {}).get(model, {})
+        valid = {step: until for step, until in learned.items() if until > now}
+        until = min([now + _VALID_SECONDS, *valid.values()])
+        known = _Known(server, in_order([*self._settled(server, model), *valid]), until)
+        self._known.set(model, known)
+        return known
+
+    async def learned_meanwhile(self, server: ModelServer, model: str) -> tuple[Step, ...]:
+        """Return the changes for a model, with those that other servers of the store have learned."""
+        self._learned[self._name_of(server)] = await self._read(server)
+        return self._note(server, model).steps
+
+    def learn(self, server: ModelServer, model: str, steps: Sequence[Step]) -> None:
+        """Keep changes with which a model server has accepted a chat request that it had refused."""
+        logger.warning(
+            "the model server of model '%s' refused a request and took it after these changes, which it gets for a "
+            "day: %s; a profile makes them permanent (docs/guides/model-servers.md)",
+            model,
+            ", ".join(map(str, steps)),
+        )
+        name, until = self._name_of(server), self._clock() + LEARNED_SECONDS
+        learned = self._learned.get(name, {})
+        self._learned[name] = {**learned, model: {**learned.get(model, {}), **dict.fromkeys(steps, until)}}
+        self._note(server, model)
+        if self._stored:
+            task = asyncio.create_task(self._store(self._stored, server, model, steps))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _store(self, stored: LearnedSteps, server: ModelServer, model: str, steps: Sequence[Step]) -> None:
+        try:
+            await stored.add(self._name_of(server), server.provider, model, steps)
+        except ApiError as error:
+            if self._outage.should_log(error):
+                logger.warning("could not store what was learned about a model server: %s", error)
+
+    def count(self, server: ModelServer, steps: Sequence[Step]) -> None:
+        """Count changes after a refusal."""
+        for step in steps:
+            self._telemetry.adapted(server.provider, step.kind)
+
+    async def changed(self, chat: Json, steps: tuple[Step, ...]) -> tuple[Json, tuple[Step, ...]]:
+        """Return the changed chat request, and the changes that changed it."""
+        if not steps:
+            return chat, ()
+        work = partial(adapted, chat, steps)
+        return await self._large_work.run(work, chat) if walks_messages(steps) else work()
+
+    async def _read(self, server: ModelServer) -> Learned:
+        name = self._name_of(server)
+        try:
+            learned = await self._stored.of(name) if self._stored else self._learned.get(name, {})
+        except ApiError as error:
+            if self._outage.should_log(error):
+                logger.warning("could not read what was learned about a model server: %s", error)
+            return self._learned.get(name, {})
+        self._outage.over()
+        return learned
+
+    def _name_of(self, server: ModelServer) -> str:
+        return f"{server.provider}\n{server.version}\n{self._settings}"
+
+
+class AdaptedRequest:
+    """A chat request, changed as its model server needs it.
+
+    Args:
+        servers: knows the model servers, and learns.
+        server: the model server.
+        chat: the request without changes.
+
+    Attributes:
+        chat: the request to send; None once the answer has begun.
+        applied: the changes that it has.
+    """
+
+    __slots__ = ("_new", "_retries", "_server", "_servers", "_steps", "_unchanged", "applied", "chat")
+
+    def __init__(self, servers: ModelServers, server: ModelServer, chat: Json) -> None:
+        self._servers, self._server = servers, server
+        self._unchanged: Json | None = chat
+        self._steps: tuple[Step, ...] = ()
+        self._new: tuple[Step, ...] = ()
+        self._retries = 0
+        self.chat: Json | None = chat
+        self.applied: tuple[Step, ...] = ()
+
+    async def use(self, steps: tuple[Step, ...]) -> None:
+        """Change the request in these steps instead of those so far."""
+        assert self._unchanged is not None
+        self._steps = steps
+        self.chat, self.applied = await self._servers.changed(self._unchanged, steps)
+
+    async def adapt(self, refusal: Refusal) -> bool:
+        """Change the request after it was refused; return False if there is nothing to change."""
+        if self.chat is None or self._retries >= _MAX_RETRIES:
+            return False
+        model: str = self.chat["model"]
+        asked = [step for step in asked_by(refusal, self.chat) if step not in self._steps]
+        known = self._steps
+        if not self._retries:
+            known = in_order([*known, *await self._servers.learned_meanwhile(self._server, model)])
+        before, new = self.applied, tuple(step for step in asked if step not in known)
+        self._retries += 1
+        await self.use(in_order([*known, *new]))
+        self._new += new
+        self._servers.count(self._server, new)
+        return self.applied != before
+
+    def begun(self) -> None:
+        """Drop the request, of which the model server has begun to answer, and learn the changes that it needed."""
+        if self.chat is None:
+            return
+        model: str = self.chat["model"]
+        self.chat = self._unchanged = None
+        if new := tuple(step for step in self._new if step in self.applied):
+            self._servers.learn(self._server, model, new)
+
+    def tell(self, response: Json) -> None:
+        """Correct the fields of the response, so that they say how the model server was asked."""
+        tell(response, self.applied)
+
+
+def digest(settings: str) -> str:
+    """Return a digest of settings."""
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]

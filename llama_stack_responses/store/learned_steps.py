@@ -1,0 +1,108 @@
+"""What the servers of a store have learned about their model servers: how chat requests are changed for a model.
+
+The row `ms/<server>` has what was learned about the models of one model server. Its name has a digest of the provider's
+configuration, so that nothing applies after a change of that. The row expires a day after it was written last, and each
+entry a day after it was learned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+
+from ..chat.adaptation.adaptation import Step
+from . import codec
+from .records import Put, Record, Records, VersionIs, committed, pages_of
+
+PREFIX: Final = "ms/"
+LEARNED_SECONDS: Final = 86_400.0
+"""Seconds for which something learned is valid: model servers are updated."""
+
+MAX_MODELS: Final = 100
+"""Models of one model server of which something is kept; those of which something was learned last."""
+
+MAX_STEPS: Final = 32
+"""Changes that are kept of one model."""
+
+_TRIES: Final = 4
+
+type Learned = Mapping[str, Mapping[Step, float]]
+"""By model, the changes, and when each expires: seconds since the epoch."""
+
+
+class LearnedSteps:
+    """Reads and writes what was learned.
+
+    Args:
+        records: the store.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    async def of(self, server: str) -> Learned:
+        """Return what was learned about a model server, given its name and version in one string.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        key = _key(server)
+        now = await self._records.now()
+        return _decoded((await self._records.get_many([key])).get(key), now)
+
+    async def add(self, server: str, provider: str, model: str, steps: Sequence[Step]) -> Learned:
+        """Add changes to what was learned about a model; return all that is known about its server.
+
+        Args:
+            server: as for `of`.
+            provider: the id of the provider, which people read.
+            model: the model's name.
+            steps: the changes.
+
+        Raises:
+            ApiError: 503, the store does not answer, or others write the row all the time.
+        """
+        key, known = _key(server), dict[str, Mapping[Step, float]]()
+        for _ in range(_TRIES):
+            now = await self._records.now()
+            record = (await self._records.get_many([key])).get(key)
+            known = dict(_decoded(record, now))
+            expires = now + LEARNED_SECONDS
+            # The model is moved to the end: the first ones are dropped.
+            of_model = {**known.pop(model, {}), **dict.fromkeys(steps, expires)}
+            known[model] = dict(list(of_model.items())[-MAX_STEPS:])
+            known = dict(list(known.items())[-MAX_MODELS:])
+            put = Put(key, _encoded(provider, known), expires)
+            if await committed(self._records, [put], [VersionIs(key, record.version if record else None)]):
+                return known
+        return known
+
+    async def all(self) -> AsyncIterator[tuple[str, Learned]]:
+        """Yield the id of each provider with what was learned about it."""
+        now = await self._records.now()
+        async for page in pages_of(self._records, PREFIX):
+            for _, record in page:
+                yield str(codec.decode(record.value)["provider"]), _decoded(record, now)
+
+
+def _key(server: str) -> str:
+    return f"{PREFIX}{hashlib.sha256(server.encode()).hexdigest()[:32]}"
+
+
+def _encoded(provider: str, known: Learned) -> bytes:
+    models = [[model, [[each.kind, each.argument, at] for each, at in of.items()]] for model, of in known.items()]
+    return codec.encode({"provider": provider, "models": models})
+
+
+def _decoded(record: Record | None, now: float) -> Learned:
+    if record is None:
+        return {}
+    models = codec.decode(record.value)["models"]
+    valid = {model: {Step(kind, _frozen(of)): at for kind, of, at in entries if at > now} for model, entries in models}
+    return {model: entries for model, entries in valid.items() if entries}
+
+
+def _frozen(value: Any) -> Any:
+    """Return a JSON value with tuples in place of lists."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -1,0 +1,86 @@
+"""Model servers that refuse chat requests: the requests are changed and sent again, and what helped is remembered."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import uuid4
+
+import openai
+import pytest
+
+from tests.support.openai_client import Json, function, stream
+from tests.support.upstream import Reply, Upstream, error, reply, text, tool_call
+
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+
+HELLO: Final = reply(text("Hello", " world"))
+TOOLS: Final = [function("weather", "city")]
+
+
+@pytest.fixture
+def model() -> str:
+    """A model of which no test has learned anything."""
+    return f"refusing-{uuid4().hex[:8]}"
+
+
+def forbidden(*names: str) -> Reply:
+    """Return the refusal of a server that lists invalid fields, as pydantic does."""
+    detail = [
+        {"type": "extra_forbidden", "loc": ["body", name], "msg": "Extra inputs are not permitted"} for name in names
+    ]
+    return Reply(status=422, body={"object": "error", "message": {"detail": detail}, "type": "invalid_request_error"})
+
+
+def sent(upstream: Upstream, model: str) -> list[Json]:
+    """Return the bodies of the chat requests for a model."""
+    return [each.body for each in upstream.requests(model)]
+
+
+def ask(client: openai.OpenAI, streamed: bool, **fields: Any) -> Json:
+    """Return the response to a request."""
+    if streamed:
+        return stream(client, **fields).response
+    response: Json = client.responses.create(**fields).to_dict()
+    return response
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_refused_parameters_are_dropped_and_stay_away(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str, streamed: bool
+) -> None:
+    upstream.script(model, [forbidden("prompt_cache_key", "parallel_tool_calls"), HELLO])
+    fields: Json = {"prompt_cache_key": "k", "parallel_tool_calls": False, "tools": TOOLS, "input": "Hi"}
+    first = ask(client, streamed, model=f"{provider}/{model}", **fields)
+    second = ask(client, streamed, model=f"{provider}/{model}", previous_response_id=first["id"], **fields)
+    for response in (first, second):
+        assert response["status"] == "completed"
+        assert (response["parallel_tool_calls"], response["prompt_cache_key"]) == (True, None)
+    assert ["prompt_cache_key" in each for each in sent(upstream, model)] == [True, False, False]
+
+
+def test_refusal_in_a_tool_loop_is_learned_once(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str
+) -> None:
+    refusal = error(400, "Unsupported value: 'minimal' is not supported. Supported values are: 'low', 'medium'.")
+    refusal.body["error"]["param"] = "reasoning_effort"
+    upstream.script(model, [refusal, reply(tool_call(0, "c1", "weather", '{"city":"Oslo"}')), HELLO])
+    items: list[Any] = [{"role": "user", "content": "Hi"}]
+    fields: Json = {"model": f"{provider}/{model}", "reasoning": {"effort": "minimal"}, "tools": TOOLS, "store": False}
+    called = ask(client, True, input=items, **fields)
+    items += [*called["output"], {"type": "function_call_output", "call_id": "c1", "output": "Rain"}]
+    answered = ask(client, True, input=items, **fields)
+    assert [each["reasoning_effort"] for each in sent(upstream, model)] == ["minimal", "low", "low"]
+    assert called["reasoning"]["effort"] == answered["reasoning"]["effort"] == "low"
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_limit_on_tokens_is_renamed(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str, background: bool
+) -> None:
+    upstream.script(model, [forbidden("max_completion_tokens"), HELLO])
+    fields: Json = {"model": f"{provider}/{model}", "input": "Hi", "max_output_tokens": 50}
+    response = ask(client, True, background=background, **fields)
+    assert (response["status"], response["max_output_tokens"]) == ("completed", 50)
+    first, second = sent(upstream, model)
+    assert (first["max_completion_tokens"], second["max_tokens"]) == (50, 50)
+    assert "max_completion_tokens" not in second

@@ -1,0 +1,207 @@
+"""What refusals of real model servers ask for; the texts are those of public bug reports."""
+
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.chat.adaptation.adaptation import Step
+from llama_stack_responses.chat.adaptation.refusal import Refusal, places_of
+from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, in_order, tell
+
+type Json = dict[str, Any]
+
+BASE: Json = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+TOOL: Json = {"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}}
+
+
+def asked(chat: Json, text: str, *, status: int = 400, body: Any = None, code: str = "") -> set[str]:
+    """Return what a refusal asks for, in words."""
+    return set(map(str, asked_by(Refusal(status, text, code, places_of(body)), BASE | chat)))
+
+
+FORBIDDEN = "Extra inputs are not permitted"
+
+
+@pytest.mark.parametrize(
+    ("chat", "text"),
+    [
+        # OpenAI o4-mini (fast-agent issue 279)
+        (
+            {"parallel_tool_calls": True},
+            "Unsupported parameter: 'parallel_tool_calls' is not supported with this model.",
+        ),
+        # Azure (azure-sdk-for-net issue 45719)
+        ({"parallel_tool_calls": True}, "Unrecognized request argument supplied: parallel_tool_calls"),
+        # stdapi.ai issue 90
+        ({"parallel_tool_calls": False}, "Value error, parallel_tool_calls=False is not supported on this backend."),
+        # xAI (n8n issue 14581, open-webui issue 21266)
+        ({"presence_penalty": 0.5}, "Argument not supported on this model: presencePenalty"),
+        ({"presence_penalty": 0.5}, "Model grok-4-1-fast-reasoning does not support parameter presencePenalty."),
+        # Gemini (SkyrimNet issue 77)
+        (
+            {"frequency_penalty": 0.5},
+            'Invalid JSON payload received. Unknown name "frequency_penalty": Cannot find field.',
+        ),
+        # Groq
+        ({"logprobs": True}, "`logprobs` is not supported with this model"),
+        ({"prompt_cache_key": "k"}, "property 'prompt_cache_key' is unsupported"),
+        # LiteLLM
+        (
+            {"service_tier": "flex"},
+            "litellm.UnsupportedParamsError: ollama does not support parameters: ['service_tier']",
+        ),
+        # vLLM of older versions
+        ({"stream_options": {"include_usage": True}}, "Unknown field: stream_options"),
+        ({"user": "u"}, "Unknown parameter: 'user'."),
+        ({"user": "u"}, "body.user: unrecognized key"),
+        ({"verbosity": "low"}, "unknown variant `verbosity`, expected one of `model`, `messages`"),
+    ],
+)
+def test_parameter_that_only_steers_is_dropped_when_named(chat: Json, text: str) -> None:
+    assert asked(chat, text) == {f"drop {name}" for name in chat}
+
+
+@pytest.mark.parametrize("status", [400, 422, 500])
+def test_each_place_of_a_list_of_invalid_fields_is_dropped(status: int) -> None:
+    # Mistral (openclaude issue 739), as it nests the list
+    detail = [
+        {"type": "extra_forbidden", "loc": ["body", name], "msg": FORBIDDEN, "input": False}
+        for name in ("store", "prompt_cache_key", "parallel_tool_calls")
+    ]
+    chat: Json = {"store": False, "prompt_cache_key": "k", "parallel_tool_calls": True, "user": "u"}
+    body = {"object": "error", "message": {"detail": detail}, "type": "invalid_request_error", "param": None}
+    expected = {"drop store", "drop prompt_cache_key", "drop parallel_tool_calls"}
+    assert asked(chat, FORBIDDEN, status=status, body=body) == expected
+
+
+def test_strict_is_dropped_where_it_is_named() -> None:
+    chat = {"tools": [TOOL]}
+    body = {"detail": [{"loc": ["body", "tools", 0, "function", "strict"], "msg": FORBIDDEN}]}
+    assert asked(chat, FORBIDDEN, body=body) == {"drop tools.function.strict"}
+    assert asked(chat, "'tools[0].function.strict' is not supported") == {"drop tools.function.strict"}
+    changed, _ = adapted(BASE | chat, in_order([Step("drop", "tools.function.strict")]))
+    assert changed["tools"] == [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    assert chat["tools"] == [TOOL], "the request itself is not changed"
+
+
+@pytest.mark.parametrize(
+    ("effort", "text", "expected"),
+    [
+        # OpenAI
+        ("minimal", "Unsupported value: 'minimal' is not supported. Supported values are: 'low', 'medium', and 'high'.", "low"),
+        # Kimi (openhanako issue 2092)
+        ("medium", "'reasoning_effort' does not support 'medium' with this model. Supported: 'low', 'high', and 'max'.", "high"),
+        # CLIProxyAPI issue 1307
+        ("xhigh", "Validation error for `reasoning_effort`: expected one of `'low' | 'medium' | 'high'`, received `'xhigh'`.", "high"),
+        # quotio issue 287
+        ("max", 'level "max" not supported, valid levels: low, medium, high, xhigh', "xhigh"),
+        # edutelligence issue 749
+        ("high", "Unexpected reasoning effort high. Supported types are xhigh (default), medium, and low.", "xhigh"),
+        # Groq's Qwen
+        ("low", "`reasoning_effort` must be one of `none` or `default`", "default"),
+        # Mistral (mistral-vibe issue 1117)
+        ("medium", "reasoning_effort: supported values are ['low', 'high', 'max']", "high"),
+        ("none", "reasoning_effort: Input should be 'low', 'medium' or 'high'", "low"),
+    ],
+)  # fmt: skip
+def test_effort_is_mapped_to_the_nearest_one_that_the_server_names(effort: str, text: str, expected: str) -> None:
+    body = {"param": "reasoning_effort"} if "reasoning" not in text else None
+    assert asked({"reasoning_effort": effort}, text, body=body) == {f"map reasoning_effort {effort} {expected}"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Model grok-4 does not support parameter reasoningEffort.",
+        "Unrecognized request argument supplied: reasoning_effort",
+        "Reasoning effort is not supported for this model.",
+    ],
+)
+def test_effort_is_dropped_where_the_model_has_none(text: str) -> None:
+    assert asked({"reasoning_effort": "low"}, text) == {"drop reasoning_effort"}
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "text"),
+    [
+        ("max_tokens", "max_completion_tokens", "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."),
+        ("max_completion_tokens", "max_tokens", FORBIDDEN),
+        ("max_completion_tokens", "max_tokens", "property 'max_completion_tokens' is unsupported, did you mean 'max_tokens'?"),
+    ],
+)  # fmt: skip
+def test_limit_on_tokens_is_renamed(name: str, other: str, text: str) -> None:
+    body = {"detail": [{"loc": ["body", name], "msg": FORBIDDEN}]} if text == FORBIDDEN else None
+    assert asked({name: 9}, text, body=body) == {f"rename {name} {other}"}
+    assert adapted(BASE | {name: 9}, (Step("rename", (name, other)),))[0] == BASE | {other: 9}
+
+
+@pytest.mark.parametrize(
+    ("chat", "text"),
+    [
+        # A value that the client has to correct.
+        ({"temperature": 3}, "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3 instead."),
+        ({"max_tokens": 10**6}, "max_tokens is too large: 1000000. This model supports at most 4096 completion tokens."),
+        # Words of a sentence that are no parameters.
+        ({"user": "u"}, "Last message must have role user and must not be empty."),
+        # What no change of a parameter helps against.
+        ({}, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
+        ({"user": "u"}, "The model is overloaded."),
+        # Kinds of requests that cannot do without it.
+        ({"tools": [TOOL]}, "Unsupported parameter: 'tools' is not supported with this model."),
+        ({}, "Unsupported parameter: 'messages'"),
+    ],
+)  # fmt: skip
+def test_nothing_is_changed_that_would_change_the_answer(chat: Json, text: str) -> None:
+    assert asked(chat, text) == set()
+
+
+def test_thinking_mode_that_refuses_a_tool_choice_leaves_the_effort() -> None:
+    # DeepSeek (DeepSeek-V3 issue 1376)
+    chat = {"reasoning_effort": "high", "tools": [TOOL], "tool_choice": "required"}
+    assert not {each for each in asked(chat, "Thinking mode does not support this tool_choice") if "effort" in each}
+
+
+def test_response_says_how_the_model_server_was_asked() -> None:
+    effort = {"effort": "minimal", "summary": None}
+    response: Json = {
+        "parallel_tool_calls": False,
+        "service_tier": "flex",
+        "reasoning": effort,
+        "text": {"format": {"type": "text"}, "verbosity": "low"},
+        "top_logprobs": 3,
+        "tools": [{"type": "function", "strict": True}],
+    }
+    steps = [
+        Step("map", ("reasoning_effort", "minimal", "low")),
+        *(Step("drop", name) for name in ("parallel_tool_calls", "service_tier", "verbosity", "logprobs")),
+        Step("drop", "tools.function.strict"),
+    ]
+    tell(response, steps)
+    assert response == {
+        "parallel_tool_calls": True,
+        "service_tier": "default",
+        "reasoning": {"effort": "low", "summary": None},
+        "text": {"format": {"type": "text"}, "verbosity": "medium"},
+        "top_logprobs": 0,
+        "tools": [{"type": "function", "strict": False}],
+    }
+    assert effort["effort"] == "minimal", "what was sent in an event is not changed"
+
+
+def test_places_of_all_kinds_of_errors_are_read() -> None:
+    azure = {"message": "no", "param": "response_format", "code": None}
+    google = [{"error": {"details": [{"fieldViolations": [{"field": "tools[0].function", "description": "no"}]}]}}]
+    zod = {"issues": [{"code": "unrecognized_keys", "path": ["body", "user"]}]}
+    assert places_of(azure) == ("response_format",)
+    assert places_of(google) == ("tools.function",)
+    assert places_of(zod) == ("user",)
+    assert places_of([{"loc": []}] * 99) == ()
+    assert places_of("text") == ()
+
+
+def test_places_of_a_huge_error_are_bounded() -> None:
+    assert len(places_of({"detail": [{"loc": ["body", f"x{n}"]} for n in range(10_000)]})) <= 32
+    nested: Any = {"param": "deep"}
+    for _ in range(100):
+        nested = {"error": nested}
+    assert places_of(nested) == ()

@@ -1,0 +1,227 @@
+"""Chat requests that model servers refuse: changed, sent again, and what is learned from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.chat.adaptation.adaptation import Step
+from llama_stack_responses.chat.adaptation.refusal import Refusal, RefusedError
+from llama_stack_responses.chat.inference import ModelServer
+from llama_stack_responses.chat.profile import Parameters, Profile
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.generation.model_servers import ModelServers
+from llama_stack_responses.store.learned_steps import LEARNED_SECONDS, MAX_MODELS, LearnedSteps
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Records
+from tests.support.generation_harness import GenerationHarness
+from tests.support.generations import model_servers
+from tests.support.inference import FakeInference, Round, finish, text
+from tests.support.records import WatchedRecords
+from tests.support.waiting import turns
+
+type Json = dict[str, Any]
+
+ANSWER: Round = [text("Hello"), finish()]
+KEY: Json = {"prompt_cache_key": "k"}
+
+
+def refused(message: str, *places: str) -> RefusedError:
+    """Return a model server's refusal."""
+    return RefusedError(ApiError(400, message), Refusal(400, message, places=places))
+
+
+NO_KEY = refused("property 'prompt_cache_key' is unsupported")
+
+
+class Clock:
+    """A clock that is set, in seconds since the epoch."""
+
+    now = time.time()
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+class Server:
+    """What one process knows of model servers."""
+
+    def __init__(
+        self, records: Records, *rounds: Round, version: str = "1", clock: Callable[[], float] = time.time
+    ) -> None:
+        self.inference = FakeInference(*rounds)
+        self.inference.server = ModelServer("p", version=version)
+        self.servers = model_servers(self.inference, learned=LearnedSteps(records), clock=clock)
+
+    async def ask(self, **fields: Any) -> Json:
+        """Return the response to a request."""
+        harness = GenerationHarness(makers={}, inference=self.inference, servers=self.servers, **fields)
+        await harness.end()
+        return harness.assembler.response
+
+    def sent(self, name: str) -> Sequence[bool]:
+        """Return which of the chat requests had a parameter."""
+        return [name in each for each in self.inference.requests]
+
+
+async def test_refused_parameter_is_dropped_and_the_request_sent_again() -> None:
+    harness = GenerationHarness(NO_KEY, ANSWER, makers={}, **KEY)
+    events = await harness.end()
+    assert ["prompt_cache_key" in each for each in harness.inference.requests] == [True, False]
+    assert harness.assembler.response["prompt_cache_key"] is None
+    assert [each["type"] for each in events].count("response.output_text.delta") == 1
+    assert harness.generation.timeline.marks()["adaptations"] == ["drop prompt_cache_key"]
+
+
+async def test_refusal_within_the_stream_before_any_output_is_answered_too() -> None:
+    harness = GenerationHarness([text(""), NO_KEY], ANSWER, makers={}, **KEY)
+    await harness.end()
+    assert len(harness.inference.requests) == 2
+
+
+async def test_refusal_after_output_fails_the_response() -> None:
+    harness = GenerationHarness([text("Hel"), NO_KEY], ANSWER, makers={}, **KEY)
+    with pytest.raises(RefusedError):
+        await harness.end()
+    assert len(harness.inference.requests) == 1
+
+
+async def test_refusal_that_no_change_helps_against_is_raised_at_once() -> None:
+    harness = GenerationHarness(refused("I do not like you."), ANSWER, makers={}, **KEY)
+    with pytest.raises(RefusedError, match="do not like"):
+        await harness.end()
+    assert len(harness.inference.requests) == 1
+
+
+async def test_server_that_refuses_everything_is_asked_a_few_times_only() -> None:
+    names = [f"x_{n}" for n in range(100)]
+    inference = FakeInference(*[refused(f"unknown parameter: '{name}'") for name in names])
+    chat = {"model": "m", "messages": [], **dict.fromkeys(names, 1)}
+    request = await model_servers(inference).prepare(chat)
+    tries = 0
+    while await request.adapt(Refusal(400, f"unknown parameter: '{names[tries]}'")):
+        tries += 1
+    assert 1 < tries < 10
+
+
+async def test_learned_change_is_made_at_once_the_next_time() -> None:
+    server = Server(MemoryRecords(), NO_KEY, ANSWER, ANSWER)
+    await server.ask(**KEY)
+    response = await server.ask(**KEY)
+    assert server.sent("prompt_cache_key") == [True, False, False]
+    assert response["prompt_cache_key"] is None
+
+
+async def test_learned_change_leaves_other_models_alone() -> None:
+    server = Server(MemoryRecords(), NO_KEY, ANSWER, ANSWER)
+    await server.ask(**KEY)
+    await server.ask(**KEY, model="other")
+    assert server.sent("prompt_cache_key") == [True, False, True]
+
+
+async def stored(records: Records) -> list[Any]:
+    """Return what was learned by all servers, once background work is done."""
+    await turns(20)
+    return [learned async for _, learned in LearnedSteps(records).all() if learned]
+
+
+async def test_learned_change_is_known_to_the_next_process() -> None:
+    records = MemoryRecords()
+    await Server(records, NO_KEY, ANSWER).ask(**KEY)
+    [learned] = await stored(records)
+    assert list(learned["m"]) == [Step("drop", "prompt_cache_key")]
+    after = Server(records, ANSWER)
+    await after.ask(**KEY)
+    assert after.sent("prompt_cache_key") == [False]
+
+
+async def test_server_that_runs_beside_learns_with_its_first_refusal() -> None:
+    records = MemoryRecords()
+    first, second = Server(records, NO_KEY, NO_USER, ANSWER), Server(records, ANSWER, NO_KEY, ANSWER)
+    await second.ask()
+    await first.ask(**KEY, user="u")
+    await second.ask(**KEY, user="u")
+    assert second.sent("prompt_cache_key") == [False, True, False]
+    assert second.sent("user") == [False, True, False], "one refusal teaches all that the other server has learned"
+
+
+NO_USER = refused("Unknown parameter: 'user'.", "user")
+
+
+async def test_store_is_read_once_and_not_for_each_request() -> None:
+    calls: list[str] = []
+
+    async def note(name: str) -> None:
+        calls.append(name)
+
+    server = Server(WatchedRecords(MemoryRecords(), before=note), *[ANSWER] * 5)
+    for _ in range(5):
+        await server.ask(**KEY)
+    assert calls.count("get_many") == 1
+
+
+async def test_learned_change_is_forgotten_after_a_day() -> None:
+    clock = Clock()
+    server = Server(MemoryRecords(clock=clock), NO_KEY, ANSWER, NO_KEY, ANSWER, clock=clock)
+    await server.ask(**KEY)
+    clock.now += LEARNED_SECONDS + 1
+    await server.ask(**KEY)
+    assert server.sent("prompt_cache_key") == [True, False, True, False]
+
+
+async def test_learned_change_is_forgotten_with_another_configuration_of_the_provider() -> None:
+    records = MemoryRecords()
+    await Server(records, NO_KEY, ANSWER).ask(**KEY)
+    changed = Server(records, ANSWER, version="2")
+    await changed.ask(**KEY)
+    assert changed.sent("prompt_cache_key") == [True]
+
+
+async def test_change_is_not_learned_if_the_changed_request_was_refused_too() -> None:
+    records = MemoryRecords()
+    server = Server(records, NO_KEY, refused("Out of credit."), ANSWER)
+    with pytest.raises(RefusedError):
+        await server.ask(**KEY)
+    await server.ask(**KEY)
+    assert server.sent("prompt_cache_key") == [True, False, True]
+    assert await stored(records) == []
+
+
+async def test_store_that_is_away_costs_no_request() -> None:
+    records = WatchedRecords(MemoryRecords())
+    records.away = True
+    server = Server(records, NO_KEY, ANSWER, ANSWER)
+    await server.ask(**KEY)
+    await server.ask(**KEY)
+    assert server.sent("prompt_cache_key") == [True, False, False]
+
+
+async def test_learned_models_of_one_server_are_bounded() -> None:
+    learned = LearnedSteps(MemoryRecords())
+    for number in range(MAX_MODELS + 5):
+        await learned.add("s", "p", f"m{number}", [Step("drop", "user")])
+    known = await learned.of("s")
+    assert len(known) == MAX_MODELS
+    assert f"m{MAX_MODELS + 4}" in known
+
+
+async def test_profile_changes_requests_without_a_refusal() -> None:
+    parameters = Parameters(
+        drop=["prompt_cache_key"],
+        rename={"max_completion_tokens": "max_tokens"},
+        map={"reasoning_effort": {"minimal": "low"}},
+        add={"top_k": 7},
+    )
+    inference = FakeInference(ANSWER)
+    servers: ModelServers = model_servers(inference, Profile(parameters=parameters))
+    fields: dict[str, Any] = {**KEY, "max_output_tokens": 16, "reasoning": {"effort": "minimal"}}
+    harness = GenerationHarness(makers={}, inference=inference, servers=servers, **fields)
+    await harness.end()
+    [chat] = inference.requests
+    assert "prompt_cache_key" not in chat
+    assert (chat["max_tokens"], chat["reasoning_effort"], chat["top_k"]) == (16, "low", 7)
+    assert harness.assembler.response["reasoning"]["effort"] == "low"
