@@ -13,6 +13,8 @@ READY := .venv/.ready
 READY_RUN := .venv-run/.ready
 READY_RUN_SEARCH := .venv-run/.search
 READY_RUN_MODEL := .venv-run/.model
+# One for each choice of packages.
+READY_RUN_CODE := .venv-run/.code-$(subst $() ,,$(CODE_PACKAGES))
 READY_OGX := .venv-ogx/.ready
 READY_GPT_OSS := .venv-gpt-oss/.ready
 READY_CLIENTS := .clients/.ready
@@ -64,6 +66,10 @@ $(READY_RUN_MODEL): $(READY_RUN) | check-environment
 	@scripts/install-run .venv-run model
 	@touch $@
 
+$(READY_RUN_CODE): $(READY_RUN) | check-environment
+	@scripts/install-run .venv-run code
+	@touch $@
+
 $(READY_OGX): pyproject.toml constraints/ogx.txt constraints/standalone.txt $(INSTALL_SCRIPTS) | $(READY)
 	@scripts/install .venv-ogx constraints/ogx.txt ogx,test,test-starter constraints/standalone.txt
 	@touch $@
@@ -80,12 +86,13 @@ $(READY_CLIENTS): constraints/clients/*.txt scripts/install-clients $(INSTALL_SC
 	@scripts/install-clients
 	@touch $@
 
-# Without INFERENCE_URL, a small model is installed and served. Web search needs additional packages.
+# Without INFERENCE_URL, a small model is installed and served. Some tools need additional packages.
 SEARCHES := $(WEB_SEARCH)$(SEARXNG_URL)$(TAVILY_SEARCH_API_KEY)$(BRAVE_SEARCH_API_KEY)
-SERVE_NEEDS := $(if $(INFERENCE_URL),,$(READY_RUN_MODEL)) $(if $(SEARCHES),$(READY_RUN_SEARCH))
+TOOLS_NEED := $(if $(SEARCHES),$(READY_RUN_SEARCH)) $(if $(CODE_PACKAGES),$(READY_RUN_CODE))
+SERVE_NEEDS := $(if $(INFERENCE_URL),,$(READY_RUN_MODEL)) $(TOOLS_NEED)
 
 .PHONY: demo
-demo: $(READY_RUN) $(READY_RUN_MODEL) $(if $(SEARCHES),$(READY_RUN_SEARCH)) ## Hold a short conversation with a real small model, then clean up
+demo: $(READY_RUN) $(READY_RUN_MODEL) $(TOOLS_NEED) ## Hold a short conversation with a real small model, then clean up
 	@.venv-run/bin/python demo/demo.py
 
 .PHONY: serve

@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import sys
 import tempfile
 from base64 import b64decode, b64encode
@@ -26,6 +27,7 @@ def check_environment() -> None:
         _check_choice(name, values)
     _check_seconds("FINISH_SECONDS")
     _check_networks("ALLOWED_NETWORKS")
+    _check_packages("CODE_PACKAGES")
     if folder := os.environ.get("CONTAINERS_DIR"):
         writable("CONTAINERS_DIR", Path(folder))
 
@@ -78,6 +80,12 @@ def _check_networks(name: str) -> None:
             ip_network("127.0.0.0/8" if network == "loopback" else network)
         except ValueError:
             raise ValueError(f"{name} has {network!r}; it lists networks such as loopback,10.1.0.0/16.") from None
+
+
+def _check_packages(name: str) -> None:
+    for package in filter(None, map(str.strip, os.environ.get(name, "").split(","))):
+        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", package):
+            raise ValueError(f"{name} has {package!r}; it lists names of packages such as numpy,pandas,matplotlib.")
 
 
 def main() -> int:

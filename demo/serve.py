@@ -4,6 +4,7 @@ Run it with: make serve
     INFERENCE_URL      use this model server instead of the small bundled model
     INFERENCE_API_KEY  its key, if required
     WEB_SEARCH         `ddgs` searches the web with public search engines
+    CODE_PACKAGES      packages that code in the sandbox can import, such as numpy,pandas,matplotlib
     ALLOWED_NETWORKS   `loopback` lets requests name MCP servers, pages and files of this machine
     STATE_DIR          store responses in this folder (.state in the checkout)
     LLAMA_STACK_PORT   listen on this port (8321)

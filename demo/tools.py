@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from llama_stack_responses.core.lists import listed
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.features.code.feature import open_containers
+from llama_stack_responses.features.code.feature import installed_packages, open_containers
 from llama_stack_responses.features.code.settings import CodeInterpreter
 from llama_stack_responses.host.searxng import SearxngConfig
 
@@ -30,8 +31,12 @@ def check_searxng() -> None:
             raise ValueError(f"SEARXNG_URL is {url!r}; it must be of the form http://HOST:PORT.") from problem
 
 
+def _settings(folder: Path) -> CodeInterpreter:
+    return CodeInterpreter(folder=folder, packages=listed(os.environ.get("CODE_PACKAGES")), seconds=20)
+
+
 async def _try(folder: Path) -> str | None:
-    containers = open_containers(CodeInterpreter(folder=folder, seconds=20))
+    containers = open_containers(_settings(folder))
     try:
         entry = await containers.create(ANONYMOUS)
         ran = await entry.container.command("echo works", 20, 100)
@@ -50,6 +55,13 @@ def why_no_sandbox() -> str | None:
     return why.splitlines()[0] if why else None
 
 
+def _code() -> str:
+    packages = installed_packages(_settings(Path()))
+    if packages.shown:
+        return f"on, in a sandbox with {', '.join(packages.shown)}"
+    return "on, in a sandbox; CODE_PACKAGES=numpy,pandas,matplotlib make serve adds packages"
+
+
 def _images() -> str:
     return "on, with the server of IMAGE_URL" if os.environ.get("IMAGE_URL") else "off; IMAGE_URL=... make serve"
 
@@ -65,7 +77,7 @@ def described(no_sandbox: str | None) -> list[str]:
     service = next((name for variable, name in SERVICES.items() if os.environ.get(variable)), None)
     return [
         f"  web_search        on, {service}" if service else "  web_search        off; WEB_SEARCH=ddgs make serve",
-        f"  code_interpreter  off; {no_sandbox}" if no_sandbox else "  code_interpreter  on, in a sandbox",
+        f"  code_interpreter  off; {no_sandbox}" if no_sandbox else f"  code_interpreter  {_code()}",
         f"  image_generation  {_images()}",
         f"  mcp               {_mcp()}",
         "  file_search       off; it needs a vector store and an embedding model: docs/guides/file-search.md",

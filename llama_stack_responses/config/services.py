@@ -16,9 +16,9 @@ from pydantic import (
 )
 
 from ..admission import Quota
+from ..core.lists import listed
 from ..core.mcp_approvals import Approval
 from ..process_pool.pool import PoolLimits
-from .lists import listed
 
 _MIN_HELD_BYTES = 16 * 2**20
 _NAT64_LENGTHS = (32, 40, 48, 56, 64, 96)

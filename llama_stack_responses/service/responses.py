@@ -139,8 +139,8 @@ class OpenAIResponsesImpl:
         """Runs work on foreign content in processes."""
         return self._dependencies.pool
 
-    async def available_tools(self) -> list[str]:
-        """Return the hosted tools that this stack can run for the current user.
+    async def available_tools(self) -> dict[str, str]:
+        """Return the hosted tools that this stack can run for the current user, each with its details.
 
         Raises:
             ApiError: 503, the stack cannot list its own tools.

@@ -34,10 +34,12 @@ class HostedTool:
     Attributes:
         make: its factory.
         available: returns whether the current user can use it. It raises an `ApiError` if the stack cannot say.
+        details: what users should know of it on this server; may be empty.
     """
 
     make: Maker
     available: Callable[[], Awaitable[bool]] = _always
+    details: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,13 @@ class HostedToolServices:
     unavailable: Unavailable = field(default_factory=Unavailable)
 
 
-async def available_tools(services: HostedToolServices) -> list[str]:
-    """Return the hosted tools that this stack can run for the current user.
+async def available_tools(services: HostedToolServices) -> dict[str, str]:
+    """Return the hosted tools that this stack can run for the current user, each with its details.
 
     Raises:
         ApiError: 503, the stack cannot list its own tools.
     """
-    return [kind for kind, tool in _hosted_tools(services).items() if await tool.available()]
+    return {kind: tool.details for kind, tool in _hosted_tools(services).items() if await tool.available()}
 
 
 def tool_makers(services: HostedToolServices) -> Makers:

@@ -29,13 +29,14 @@ FIVE_MINUTES: Final = "README.md, Five minutes, console"
 STEPS: Final = [name for name in QUICKSTART if name.startswith("docs/quickstart.md") and ", 6. " not in name]
 """The steps for which the small model is enough."""
 OWN_MODEL_SERVER: Final = ("README.md, Five minutes, console 2", "docs/quickstart.md, 1. Start a server, console")
+WITH_PACKAGES: Final = "docs/guides/code-interpreter.md, Packages, console"
 LAST: Final = "Ctrl-C ends it."
-STAMPS: Final = (".ready", ".model", ".search")
+STAMPS: Final = (".ready", ".model", ".search", ".code-numpy,pandas,matplotlib")
 READ: Final = ("INFERENCE_", "LLAMA_STACK_", "STATE_DIR", "RESPONSES_SECRET", "WEB_SEARCH", "MAKE", "MFLAGS")
 
 
 def test_every_make_block_is_pasted_by_a_test_of_this_file() -> None:
-    assert {FIVE_MINUTES, *OWN_MODEL_SERVER} == set(MAKE)
+    assert {FIVE_MINUTES, *OWN_MODEL_SERVER, WITH_PACKAGES} == set(MAKE)
 
 
 @pytest.fixture
@@ -131,6 +132,26 @@ def test_documented_serve_command_uses_another_model_server_and_searches(
         url = f"http://127.0.0.1:{terminal.env['LLAMA_STACK_PORT']}/v1/responses"
         answer = httpx.post(url, json=request, timeout=60, trust_env=False).json()
         assert answer["output"][0]["content"][0]["text"] == "Hello?"
+        interrupt(child)
+
+
+def test_documented_serve_command_with_packages_lists_them(terminal: Terminal, tmp_path: Path) -> None:
+    with UpstreamProcess(tmp_path / "upstream.log") as upstream, terminal.pasting(BLOCKS[WITH_PACKAGES]) as lines:
+        terminal.env["INFERENCE_URL"] = upstream.client.base_url
+        child = lines.start("CODE_PACKAGES=")
+        output = wait_for_line(child, LAST, READY_SECONDS)
+        listed = re.search(r"^  code_interpreter +on, in a sandbox with (.*)$", output, re.MULTILINE)
+        assert listed, output
+        assert re.fullmatch(r"matplotlib [\d.]+, numpy [\d.]+, pandas [\d.]+", listed[1])
+        request = {
+            "model": "local/echo",
+            "input": "Hello?",
+            "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
+        }
+        url = f"http://127.0.0.1:{terminal.env['LLAMA_STACK_PORT']}/v1/responses"
+        assert httpx.post(url, json=request, timeout=60, trust_env=False).status_code == 200
+        [sent] = upstream.client.requests("echo")
+        assert f"Installed packages: {listed[1]}." in sent.body["tools"][0]["function"]["description"]
         interrupt(child)
 
 

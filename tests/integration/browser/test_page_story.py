@@ -180,6 +180,14 @@ def test_filter_of_waiting_responses_finds_unanswered_approval(start: BrowserPag
     start.find(".answer-call", "orders: add")
 
 
+def test_playground_shows_the_packages_of_the_code_interpreter(start: BrowserPage) -> None:
+    start.goto("/ui/playground")
+    shown = start.find(".options .choices", "Installed packages: ").inner_text()
+    assert re.search(r"Installed packages: matplotlib [\d.]+, numpy [\d.]+, pandas [\d.]+\.", shown)
+    assert start.page.get_by_role("checkbox", name="Code interpreter", exact=True).is_enabled()
+    assert start.axe() == []
+
+
 def test_file_that_code_wrote_is_downloaded_from_the_text_that_names_it(
     start: BrowserPage, furnished_stack: LiveStack, upstream_process: UpstreamProcess
 ) -> None:

@@ -19,13 +19,16 @@ async def never() -> bool:
 @pytest.mark.parametrize(
     ("services", "available"),
     [
-        ({}, []),
-        ({"of_features": {"web_search": HostedTool(FunctionTool, available=never)}}, []),
-        ({"of_features": {"image_generation": HostedTool(FunctionTool)}}, ["image_generation"]),
-        ({"mcp": object()}, ["mcp"]),
+        ({}, {}),
+        ({"of_features": {"web_search": HostedTool(FunctionTool, available=never)}}, {}),
+        (
+            {"of_features": {"image_generation": HostedTool(FunctionTool, details="Small.")}},
+            {"image_generation": "Small."},
+        ),
+        ({"mcp": object()}, {"mcp": ""}),
     ],
 )
-async def test_tools_with_their_services_are_available(services: Any, available: list[str]) -> None:
+async def test_tools_with_their_services_are_available_with_details(services: Any, available: dict[str, str]) -> None:
     stack = HostedToolServices(**services)
     assert await available_tools(stack) == available
 

@@ -23,6 +23,9 @@ DATA: Final = "/mnt/data"
 
 _NOBODY: Final = 65534
 _PROGRAM: Final = "/opt/interpreter.py"
+_PACKAGES: Final = "/opt/packages"
+_CACHES: Final = ("XDG_CACHE_HOME", "MPLCONFIGDIR")
+_THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 TEMPORARY: Final = {"/tmp": "tmp", "/dev/shm": "shm"}  # noqa: S108 (the container's own)
 """The temporary folders and their names in a volume."""
@@ -50,17 +53,21 @@ class Jail:
         bwrap: the bubblewrap program.
         python: the Python that runs the code, with its packages.
         temporary_bytes: the size of /tmp and of /dev/shm, if they are not in a volume.
+        packages: files and folders that the code can import, in addition.
+        threads: how many threads libraries such as OpenBLAS start for their work.
         user: the user id that the container runs as; None for the server's own.
     """
 
     bwrap: Path
     python: Path
     temporary_bytes: int
+    packages: Sequence[Path] = ()
+    threads: int = 1
     user: int | None = field(default_factory=other_user)
 
     def identity(self, folder: Path) -> dict[str, Any]:
         """Return the user that the launcher starts a container as, and the paths that this user must reach."""
-        reached: list[str | Path] = [*_parts(self.bwrap), *_homes(self.python), _PROGRAM_FILE, folder]
+        reached: list[str | Path] = [*_parts(self.bwrap), *_homes(self.python), *self.packages, _PROGRAM_FILE, folder]
         return {"user": self.user, "places": [str(Path(each).resolve()) for each in reached]}
 
     def give_to_user(self, data: Path) -> None:
@@ -104,14 +111,32 @@ class Jail:
             *("--size", "4096", "--tmpfs", _TERMINALS, "--remount-ro", _TERMINALS),
             *self._temporary(folder.resolve() if namespaces else None),
             *_mounts([*_SYSTEM, *_SETTINGS, *_homes(self.python)]),
+            *self._packages(),
             *("--ro-bind", str(_PROGRAM_FILE.resolve()), _PROGRAM, "--bind", str(data), DATA, "--chdir", DATA),
             *("--remount-ro", "/"),
-            *_environment({"HOME": DATA, "PATH": f"{self.python.parent}:/usr/bin:/bin", "LANG": "C.UTF-8"}),
-            *_environment({"MPLBACKEND": "Agg", "MPLCONFIGDIR": "/tmp", "PYTHONUNBUFFERED": "1"}),  # noqa: S108
+            *self._environment(),
             *("--", str(self.python), "-I", _PROGRAM, *arguments),
         ]
         plan = {"group": group and str(group), "namespaces": list(namespaces), **self.identity(folder)}
         return [sys.executable, "-I", "-S", str(_LAUNCHER), "start", json.dumps(plan), *jailed]
+
+    def _packages(self) -> list[str]:
+        mounts = ((str(each.resolve()), f"{_PACKAGES}/{each.name}") for each in self.packages)
+        return [part for source, target in mounts for part in ("--ro-bind", source, target)]
+
+    def _environment(self) -> list[str]:
+        """Set the environment variables. Caches are no files of the user."""
+        variables = {
+            "HOME": DATA,
+            "PATH": f"{self.python.parent}:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": _PACKAGES,
+            "PYTHONUNBUFFERED": "1",
+            "MPLBACKEND": "Agg",
+            **dict.fromkeys(_CACHES, "/tmp"),  # noqa: S108
+            **dict.fromkeys(_THREADS, str(self.threads)),
+        }
+        return [part for name, value in variables.items() for part in ("--setenv", name, value)]
 
     def _temporary(self, folder: Path | None) -> list[str]:
         """Mount the temporary folders: from a volume, or each as its own tmpfs."""
@@ -159,7 +184,3 @@ def _mounts(paths: Iterable[str]) -> Sequence[str]:
         elif entry.exists():
             mounted += ["--ro-bind", str(entry.resolve()), path]
     return mounted
-
-
-def _environment(variables: dict[str, str]) -> Sequence[str]:
-    return [part for name, value in variables.items() for part in ("--setenv", name, value)]

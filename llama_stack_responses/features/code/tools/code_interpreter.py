@@ -47,9 +47,11 @@ class CodeInterpreterTool(NeedsPreparation, NeedsCheck, Cites):
         declared: the tool's entry.
         request: the whole request.
         access: access to containers.
+        installed: a sentence that lists the packages that the code can import; empty if there are none.
     """
 
-    def __init__(self, declared: Json, request: CreateRequest, *, access: ContainerAccess) -> None:
+    def __init__(self, declared: Json, request: CreateRequest, *, access: ContainerAccess, installed: str) -> None:
+        self._description = f"{_DESCRIPTION} {installed}".rstrip()
         self._choice = ContainerChoice(access, declared["container"], "container")
         self._shows_outputs = OUTPUTS in request.include
         self._callers = callers_of(declared)
@@ -67,7 +69,7 @@ class CodeInterpreterTool(NeedsPreparation, NeedsCheck, Cites):
     def functions(self) -> Sequence[Function]:
         """Return the single function. It is not repeatable: a call that may have run may have changed files."""
         kind = CallKind(FORM, self._fields, decoder=partial(ArgumentText, "code"), hosted=True)
-        description = with_skills(_DESCRIPTION, self._choice.skills)
+        description = with_skills(self._description, self._choice.skills)
         chat = chat_function(PYTHON, description, _PARAMETERS)
         return (Function(chat, kind, self._run, callers=self._callers),)
 
@@ -143,8 +145,9 @@ def _report(ran: CodeResult, written: Sequence[str]) -> str:
     parts = [ran.printed.rstrip()] if ran.printed.strip() else []
     if ran.stopped:
         parts.append(f"The code was stopped. {ran.stopped} All variables are gone; the files are still there.")
-    if ran.images:
-        parts.append(f"({len(ran.images)} figures were drawn, and are shown to the user.)")
+    if count := len(ran.images):
+        drawn = "1 figure was drawn, and is" if count == 1 else f"{count} figures were drawn, and are"
+        parts.append(f"({drawn} shown to the user.)")
     if written:
         parts += ["Files written (put a file's marker where you mention it, and the user can open it):", *written]
     return "\n".join(parts) or "(The code ended without printing anything.)"

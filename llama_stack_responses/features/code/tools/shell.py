@@ -38,9 +38,11 @@ class HostedShellTool(NeedsPreparation, NeedsCheck):
         declared: the tool's entry; its environment is `{type: container_auto, ...}` or `{type: container_reference,
             container_id}`.
         access: access to containers.
+        installed: a sentence that lists the packages that Python can import; empty if there are none.
     """
 
-    def __init__(self, declared: Json, access: ContainerAccess) -> None:
+    def __init__(self, declared: Json, access: ContainerAccess, installed: str) -> None:
+        self._description = f"{_DESCRIPTION} {installed}".rstrip()
         environment = declared["environment"]
         self._callers = callers_of(declared)
         self._choice = ContainerChoice(access, environment.get("container_id") or environment, "environment")
@@ -56,7 +58,7 @@ class HostedShellTool(NeedsPreparation, NeedsCheck):
     def functions(self) -> Sequence[Function]:
         """Return the single function. It is not repeatable: commands that may have run are not run again."""
         kind = CallKind(SHELL_CALL, self._fields, whole=self._whole, hosted=True)
-        description = with_skills(_DESCRIPTION, self._choice.skills)
+        description = with_skills(self._description, self._choice.skills)
         chat = chat_function(_NAME, description, SHELL_PARAMETERS)
         return (Function(chat, kind, self._run, callers=self._callers, output_schema=SHELL_RESULT),)
 

@@ -310,7 +310,7 @@ export class PlaygroundView extends TalkView {
     field.focus();
   }
 
-  /** Close the fields of what the server cannot run, and say why. */
+  /** Close the fields of what the server cannot run, and say why; say what is special about the others. */
   async readServer() {
     const read = (path) => get(path, { signal: this.signal }).catch(() => null); // then the answer to a request says it
     const [tools, session] = await Promise.all([read("/v1/ui/tools"), read("/v1/ui/session")]);
@@ -320,6 +320,9 @@ export class PlaygroundView extends TalkView {
       const field = this.fields.elements[name];
       field.disabled = true;
       field.closest("label").append(h("span", { class: "dim small" }, "not available on this server"));
+    }
+    for (const [type, name] of Object.entries(HOSTED)) {
+      if (tools?.details[type]) this.fields.elements[name].closest("label").after(h("span", { class: "dim small" }, tools.details[type]));
     }
     this.changed();
   }
