@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from .errors import bad_request
 from .exchanges import EXCHANGE
-from .items.registry import ANSWERED, ANSWERS, JOINABLE
+from .items.registry import ANSWERED, ANSWERS, JOINABLE, REPLIES
 from .program_calls import mark_in
-from .program_names import PROGRAM, PROGRAM_OUTPUT
 from .shapes import Location, missing
 from .types import Json
+
+_CALLS: Final = frozenset(reply.to for reply in REPLIES.values() if reply.named_by == "call_id")
+"""The types of calls that have items of their own for their outputs."""
 
 type _Calls = defaultdict[str, OrderedDict[str, Mapping[str, Any]]]
 """The items of calls by their types and ids, each type oldest first."""
@@ -36,14 +38,14 @@ class _OpenCalls:
                 calls.clear()
         elif call_id is None or item.get("execution") == "server":
             pass
-        elif kind in ANSWERS or kind == PROGRAM:
+        elif kind in _CALLS:
             self._seen.add((kind, call_id))
-            # An item with an exchange was run by this server. A program without an output goes on.
-            if EXCHANGE not in item and kind != PROGRAM:
+            # An item with an exchange was run by this server, which also continues what has no output yet.
+            if EXCHANGE not in item and kind in ANSWERS:
                 # A model that restarts its numbering in each turn reuses call ids: the later call is then open.
                 self._earlier[kind].pop(call_id, None)
                 self._newest[kind][call_id] = item
-        elif answered := answered_by(kind):
+        elif answered := _call_of(kind):
             for group in (self._newest, self._earlier):
                 group[answered].pop(call_id, None)
             return (answered, call_id) in self._seen
@@ -61,9 +63,10 @@ class _OpenCalls:
                 yield from ((kind, each) for each, item in of_kind.items() if not interrupted or mark_in(item))
 
 
-def answered_by(kind: str) -> str | None:
-    """Return the type of the calls that items of the type `kind` answer; None if they answer none."""
-    return PROGRAM if kind == PROGRAM_OUTPUT else ANSWERED.get(kind)
+def _call_of(kind: str) -> str | None:
+    """Return the type of the calls whose outputs are items of the type `kind`; None if those are no outputs."""
+    reply = REPLIES.get(kind)
+    return reply.to if reply and reply.names == "call_id" else None
 
 
 def check_call_pairs(items: Iterable[Mapping[str, Any]], *, interruptible: bool = False) -> None:
@@ -76,7 +79,7 @@ def check_call_pairs(items: Iterable[Mapping[str, Any]], *, interruptible: bool 
     calls = _OpenCalls()
     for item in items:
         if not calls.add(item):
-            what = str(answered_by(item["type"])).replace("_", " ")
+            what = str(_call_of(item["type"])).replace("_", " ")
             raise bad_request(f"No tool call found for {what} output with call_id {item['call_id']}.", "input")
     for kind, call_id in calls.lacking(interruptible=interruptible):
         raise bad_request(f"No tool output found for {kind.replace('_', ' ')} {call_id}.", "input")

@@ -140,6 +140,10 @@ class ProgramCalls:
         self._call_ids.discard(call_id or "")
         return False
 
+    def is_program(self, item: Json) -> bool:
+        """Return whether the item is a program."""
+        return bool(item["type"] == PROGRAM)
+
     def waits(self, item: Json) -> bool:
         """Return whether the item is a program without an output."""
         return item["type"] == PROGRAM and item["call_id"] not in self._outputs

@@ -9,9 +9,8 @@ from typing import Final
 
 from .exchanges import EXCHANGE
 from .items.compaction import COMPACTION
-from .items.registry import ANSWERED, ANSWERS
+from .items.registry import ANSWERS, REPLIES
 from .program_calls import ProgramCalls
-from .program_names import PROGRAM, PROGRAM_OUTPUT
 from .types import Json
 
 PINNED: Final = "pinned"
@@ -20,9 +19,10 @@ PINNED: Final = "pinned"
 INSTRUCTING: Final = ("system", "developer")
 """Roles of messages that are never dropped."""
 
-_CALL_OF: Final = {**ANSWERED, PROGRAM_OUTPUT: PROGRAM}
-"""The types of calls with items of their own for their outputs, by the types of these."""
-_CALLS: Final = frozenset(_CALL_OF.values())
+_NAMED_BY: Final = {reply.to: reply.named_by for reply in REPLIES.values()}
+"""The field by which later items name an item that they reply to, by its type."""
+_OUTPUTS: Final = frozenset(name for name, reply in REPLIES.items() if reply.names == "call_id")
+"""The types of the outputs of calls."""
 _SAID: Final = frozenset({"message", "reasoning"})
 
 
@@ -75,10 +75,8 @@ def whole_turns(items: Sequence[Json]) -> list[Json]:
     changes = [0] * (len(items) + 1)
     for number, item in enumerate(items):
         kind = item["type"]
-        if kind in _CALLS and "call_id" in item:
-            calls[kind, item["call_id"]] = number
-        elif kind == "mcp_approval_request":
-            calls[kind, item["id"]] = number
+        if kind in _NAMED_BY and (name := item.get(_NAMED_BY[kind])) is not None:
+            calls[kind, name] = number
         elif of := _answered(item):
             changes[calls.get(of, -1) + 1] += 1
             changes[number + 1] -= 1
@@ -89,10 +87,9 @@ def whole_turns(items: Sequence[Json]) -> list[Json]:
 
 def _answered(item: Json) -> tuple[str, str] | None:
     """Return the type and the id of the call or the request that this item answers; None if it answers none."""
-    if item["type"] == "mcp_approval_response":
-        return "mcp_approval_request", item["approval_request_id"]
-    if item["type"] in _CALL_OF and item.get("call_id") is not None and item.get("execution") != "server":
-        return _CALL_OF[item["type"]], item["call_id"]
+    reply = REPLIES.get(item["type"])
+    if reply and (name := item.get(reply.names)) is not None and item.get("execution") != "server":
+        return reply.to, name
     return None
 
 
@@ -110,13 +107,13 @@ def _begins(items: Sequence[Json], number: int, newest: int) -> bool:
     if number <= newest or _is_users(items[number]):
         return _is_users(items[number])
     before = items[number - 1]["type"] if number else ""
-    return number == newest + 1 or (items[number]["type"] not in _CALL_OF and before not in _SAID)
+    return number == newest + 1 or (items[number]["type"] not in _OUTPUTS and before not in _SAID)
 
 
 def _follow(item: Json, waiting: Counter[str], programs: ProgramCalls) -> None:
     """Update the calls that wait for their outputs after this item."""
     call_id = item.get("call_id")
-    if item["type"] == PROGRAM:
+    if programs.is_program(item):
         # The items of its calls follow, and its output if it ended.
         waiting[item["call_id"]] = int(not programs.waits(item))
         return

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from ..core.items.registry import ANSWERS
+from ..core.items.registry import ANSWERS, REQUESTS
 from ..core.json_blocks import ordered_dumps
 from ..core.owner import Owner
 
@@ -20,7 +20,7 @@ NAME_BYTES: Final = 16
 
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
-_NAMED_BY_ID: Final = frozenset({"mcp_approval_request"})
+_NAMED_BY_ID: Final = frozenset(name for name, (_, reply) in REQUESTS.items() if reply.named_by == "id")
 """Types of items that later items reference by id. All others are referenced by `call_id`, or not at all."""
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from ..core.items.registry import ANSWERED, ANSWERS, ITEM_KINDS
+from ..core.items.registry import ITEM_KINDS, REPLIES, REQUESTS
 from ..core.json_blocks import dumps
-from ..core.program_names import PROGRAM, PROGRAM_OUTPUT
 from ..core.types import Json
 from . import codec
 from .hashing import canonical, name_of
@@ -27,9 +27,8 @@ _READ_CHARACTERS: Final = 1024
 
 _CALLS: Final = frozenset(name for name, kind in ITEM_KINDS.items() if kind.call or kind.exchange)
 
-_APPROVAL: Final = "mcp_approval_request"
-_REQUESTS: Final = frozenset({*ANSWERS, _APPROVAL})
-_REPLIES: Final = frozenset({*ANSWERED, "mcp_approval_response"})
+_OF_SERVER: Final[Mapping[str, str]] = {name: reply.to for name, reply in REPLIES.items() if reply.waits_for is None}
+"""The types of calls of this server that have items of their own for their outputs, by the types of these."""
 
 _CALL_IDS: Final = 16
 """Calls and approvals that a row names as open, and as answered."""
@@ -78,8 +77,9 @@ def answered(items: Sequence[Mapping[str, Any]]) -> list[str]:
     A message may come without a `type`. A client that sends its whole history repeats the call before its output. A
     name stands for the whole call: many model servers number their calls anew in each answer.
     """
-    outputs = {each.get("approval_request_id") or each.get("call_id") for each in items if each.get("type") in _REPLIES}
-    asked = [each for each in items if each.get("type") in _REQUESTS and _request_id(each) in outputs]
+    replies = ((each, REPLIES.get(each.get("type", ""))) for each in items)
+    names = {each.get(reply.names) for each, reply in replies if reply and reply.waits_for}
+    asked = [each for each in items if each.get("type") in REQUESTS and _request_id(each) in names]
     return [_name(each) for each in asked[-_CALL_IDS:]]
 
 
@@ -192,15 +192,19 @@ def _open_requests(response: Mapping[str, Any]) -> tuple[str | None, Sequence[Ma
     if response["status"] != "completed" or response.get("conversation"):
         return None, ()
     output = response["output"]
-    if requests := [item for item in output if item["type"] == _APPROVAL]:
-        return "approval", requests
-    done = {item.get("call_id") for item in output if item["type"].endswith("_output")}
-    calls = [item for item in output if item["type"] in ANSWERS and item.get("call_id") not in done]
-    return ("client", calls) if calls else (None, ())
+    replied = {(item["type"], item.get(REPLIES[item["type"]].names)) for item in output if item["type"] in REPLIES}
+    waiting: dict[str | None, list[Mapping[str, Any]]] = defaultdict(list)
+    for item in output:
+        kind, reply = REQUESTS.get(item["type"], (None, None))
+        if reply and (kind, item.get(reply.named_by)) not in replied:
+            waiting[reply.waits_for].append(item)
+    waits_for = next((each for each in ("approval", "client") if each in waiting), None)
+    return waits_for, waiting[waits_for]
 
 
 def _request_id(item: Mapping[str, Any]) -> Any:
-    return item.get("id") if item["type"] == _APPROVAL else item.get("call_id")
+    _, reply = REQUESTS[item["type"]]
+    return item.get(reply.named_by)
 
 
 def _name(item: Mapping[str, Any]) -> str:
@@ -209,17 +213,18 @@ def _name(item: Mapping[str, Any]) -> str:
 
 
 def _calls(output: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the calls of an output; the output of a program that an earlier response began is the call here."""
-    begun = {item["call_id"] for item in output if item["type"] == PROGRAM}
+    """Return the calls of an output; the output of what an earlier response began is the call here."""
+    begun = {(item["type"], item.get("call_id")) for item in output}
     return [
         item
         for item in output
-        if item["type"] in _CALLS or (item["type"] == PROGRAM_OUTPUT and item["call_id"] not in begun)
+        if item["type"] in _CALLS
+        or (item["type"] in _OF_SERVER and (_OF_SERVER[item["type"]], item["call_id"]) not in begun)
     ]
 
 
 def _failed(call: Mapping[str, Any]) -> bool:
-    if call["type"] == PROGRAM_OUTPUT:
+    if call["type"] in _OF_SERVER:
         return bool(call["status"] == "incomplete")
     return call.get("status") == "failed" or bool(call.get("error"))
 

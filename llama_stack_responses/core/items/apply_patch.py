@@ -9,7 +9,7 @@ from ..item_fields import CALLER, ID, OWN_ID, TEXT
 from ..shapes import object_of, one_of, tagged
 from ..types import Json
 from .form import ItemForm, ItemType
-from .kind import ItemKind, Names, made_call
+from .kind import ItemKind, Names, Reply, made_call
 from .view import CallView, OutputView, Shown
 
 _WITH_DIFF: Final = object_of({"path": TEXT, "diff": TEXT}, "path", "diff")
@@ -70,7 +70,7 @@ KINDS: Final = (
         ItemType("apply_patch_call_output", "apco"),
         _OUTPUT,
         output=_patched,
-        answers="apply_patch_call",
+        reply=Reply("apply_patch_call"),
         joinable=True,
         view=OutputView(),
     ),

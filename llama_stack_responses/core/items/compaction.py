@@ -8,6 +8,7 @@ from ..item_fields import OWN_ID
 from ..shapes import data, object_of
 from .form import ItemForm, stage_events
 from .kind import ItemKind
+from .view import SummaryView
 
 COMPACTION: Final = "compaction"
 """The type of the item."""
@@ -20,4 +21,10 @@ FORM: Final = ItemForm(
     has_status=False,
 )
 
-KINDS: Final = (ItemKind(FORM, object_of({"id": OWN_ID, "encrypted_content": data}, "encrypted_content")),)
+KINDS: Final = (
+    ItemKind(
+        FORM,
+        object_of({"id": OWN_ID, "encrypted_content": data}, "encrypted_content"),
+        view=SummaryView("The conversation before this was replaced by a summary."),
+    ),
+)

@@ -9,7 +9,7 @@ from ..item_fields import ID, IMAGE_URL, OWN_ID, STATUS, TEXT
 from ..shapes import MAX_INTEGER, Check, Location, array, integer, missing, object_of, one_of, tagged
 from ..types import Json
 from .form import ItemForm, ItemType
-from .kind import ItemKind, Names, given, made_call
+from .kind import ItemKind, Names, Reply, given, made_call
 from .view import CallView, OutputView, Shown
 
 _COORDINATE: Final = integer(-MAX_INTEGER)
@@ -110,7 +110,7 @@ KINDS: Final = (
         ItemType("computer_call_output", "cuo"),
         _OUTPUT,
         output=_seen,
-        answers="computer_call",
+        reply=Reply("computer_call"),
         joinable=True,
         view=OutputView(),
         includable=("computer_call_output.output.image_url",),

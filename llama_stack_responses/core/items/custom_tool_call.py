@@ -8,7 +8,7 @@ from ..item_fields import CALLER, ID, NAME, OWN_ID, STATUS, TEXT
 from ..shapes import boolean, object_of
 from ..types import Json
 from .form import ItemForm, ItemType, streamed_events
-from .kind import ItemKind, Names, called, made_call, text_or_parts
+from .kind import ItemKind, Names, Reply, called, made_call, text_or_parts
 from .parts import call_output
 from .view import CallView, OutputView
 
@@ -49,7 +49,7 @@ KINDS: Final = (
         ItemType("custom_tool_call_output", "ctco"),
         _OUTPUT,
         output=text_or_parts,
-        answers="custom_tool_call",
+        reply=Reply("custom_tool_call"),
         joinable=True,
         view=OutputView(),
     ),

@@ -9,7 +9,7 @@ from ..item_fields import CALLER, ID, NAME, OWN_ID, STATUS, TEXT
 from ..shapes import boolean, object_of
 from ..types import Json
 from .form import ItemForm, ItemType, streamed_events
-from .kind import ItemKind, Names, called, text_or_parts
+from .kind import ItemKind, Names, Reply, called, text_or_parts
 from .parts import call_output
 from .view import CallView, OutputView, given_arguments
 
@@ -76,7 +76,7 @@ KINDS: Final = (
         ItemType("function_call_output", "fco"),
         _OUTPUT,
         output=text_or_parts,
-        answers="function_call",
+        reply=Reply("function_call", repeats=("name",)),
         joinable=True,
         view=OutputView(),
     ),

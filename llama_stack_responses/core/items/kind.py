@@ -11,7 +11,7 @@ import orjson
 from ..shapes import Check, object_of
 from ..types import Json
 from .form import ItemType
-from .view import CallView, OutputView
+from .view import View
 
 HostedToolType = Literal[
     "web_search",
@@ -42,6 +42,26 @@ def _unchanged(tool: Json) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
+class Reply:
+    """How an item replies to an earlier one: the output of a call, or the answer to a request for approval.
+
+    Attributes:
+        to: the type of the earlier item.
+        named_by: the field of the earlier item by which replies name it.
+        names: the field of the reply that has this name.
+        waits_for: what a response with the earlier item waits for: `client` for an output, or `approval`. None if the
+            reply is this server's.
+        repeats: further fields of the earlier item that the reply has.
+    """
+
+    to: str
+    named_by: str = "call_id"
+    names: str = "call_id"
+    waits_for: Literal["client", "approval"] | None = "client"
+    repeats: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ItemKind:
     """A kind of items.
 
@@ -55,8 +75,9 @@ class ItemKind:
         call: for calls whose outputs are items of their own: returns the function call that the model made, without its
             `type` and `call_id` (`made_call`).
         output: for outputs: returns what the model reads, as text or content parts.
-        answers: for outputs of what the client runs: the type of the call.
-        joinable: for these: whether the output may lack its `call_id` where the limits of a request do not require it.
+        reply: for items that reply to an earlier one: how.
+        joinable: for outputs of what the client runs: whether they may lack their `call_id` where the limits of a
+            request do not require it.
         whole: returns an item with the fields that it has in a list, and that a client may omit.
         written: the fields with what the model wrote, each with the members that it wrote of objects in the field;
             None for all members.
@@ -67,10 +88,10 @@ class ItemKind:
     form: ItemType
     check: Check | None = None
     exchange: Callable[[Json], Json] | None = None
-    view: CallView | OutputView | None = None
+    view: View | None = None
     call: Callable[[Json, Names], Json] | None = None
     output: Callable[[Json, Names], Any] | None = None
-    answers: str | None = None
+    reply: Reply | None = None
     joinable: bool = False
     carrier: Callable[[Check], Check] | None = None
     whole: Callable[[Json], Json] | None = None

@@ -8,7 +8,7 @@ from ..item_fields import ID, OWN_ID, STATUS, TEXT
 from ..shapes import Location, an_object, array, integer, missing, object_of, one_of
 from ..types import Json
 from .form import ItemForm, ItemType
-from .kind import ItemKind, Names, made_call, text_or_parts
+from .kind import ItemKind, Names, Reply, made_call, text_or_parts
 from .shell import SHELL_VIEW
 from .view import OutputView
 
@@ -62,7 +62,7 @@ KINDS: Final = (
         ItemType("local_shell_call_output", "lsho"),
         _output,
         output=text_or_parts,
-        answers="local_shell_call",
+        reply=Reply("local_shell_call"),
         view=OutputView(),
     ),
 )

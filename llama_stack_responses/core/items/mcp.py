@@ -23,8 +23,8 @@ from ..shapes import (
 )
 from ..types import Json
 from .form import ItemForm, ItemType, stage_events, streamed_events
-from .kind import ItemKind
-from .view import CallView, given_arguments
+from .kind import ItemKind, Reply
+from .view import ApprovalReplyView, ApprovalView, CallView, Shown, ToolListView, given_arguments, listed_tools
 
 _INTERNAL_ERROR: Final = -32603
 """JSON-RPC's code for an internal error."""
@@ -121,8 +121,12 @@ def _exchange(item: Json) -> Json:
     return exchange_of(item, error_text(error) if error else "(The call was cut off; its result is not known.)")
 
 
+def _approved(item: Shown) -> bool:
+    return bool(item.get("approve"))
+
+
 KINDS: Final = (
-    ItemKind(MCP_LIST_TOOLS, _LIST),
+    ItemKind(MCP_LIST_TOOLS, _LIST, view=ToolListView(listed_tools, "server_label")),
     ItemKind(
         MCP_CALL,
         _CALL,
@@ -130,6 +134,11 @@ KINDS: Final = (
         CallView(arguments=given_arguments, answer="output"),
         written={"arguments": ()},
     ),
-    ItemKind(MCP_APPROVAL_REQUEST, _REQUEST, written={"arguments": ()}),
-    ItemKind(ItemType("mcp_approval_response", "mcpa", has_status=False), _RESPONSE),
+    ItemKind(MCP_APPROVAL_REQUEST, _REQUEST, written={"arguments": ()}, view=ApprovalView()),
+    ItemKind(
+        ItemType("mcp_approval_response", "mcpa", has_status=False),
+        _RESPONSE,
+        reply=Reply(MCP_APPROVAL_REQUEST.type, "id", "approval_request_id", "approval"),
+        view=ApprovalReplyView(_approved),
+    ),
 )

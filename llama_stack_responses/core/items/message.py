@@ -24,6 +24,7 @@ from ..shapes import (
 from .form import ItemType
 from .kind import ItemKind
 from .parts import INPUT_PARTS
+from .view import MessageView, Shown, objects
 
 _ROLE: Final = one_of("user", "assistant", "system", "developer")
 _INDEX: Final = integer(0)
@@ -152,11 +153,17 @@ def message(value: Any, at: Location) -> dict[str, Any]:
     return checked
 
 
+def _parts(item: Shown) -> list[Shown]:
+    content = item.get("content")
+    return objects([{"type": "input_text", "text": content}] if isinstance(content, str) else content)
+
+
 KINDS: Final = (
     ItemKind(
         ItemType("message", "msg"),
         message,
         written={"content": ("text", "refusal")},
+        view=MessageView(_parts),
         includable=("message.input_image.image_url", "message.output_text.logprobs"),
     ),
 )

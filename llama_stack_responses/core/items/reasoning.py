@@ -8,6 +8,7 @@ from ..item_fields import OWN_ID, STATUS, TEXT
 from ..shapes import Check, Location, any_of, array, data, object_of, one_of, schema_of, takes
 from .form import ItemType
 from .kind import ItemKind
+from .view import ReasoningView, Shown, objects
 
 
 def _reasoning_texts(kind: str) -> Check:
@@ -44,10 +45,16 @@ _REASONING: Final = object_of(
     defaults={"summary": []},
 )
 
+
+def _parts(item: Shown) -> list[Shown]:
+    return [*objects(item.get("summary")), *objects(item.get("content"))]
+
+
 KINDS: Final = (
     ItemKind(
         ItemType("reasoning", "rs"),
         _REASONING,
+        view=ReasoningView(_parts, "encrypted_content"),
         written={"content": ("text",), "summary": ("text",)},
         includable=("reasoning.encrypted_content",),
     ),

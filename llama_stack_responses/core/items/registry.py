@@ -20,7 +20,7 @@ from . import (
     shell,
     tool_search,
 )
-from .kind import ItemKind, Kinds, ToolType
+from .kind import ItemKind, Kinds, Reply, ToolType
 
 _KINDS: Final[Mapping[str, Kinds]] = {feature: module.KINDS for feature, module in modules_of_features("kinds").items()}
 
@@ -48,7 +48,15 @@ ITEM_KINDS: Final[Mapping[str, ItemKind]] = {
 TOOL_TYPES: Final[Mapping[str, ToolType]] = {tool.type: tool for kinds in _KINDS.values() for tool in kinds.tools}
 """Types of tools, by their name."""
 
-ANSWERED: Final[Mapping[str, str]] = {name: kind.answers for name, kind in ITEM_KINDS.items() if kind.answers}
+REPLIES: Final[Mapping[str, Reply]] = {name: kind.reply for name, kind in ITEM_KINDS.items() if kind.reply}
+"""How items reply to earlier ones, by the type of the reply."""
+
+REQUESTS: Final[Mapping[str, tuple[str, Reply]]] = {
+    reply.to: (name, reply) for name, reply in REPLIES.items() if reply.waits_for
+}
+"""The type of the reply of a client, and how it replies, by the type of the item that waits for it."""
+
+ANSWERED: Final[Mapping[str, str]] = {name: reply.to for name, reply in REPLIES.items() if reply.waits_for == "client"}
 """Item types of the calls that the client runs, by the type of their outputs."""
 
 ANSWERS: Final[Mapping[str, str]] = {call: output for output, call in ANSWERED.items()}

@@ -9,7 +9,7 @@ from ..shapes import MAX_INTEGER, array, integer, object_of, tagged
 from ..types import Json
 from . import shell_events
 from .form import Details, ItemForm
-from .kind import ItemKind, Names, given, made_call
+from .kind import ItemKind, Names, Reply, given, made_call
 from .view import CallView, OutputView, Shown
 
 _SHOWN: Final = 200
@@ -109,5 +109,5 @@ SHELL_VIEW: Final = CallView("shell", written=_written, language="shell", summar
 
 KINDS: Final = (
     ItemKind(SHELL_CALL, _CALL, call=_made, written={"action": ("commands",)}, whole=_whole, view=SHELL_VIEW),
-    ItemKind(SHELL_CALL_OUTPUT, _OUTPUT, output=_printed, answers="shell_call", joinable=True, view=OutputView()),
+    ItemKind(SHELL_CALL_OUTPUT, _OUTPUT, output=_printed, reply=Reply("shell_call"), joinable=True, view=OutputView()),
 )

@@ -10,8 +10,8 @@ from ..item_fields import ID, OWN_ID, STATUS
 from ..shapes import Check, Location, anything, missing, object_of, one_of, schema_of, takes
 from ..types import Json
 from .form import ItemForm, ItemType
-from .kind import ItemKind, Names, called, made_call
-from .view import CallView, OutputView, Shown, given_arguments
+from .kind import ItemKind, Names, Reply, called, made_call
+from .view import CallView, OutputView, Shown, ToolListView, given_arguments, listed_tools
 
 _EXECUTION: Final = one_of("server", "client")
 
@@ -90,6 +90,16 @@ KINDS: Final = (
         written={"arguments": None},
         view=CallView(arguments=given_arguments, run_by="client"),
     ),
-    ItemKind(TOOL_SEARCH_OUTPUT, carrier=_output, output=_loaded, answers="tool_search_call", view=OutputView(_tools)),
-    ItemKind(ItemType("additional_tools", "at", has_status=False), carrier=_additional_tools),
+    ItemKind(
+        TOOL_SEARCH_OUTPUT,
+        carrier=_output,
+        output=_loaded,
+        reply=Reply("tool_search_call", repeats=("execution",)),
+        view=OutputView(_tools),
+    ),
+    ItemKind(
+        ItemType("additional_tools", "at", has_status=False),
+        carrier=_additional_tools,
+        view=ToolListView(listed_tools, "server_label"),
+    ),
 )

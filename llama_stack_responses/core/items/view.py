@@ -82,10 +82,84 @@ class OutputView:
     failed: Callable[[Shown], bool] = _never
 
 
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """How the page shows a message.
+
+    Attributes:
+        parts: returns its content parts.
+    """
+
+    parts: Callable[[Shown], Iterable[Shown]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningView:
+    """How the page shows reasoning, which may be sealed.
+
+    Attributes:
+        parts: returns its content parts.
+        sealed: the field that has it sealed.
+    """
+
+    parts: Callable[[Shown], Iterable[Shown]]
+    sealed: str
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryView:
+    """How the page shows a sealed summary of what was said before.
+
+    Attributes:
+        title: says what the item does.
+    """
+
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolListView:
+    """How the page shows a list of tools.
+
+    Attributes:
+        tools: returns the tools.
+        source: the field that says whose they are.
+    """
+
+    tools: Callable[[Shown], Iterable[Shown]]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalView:
+    """How the page shows a request for the approval of a call, which has a name and `arguments`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalReplyView:
+    """How the page shows the answer to a request for approval.
+
+    Attributes:
+        approved: returns whether it approves.
+    """
+
+    approved: Callable[[Shown], bool]
+
+
+type View = (
+    CallView | OutputView | MessageView | ReasoningView | SummaryView | ToolListView | ApprovalView | ApprovalReplyView
+)
+
+
 def objects(values: Any) -> list[Shown]:
     """Return the first objects of a list; none if it is not a list."""
     entries = values[:_MAX_LISTED] if isinstance(values, list) else []
     return [each for each in entries if isinstance(each, dict)]
+
+
+def listed_tools(item: Shown) -> list[Shown]:
+    """Return the first `tools` of an item."""
+    return objects(item.get("tools"))
 
 
 def given_arguments(item: Shown) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ..errors import bad_request
-from ..items.registry import ANSWERS
+from ..items.registry import REPLIES, REQUESTS
 from ..types import Json
 from .items import parse_input
 
@@ -54,19 +54,17 @@ def as_items(steer_input: str | list[Json] | None) -> list[Json]:
 def required_input(output: Iterable[Json]) -> list[Json]:
     """Return stubs of the tool outputs and approvals that the client has yet to send for this output."""
     items = list(output)
-    answered = {(item["type"], item.get("call_id")) for item in items if item["type"] in ANSWERS.values()}
-    return [stub for item in items if (stub := _stub(item)) and (stub["type"], stub.get("call_id")) not in answered]
+    replied = {_name(item) for item in items if item["type"] in REPLIES}
+    return [stub for item in items if (stub := _stub(item)) and _name(stub) not in replied]
+
+
+def _name(reply: Json) -> tuple[str, str | None]:
+    return reply["type"], reply.get(REPLIES[reply["type"]].names)
 
 
 def _stub(item: Json) -> Json | None:
     """Return a stub of the client's answer to this item; None if it needs none."""
-    if item["type"] == "mcp_approval_request":
-        return {"type": "mcp_approval_response", "approval_request_id": item["id"]}
-    if item["type"] not in ANSWERS or item.get("execution") == "server" or item.get("status") == "incomplete":
+    if item["type"] not in REQUESTS or item.get("execution") == "server" or item.get("status") == "incomplete":
         return None
-    stub = {"type": ANSWERS[item["type"]], "call_id": item["call_id"]}
-    if item["type"] == "function_call":
-        stub["name"] = item["name"]
-    elif item["type"] == "tool_search_call":
-        stub["execution"] = "client"
-    return stub
+    kind, reply = REQUESTS[item["type"]]
+    return {"type": kind, reply.names: item[reply.named_by], **{name: item[name] for name in reply.repeats}}

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from ..items.mcp import MCP_APPROVAL_REQUEST
-from ..items.registry import ANSWERS
+from ..items.registry import REQUESTS
 from ..types import Json
 from . import events
 from .calls import FORMS
 from .events import Event
 from .parts import PART_KINDS, OpenPart
 
-_ANSWERED_BY_CLIENT: Final = frozenset({*ANSWERS, MCP_APPROVAL_REQUEST.type})
 """Items that wait for the client."""
 
 
@@ -83,7 +81,7 @@ def asks_client(happened: Iterable[Event]) -> bool:
     The client may have run it already. If the round were repeated, the model would most likely make the call again.
     """
     done = (event["item"] for event in happened if event["type"] == "response.output_item.done")
-    return any(item["type"] in _ANSWERED_BY_CLIENT and item.get("status", "completed") == "completed" for item in done)
+    return any(item["type"] in REQUESTS and item.get("status", "completed") == "completed" for item in done)
 
 
 def _take(event: Event, output: list[Json], still_open: dict[int, _Item]) -> None:

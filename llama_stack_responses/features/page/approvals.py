@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import Final
 
+from ...core.items.registry import REPLIES
 from ...core.owner import Owner
 from ...core.types import Json
 from ...inputs.history import Hold
@@ -12,6 +14,10 @@ from ...store.archive import Archive
 from ...store.codec import TooLarge
 from ...store.read_allowance import ReadAllowance
 from .view_limits import ADDED_BYTES, ADDED_ITEMS
+
+_REPLIES: Final = {name: reply.names for name, reply in REPLIES.items() if reply.waits_for == "approval"}
+"""The field in which an answer names its request, by the type of the answer."""
+_REQUESTS: Final = frozenset(REPLIES[name].to for name in _REPLIES)
 
 
 async def answered_requests(
@@ -33,12 +39,12 @@ async def answered_requests(
         hold: called with the number of bytes that are about to be held; it may raise.
         added_bytes: maximum bytes that are read; beyond that, no request is added.
     """
-    answered = {str(item.get("approval_request_id")) for item in items if item["type"] == "mcp_approval_response"}
-    requests = [item for item in items if item["type"] == "mcp_approval_request"]
+    answered = {str(item.get(_REPLIES[item["type"]])) for item in items if item["type"] in _REPLIES}
+    requests = [item for item in items if item["type"] in _REQUESTS]
     by_id = {str(item.get("id")): item for item in requests if item.get("id") in answered}
     missing = list(islice(sorted(answered - by_id.keys()), ADDED_ITEMS))
     stored = archive.find_items(viewer, missing, ReadAllowance(added_bytes, hold))
     try:
-        return by_id | {each: item async for each, item in stored if item["type"] == "mcp_approval_request"}
+        return by_id | {each: item async for each, item in stored if item["type"] in _REQUESTS}
     except TooLarge:
         return by_id

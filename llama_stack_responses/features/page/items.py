@@ -5,11 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
-from ...core.items.registry import ITEM_KINDS
-from ...core.items.view import CallView, OutputView, Printed, objects
+from ...core.items.registry import ITEM_KINDS, REPLIES
+from ...core.items.view import (
+    ApprovalReplyView,
+    ApprovalView,
+    CallView,
+    MessageView,
+    OutputView,
+    Printed,
+    ReasoningView,
+    SummaryView,
+    ToolListView,
+    View,
+    objects,
+)
 from ...core.program_calls import mark_in
 from ...core.types import Json
 from ...sealing.sealer import SEALED
@@ -55,13 +66,13 @@ def item_views(items: Sequence[Item], context: ViewContext) -> list[Json]:
 
 def call_names(items: Iterable[Item]) -> dict[str, str]:
     """Return the names of the calls among items, by the ids of the calls."""
-    calls = (item for item in items if item["type"] in _CALLS and item.get("call_id"))
+    calls = (item for item in items if isinstance(_view_of(item), CallView) and item.get("call_id"))
     return {str(each["call_id"]): str(each.get("name") or each["type"].removesuffix("_call")) for each in calls}
 
 
 def answered_calls(items: Iterable[Item]) -> set[str]:
     """Return the ids of the calls whose outputs are among items."""
-    return {str(item.get("call_id")) for item in items if item["type"] in _OUTPUTS}
+    return {str(item.get("call_id")) for item in items if isinstance(_view_of(item), OutputView)}
 
 
 def markdown_blocks(items: Sequence[Json]) -> Iterator[Json]:
@@ -72,17 +83,21 @@ def markdown_blocks(items: Sequence[Json]) -> Iterator[Json]:
                 yield block
 
 
+def _view_of(item: Item) -> View | None:
+    kind = ITEM_KINDS.get(item["type"])
+    return kind.view if kind else None
+
+
 def _item_view(item: Item, context: ViewContext) -> Json:
-    kind, make = _KINDS.get(item["type"], ("other", _other))
+    view = _view_of(item)
+    kind, make = _MAKERS[type(view)]
     head = {"type": item["type"], "id": blocks.short(item.get("id")), "kind": kind}
-    return {**head, "status": blocks.short(item.get("status")), **make(item, context)}
+    return {**head, "status": blocks.short(item.get("status")), **make(view, item, context)}
 
 
-def _message(item: Item, context: ViewContext) -> Json:
-    content = item.get("content")
-    parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+def _message(view: MessageView, item: Item, context: ViewContext) -> Json:
     structured = context.structured and item.get("role") == "assistant"
-    views = [_part(part, context.budget, structured=structured) for part in objects(parts)]
+    views = [_part(part, context.budget, structured=structured) for part in view.parts(item)]
     return {"role": blocks.short(item.get("role")), "phase": blocks.short(item.get("phase")), "blocks": views}
 
 
@@ -104,15 +119,14 @@ def _part(part: Item, budget: Budget, *, structured: bool) -> Json:
     return blocks.as_json(part, budget)
 
 
-def _reasoning(item: Item, context: ViewContext) -> Json:
-    parts = [*objects(item.get("summary")), *objects(item.get("content"))]
-    views = [_part(part, context.budget, structured=False) for part in parts]
-    return {"blocks": views, "sealed": not views and bool(item.get("encrypted_content"))}
+def _reasoning(view: ReasoningView, item: Item, context: ViewContext) -> Json:
+    views = [_part(part, context.budget, structured=False) for part in view.parts(item)]
+    return {"blocks": views, "sealed": not views and bool(item.get(view.sealed))}
 
 
-def _tool(item: Item, context: ViewContext) -> Json:
+def _tool(view: CallView, item: Item, context: ViewContext) -> Json:
     """Return a call of a tool, run by the client or the server."""
-    parts = _CALLS[item["type"]](item, context.budget)
+    parts = _call(view, item, context.budget)
     arguments, error = parts.get("arguments"), _error(item)
     name = str(parts.get("name") or item["type"].removesuffix("_call"))[:_TITLE_CHARACTERS]
     summary = _flat(str(parts.get("summary", arguments["text"] if arguments else "")))
@@ -216,23 +230,23 @@ def _of(block: Json) -> Json:
     return {name: block[name] for name in ("text", "language", "truncated")}
 
 
-def _compaction(item: Item, context: ViewContext) -> Json:
+def _summary(view: SummaryView, item: Item, context: ViewContext) -> Json:
     seal = item.get(SEALED)
     text = context.summaries.get(str(seal))
     return {
-        "title": "The conversation before this was replaced by a summary.",
+        "title": view.title,
         "blocks": [blocks.words(text, context.budget)] if text else [],
         "sealed": bool(seal) and not text,
     }
 
 
-def _listed_tools(item: Item, _: ViewContext) -> Json:
-    names = [str(tool.get("name", ""))[:_TITLE_CHARACTERS] for tool in objects(item.get("tools"))]
-    title = f"{item.get('server_label') or 'tools'}: {len(names)} {'tool' if len(names) == 1 else 'tools'}"
+def _listed_tools(view: ToolListView, item: Item, _: ViewContext) -> Json:
+    names = [str(tool.get("name", ""))[:_TITLE_CHARACTERS] for tool in view.tools(item)]
+    title = f"{item.get(view.source) or 'tools'}: {len(names)} {'tool' if len(names) == 1 else 'tools'}"
     return {"title": title[:_TITLE_CHARACTERS], "names": names, "error": _error(item)}
 
 
-def _approval(item: Item, context: ViewContext) -> Json:
+def _approval(_: ApprovalView, item: Item, context: ViewContext) -> Json:
     """Return a request for approval."""
     arguments = _arguments(item.get("arguments"), context.budget)
     return {
@@ -243,15 +257,16 @@ def _approval(item: Item, context: ViewContext) -> Json:
     }
 
 
-def _approval_answer(item: Item, context: ViewContext) -> Json:
+def _approval_reply(view: ApprovalReplyView, item: Item, context: ViewContext) -> Json:
     """Return the answer to a request for approval; it names the call if the request is known."""
-    answer = "Approved" if item.get("approve") else "Refused"
-    request_id = blocks.short(item.get("approval_request_id"))
+    approved = view.approved(item)
+    answer = "Approved" if approved else "Refused"
+    request_id = blocks.short(item.get(REPLIES[item["type"]].names))
     request = context.requests.get(str(request_id))
     call = {"title": answer, "name": None, "server": None}
     if request:
         call = _approved_call(answer, request, _arguments(request.get("arguments"), Budget()))
-    return {**call, "arguments": None, "approve": bool(item.get("approve")), "request_id": request_id}
+    return {**call, "arguments": None, "approve": approved, "request_id": request_id}
 
 
 def _approved_call(what: str, request: Item, arguments: Json) -> Json:
@@ -262,26 +277,19 @@ def _approved_call(what: str, request: Item, arguments: Json) -> Json:
     }
 
 
-def _other(item: Item, context: ViewContext) -> Json:
+def _other(_: None, item: Item, context: ViewContext) -> Json:
     return {"json": _of(blocks.as_json(dict(item), context.budget))}
 
 
-_CALLS: Final[Mapping[str, Callable[[Item, Budget], Json]]] = {
-    name: partial(_call, kind.view) for name, kind in ITEM_KINDS.items() if isinstance(kind.view, CallView)
+_MAKERS: Final[Mapping[type, tuple[str, Callable[[Any, Item, ViewContext], Json]]]] = {
+    MessageView: ("message", _message),
+    ReasoningView: ("reasoning", _reasoning),
+    SummaryView: ("compaction", _summary),
+    CallView: ("tool", _tool),
+    OutputView: ("tool_output", _output),
+    ToolListView: ("tools", _listed_tools),
+    ApprovalView: ("approval", _approval),
+    ApprovalReplyView: ("approval", _approval_reply),
+    type(None): ("other", _other),
 }
-
-
-_OUTPUTS: Final = {name: kind.view for name, kind in ITEM_KINDS.items() if isinstance(kind.view, OutputView)}
-
-_KINDS: Final[Mapping[str, tuple[str, Callable[[Item, ViewContext], Json]]]] = {
-    "message": ("message", _message),
-    "reasoning": ("reasoning", _reasoning),
-    "compaction": ("compaction", _compaction),
-    "mcp_list_tools": ("tools", _listed_tools),
-    "additional_tools": ("tools", _listed_tools),
-    "mcp_approval_request": ("approval", _approval),
-    "mcp_approval_response": ("approval", _approval_answer),
-    **dict.fromkeys(_CALLS, ("tool", _tool)),
-    **{name: ("tool_output", partial(_output, view)) for name, view in _OUTPUTS.items()},
-}
-"""The kind of an item in a view, and what makes its fields, by the item's type."""
+"""The kind of an item on the page, and what makes its fields, by the class of its view."""

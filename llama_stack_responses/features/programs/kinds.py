@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ...core.item_fields import ID, OWN_ID, TEXT
 from ...core.items.form import ItemForm
-from ...core.items.kind import ItemKind, Kinds, Names, ToolType, made_call
+from ...core.items.kind import ItemKind, Kinds, Names, Reply, ToolType, made_call
 from ...core.items.view import CallView, OutputView, Shown
 from ...core.program_names import PROGRAM, PROGRAM_OUTPUT, PROGRAMS, RUN_PROGRAM
 from ...core.shapes import object_of, one_of, string
@@ -56,7 +56,13 @@ KINDS: Final = Kinds(
             written={"code": ()},
             view=CallView("program", text="code", language="javascript"),
         ),
-        ItemKind(OUTPUT_FORM, _OUTPUT, output=_result, view=OutputView(_shown_result, _failed)),
+        ItemKind(
+            OUTPUT_FORM,
+            _OUTPUT,
+            output=_result,
+            reply=Reply(PROGRAM, waits_for=None),
+            view=OutputView(_shown_result, _failed),
+        ),
     ),
     tools=(ToolType(PROGRAMS, object_of({}), single=True),),
 )

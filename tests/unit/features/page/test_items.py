@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_stack_responses.core.items.registry import ITEM_KINDS
+from llama_stack_responses.core.items.view import CallView
 from llama_stack_responses.core.program_calls import mark_of
 from llama_stack_responses.core.stream.calls import FORMS
 from llama_stack_responses.core.types import Json
 from llama_stack_responses.features.page.assets import Assets
 from llama_stack_responses.features.page.blocks import Budget
-from llama_stack_responses.features.page.items import _KINDS, MAX_ITEMS, ViewContext, item_views
+from llama_stack_responses.features.page.items import MAX_ITEMS, ViewContext, item_views
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
 ANY_JSON: Any = st.recursive(
@@ -52,7 +54,7 @@ def parts(*content: Json, role: str = "user") -> list[Json]:
     return blocks
 
 
-@given(st.sampled_from([*_KINDS, "unknown"]), st.dictionaries(st.sampled_from(FIELDS), ANY_JSON))
+@given(st.sampled_from([*ITEM_KINDS, "unknown"]), st.dictionaries(st.sampled_from(FIELDS), ANY_JSON))
 def test_any_fields_make_an_item(kind: str, fields: Json) -> None:
     created = view({**fields, "type": kind})
     assert created["kind"]
@@ -81,8 +83,9 @@ def test_file_of_a_message_has_the_size_of_its_content(prefix: str) -> None:
     assert file["bytes"] == 5
 
 
-def test_each_call_has_a_view_of_its_own() -> None:
-    assert [kind for kind in FORMS if kind.endswith("_call") and _KINDS.get(kind, ("",))[0] != "tool"] == []
+def test_each_kind_has_a_view_of_its_own() -> None:
+    assert [name for name, kind in ITEM_KINDS.items() if kind.view is None] == ["configuration_update"]
+    assert [name for name in FORMS if name.endswith("_call") and not isinstance(ITEM_KINDS[name].view, CallView)] == []
 
 
 def test_citations_link_to_the_web_only() -> None:
