@@ -86,21 +86,15 @@ class Bodies:
         """Return the body, decoded as a JSON object. An empty body is allowed if `optional`.
 
         Raises:
-            ApiError: as from `read`; 400 if the body is not a JSON object, holds too many values, is compressed or is
-                declared as something else.
+            ApiError: as from `read`; 400 if the body is not a JSON object, holds too many values or is declared
+                as something else.
             ClientDisconnect: the client disconnected.
         """
         _check_json(request)
         body = await self.read(request)
         if optional and not body:
             return {}
-        try:
-            return await self.decode(body, cycle_of(request.scope).body_reservation(self.reserve))
-        except ApiError as error:
-            encoding = request.headers.get("content-encoding", "").strip()
-            if error.status == 400 and error.code is None and encoding.lower() not in ("", "identity"):
-                raise _encoded(encoding) from error
-            raise
+        return await self.decode(body, cycle_of(request.scope).body_reservation(self.reserve))
 
     async def pieces(self, request: Request, limit: int) -> AsyncIterator[bytes]:
         """Yield the body in pieces as it arrives, up to `limit` bytes.
@@ -194,15 +188,6 @@ def _check_json(request: Request) -> None:
             f"the header 'Content-Type: {_JSON}'.",
             code="unsupported_content_type",
         )
-
-
-def _encoded(encoding: str) -> ApiError:
-    """Return the error for a body with a `content-encoding` that neither the host nor this server decodes."""
-    message = (
-        f"This server cannot read a request's body with the content-encoding '{excerpt(encoding)}'. Send it "
-        "uncompressed and without the header 'content-encoding'."
-    )
-    return bad_request(message, code="invalid_content_encoding")
 
 
 def decode(body: bytes | bytearray, loads: Callable[[bytes | bytearray], Any] = orjson.loads) -> dict[str, Any]:

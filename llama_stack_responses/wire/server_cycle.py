@@ -16,10 +16,13 @@ def server_cycle(receive: Receive, needed: Iterable[str]) -> Any:
     """Return uvicorn's state of the request; None if the server or a middleware is not known.
 
     Args:
-        receive: what the server passed for it. A middleware that wraps it is not known, except FastAPI's telemetry.
+        receive: what the server passed for it. A middleware that wraps it is not known, except FastAPI's telemetry and
+            the decompression of bodies (`wire/content_encoding.py`), whose object has it as `server_receive`.
         needed: the attributes that the caller uses.
     """
     cycle: Any = getattr(_without_telemetry(receive), "__self__", None)
+    if decoded := getattr(cycle, "server_receive", None):
+        cycle = getattr(decoded, "__self__", None)
     return cycle if cycle is not None and all(hasattr(cycle, name) for name in needed) else None
 
 

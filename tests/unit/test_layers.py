@@ -209,7 +209,8 @@ ONLY_IN: Final = {
         "tokenizers": {"chat"},
         "trafilatura": {"fetch"},
         "yaml": {"config", "features.code", "host"},
-        "zstandard": {"host"},
+        "zstandard": {"wire"},
+        "brotli": {"wire"},
         CHAT: {"host"},
     },
     CHAT: _OF_HOST

@@ -1,1 +1,1 @@
-"""Extensions of uvicorn: bounds on HTTP and WebSocket frames, disconnects, and bodies compressed with zstd."""
+"""Extensions of uvicorn: bounds on HTTP and WebSocket frames, and disconnects."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import logging
 import threading
 from typing import Any
@@ -157,21 +156,6 @@ async def test_json_with_too_many_values_is_refused_before_decoding() -> None:
         answer.error["message"]
         == "The JSON body of your request contains more than 50000 values. Send fewer at a time."
     )
-
-
-async def test_body_that_stays_encoded_is_refused_with_its_encoding() -> None:
-    app = App(LIMITS)
-    answer = await ask(app.echo(), Body([gzip.compress(b"{}")]), {"content-encoding": "gzip"})
-    assert (answer.status, answer.error["code"]) == (400, "invalid_content_encoding")
-    assert "content-encoding 'gzip'. Send it uncompressed" in answer.error["message"]
-    for encoding in ("Identity", " identity", ""):
-        answer = await ask(app.echo(), Body([b"{"]), {"content-encoding": encoding})
-        assert (answer.status, answer.error["code"]) == (400, None)
-    values = b'{"a":[' + b"[]," * 100_000 + b"[]]}"
-    app = App({"bodies": {"json_values": 50_000}})
-    answer = await ask(app.echo(), Body([values]), {"content-encoding": "gzip"})
-    assert (answer.status, answer.error["code"]) == (400, "request_too_large")
-    assert (await ask(app.echo(), Body([b"{}"]), {"content-encoding": "gzip"})).status == 200
 
 
 async def test_brackets_in_json_string_do_not_count_as_values() -> None:
