@@ -175,6 +175,10 @@ types-llama-stack: $(READY)
 types-gpt-oss: $(READY_GPT_OSS)
 	.venv-gpt-oss/bin/mypy --config-file providers/gpt_oss/pyproject.toml
 
+.PHONY: golden
+golden: $(READY) ## Write what this version stores into tests/golden/, before its tag; later versions have to read it
+	@$(PYTHON) -m tests.support.golden_store
+
 .PHONY: constraints
 constraints: $(READY) ## Resolve every dependency again and pin the newest versions that go together
 	@scripts/renew-constraints .venv/bin/uv

@@ -54,11 +54,6 @@ def _model_server(logs: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/v1"
 
 
-def _earlier_secret(file: Path) -> str:
-    """Return the secret that earlier versions of this program made for a folder of responses; empty if none did."""
-    return file.read_text() if file.exists() else ""
-
-
 @contextmanager
 def _llama_stack(logs: Path, state: Path, inference_url: str, port: int) -> Iterator[Stack]:
     url = f"http://127.0.0.1:{port}/v1"
@@ -66,7 +61,7 @@ def _llama_stack(logs: Path, state: Path, inference_url: str, port: int) -> Iter
     settings = {
         "INFERENCE_URL": inference_url,
         "STATE_DIR": str(state),
-        "RESPONSES_SECRET": os.environ.get("RESPONSES_SECRET") or _earlier_secret(state / "secret"),
+        "RESPONSES_SECRET": os.environ.get("RESPONSES_SECRET", ""),
         "LLAMA_STACK_HOST": "127.0.0.1",
         "LLAMA_STACK_PORT": str(port),
     }

@@ -124,8 +124,5 @@ def _as_output(item: Json, names: Names) -> Json | None:
 
 
 def _is_servers(item: Json) -> bool:
-    """Return whether an item belongs to a tool search by the server.
-
-    Earlier versions stored items of a client's search without the `call_id` that would join its call and its output.
-    """
-    return "execution" in item and (item["execution"] == "server" or item.get("call_id") is None)
+    """Return whether an item belongs to a tool search by the server."""
+    return item.get("execution") == "server"

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -33,9 +32,7 @@ from .stores import SqliteStore, Store
 from .web_pages import HostNames, Origins
 
 _DAY_SECONDS = 86_400.0
-_FORMER_NAMES = frozenset({"drain_seconds"})
 _BUILTIN_SETTINGS = frozenset({"persistence", "memory_config", "compaction_config", "vector_stores_config"})
-_OTHERS = _FORMER_NAMES | _BUILTIN_SETTINGS
 
 
 def _given(secrets: Any) -> Any:
@@ -77,8 +74,7 @@ class ResponsesConfig(BaseModel):
         max_swept_share: a deletion of expired responses that goes more than a day further than the last one waits for
             a person if it would delete more than this share of all, and more than 20. 1 never waits.
         finish_seconds: time for which a server that shuts down lets its foreground responses go on; then it fails them.
-        flush_seconds: time for which a server that shuts down waits for clients to read the data sent to them. The
-            former name `drain_seconds` is accepted.
+        flush_seconds: time for which a server that shuts down waits for clients to read the data sent to them.
         stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
             sent.
         loop_hold_seconds: a log line and a metric report any piece of work that blocks the event loop for longer than
@@ -123,7 +119,7 @@ class ResponsesConfig(BaseModel):
     sweep_seconds: float = Field(default=600.0, gt=0)
     max_swept_share: float = Field(default=0.2, gt=0, le=1)
     finish_seconds: float = Field(default=0.0, ge=0)
-    flush_seconds: float = Field(default=5.0, gt=0, validation_alias=AliasChoices("flush_seconds", "drain_seconds"))
+    flush_seconds: float = Field(default=5.0, gt=0)
     stream_refusal_seconds: float = Field(default=2.0, ge=0)
     loop_hold_seconds: Annotated[float, AfterValidator(_off_or_long)] = 0.1
     host_shortcuts: bool = True
@@ -159,7 +155,7 @@ class ResponsesConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _has_only_known_settings(cls, settings: Any) -> Any:
-        if isinstance(settings, dict) and (unknown := sorted(settings.keys() - cls.model_fields - _OTHERS)):
+        if isinstance(settings, dict) and (unknown := sorted(settings.keys() - cls.model_fields - _BUILTIN_SETTINGS)):
             features = ", ".join(feature_names()) or "none"
             message = f"there is no such setting here, take it out; the features of this installation are {features}"
             raise ValueError(f"{', '.join(unknown)}: {message}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pydantic import (
-    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -183,25 +182,21 @@ class BackgroundWork(BaseModel):
     """Limits of background responses (`background: true`).
 
     Attributes:
-        concurrency: maximum number that one server process runs at a time. The former name `at_once` is accepted.
+        concurrency: maximum number that one server process runs at a time.
         waiting: maximum number in the queue, over all servers on the same store; further requests get a 429.
         concurrency_per_user: maximum number of one authenticated user that one server process runs at a time; null is
-            three quarters of `concurrency`. The former name `at_once_per_user` is accepted.
+            three quarters of `concurrency`.
         per_user: maximum number of queued and running responses of one authenticated user, over all servers on the
             same store; null is a quarter of `waiting`; further requests get a 429. A stack without authentication has
             one user, who may use all.
         event_log_seconds: time for which the event log of a finished response is kept. After that, its events are
-            generated again from the stored response. The former name `journal_seconds` is accepted.
+            generated again from the stored response.
     """
 
     model_config = ConfigDict(extra="forbid")
 
-    concurrency: int = Field(default=16, ge=1, validation_alias=AliasChoices("concurrency", "at_once"))
+    concurrency: int = Field(default=16, ge=1)
     waiting: int = Field(default=1000, ge=1)
-    concurrency_per_user: int | None = Field(
-        default=None, ge=1, validation_alias=AliasChoices("concurrency_per_user", "at_once_per_user")
-    )
+    concurrency_per_user: int | None = Field(default=None, ge=1)
     per_user: int | None = Field(default=None, ge=1)
-    event_log_seconds: float = Field(
-        default=600.0, ge=0, validation_alias=AliasChoices("event_log_seconds", "journal_seconds")
-    )
+    event_log_seconds: float = Field(default=600.0, ge=0)

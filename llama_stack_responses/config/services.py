@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -91,10 +90,9 @@ class FileInputs(BaseModel):
         bytes_per_user: maximum bytes that the requests of one user hold; null is 4 times `max_bytes`, and 16 MiB at
             least.
         memory_mb: maximum memory for reading one file, if this server reads it itself.
-        concurrency: maximum number of files that a server process reads at the same time. The former name `at_once` is
-            accepted.
+        concurrency: maximum number of files that a server process reads at the same time.
         concurrency_per_user: maximum number of these that belong to one authenticated user. A stack without
-            authentication has one user, who may use all. The former name `at_once_per_user` is accepted.
+            authentication has one user, who may use all.
         waiting_per_user: maximum number of further files of one user that wait to be read; more are a 429.
     """
 
@@ -109,10 +107,8 @@ class FileInputs(BaseModel):
     seconds: float = Field(default=60.0, gt=0)
     request_seconds: float = Field(default=300.0, gt=0)
     memory_mb: int = Field(default=1024, ge=64)
-    concurrency: int = Field(default=4, ge=1, validation_alias=AliasChoices("concurrency", "at_once"))
-    concurrency_per_user: int = Field(
-        default=2, ge=1, validation_alias=AliasChoices("concurrency_per_user", "at_once_per_user")
-    )
+    concurrency: int = Field(default=4, ge=1)
+    concurrency_per_user: int = Field(default=2, ge=1)
     waiting_per_user: int = Field(default=256, ge=0)
 
     @property

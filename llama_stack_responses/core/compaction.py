@@ -59,9 +59,7 @@ class Summary:
     @staticmethod
     def from_json(data: bytes | bytearray) -> Summary:
         """Return the summary that decompressed JSON holds."""
-        text, message = orjson.loads(data) if len(data) <= _SLICE_BYTES else json_decoding.loads(data)
-        # Earlier versions sealed only the text of the message.
-        return Summary(text, [_text(message)] if isinstance(message, str) else message)
+        return Summary(*(orjson.loads(data) if len(data) <= _SLICE_BYTES else json_decoding.loads(data)))
 
 
 def as_message(summary: Summary) -> Json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -12,7 +11,6 @@ import orjson
 
 from . import json_decoding
 from .json_blocks import blocks
-from .surrogates import without_surrogates
 from .types import Json
 
 _SLICE_BYTES: Final = 65_536
@@ -54,9 +52,5 @@ def decoded(data: bytes) -> list[ReasoningSegment]:
 
 def segments_of(text: bytes | bytearray) -> list[ReasoningSegment]:
     """Return the segments that decompressed JSON holds."""
-    try:
-        parts = orjson.loads(text) if len(text) <= _SLICE_BYTES else json_decoding.loads(text)
-    except ValueError:
-        # Earlier versions sealed signatures with unpaired surrogates, which only Python's decoder reads.
-        parts = [[field and without_surrogates(field) for field in fields] for fields in json.loads(text)]
+    parts = orjson.loads(text) if len(text) <= _SLICE_BYTES else json_decoding.loads(text)
     return [ReasoningSegment(*fields) for fields in parts]

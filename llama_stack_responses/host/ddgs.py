@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.request import getproxies_environment
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ..core.addresses import address
 from ..core.errors import ApiError
@@ -38,7 +38,7 @@ class DdgsConfig(BaseModel):
         safe_search: `on`, `moderate` or `off`.
         max_results: number of results of a search, if the request does not specify it.
         timeout_seconds: time limit of a search.
-        concurrency: maximum number of concurrent searches; more wait. The former name `at_once` is accepted.
+        concurrency: maximum number of concurrent searches; more wait.
         proxy: the address of a proxy, such as `http://proxy.internal:3128` or `socks5h://127.0.0.1:9150`; null uses the
             environment's HTTPS_PROXY.
         ca_file: file with the trusted certificate authorities, which a proxy that intercepts TLS needs; null uses the
@@ -53,7 +53,7 @@ class DdgsConfig(BaseModel):
     safe_search: Literal["on", "moderate", "off"] = "moderate"
     max_results: int = Field(default=6, ge=1)
     timeout_seconds: float = Field(default=20.0, gt=0)
-    concurrency: int = Field(default=4, ge=1, validation_alias=AliasChoices("concurrency", "at_once"))
+    concurrency: int = Field(default=4, ge=1)
     proxy: Annotated[str, AfterValidator(address("http", "https", "socks5", "socks5h"))] | None = None
     ca_file: Path | None = None
 

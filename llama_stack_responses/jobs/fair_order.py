@@ -80,7 +80,7 @@ def encoded(start_tag: float) -> str:
 def queued_at(order: str) -> float:
     """Return when the job of this order was queued, in seconds since the epoch.
 
-    An order of an earlier version consists of that time alone.
+    The order of a job that a worker held from the start consists of that time alone.
     """
     return int(order[_DIGITS:] or order, 16) / 1000
 

@@ -34,8 +34,7 @@ class JobState:
         lost: the workers whose lease expired while they held the job, one entry per try. Such a try counts until the
             worker is seen alive again: the lease of a living worker expires during an outage of the store.
         starts: how often it was started.
-        began: when it was first started, in seconds since the epoch on the store's clock; None if it never was, or if
-            an earlier version started it.
+        began: when it was first started, in seconds since the epoch on the store's clock; None if it never was.
     """
 
     owner: Owner
@@ -79,7 +78,7 @@ class Checkpoint:
             job progressed.
         trace: the trace context headers of the request (W3C Trace Context).
         queued_at: when the job was queued, in seconds since the epoch; None if it never was.
-        request_id: the id of the request, for log lines; None if an earlier version stored the job.
+        request_id: the id of the request, for log lines; None if it had none.
         repeated: the output indices of items of rounds that were cut off before this checkpoint and then repeated.
         timing: the times of its rounds and tool calls up to this checkpoint; None if there were none.
     """

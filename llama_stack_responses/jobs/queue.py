@@ -67,8 +67,6 @@ _MAX_CLAIM_WINDOW: Final = 8
 
 _PAGE_ROWS: Final = 500
 
-_DAY_SECONDS: Final = 86_400.0
-
 
 class JobQueue:
     """A queue of jobs for all processes that share a store; each job is held by one worker at a time.
@@ -128,8 +126,7 @@ class JobQueue:
                 _in_queue(response_id, order, owner),
             ]
             if not owner.is_anonymous:
-                # A server of an earlier version does not delete this row when it ends the response: it expires.
-                ops.append(Put(f"{owner_prefix(owner)}{response_id}", b"", expires_at=now + _DAY_SECONDS))
+                ops.append(Put(f"{owner_prefix(owner)}{response_id}", b""))
             yield ops
             self._hints.schedule(*hints)
 

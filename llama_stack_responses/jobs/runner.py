@@ -30,6 +30,7 @@ from ..generation.timeline import Earlier
 from ..inputs.history import Hold, for_model
 from ..intervals import DEFAULT, Intervals
 from ..logs import about, get_logger
+from ..store import codec
 from ..store.archive import Archive
 from ..store.records import UNAVAILABLE, Conflict, Op, Records, committed
 from ..store.saving import Recording
@@ -388,7 +389,7 @@ class JobRunner:
             usage=astuple(assembler.used),
             image_usage=astuple(assembler.image_usage),
             rounds=progress.rounds,
-            waiting=[_stored(call) for call in progress.waiting],
+            waiting=[asdict(call) for call in progress.waiting],
             ends=progress.ends,
             numbered=assembler.numbered - self._event_buffer.order.joined - len(buffered),
             held_events=buffered,
@@ -457,13 +458,8 @@ class JobRunner:
         return not (isinstance(error, ApiError) and error.status == UNAVAILABLE)
 
 
-def _stored(call: ServerCall) -> Json:
-    """Return the fields of a call that have a value: servers of an earlier version do not know all of them."""
-    return {name: value for name, value in asdict(call).items() if value is not None and value is not False}
-
-
 def _waiting(checkpoint: Checkpoint) -> list[ServerCall]:
-    return [ServerCall(**call) for call in checkpoint.waiting]
+    return [ServerCall(**codec.known(ServerCall, call)) for call in checkpoint.waiting]
 
 
 def _still_open(checkpoint: Checkpoint) -> int | None:

@@ -7,7 +7,7 @@ from time import monotonic
 from ..intervals import Intervals
 from ..logs import get_logger
 from ..sealing.sealer import Sealer
-from ..store.records import Put, Record, Records, after_prefix
+from ..store.records import Put, Records, after_prefix
 from .periodic import Periodic
 
 logger = get_logger(__name__)
@@ -24,10 +24,6 @@ class SecretCheck(Periodic):
     that did. Each server writes its own row before it reads those of the others. So of two servers that start at once
     with different secrets, at least one finds the other's row, and both do at their next checks.
 
-    Earlier versions without a configured secret sealed with one that they generated for their process. The value of its
-    row is the time of its last renewal. Such a row counts only if it was renewed after this server had started: an
-    older one may belong to a process that has ended.
-
     Args:
         records: the store.
         sealer: has this server's secrets.
@@ -42,7 +38,6 @@ class SecretCheck(Periodic):
         self._records = records
         self._sealer = sealer
         self._intervals = intervals
-        self._began: float | None = None
         self._renew_at = 0.0
         self._missing: frozenset[str] = frozenset()
 
@@ -59,7 +54,6 @@ class SecretCheck(Periodic):
         """
         await self._sealer.load()
         now = await self._records.now()
-        self._began = now if self._began is None else self._began
         if monotonic() >= self._renew_at:
             await self._renew(now)
         missing = await self._missing_now()
@@ -87,9 +81,5 @@ class SecretCheck(Periodic):
     async def _missing_now(self) -> frozenset[str]:
         """Return the secrets with which servers of the store seal, and that this one lacks."""
         rows = await self._records.range(_PREFIX, after_prefix(_PREFIX), limit=_MAX_ROWS)
-        in_use = frozenset(key.removeprefix(_PREFIX) for key, row in rows if self._counts(row))
+        in_use = frozenset(key.removeprefix(_PREFIX) for key, _ in rows)
         return in_use - set(self._sealer.fingerprints)
-
-    def _counts(self, row: Record) -> bool:
-        """Whether a row is of a secret of a store or a configuration, or of another running process."""
-        return not row.value or float(row.value) > (self._began or 0.0)

@@ -12,7 +12,7 @@
                                  first is deleted: a client that sends an item again sends its id again, and a
                                  conversation has the items of its responses
     l/<of>/<order>/<response>    the owner's responses in the order of their creation; the value is what a list shows of
-                                 one (`list_rows.py`), or empty if an earlier version wrote it
+                                 one (`list_rows.py`)
     y/<of>/<previous>/<order>/<response>    the owner's responses that continue the response `previous`
     cr/<response>/<number>       a chat request that the response sent to its model server, if these are recorded
     x/<bucket>/<of>              the owner has responses whose order begins with the bucket

@@ -35,20 +35,18 @@ async def read_newest(records: Records, decoder: Decoder, name: str, allowance: 
     The stored totals lead to the oldest of them, one record at a time, in O(log(n)**2) reads for a history of n nodes.
 
     Raises:
-        TooLarge: the newest node alone exceeds the allowance, the first one takes more than half of it, or the
-            history began with an earlier version of the software, which stored no totals.
+        TooLarge: the newest node alone exceeds the allowance, or the first one takes more than half of it.
     """
     newest = await _value(records, name)
     if newest is None:
         return None
     links = ancestors(newest)
     first = await _value(records, links[0]) if links else None
-    of_first, of_all = total(first) if first else None, total(newest)
-    if first is None or of_first is None or of_all is None or allowance.left is None:
+    if first is None or allowance.left is None:
         raise TooLarge
-    allowance.check(of_first * _ROOT_DIVISOR)
+    allowance.check(total(first) * _ROOT_DIVISOR)
     [items] = await decoder.decode([first], allowance)
-    count = await _count(records, newest, of_all - allowance.left)
+    count = await _count(records, newest, total(newest) - allowance.left)
     if not count:
         raise TooLarge
     nodes = await encoded_end(records, name, count, None)
@@ -73,7 +71,7 @@ async def _count(records: Records, newest: bytes, max_left_out: int) -> int | No
             data = await _value(records, links[depths[middle]])
             if data is None:
                 return None
-            if (total(data) or 0) >= max_left_out:
+            if total(data) >= max_left_out:
                 high, further = middle, data
             else:
                 low = middle + 1

@@ -35,13 +35,13 @@ class Node:
         depth: the number of ancestors.
         links: the names of its ancestors at `link_depths(depth)`; the first is its parent.
         items: its own items.
-        before: the total of its parent; None if the node stores no total.
+        before: the total of its parent; 0 without one.
     """
 
     depth: int
     links: tuple[str, ...]
     items: Sequence[dict[str, Any]]
-    before: int | None = field(default=None, compare=False)
+    before: int = field(default=0, compare=False)
 
     @property
     def parent(self) -> str | None:
@@ -50,9 +50,8 @@ class Node:
     def encode(self) -> bytes:
         links = b"".join(urlsafe_b64decode(link + "==") for link in self.links)
         head, text = self.depth.to_bytes(_DEPTH_BYTES) + links, codec.text_of(self.items)
-        if self.before is not None:
-            size = codec.size_behind(len(head) + _TOTAL_BYTES, text)
-            head += min(self.before + size, _MAX_TOTAL).to_bytes(_TOTAL_BYTES)
+        size = codec.size_behind(len(head) + _TOTAL_BYTES, text)
+        head += min(self.before + size, _MAX_TOTAL).to_bytes(_TOTAL_BYTES)
         return codec.pack_text(text, head)
 
 
@@ -69,20 +68,15 @@ def node_of(data: bytes, items: Sequence[dict[str, Any]]) -> Node:
 def extend(name: str | None, parent: bytes | None, items: Sequence[dict[str, Any]]) -> Node:
     """Return a node with `items` on the parent called `name` and encoded as `parent`; a root if both are None."""
     if name is None or parent is None:
-        return Node(0, (), items, before=0)
+        return Node(0, (), items)
     depth, links = _head(parent)
     known = {depth: name, **dict(zip(link_depths(depth), links, strict=True))}
     return Node(depth + 1, tuple(known[at] for at in link_depths(depth + 1)), items, total(parent))
 
 
-def total(data: bytes) -> int | None:
-    """Return the cost of reading the whole history that a node ends, as `codec.size` counts; None if it is not stored.
-
-    Nodes of earlier versions and their descendants do not store it.
-    """
-    head = codec.head(data)
-    has_total = (len(head) - _DEPTH_BYTES) % NAME_BYTES == _TOTAL_BYTES
-    return int.from_bytes(head[-_TOTAL_BYTES:]) if has_total else None
+def total(data: bytes) -> int:
+    """Return the cost of reading the whole history that a node ends, as `codec.size` counts."""
+    return int.from_bytes(codec.head(data)[-_TOTAL_BYTES:])
 
 
 def depth_of(data: bytes) -> int:
@@ -98,7 +92,7 @@ def ancestors(data: bytes) -> dict[int, str]:
 
 def _head(data: bytes) -> tuple[int, tuple[str, ...]]:
     head = codec.head(data)
-    # The total, which may follow the links, is shorter than a name.
+    # The total, which follows the links, is shorter than a name.
     edges = range(_DEPTH_BYTES, len(head) + 1, NAME_BYTES)
     return int.from_bytes(head[:_DEPTH_BYTES]), tuple(name_of(head[start:end]) for start, end in pairwise(edges))
 
@@ -221,5 +215,5 @@ async def _collect(
 
 
 def _totals(records: Iterable[Record]) -> int:
-    """Return the largest of the totals that the nodes store; 0 if they store none."""
-    return max((total(record.value) or 0 for record in records), default=0)
+    """Return the largest of the nodes' totals."""
+    return max((total(record.value) for record in records), default=0)

@@ -118,7 +118,7 @@ BEGIN
 END
 $body$;
 """
-# Servers of an earlier version call a function with other parameters, which is kept for them.
+# A version that changes the function's parameters keeps this one for the servers of the version before.
 _IS_SET_UP: Final = """
 SELECT to_regprocedure('$schema.commit(uuid, float8, bigint[], boolean[], bytea[], bigint[], int[], '
   'bytea[], bytea[], bytea[], int[], text[], bytea[], bytea[], float8[])') IS NOT NULL

@@ -522,8 +522,8 @@ class _Scripts:
         return losses_of({name: value for section in sections for name, value in section.items()})
 
     async def has_commits(self, prefix: str) -> bool:
-        """Return whether there was a commit. Earlier versions made an index of keys only, which ends with the last."""
-        return bool(await self._redis.exists(f"{prefix}made", f"{prefix}index"))
+        """Return whether there was a commit."""
+        return bool(await self._redis.exists(f"{prefix}made"))
 
     async def close(self) -> None:
         # A connection that is closed during a call would be opened again for the call's next try.

@@ -99,11 +99,10 @@ class ResponseList:
                 size = min(2 * size, _BLOCK_ROWS, self._scan_rows - scanned)
 
     async def _candidates(self, rows: Sequence[tuple[str, Record]], model: str | None) -> Sequence[str]:
-        """Return the ids of the responses whose rows do not show another model. Earlier versions wrote empty rows."""
+        """Return the ids of the responses whose rows show this model, or of all if it is None."""
         if model is not None:
-            values = await self._decoder.decode([record.value for _, record in rows if record.value])
-            shown = iter(values)
-            rows = [row for row in rows if not row[1].value or next(shown).get("model", "") == model]
+            values = await self._decoder.decode([record.value for _, record in rows])
+            rows = [row for row, shown in zip(rows, values, strict=True) if shown.get("model", "") == model]
         return [key.rpartition("/")[2] for key, _ in rows]
 
     async def _bounds(self, owner: Owner, after: str | None, order: Order) -> tuple[str, str]:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Final
 
-from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..core.types import Json
 from . import codec
 from .hashing import Hasher
 from .layout import branches, listing, second
 from .list_rows import Row, answered, first_words, list_row, read_list_row
-from .records import Conflict, Op, Put, Record, Records, VersionIs, after_prefix
+from .records import Record, Records, after_prefix
 from .response_loader import ResponseLoader
 from .retention import Retention
 
@@ -35,9 +33,6 @@ _SCANNED_ROWS: Final = 10_000
 
 _SEARCHED_ROWS: Final = 1_000
 """Maximum number of rows that are searched for the answers to calls."""
-
-_MAX_FILLED: Final = 100
-"""Maximum number of responses that one page reads, because an earlier version stored them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ class Listing:
     Args:
         records: the store.
         retention: decides which responses have expired.
-        loader: reads the responses whose rows an earlier version left empty.
+        loader: reads the responses of which rows are built.
     """
 
     def __init__(self, records: Records, retention: Retention, loader: ResponseLoader) -> None:
@@ -91,25 +86,22 @@ class Listing:
             wanted: returns whether a row is part of the page. The page may then be empty although more follow.
         """
         start, end = self._bounds(owner, span)
-        page, scanned, filled = Rows(), 0, 0
+        page, scanned = Rows(), 0
         size = limit + 1 if wanted is None else _BLOCK_ROWS
         while True:
             block = await self._records.range(start, end, limit=size, reverse=not span.oldest_first)
-            rows, read = await self._read(block, _MAX_FILLED - filled)
-            filled += sum(not record.value for _, record in block[:read])
-            for key, _ in block[:read]:
-                row = rows.get(key)
-                if row and (wanted is None or wanted(row)):
+            for (key, _), row in zip(block, await self.rows(block), strict=True):
+                if wanted is None or wanted(row):
                     if len(page.rows) == limit:
                         return page
                     page.rows.append(row)
                 page.next = _cursor(key)
                 start, end = (key + "\0", end) if span.oldest_first else (start, key)
-            scanned += read
-            if read == len(block) < size:
+            scanned += len(block)
+            if len(block) < size:
                 page.next = None
                 return page
-            if read < len(block) or scanned >= _SCANNED_ROWS:
+            if scanned >= _SCANNED_ROWS:
                 return page
 
     async def head(self, owner: Owner, limit: int) -> list[tuple[str, Record]]:
@@ -118,9 +110,9 @@ class Listing:
         return await self._records.range(start, end, limit=limit, reverse=True)
 
     async def rows(self, records: Sequence[tuple[str, Record]]) -> list[Row]:
-        """Decode rows that `head` returned."""
-        rows, _ = await self._read(records, _MAX_FILLED)
-        return [rows[key] for key, _ in records if key in rows]
+        """Decode rows, such as `head` returns, and keep their order."""
+        values = await _decoded([record.value for _, record in records])
+        return [read_list_row(key, value, record.version) for (key, record), value in zip(records, values, strict=True)]
 
     async def row(self, owner: Owner, order: str, response_id: str) -> Row | None:
         """Return the row of one response."""
@@ -131,8 +123,19 @@ class Listing:
 
     async def summaries(self, response_ids: Sequence[str]) -> dict[str, Row]:
         """Return the rows of these responses, by id, built from the responses."""
-        rows = await self._built(response_ids)
-        return {each: read_list_row(each, codec.decode(row), 0) for each, row in rows.items()}
+        rows: dict[str, Row] = {}
+        while response_ids:
+            entries, seen = await self._loader.entries(response_ids)
+            page = await self._loader.page(entries, len(entries))
+            inputs = await self._loader.own_inputs(page.items)
+            for stored, items in zip_longest(page.items, inputs):
+                own, response_id = items or (), stored.response["id"]
+                row = list_row(stored.response, first_words(own), stored.timing, answered(own))
+                rows[response_id] = read_list_row(response_id, codec.decode(row), 0)
+            if page.has_more:
+                seen = response_ids.index(page.items[-1].response["id"]) + 1
+            response_ids = response_ids[seen:]
+        return rows
 
     async def branches(self, owner: Owner, previous: str, limit: int) -> list[Row]:
         """Return the rows of the owner's responses that continue `previous`, oldest first."""
@@ -161,8 +164,7 @@ class Listing:
             return set()
         start, end = self._bounds(owner, Span(since=min(row["created_at"] for row in rows)))
         block = await self._records.range(start, end, limit=_SEARCHED_ROWS)
-        later, _ = await self._read([(key, record) for key, record in block if record.value], 0)
-        answers = {each for row in later.values() for each in row["answers"]}
+        answers = {each for row in await self.rows(block) for each in row["answers"]}
         return {row["id"] for row in rows if not answers.isdisjoint(row["asks"])}
 
     async def _continued(self, owner: Owner, response_id: str) -> bool:
@@ -180,42 +182,6 @@ class Listing:
         elif span.after:
             end = min(end, listing(of, *span.after))
         return start, max(start, end)
-
-    async def _read(self, records: Sequence[tuple[str, Record]], limit: int) -> tuple[dict[str, Row], int]:
-        """Decode rows; return them by key, and how many of `records` they cover."""
-        empty = [(number, key, record) for number, (key, record) in enumerate(records) if not record.value]
-        covered = empty[limit][0] if len(empty) > limit else len(records)
-        values = await self._filled([(key, record) for number, key, record in empty if number < covered])
-        values |= {key: record.value for key, record in records[:covered] if record.value}
-        versions = {key: record.version for key, record in records[:covered]}
-        rows = await _decoded(list(values.values()))
-        return {key: read_list_row(key, row, versions[key]) for key, row in zip(values, rows, strict=True)}, covered
-
-    async def _filled(self, empty: Sequence[tuple[str, Record]]) -> dict[str, bytes]:
-        """Make the values of rows of an earlier version, and store them."""
-        if not empty:
-            return {}
-        filled = await self._built([key.rpartition("/")[2] for key, _ in empty])
-        values = {key: filled[response_id] for key, _ in empty if (response_id := key.rpartition("/")[2]) in filled}
-        ops: list[Op] = [Put(key, value) for key, value in values.items()]
-        with suppress(Conflict, ApiError):
-            await self._records.commit(ops, [VersionIs(key, record.version) for key, record in empty if key in values])
-        return values
-
-    async def _built(self, response_ids: Sequence[str]) -> dict[str, bytes]:
-        """Return the values of the rows of these responses, as far as these are stored."""
-        rows: dict[str, bytes] = {}
-        while response_ids:
-            entries, seen = await self._loader.entries(response_ids)
-            page = await self._loader.page(entries, len(entries))
-            inputs = await self._loader.own_inputs(page.items)
-            for stored, items in zip_longest(page.items, inputs):
-                own = items or ()
-                rows[stored.response["id"]] = list_row(stored.response, first_words(own), stored.timing, answered(own))
-            if page.has_more:
-                seen = response_ids.index(page.items[-1].response["id"]) + 1
-            response_ids = response_ids[seen:]
-        return rows
 
 
 async def _decoded(values: Sequence[bytes]) -> list[Json]:

@@ -20,14 +20,14 @@ class RunningResponse:
         owner: the owner of the response.
         row: the condition that holds as long as it is running.
         input_items: its own input; empty if it is large.
-        worker: the worker that runs it; None if an earlier version wrote the row.
+        worker: the worker that runs it.
     """
 
     response: Json
     owner: Owner
     row: VersionIs
     input_items: Sequence[Json]
-    worker: str | None
+    worker: str
 
 
 async def find_running(records: Records, decoder: Decoder, response_id: str) -> RunningResponse | None:
@@ -38,4 +38,4 @@ async def find_running(records: Records, decoder: Decoder, response_id: str) -> 
         return None
     [known] = await decoder.decode([record.value])
     row = VersionIs(key, record.version)
-    return RunningResponse(known["response"], Owner(*known["owner"]), row, known["input_items"], known.get("worker"))
+    return RunningResponse(known["response"], Owner(*known["owner"]), row, known["input_items"], known["worker"])

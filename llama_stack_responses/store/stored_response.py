@@ -8,7 +8,6 @@ from typing import Any
 
 from ..core.exchanges import without_exchange
 from ..core.owner import Owner
-from ..core.stream.response import ADDED_FIELDS
 from ..core.stream.transcript import Mark
 from ..core.types import Json
 from .layout import Entry
@@ -84,6 +83,4 @@ def _response(entry: Entry, content: Mapping[str, Any]) -> Json:
     if f"n/{entry.history}" in content_of(entry):
         fields["output"] = content[f"n/{entry.history}"][-entry.outputs :]
     response = {**entry.response, **fields}
-    for field, value in ADDED_FIELDS.items():
-        response.setdefault(field, value)
     return response | {"output": [without_exchange(item) for item in response["output"]]}

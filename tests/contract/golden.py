@@ -1,17 +1,12 @@
 """Stores that hold a row of every kind, and the values that the product reads from them.
 
-Each file `golden/<name>.json` holds the rows as the version that added it wrote them, in base64, and the values read
+Each file `tests/golden/<version>/<name>.json` holds the rows as that version wrote them, in base64, and the values read
 back. Every later version must read the same from these bytes. `STORES` says how the rows of each file are written and
-read. To add a file for a new format:
-
-    python -m tests.contract.golden <name> > tests/contract/golden/<name>.json
+read. `make golden` writes the files of this version.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -47,9 +42,11 @@ from llama_stack_responses.store.conversation_store import Conversation, stand_i
 from llama_stack_responses.store.kept_secret import SecretInMemory
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Records
+from llama_stack_responses.store.saving import Recording
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user
+from tests.unit.core.test_items import WHOLE
 
 ALICE: Final = Owner("alice", {"teams": ["search"]}, "shop")
 
@@ -62,6 +59,13 @@ _TOOLS: Final[list[Json]] = [
         "strict": True,
     }
 ]
+INPUT_ONLY: Final = frozenset(
+    {"function_call_output", "custom_tool_call_output", "local_shell_call_output", "apply_patch_call_output"}
+    | {"computer_call_output", "additional_tools", "configuration_update", "mcp_approval_response"}
+)
+"""Kinds of items that only clients send."""
+ITEMS: Final = [item for item, _ in WHOLE if item["type"] != "item_reference"]
+OUTPUTS: Final = [item for item in ITEMS if item["type"] not in INPUT_ONLY and item.get("role") != "user"]
 _SEALER: Final = Sealer([bytes(range(SECRET_BYTES))])
 _BODY: Final[Json] = {"model": "m", "stream": True, "tools": _TOOLS}
 _EVENTS: Final[list[Json]] = [
@@ -95,7 +99,14 @@ async def _write_chain(archive: Archive) -> None:
     transcript = Transcript()
     transcript.note(replay(first))
     question = user("What is it?", id="msg_1")
-    await archive.save(first, owner=ALICE, base=None, input_items=[question], transcript=transcript.marks())
+    await archive.save(
+        first,
+        owner=ALICE,
+        base=None,
+        input_items=[question],
+        transcript=transcript.marks(),
+        recording=Recording({"total_ms": 700, "rounds": [], "tools": [], "events": []}, [b"{}"]),
+    )
     second = response(assistant("\ud83d alone", id="msg_4"), id="resp_2", previous_response_id="resp_1", tools=_TOOLS)
     base = (await _stored(archive, "resp_1")).history
     await archive.save(second, owner=ALICE, base=base, input_items=[user("And?", id="msg_3")])
@@ -146,10 +157,6 @@ async def _claim_key(records: Records) -> None:
     await records.commit([put], [free])
 
 
-ADDED: Final = ("began", "held_events", "image_usage", "repeated", "request_id", "starts", "timing")
-"""Fields of a job and of a checkpoint that the first format does not have."""
-
-
 class DyingRecords:
     """Records of a server that dies after a number of commits."""
 
@@ -173,11 +180,6 @@ async def _no() -> bool:
 
 async def _fence(job: Job) -> Condition:
     return job.fence
-
-
-def _as_before(work: Json) -> Json:
-    """Leave out the fields that were added since, while they have their default."""
-    return {name: value for name, value in work.items() if value or name not in ADDED}
 
 
 async def _stored(archive: Archive, response_id: str) -> StoredResponse:
@@ -213,6 +215,8 @@ async def _read_response(archive: Archive, response_id: str) -> Json:
         "input": await archive.history(stored.input),
         "history": await archive.history(stored.history),
         "events": list(events),
+        "timing": stored.timing,
+        "recorded": stored.recorded,
     }
 
 
@@ -236,8 +240,8 @@ async def _read_job(records: Records, response_id: str) -> Json:
     assert work is not None
     body, keys = JobSecrets(_SEALER).open(work.body, work.sealed, response_id, job.state.owner)
     return {
-        "job": _as_before(asdict(job.state)) | {"owner": job.state.owner.encode()},
-        "work": _as_before(asdict(work)) | {"body": body, "sealed": None},
+        "job": asdict(job.state) | {"owner": job.state.owner.encode()},
+        "work": asdict(work) | {"body": body, "sealed": None},
         "keys": keys,
         "events": await event_log.read(response_id, -1),
     }
@@ -306,6 +310,21 @@ async def _read_shared(records: Records, clock: Clock) -> Json:
         "found": sorted([item["id"] async for _, item in archive.find_items(ALICE, wanted)]),
         "inputs": [[item["id"] for item in items] for items in await archive.own_inputs(stored)],
     }
+
+
+async def _fill_items(records: Records, clock: Clock) -> None:
+    """Write a response with an item of every kind in its input, and one with every kind of output."""
+    archive = Archive(records, clock=clock)
+    await archive.save(response(id="resp_in", moderation=None), owner=ALICE, base=None, input_items=ITEMS)
+    made = response(*OUTPUTS, id="resp_out", moderation=None)
+    transcript = Transcript()
+    transcript.note(replay(made))
+    await archive.save(made, owner=ALICE, base=None, input_items=[], transcript=transcript.marks())
+
+
+async def _read_items(records: Records, clock: Clock) -> Json:
+    archive = Archive(records, clock=clock)
+    return {name: await _read_response(archive, name) for name in ("resp_in", "resp_out")}
 
 
 async def _fill_joined(records: Records, _: Clock) -> None:
@@ -390,9 +409,10 @@ async def _read_skills(records: Records, _: Clock) -> Json:
 type Fill = Callable[[Records, Clock], Awaitable[None]]
 type Read = Callable[[Records, Clock], Awaitable[Json]]
 
-EVERY_KIND: Final = "format-1"
+EVERY_KIND: Final = "every-kind"
 STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     EVERY_KIND: (fill, read),
+    "items": (_fill_items, _read_items),
     "own-ids": (_fill_shared, _read_shared),
     "joined-items": (_fill_joined, _read_joined),
     "secrets-in-use": (_fill_secrets, _read_secrets),
@@ -400,14 +420,11 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
 }
 
 
-async def _written(name: str) -> Json:
+async def written(name: str) -> Json:
+    """Return the content of a file, as this version writes it."""
     clock = Clock(CREATED)
     records = MemoryRecords(clock=clock)
     fill, read = STORES[name]
     await fill(records, clock)
     rows = {key: b64encode(record.value).decode() for key, record in await records.range("!", "~", limit=10_000)}
     return {"rows": rows, "seals": seals(), "read": await read(records, clock)}
-
-
-if __name__ == "__main__":
-    print(json.dumps(asyncio.run(_written(sys.argv[1])), indent=1))

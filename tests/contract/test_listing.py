@@ -8,7 +8,6 @@ import pytest
 
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.records import Put, Records
 from llama_stack_responses.store.row_list import Span
 from llama_stack_responses.store.saving import Recording
 from tests.contract.conversations import CREATED, Json, assistant, response, user
@@ -26,11 +25,6 @@ async def save(archive: Archive, number: int, owner: Owner = ALICE, **fields: An
     )
     await archive.save(created, owner=owner, base=None, input_items=[user(f"question\n {number}")])
     return created
-
-
-async def empty_rows(records: Records) -> None:
-    """Write the list's rows as versions without summaries did."""
-    await records.commit([Put(key, b"") for key, _ in await records.range("l/", "l0", limit=1000)])
 
 
 async def test_row_shows_properties_of_response(archive: Archive) -> None:
@@ -160,24 +154,6 @@ async def test_filtered_pages_cover_the_list_once(archive: Archive) -> None:
             break
         span = Span(after=page.next)
     assert found == [created[number]["id"] for number in (8, 7, 5, 3, 1)]
-
-
-async def test_rows_of_an_earlier_version_are_filled_once(archive: Archive, counting: CountingProxy) -> None:
-    created = [await save(archive, number) for number in range(130)]
-    expected = (await archive.listing.page(ALICE, Span(), 200)).rows
-    await empty_rows(counting)
-    first = await archive.listing.page(ALICE, Span(), 200)
-    assert len(first.rows) == 100
-    rest = await archive.listing.page(ALICE, Span(after=first.next), 200)
-    assert without_version([*first.rows, *rest.rows]) == without_version(expected)
-    assert len(expected) == len(created)
-    counting.reads = 0
-    await archive.listing.page(ALICE, Span(), 200)
-    assert counting.reads == 1
-
-
-def without_version(rows: list[Json]) -> list[Json]:
-    return [{**row, "version": 0} for row in rows]
 
 
 async def test_changed_response_has_a_changed_row(archive: Archive) -> None:

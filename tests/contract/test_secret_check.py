@@ -191,26 +191,6 @@ async def test_server_without_secret_logs_error_if_another_has_one(
     assert Sealer([OLD]).fingerprints[0] in errors(caplog)[0]
 
 
-async def test_secret_of_a_process_of_an_earlier_version_counts_while_it_runs(records: Records, clock: Clock) -> None:
-    """Such a server renews its row, whose value is the time, each ten seconds."""
-
-    async def renew() -> None:
-        now = await records.now()
-        await records.commit([Put("se/0123456789abcdef", repr(now).encode(), now + 30)])
-
-    await renew()
-    check = server(records)
-    await check.check()
-    assert not check.differs, "its process may have ended"
-    clock.now += 10
-    await renew()
-    await check.check()
-    found = [check.differs]
-    clock.now += 60
-    await check.check()
-    assert [*found, check.differs] == [True, False]
-
-
 async def test_rotation_in_three_steps_logs_no_error(records: Records, caplog: pytest.LogCaptureFixture) -> None:
     for one, two in (([OLD], [OLD, NEW]), ([OLD, NEW], [NEW, OLD])):
         for secrets in (one, two):

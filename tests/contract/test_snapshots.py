@@ -14,6 +14,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.backup_file import BackupWriter, read_backup
 from llama_stack_responses.store.records import Delete, Op, Put, Records, Snapshots
 from tests.contract.backends import Clock
+from tests.support.golden_store import golden_files
 
 LARGE: Final = bytes(50_000)
 
@@ -123,6 +124,6 @@ def test_changed_backup_file_is_refused() -> None:
             list(read_backup(io.BytesIO(damaged)))
 
 
-def test_backup_file_of_earlier_version_is_read() -> None:
-    data = (Path(__file__).parent / "golden" / "backup-1.bin").read_bytes()
-    assert list(read_backup(io.BytesIO(data))) == ROWS
+@pytest.mark.parametrize("path", golden_files("backup.bin"), ids=lambda path: path.parent.name)
+def test_backup_file_of_released_version_is_read(path: Path) -> None:
+    assert list(read_backup(io.BytesIO(path.read_bytes()))) == ROWS

@@ -11,10 +11,8 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.admin.store_view import StoreView
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversation_store import Conversation
-from llama_stack_responses.store.hashing import Hasher
-from llama_stack_responses.store.layout import BUCKET
 from llama_stack_responses.store.read_allowance import PAGE_BYTES
-from llama_stack_responses.store.records import Delete, Put, Record, Records, bytes_of
+from llama_stack_responses.store.records import Record, Records, bytes_of
 from tests.contract.conversations import CREATED, assistant, new_id, response, user
 from tests.support.records import WatchedRecords
 
@@ -50,18 +48,6 @@ async def saved(archive: Archive, words: Sequence[str], created: int = CREATED) 
         assert entry
         base = entry.whole
     return ids
-
-
-async def test_rows_have_their_own_order_when_a_response_between_them_is_gone(records: Records) -> None:
-    archive = Archive(records, retention=None)
-    oldest, gone, newest = [(await saved(archive, ["a"], CREATED + later))[0] for later in range(3)]
-    keys = [key for key, _ in await records.range("l/", "l0", limit=10)]
-    # Rows of an earlier version are empty; they are filled from the responses.
-    await records.commit([*(Put(key, b"") for key in keys), Delete(f"r/{gone}")])
-    of, orders = Hasher(ALICE).owner, {key.rpartition("/")[2]: key.split("/")[2] for key in keys}
-    digits = next(iter(orders.values()))[:BUCKET]
-    rows = await StoreView(records).rows(of, digits, 10)
-    assert {row["id"]: row["order"] for row in rows} == {each: orders[each] for each in (newest, oldest)}
 
 
 async def test_input_over_the_limit_is_shown_as_its_newest_turns(records: Records) -> None:

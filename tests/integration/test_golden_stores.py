@@ -1,18 +1,18 @@
-"""This version reads the stores that earlier versions left, response by response, and finishes their work."""
+"""This version reads the stores that released versions left, response by response, and finishes their work."""
 
 from collections.abc import Iterator
 from typing import Final
 
 import pytest
 
+from tests.support.differences import differences
 from tests.support.golden_store import (
-    FOLDER,
     SECRET,
     TEMPLATES,
     WHOLE,
     GoldenStore,
     StoreClient,
-    differences,
+    golden_files,
     keep_for_ever,
     load,
 )
@@ -31,9 +31,11 @@ RESPONSES: Final = 12
 
 FILES: Final = [
     pytest.param(
-        path, id=path.name.removesuffix(".json.xz"), marks=() if "sqlite" in path.name else pytest.mark.extended
+        path,
+        id=f"{path.parent.name}-{path.name.removesuffix('.json.xz')}",
+        marks=() if "sqlite" in path.name else pytest.mark.extended,
     )
-    for path in sorted(FOLDER.glob("*.json.xz"))
+    for path in golden_files(".json.xz")
 ]
 
 
@@ -71,27 +73,27 @@ def await_end(wire: Wire, name: str) -> None:
     wait_until(lambda: wire.retrieve(name)["status"] not in ("queued", "in_progress"))
 
 
-def test_responses_of_an_earlier_version_are_answered_as_before(golden: GoldenStore, stack: LiveStack) -> None:
+def test_responses_of_a_released_version_are_answered_as_before(golden: GoldenStore, stack: LiveStack) -> None:
     assert len(golden.responses) == RESPONSES
     with StoreClient(stack) as asking:
         now = {name: asking.about_response(name) for name in golden.responses}
     assert list(differences(golden.responses, now)) == []
 
 
-def test_conversations_of_an_earlier_version_are_answered_as_before(golden: GoldenStore, stack: LiveStack) -> None:
+def test_conversations_of_a_released_version_are_answered_as_before(golden: GoldenStore, stack: LiveStack) -> None:
     with StoreClient(stack) as asking:
         now = {name: asking.about_conversation(name) for name in golden.conversations}
     assert list(differences(golden.conversations, now)) == []
 
 
-def test_background_responses_of_an_earlier_version_are_finished(golden: GoldenStore, stack: LiveStack) -> None:
+def test_background_responses_of_a_released_version_are_finished(golden: GoldenStore, stack: LiveStack) -> None:
     with Wire(stack) as wire:
         for name in golden.unfinished:
             await_end(wire, name)
             assert output_text(wire.retrieve(name)).endswith("one two three")
 
 
-def test_responses_of_an_earlier_version_can_be_continued(
+def test_responses_of_a_released_version_can_be_continued(
     golden: GoldenStore, stack: LiveStack, upstream: Upstream
 ) -> None:
     with Wire(stack) as wire:
@@ -104,7 +106,7 @@ def test_responses_of_an_earlier_version_can_be_continued(
             assert before["response"]["output"][-1]["content"][0]["text"] in sent
 
 
-def test_sealed_reasoning_of_an_earlier_version_opens(
+def test_sealed_reasoning_of_a_released_version_opens(
     golden: GoldenStore, stack: LiveStack, upstream: Upstream
 ) -> None:
     def seals(before: Json) -> list[Json]:
@@ -118,7 +120,7 @@ def test_sealed_reasoning_of_an_earlier_version_opens(
             wire.create(model="local/echo", input=questions)
 
 
-def test_deletion_of_all_responses_of_an_earlier_version_leaves_no_rows(golden: GoldenStore, stack: LiveStack) -> None:
+def test_deletion_of_all_responses_of_a_released_version_leaves_no_rows(golden: GoldenStore, stack: LiveStack) -> None:
     with Wire(stack) as wire:
         for name in [*golden.responses, *golden.unfinished]:
             await_end(wire, name)

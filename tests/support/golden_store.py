@@ -1,24 +1,28 @@
-"""Golden stores: what a version of this repository stored, and what it answered about it.
+"""Golden stores: what each released version stored, and what it answered about it, in `tests/golden/<version>/`.
 
-    python -m tests.support.golden_store CHECKOUT NAME
+    make golden
 
-starts the host with the package of a checkout on each store, makes responses of many kinds over HTTP, kills the server
-while background responses wait and run, and writes `tests/integration/golden/NAME-STORE.json.xz`: the answers, and the
-store as that version left it.
+writes those of this version, before its tag: it starts the host on each store, makes responses of many kinds over HTTP,
+kills the server while background responses wait and run, and writes `<store>.json.xz`: the answers, and the store as it
+was left. It also writes the rows of `tests/contract/golden.py`, a backup file, and the package itself, which later
+versions run beside theirs on one store.
 """
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import lzma
-import os
 import sqlite3
 import subprocess
 import sys
+import tarfile
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal, Self
@@ -29,7 +33,7 @@ from redis import Redis
 from tests.support.postgres import program
 from tests.support.script import Reply, error, finish, reasoning, reply, text, tool_call
 from tests.support.sse import read_sse
-from tests.support.stack import LiveStack
+from tests.support.stack import REPOSITORY, LiveStack
 from tests.support.stores import serving
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.variants import responses_config, variant
@@ -37,7 +41,10 @@ from tests.support.variants import responses_config, variant
 type Json = dict[str, Any]
 type Kind = Literal["sqlite", "redis", "postgres"]
 
-FOLDER: Final = Path(__file__).parents[1] / "integration" / "golden"
+FOLDER: Final = Path(__file__).parents[1] / "golden"
+VERSION: Final = version("llama-stack-responses")
+PACKAGE: Final = ("llama_stack_responses", "providers/openai_chat/llama_stack_openai_chat", "templates")
+"""What a server needs of a checkout."""
 TEMPLATES: Final[dict[Kind, str]] = {"sqlite": "starter", "redis": "redis", "postgres": "postgres"}
 SECRET: Final = b64encode(bytes(range(32))).decode()
 WEATHER: Final = {
@@ -46,8 +53,6 @@ WEATHER: Final = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
 WHOLE: Final = reply(text("one ", "two ", "three"))
-ADDED: Final = {"response_id", "store", "presence_penalty", "frequency_penalty", "billing", "name"}
-"""Fields of responses and events that the first of these versions does not have."""
 SCRIPTS: Final[dict[str, list[Reply]]] = {
     "plain": [reply(text("Füße ", "\U0001f600"))],
     "thinks": [reply(reasoning("First this, ", "then that."), text("So."))],
@@ -90,7 +95,7 @@ class GoldenStore:
 
 def keep_for_ever(config: Json) -> None:
     """Let one background response run at a time, and delete nothing for its age."""
-    responses_config(config).update(background={"at_once": 1}, retention_days=None)
+    responses_config(config).update(background={"concurrency": 1}, retention_days=None)
 
 
 def dump(kind: Kind, server: Any, state: Path) -> str:
@@ -180,20 +185,6 @@ class StoreClient:
         return found
 
 
-def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Yield where `now` lacks or changes something of `before`, or adds what is not in `ADDED`."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        yield from (f"{path}/{name} is gone" for name in before.keys() - now.keys())
-        yield from (f"{path}/{name} is new" for name in now.keys() - before.keys() - ADDED)
-        for name in before.keys() & now.keys():
-            yield from differences(before[name], now[name], f"{path}/{name}")
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for number, (one, other) in enumerate(zip(before, now, strict=True)):
-            yield from differences(one, other, f"{path}/{number}")
-    elif before != now:
-        yield f"{path} was {before!r} and is {now!r}"
-
-
 def make_responses(asking: StoreClient) -> tuple[list[str], list[str]]:
     """Make responses of many kinds; return the ids of the responses and of the conversations."""
     responses = [asking.create("plain", "Hello", metadata={"name": "first"}, instructions="Be short. " * 60)]
@@ -215,13 +206,12 @@ def make_responses(asking: StoreClient) -> tuple[list[str], list[str]]:
     return [each["id"] for each in [*responses, branch, called, continued, sealed, *talked, *ended, queued]], [talk]
 
 
-def written(kind: Kind, checkout: Path, upstream: Upstream, folder: Path) -> GoldenStore:
-    """Return what the version in `checkout` stores and answers."""
+def written(kind: Kind, upstream: Upstream, folder: Path) -> GoldenStore:
+    """Return what this version stores and answers."""
     for model, replies in SCRIPTS.items():
         upstream.script(model, replies)
-    found = os.pathsep.join(map(str, (checkout, checkout / "providers" / "openai_chat")))
-    env = {"PYTHONPATH": found, "INFERENCE_URL": upstream.base_url, "RESPONSES_SECRET": SECRET}
-    template = checkout / "templates" / TEMPLATES[kind] / "config.yaml"
+    env = {"INFERENCE_URL": upstream.base_url, "RESPONSES_SECRET": SECRET}
+    template = REPOSITORY / "templates" / TEMPLATES[kind] / "config.yaml"
     config = variant(template, folder / "config.yaml", keep_for_ever)
     with serving(kind, folder / "server") as server:
         env |= server.environment if server else {}
@@ -236,15 +226,58 @@ def written(kind: Kind, checkout: Path, upstream: Upstream, folder: Path) -> Gol
         return GoldenStore(kind, dump(kind, server, folder / "state"), answers, talks, unfinished)
 
 
+def golden_files(suffix: str) -> list[Path]:
+    """Return the files of all versions whose names end so, the oldest version first."""
+    return sorted(FOLDER.glob(f"*/*{suffix}"))
+
+
+def newest_file(name: str) -> Path:
+    """Return the newest version's file of this name."""
+    return golden_files(name)[-1]
+
+
+def _is_released() -> bool:
+    tags = subprocess.run(["git", "tag", "--list", f"v{VERSION}"], cwd=REPOSITORY, capture_output=True, check=True)
+    return bool(tags.stdout.strip())
+
+
+def _write_rows(folder: Path) -> None:
+    from tests.contract.golden import STORES
+    from tests.contract.golden import written as rows_written
+    from tests.contract.test_snapshots import ROWS
+    from tests.contract.test_snapshots import written as backup_written
+
+    for name in STORES:
+        content = json.dumps(asyncio.run(rows_written(name)), indent=1)
+        (folder / f"{name}.json").write_text(content + "\n")
+    (folder / "backup.bin").write_bytes(backup_written(*ROWS))
+
+
+def _write_package(folder: Path) -> None:
+    """Write the tracked files of the package, without those of the page, which no test of two versions opens."""
+    listed = subprocess.run(["git", "ls-files", *PACKAGE], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    with tarfile.open(folder / "package.tar.xz", "w:xz", preset=9) as archive:
+        for name in listed.stdout.split():
+            if "/page/static/" not in name:
+                entry = tarfile.TarInfo(name)
+                data = (REPOSITORY / name).read_bytes()
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+
+
 def main() -> None:
-    """Write the golden stores of a checkout."""
-    checkout, name = Path(sys.argv[1]).resolve(), sys.argv[2]
-    FOLDER.mkdir(exist_ok=True)
+    """Write the golden stores of this version."""
+    if _is_released():
+        sys.exit(f"{VERSION} is released: its golden stores stay as they are. Raise the version first.")
+    target = FOLDER / VERSION
+    target.mkdir(parents=True, exist_ok=True)
+    _write_rows(target)
+    _write_package(target)
     with TemporaryDirectory() as scratch, UpstreamProcess(Path(scratch) / "upstream.log") as process:
-        for kind in [each for each in TEMPLATES if each in (sys.argv[3:] or TEMPLATES)]:
+        for kind in TEMPLATES:
             folder = Path(scratch) / kind
             folder.mkdir()
-            written(kind, checkout, process.client, folder).write(FOLDER / f"{name}-{kind}.json.xz")
+            written(kind, process.client, folder).write(target / f"{kind}.json.xz")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ _ERROR: Final = tagged(
 
 @takes(any_of(schema_of(TEXT), schema_of(_ERROR)))
 def _error(value: Any, at: Location) -> dict[str, Any]:
-    """Check a failed call's error. Earlier versions sent a string, which clients may still have."""
+    """Check a failed call's error. The hosts' own providers send a string, which clients may still have."""
     if isinstance(value, str):
         return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": TEXT(value, at)}]}
     error: dict[str, Any] = _ERROR(value, at)

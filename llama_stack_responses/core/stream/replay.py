@@ -23,7 +23,7 @@ _UNKNOWN: Final = ("content", "phase", "encrypted_content")
 _KNOWN: Final = {"message", "reasoning", *FORMS}
 """Types of items whose own events can be created."""
 _NULL_AT_FIRST: Final = UNDECIDED.keys() | {"prompt_cache_diagnostics", "usage"}
-"""Fields of a response that are null when it begins. Those stored by earlier versions have no `tool_usage`."""
+"""Fields of a response that are null when it begins."""
 
 
 def replay(response: Json, marks: Sequence[Mark] | None = None) -> Iterator[Event]:

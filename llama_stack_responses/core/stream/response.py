@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from ..echoed_tools import echoed
@@ -25,14 +24,6 @@ UNDECIDED: Final[dict[str, Any]] = {
     "tool_usage": None,
 }
 """The fields that a response gets when it ends, with their values before."""
-
-ADDED_FIELDS: Final[Mapping[str, Any]] = {
-    "billing": _BILLING,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-    "store": True,
-}
-"""Fields that responses stored by earlier versions lack, with their values."""
 
 
 def new_response(

@@ -112,10 +112,8 @@ class StoreView:
             return matching
         while len(matching) < limit:
             page = await self._records.range(start, end, limit=min(self._page, limit), reverse=True)
-            # By id: the row of a response that is gone is left out.
-            orders = {key.rpartition("/")[2]: key.split("/")[2] for key, _ in page}
-            rows = await self.archive.listing.rows(page)
-            matching += (row | {"order": orders[row["id"]]} for row in rows if wanted(row))
+            rows = zip(page, await self.archive.listing.rows(page), strict=True)
+            matching += (row | {"order": key.split("/")[2]} for (key, _), row in rows if wanted(row))
             if len(page) < min(self._page, limit):
                 break
             end = page[-1][0]

@@ -1,21 +1,15 @@
 """The list of the built-in page in a real browser: filters, scrolling, live rows, keyboard."""
 
-import asyncio
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from llama_stack_responses.store import codec
-from llama_stack_responses.store.records import Put
-from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.support.browser import SECONDS, Browser, BrowserPage
-from tests.support.showcase import WEATHER, Showcase
+from tests.support.showcase import Showcase
 from tests.support.stack import LiveStack
-from tests.support.upstream import Upstream, reply, text, tool_call
+from tests.support.upstream import Upstream, reply, text
 from tests.support.wire import Wire
 
 pytestmark = pytest.mark.live
@@ -342,36 +336,6 @@ def test_tab_of_responses_keeps_the_filter_of_the_list(page: BrowserPage, showca
     page.find("#nav a", "Responses").click()
     page.until("() => document.querySelectorAll('.list-row').length > 1")
     assert page.path == "/ui"
-
-
-async def forget_that_it_waits(database: Path, response_id: str) -> None:
-    """Write the row of a response as versions that did not know what it waits for."""
-    records = SqliteRecords(database, busy_timeout=60.0)
-    [(key, record)] = [
-        found for found in await records.range("l/", "l0", limit=10_000) if found[0].endswith(response_id)
-    ]
-    row = codec.decode(record.value, 2**20)
-    assert row.pop("waits_for") == "client"
-    await records.commit([Put(key, codec.encode(row))])
-    await records.close()
-
-
-def test_response_of_an_earlier_version_waits_on_its_own_page(
-    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
-) -> None:
-    upstream.script("earlier", reply(tool_call(0, "call_1", "get_weather", '{"city": "Oslo"}')))
-    with Wire(page_stack) as wire:
-        response_id = wire.create(model="local/earlier", input="How warm was it?", tools=[WEATHER])["id"]
-        database = page_stack.state_dir / "responses.db"
-        with ThreadPoolExecutor(1) as elsewhere:  # the browser's event loop runs in this thread
-            elsewhere.submit(lambda: asyncio.run(forget_that_it_waits(database, response_id))).result()
-        page.goto("/ui?model=earlier")
-        page.find(f".list-row[data-id={response_id}] .status[data-status=completed]")
-        page.goto("/ui?model=earlier&waits=true")
-        page.find(".empty", "their own pages show it")
-        page.goto(f"/ui/responses/{response_id}")
-        page.find(".head .status[data-status=waits]", "Waits for client")
-        wire.http.delete(f"/responses/{response_id}")
 
 
 def test_row_marked_for_comparison_is_shown_until_it_is_unmarked(page: BrowserPage, showcase: Showcase) -> None:

@@ -157,17 +157,6 @@ def test_outputs_follow_their_calls_directly(order: list[Json]) -> None:
     assert chat(user("a"), *order)[1:4] == [called(None, "1", "2"), tool("1", "first"), tool("2", "second")]
 
 
-def test_client_tool_search_that_was_stored_without_call_id_is_read_like_one_of_the_server() -> None:
-    """Earlier versions stored such items, of which nothing says that the one answers the other."""
-    search: Json = {"type": "tool_search_call", "id": "tsc_1", "execution": "client", "arguments": {"paths": ["f"]}}
-    found: Json = {"type": "tool_search_output", "id": "tso_1", "execution": "client", "tools": [{"type": "function"}]}
-    servers: Json = {"execution": "server", "call_id": None}
-    messages = chat(user("a"), search, found, user("b"))
-    assert messages == chat(user("a"), search | servers, found | servers, user("b"))
-    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user"]
-    assert chat(user("a"), found, user("b")) == chat(user("a"), user("b"))
-
-
 def test_late_output_does_not_split_later_messages() -> None:
     items = [call("1"), user("wait"), answer("a"), output("1"), answer("b")]
     assert chat(*items) == [

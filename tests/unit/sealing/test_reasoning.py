@@ -213,21 +213,6 @@ async def test_reasoning_of_any_length_is_sealed_and_opened(length: int) -> None
     assert PrivateReasoning(seals.sealer, ANNA).read(item) == texts
 
 
-@pytest.mark.parametrize("length", [1, 100_000])
-async def test_sealed_signature_with_unpaired_surrogate_is_opened(length: int) -> None:
-    """Earlier versions sealed signatures as the provider sent them."""
-    signature = "s" * length
-    seals, opened = private(), Opened()
-    item = {
-        "type": "reasoning",
-        "encrypted_content": seals.seal([ReasoningSegment("why", f"{signature}\ud800"), ReasoningSegment("so")]),
-    }
-    expected = [ReasoningSegment("why", f"{signature}\ufffd"), ReasoningSegment("so")]
-    await SealedItems(seals.sealer, 2**30).open([item], ANNA, opened, verify=True)
-    assert opened.content["reasoning", item["encrypted_content"]] == expected
-    assert PrivateReasoning(seals.sealer, ANNA).read(item) == expected
-
-
 SIGNED_PARTS: Final = [
     *[Reasoning("why " * 1_000) for _ in range(30)],
     Reasoning("", signature="s1"),

@@ -55,14 +55,6 @@ def test_node_holds_size_of_its_history() -> None:
         name = Hasher(ANONYMOUS).content(b"%d" % depth)
 
 
-def test_node_on_parent_without_size_has_no_size() -> None:
-    earlier = Node(0, (), [{"n": 0}]).encode()
-    name = Hasher(ANONYMOUS).content(b"0")
-    later = extend(name, earlier, [{"n": 1}])
-    assert (total(earlier), total(later.encode())) == (None, None)
-    assert decode(later.encode()) == later
-
-
 MESSAGE = {
     "id": "msg_1",
     "type": "message",

@@ -24,8 +24,6 @@ function goesOn(row) {
   return text && h("i", { class: "goes-on", title: text }, icon("branch"), h("span", { class: "hidden-text" }, `${text}: `));
 }
 
-const EARLIER = "The list does not know which responses of an earlier version wait; their own pages show it.";
-
 /** Whether a query restricts the list. */
 const filtered = (query) => [...query.keys()].some((name) => name !== "order");
 
@@ -243,15 +241,14 @@ export class ListView extends View {
 
   rest() {
     if (this.more) this.tail();
-    else if (this.rows.length) this.tail(h("p", { class: "dim" }, `${count(this.rows.length)} ${this.rows.length === 1 ? "response" : "responses"}, all that there are`), this.query.get("waits") ? h("p", { class: "dim small" }, EARLIER) : "");
+    else if (this.rows.length) this.tail(h("p", { class: "dim" }, `${count(this.rows.length)} ${this.rows.length === 1 ? "response" : "responses"}, all that there are`));
     else if (filtered(this.query)) this.tail(empty("No response matches", ...this.searched(), "Change the filters, or ", h("p", null, h("a", { class: "button", href: "/ui" }, "show all responses"))));
     else this.tail(welcome());
   }
 
   /** Return notes about what the filters cannot find. */
   searched() {
-    if (this.query.get("text")) return ["The first 120 characters of the last question and of the answer are searched."];
-    return this.query.get("waits") ? [EARLIER] : [];
+    return this.query.get("text") ? ["The first 120 characters of the last question and of the answer are searched."] : [];
   }
 
   tail(...nodes) {

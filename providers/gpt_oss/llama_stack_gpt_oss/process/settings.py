@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 ADDRESS_BYTES = 100  # bytes; the kernel's limit is 107
-# Settings that early versions lack.
-LATER = frozenset({"kv_dtype", "drafts", "tensor_parallel_size", "draft_head", "dependent_launch"})
+# Settings that versions after 0.1.0 added.
+LATER: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

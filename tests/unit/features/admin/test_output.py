@@ -22,7 +22,7 @@ from llama_stack_responses.features.admin.tables import columns_of, print_rows
 from llama_stack_responses.store.records import Condition, Op, Put
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.support.forks import Forks
-from tests.support.golden_store import FOLDER, GoldenStore, load
+from tests.support.golden_store import GoldenStore, load, newest_file
 from tests.support.process import free_port
 from tests.support.variants import Json, responses_config, variant
 from tests.support.waiting import wait_until
@@ -44,7 +44,7 @@ OF_THE_HOST: Final = (
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The state of a server that has generated some responses."""
     monkeypatch.setenv("STATE_DIR", str(tmp_path / "state"))
-    load(GoldenStore.read(FOLDER / "2026-11-23-afternoon-sqlite.json.xz"), None, tmp_path / "state")
+    load(GoldenStore.read(newest_file("sqlite.json.xz")), None, tmp_path / "state")
     return tmp_path / "state"
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from llama_stack_responses.features.admin.progress import ProgressLine
-from tests.support.golden_store import FOLDER, GoldenStore, load
+from tests.support.golden_store import GoldenStore, load, newest_file
 
 ROOT: Final = Path(__file__).parents[4]
 STARTER: Final = str(ROOT / "templates" / "starter" / "config.yaml")
@@ -45,7 +45,7 @@ def test_nothing_is_printed_without_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_delete_of_owner_on_terminal_removes_everything(tmp_path: Path) -> None:
-    load(GoldenStore.read(FOLDER / "2026-11-23-afternoon-sqlite.json.xz"), None, tmp_path / "state")
+    load(GoldenStore.read(newest_file("sqlite.json.xz")), None, tmp_path / "state")
     parent, child = pty.openpty()
     program = "import sys; from llama_stack_responses.cli import main; sys.exit(main())"
     environment = {**os.environ, "STATE_DIR": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}

@@ -68,4 +68,4 @@ def test_page_can_be_turned_off(off: Any) -> None:
     [(True, False), ({"record_requests": True}, True), ({"enabled": False, "record_requests": True}, False)],
 )
 def test_chat_requests_are_kept_only_for_a_page_that_is_on(settings: Any, kept: bool) -> None:
-    assert opened(ResponsesConfig(ui=settings)).keeps_chat_requests == kept
+    assert opened(ResponsesConfig.model_validate({"ui": settings})).keeps_chat_requests == kept
