@@ -63,7 +63,7 @@ class _Call:
         known: whether a fragment of it was passed on.
     """
 
-    key: Hashable
+    key: tuple[int | str, int]
     index: int | str
     arguments: CallArguments
     name: str = ""
@@ -98,6 +98,12 @@ class CallFragments:
         self._slots: dict[int | str, list[_Call]] = {}
         self._by_id: dict[str, _Call] = {}
         self._last: _Call | None = None
+
+    @property
+    def last(self) -> tuple[tuple[int | str, int], str] | None:
+        """The key and the id of the call whose last fragment came last; None before the first call."""
+        call = self._last
+        return (call.key, call.ids[0] if call.ids else "") if call else None
 
     def take(self, fragment: Fragment) -> list[ToolCall]:
         """Return what a fragment adds, and what it shows to be complete.

@@ -17,6 +17,7 @@ from ..core.stream.deltas import (
     Delta,
     Finish,
     FinishReason,
+    Origin,
     Reasoning,
     Refusal,
     Text,
@@ -42,6 +43,17 @@ from .pieces import (
     text,
 )
 from .profile import Profile
+from .reasoning_entries import (
+    BLOCKS,
+    DETAILS,
+    MESSAGE,
+    PARTS,
+    TOOL_CALL,
+    ReasoningEntries,
+    encoded,
+    signatures_in,
+    texts_of,
+)
 from .repeated_text import RepeatedText
 from .reported_usage import is_empty, reported_usage, usage_of_chunk
 from .surrogates import SurrogateJoiner, is_whole
@@ -71,6 +83,13 @@ _MAX_STALLS: Final = 6250
 _TOKEN_CHARACTERS: Final = 256
 """Maximum characters, and bytes, of a token with a logprob; no tokenizer has longer ones."""
 _CALL_FIELDS: Final = ("index", "type", "function")
+_REASONING: Final = Origin("reasoning")
+_BOTH: Final = Origin("reasoning_content reasoning")
+_ENTRIES_ONLY: Final = Origin("")
+_BLOCKS_ONLY: Final = Origin(BLOCKS)
+_PARTS: Final = Origin(PARTS)
+_THINK_TAGS: Final = Origin("think_tags")
+"""Where the text of reasoning came."""
 _MAX_HALF_TOKENS: Final = 16
 """Maximum tokens held back as parts of one character, which has at most four bytes."""
 
@@ -150,16 +169,19 @@ class ChunkReader:
         "_as_summary",
         "_calls",
         "_custom",
+        "_entries",
         "_extended",
         "_extended_text",
         "_finish",
         "_half_tokens",
         "_joiner",
         "_last",
+        "_late",
         "_only_words",
         "_own_summaries",
         "_said",
         "_seen",
+        "_signed",
         "_splitter",
         "_spoken",
         "_stalls",
@@ -200,6 +222,9 @@ class ChunkReader:
         self._last: tuple[Delta, dict[str, Any]] | None = None
         self._extended: _Extended | None = None
         self._said, self._thought = RepeatedText(), RepeatedText()
+        self._entries = ReasoningEntries()
+        self._late: dict[str, None] | None = None
+        self._signed: set[tuple[Hashable, str]] | None = None
         self._extended_text: tuple[RepeatedText, int] | None = None  # with the characters of the round at that time
         self._custom: dict[Hashable, None] = {}  # a set: an empty dict takes less memory
         self._half_tokens: list[dict[str, Any]] = []
@@ -231,7 +256,7 @@ class ChunkReader:
             return []
         fields = self._fields(choice, delta)
         deltas = self._deltas(fields, choice)
-        if self._calls and deltas and not fields.get("tool_calls"):
+        if self._calls and deltas and not fields.get("tool_calls") and not _are_marks(deltas):
             deltas = self._behind_calls(self._calls, deltas)
         if type(deltas) is list and len(deltas) == 1:
             self._last = deltas[0], fields
@@ -332,6 +357,7 @@ class ChunkReader:
         if self._calls:
             self._pass_calls(rest, self._calls.end(cut=self._only_words or reason in _CUT))
         rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom, key=str)]
+        rest += self._late_marks()
         rest = [*flattened(rest)]
         return [*rest, Finish(reason, reported_usage(self._usage, self._timings))]
 
@@ -369,14 +395,13 @@ class ChunkReader:
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Any] | Iterator[Delta]:
         # Each chunk has one of these fields, rarely two, so checking for an absent one must be cheap.
-        reasons = fields.get("reasoning_content") or fields.get("reasoning") or fields.get("thinking_blocks")
-        visible = reasons or (self._summaries and _details(fields))
+        reasons = fields.get("reasoning_content") or fields.get("reasoning") or fields.get(BLOCKS)
         out: list[Any] = []
-        if visible:
-            self._visible_reasoning(out, fields, visible)
+        if reasons or fields.get(DETAILS):
+            self._visible_reasoning(out, fields, reasons)
         if content := fields.get("content"):
-            self._spoken = True
             self._new_content(out, content, choice)
+            self._spoken = True
         elif content == "" and choice.logprobs:
             last = (choice.logprobs.content or ())[-_MAX_HALF_TOKENS:]
             self._half_tokens += [entry for entry in map(_logprob, last) if _is_half(entry)]
@@ -386,8 +411,11 @@ class ChunkReader:
             out += few(self._refusal(text(fields, "refusal")))
         if annotations := fields.get("annotations"):
             out += few(self._annotations(entries(annotations)))
+        if fields.get("extra_content") or fields.get("provider_specific_fields"):
+            out += self._signature_of_message(fields)
         if calls := fields.get("tool_calls") or fields.get("function_call"):
             self._settle(out)
+            out += self._late_marks()
             self._all_calls(out, calls)
         return out if len(out) <= FEW else flattened(out)
 
@@ -399,30 +427,42 @@ class ChunkReader:
 
     def _new_content(self, out: list[Any], content: Any, choice: Any) -> None:
         """Append the deltas of the content of a chunk, without what the chunk repeats."""
-        if self._thought.kept:
-            self._settle_reasoning(out)
         if type(content) is not str:
             self._content(out, content, choice)
             return
+        if self._thought.kept or self._entries.is_open:
+            self._settle_reasoning(out)
         for part in self._said.take(ContentPart(content, choice.logprobs)):
             self._content(out, part.content, part)
 
     def _visible_reasoning(self, out: list[Any], fields: dict[str, Any], visible: Any) -> None:
         """Append the deltas of the reasoning of a chunk, without what the chunk repeats."""
+        if details := fields.get(DETAILS):
+            out += few(self._detailed(fields, entries(details)))
+            return
+        if self._entries.is_open:
+            out += self._end_entry()
         if type(visible) is not str or self._own_summaries or fields.get("thinking_blocks"):
             out += self._reasoning(fields, visible)
             return
         for part in self._thought.take(ContentPart(visible, None)):
-            own = fields if part.content is visible else {"reasoning": part.content}
+            own = (
+                fields
+                if part.content is visible
+                else {name: part.content for name in fields if fields[name] == visible}
+            )
             out += self._reasoning(own, part.content)
 
     def _settle_reasoning(self, out: list[Any]) -> None:
+        """Append the deltas of what was kept of the reasoning, which ends here."""
         for part in self._thought.settle():
             out += self._reasoning({"reasoning": part.content}, part.content)
+        if self._entries.is_open:
+            out += self._end_entry()
 
     def _settle(self, out: list[Any]) -> None:
         """Append the deltas of what was kept of the texts, which end here."""
-        if self._thought.kept:
+        if self._thought.kept or self._entries.is_open:
             self._settle_reasoning(out)
         for part in self._said.settle():
             self._content(out, part.content, part)
@@ -437,26 +477,96 @@ class ChunkReader:
             return few(self._reasoning_in_parts(fields))
         self.characters += len(visible)
         piece = self._joiner.feed("reasoning", visible)
-        return [Reasoning(piece, self._as_summary)] if piece else []
+        return [Reasoning(piece, self._as_summary, origin=_origin(fields))] if piece else []
 
     def _reasoning_in_parts(self, fields: dict[str, Any]) -> Iterator[Delta]:
-        details = _details(fields)
-        if self._own_summaries is None:
-            self._own_summaries = any(is_summary for is_summary, _ in details)
-            self._as_summary = self._as_summary and not self._own_summaries
-        if self._own_summaries and details:
-            for is_summary, reasoning in details:
-                yield from self._reasoning_deltas("summary" if is_summary else "reasoning", reasoning, is_summary)
-            return
-        for reasoning, signature in _reasoning_blocks(fields):
-            yield from self._reasoning_deltas("reasoning", reasoning, self._as_summary)
+        self._decide_summaries(())
+        origin = _origin(fields)
+        for reasoning, signature, entry in _reasoning_blocks(fields):
+            yield from self._reasoning_deltas("reasoning", reasoning, self._as_summary, origin)
             if signature:
                 self.characters += _SIGNATURE_CHARACTERS + len(signature)
                 yield Reasoning("", self._as_summary, signature)
+            elif entry:
+                self.characters += _SIGNATURE_CHARACTERS + len(entry)
+                yield from self._mark(entry)
 
-    def _reasoning_deltas(self, key: str, value: str, is_summary: bool) -> Iterator[Delta]:
+    def _decide_summaries(self, texts: Iterable[tuple[bool, str]]) -> None:
+        """Decide, with the first reasoning, whether the provider sends summaries."""
+        if self._own_summaries is None:
+            self._own_summaries = any(is_summary for is_summary, _ in texts)
+            self._as_summary = self._as_summary and not self._own_summaries
+
+    def _detailed(self, fields: dict[str, Any], details: Sequence[Any]) -> Iterator[Delta]:
+        """Yield the deltas of `reasoning_details`: their texts, unless the same chunk has another one, and the rest."""
+        plain = _reasoning_text(fields.get("reasoning_content")) or _reasoning_text(fields.get("reasoning"))
+        texts, origin = texts_of(details), _origin(fields)
+        if plain or any(text for _, text in texts):
+            self._decide_summaries(texts)
+        said = bool(self._own_summaries) or not plain or plain == "".join(text for _, text in texts)
+        if not said:
+            yield from self._thoughts(plain, origin)
+        for entry, (is_summary, reasoning) in zip(details, texts, strict=True):
+            apart = is_summary and bool(self._own_summaries)
+            yield from self._entry(DETAILS, entry, reasoning, said=said and not apart)
+            if self._own_summaries:
+                key = "summary" if is_summary else "reasoning"
+                yield from self._reasoning_deltas(key, reasoning, is_summary, origin)
+            elif said:
+                yield from self._thoughts(reasoning, origin)
+
+    def _thoughts(self, value: str, origin: Origin | None) -> Iterator[Delta]:
+        """Yield the deltas of a text of reasoning, without what it repeats."""
+        for part in self._thought.take(ContentPart(value, None)) if value else ():
+            yield from self._reasoning_deltas("reasoning", part.content, self._as_summary, origin)
+
+    def _entry(self, place: str, fragment: Any, reasoning: str, *, said: bool) -> Iterator[Delta]:
+        """Take a fragment of an entry; yield the end of the entry before it."""
+        if not isinstance(fragment, dict):
+            return
+        if not self._entries.continues(place, fragment):
+            out: list[Any] = []
+            self._settle_reasoning(out)
+            yield from flattened(out)
+            self.characters += _SIGNATURE_CHARACTERS
+        self._entries.take(place, fragment, reasoning, said=said)
+        if not said:
+            self.characters += len(reasoning)
+
+    def _end_entry(self) -> list[Reasoning]:
+        is_said, entry = self._entries.is_said, self._entries.end()
+        if entry is None:
+            return []
+        self.characters += len(entry)
+        return self._mark(entry, is_said=is_said)
+
+    def _mark(self, entry: str, *, is_said: bool = False) -> list[Reasoning]:
+        """Return the delta of an entry; behind text, an entry without text waits, so that the text is not cut."""
+        if self._spoken and not (is_said or self._calls):
+            self._late = self._late or {}
+            self._late[entry] = None
+            return []
+        call = self._calls.last if self._calls else None
+        return [
+            Reasoning("", self._as_summary, call_id=call and call[1], origin=Origin(entry=entry, call=call and call[0]))
+        ]
+
+    def _late_marks(self) -> list[Reasoning]:
+        late, self._late = self._late, None
+        return [Reasoning("", origin=Origin(entry=entry)) for entry in late or ()]
+
+    def _signature_of_message(self, fields: dict[str, Any]) -> list[Reasoning]:
+        """Return the delta of a signature of the whole message; none if it came before."""
+        places = {name: fields.get(name) for name in ("extra_content", "provider_specific_fields")}
+        found = signatures_in(places)
+        entry = encoded(MESSAGE, found) if found else None
+        return [] if entry is None or self._is_known(None, entry) else self._mark(entry)
+
+    def _reasoning_deltas(
+        self, key: str, value: str, is_summary: bool, origin: Origin | None = None
+    ) -> Iterator[Delta]:
         for piece in self._joined(key, value):
-            yield Reasoning(piece, is_summary)
+            yield Reasoning(piece, is_summary, origin=origin)
 
     def _joined(self, key: str, value: str) -> Iterator[str]:
         """Yield a text of the stream `key` in pieces, and count it."""
@@ -479,10 +589,31 @@ class ChunkReader:
         for position, call in enumerate(calls, first):
             deltas = self._call(position, call)
             custom = bool(member(call, "custom"))
-            if signature := _signature(call):
-                self.characters += _SIGNATURE_CHARACTERS + len(signature)
-                out.append(Reasoning("", signature=signature, call_id=text(call, "id")))
+            if signed := _signed_members(call):
+                out += self._signature_of_call(signed)
             self._pass_calls(out, deltas, custom=custom)
+
+    def _signature_of_call(self, signed: dict[str, Any]) -> list[Reasoning]:
+        """Return the delta of the signature of the call whose fragment came last; none if it came before."""
+        assert self._calls
+        assert self._calls.last
+        key, call_id = self._calls.last
+        entry = encoded(TOOL_CALL, signed)
+        if entry is None or self._is_known(key[0], entry):
+            return []
+        signature = text((signed.get("extra_content") or {}).get("google"), "thought_signature")
+        usual = signed == {"extra_content": {"google": {"thought_signature": signature}}}
+        origin = Origin(entry=None if usual else entry, call=key)
+        return [Reasoning("", signature=signature if usual else None, call_id=call_id, origin=origin)]
+
+    def _is_known(self, index: Hashable, entry: str) -> bool:
+        """Return whether a signature came before; count a new one."""
+        self._signed = self._signed or set()
+        if (index, entry) in self._signed:
+            return True
+        self._signed.add((index, entry))
+        self.characters += _SIGNATURE_CHARACTERS + len(entry)
+        return False
 
     def _behind_calls(
         self, calls: CallFragments, deltas: list[Delta] | Iterator[Delta]
@@ -531,7 +662,10 @@ class ChunkReader:
         out.extend(pieces)
 
     def _pieces(self, pieces: Iterable[tuple[bool, str]]) -> list[Delta]:
-        return [Reasoning(text, self._as_summary) if is_reasoning else Text(text) for is_reasoning, text in pieces]
+        return [
+            Reasoning(text, self._as_summary, origin=_THINK_TAGS) if is_reasoning else Text(text)
+            for is_reasoning, text in pieces
+        ]
 
     def _content_in_parts(self, content: Any, tokens: Any) -> Iterator[Delta]:
         if type(content) is not str:
@@ -545,13 +679,19 @@ class ChunkReader:
     def _content_list(self, parts: Iterable[Any]) -> Iterator[Delta]:
         """Yield content that is a list of `{type: text}`, `{type: thinking}` and `{type: reasoning, summary}` parts."""
         for part in parts:
-            for piece in self._joined("content", text(part, "text")):
+            if said := text(part, "text"):
+                out: list[Any] = []
+                self._settle_reasoning(out)
+                yield from flattened(out)
+            for piece in self._joined("content", said):
                 yield Text(piece)
-            thinking = member(part, "thinking") or ()
-            for inner in [{"text": thinking}] if isinstance(thinking, str) else entries(thinking):
-                yield from self._reasoning_deltas("reasoning", text(inner, "text"), self._as_summary)
+            if (thinking := member(part, "thinking")) is not None:
+                pieces = [thinking] if isinstance(thinking, str) else [text(each, "text") for each in entries(thinking)]
+                yield from self._entry(PARTS, part, "".join(pieces), said=True)
+                for piece in pieces:
+                    yield from self._reasoning_deltas("reasoning", piece, self._as_summary, _PARTS)
             for inner in entries(member(part, "summary") or ()):
-                yield from self._reasoning_deltas("summary", text(inner, "text"), self._summaries)
+                yield from self._reasoning_deltas("summary", text(inner, "text"), self._summaries, _PARTS)
                 if signature := _whole_text(inner, "signature"):
                     self.characters += _SIGNATURE_CHARACTERS + len(signature)
                     yield Reasoning("", self._summaries, signature)
@@ -613,32 +753,42 @@ def _text_in(value: Any) -> str:
     return next(filter(None, (text(value, name) for name in _REASONING_TEXTS)), "")
 
 
-def _reasoning_blocks(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the pieces of reasoning with their signatures."""
+def _origin(fields: dict[str, Any]) -> Origin | None:
+    """Return where the reasoning of a chunk was."""
+    if fields.get("reasoning"):
+        return _BOTH if fields.get("reasoning_content") else _REASONING
+    if fields.get("reasoning_content"):
+        return None
+    return _BLOCKS_ONLY if fields.get(BLOCKS) else _ENTRIES_ONLY
+
+
+def _reasoning_blocks(fields: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the pieces of reasoning with their signatures, and blocks that the provider has encrypted."""
     plain = _reasoning_text(fields.get("reasoning_content")) or _reasoning_text(fields.get("reasoning"))
     blocks = _blocks(fields)
     if not any(text(block, "thinking") for block in blocks):
-        yield plain, ""
-    yield from ((text(block, "thinking"), _whole_text(block, "signature")) for block in blocks)
+        yield plain, "", ""
+    for block in blocks:
+        hidden = isinstance(block, dict) and block.get("type") == "redacted_thinking"
+        yield text(block, "thinking"), _whole_text(block, "signature"), (hidden and encoded(BLOCKS, block)) or ""
 
 
-def _signature(call: Any) -> str | None:
-    """Return the signature that some providers put on a call instead of on its reasoning."""
-    for name in ("extra_content", "provider_specific_fields"):
-        if extra := member(call, name):
-            return _whole_text(member(extra, "google") or extra, "thought_signature") or None
-    return None
+def _signed_members(call: Any) -> dict[str, Any]:
+    """Return the members with which some providers sign a call instead of their reasoning."""
+    if isinstance(call, dict):
+        return signatures_in(call)
+    extra, of_function = (getattr(each, "__pydantic_extra__", None) for each in (call, getattr(call, "function", None)))
+    return signatures_in({**(extra or {}), "function": of_function}) if extra or of_function else {}
+
+
+def _are_marks(deltas: Any) -> bool:
+    """Return whether deltas say nothing to the client."""
+    return type(deltas) is list and all(type(each) is Reasoning and not each.text for each in deltas)
 
 
 def _whole_text(value: Any, name: str) -> str:
     """Return a member that is a signature; empty if it is absent or none."""
     return mended(text(value, name)) or ""
-
-
-def _details(fields: dict[str, Any]) -> list[tuple[bool, str]]:
-    """Return the texts in `reasoning_details`, each as (is summary, text)."""
-    details = [(text(each, "summary"), text(each, "text")) for each in entries(fields.get("reasoning_details") or ())]
-    return [(bool(summary), summary or content) for summary, content in details if summary or content]
 
 
 def _annotation(value: Any) -> Annotation | None:

@@ -15,6 +15,7 @@ from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..core.types import Json
 from .function_calls import HOSTED, as_functions
 from .profile import Profile
+from .replayed_reasoning import Thoughts, add_reasoning, add_signature, signs_call
 
 _ATTACHED: Final = "(see the attachment in the next message)"
 _UNSEEN: Final = "(an attachment that this model cannot read)"
@@ -28,6 +29,7 @@ def chat_messages(
     *,
     instructions: str | None = None,
     all_reasoning: bool = False,
+    signed_reasoning: bool = True,
     names: Names | None = None,
     read_reasoning: Callable[[Json], Sequence[ReasoningSegment]] = plain_reasoning,
 ) -> list[Json]:
@@ -39,12 +41,16 @@ def chat_messages(
         profile: what the model's template allows.
         instructions: the first system message.
         all_reasoning: replay the reasoning of all turns, not only of the current one.
+        signed_reasoning: replay what providers signed or encrypted of all turns, where the profile replays reasoning as
+            it was received.
         names: the model's names for the client's functions, where they differ from the client's.
         read_reasoning: returns the content of a reasoning item for the model.
     """
     items = list(as_functions(items, names or {}))
     first = 0 if all_reasoning else turn_start(items)
-    builder = _Builder(profile, _outputs(items), first, read_reasoning)
+    signed = profile.reasoning_replay == "as_received" and signed_reasoning
+    thoughts = Thoughts(items, read_reasoning, first, signed=signed)
+    builder = _Builder(profile, _outputs(items), thoughts)
     if instructions:
         builder.system("system", instructions)
     for number, item in enumerate(items):
@@ -54,26 +60,23 @@ def chat_messages(
 
 @dataclass(slots=True)
 class _Assistant:
-    """The assistant message that is being built, and its calls, which wait for their outputs."""
+    """The assistant message that is being built, and its calls, which wait for their outputs.
+
+    Attributes:
+        reasoning: the segments of each reasoning item.
+        calls: the calls, each with the signatures that belong to it.
+    """
 
     text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    signed: list[ReasoningSegment] = field(default_factory=list)
-    calls: list[Json] = field(default_factory=list)
+    reasoning: list[list[ReasoningSegment]] = field(default_factory=list)
+    calls: list[tuple[Json, list[ReasoningSegment]]] = field(default_factory=list)
 
 
 class _Builder:
-    def __init__(
-        self,
-        profile: Profile,
-        outputs: dict[str, deque[Json]],
-        turn_start: int,
-        read_reasoning: Callable[[Json], Sequence[ReasoningSegment]],
-    ) -> None:
+    def __init__(self, profile: Profile, outputs: dict[str, deque[Json]], thoughts: Thoughts) -> None:
         self._profile = profile
         self._outputs = outputs
-        self._turn_start = turn_start
-        self._read_reasoning = read_reasoning
+        self._thoughts = thoughts
         self._messages: list[Json] = []
         self._attached: list[Json] = []
         self._assistant: _Assistant | None = None
@@ -88,18 +91,17 @@ class _Builder:
                     self._flush()
                 self._message(item)
             case "reasoning":
-                if number >= self._turn_start:
-                    self._reason(item)
+                self._open().reasoning.append(self._thoughts.of_item(number))
             case "function_call":
-                self._open().calls.append(item)
+                self._call(number, item)
             case "function_call_output" if self._assistant and self._assistant.calls:
                 # The output is placed right after its call, as chat templates require.
                 self._flush()
 
-    def _reason(self, item: Json) -> None:
-        segments, assistant = self._read_reasoning(item), self._open()
-        assistant.reasoning.append("".join(segment.text for segment in segments))
-        assistant.signed += [segment for segment in segments if segment.signature]
+    def _call(self, number: int, item: Json) -> None:
+        segments, assistant = self._thoughts.of_call(number), self._open()
+        assistant.calls.append((item, [segment for segment in segments if signs_call(segment)]))
+        assistant.reasoning.append([segment for segment in segments if not signs_call(segment)])
 
     def finish(self) -> list[Json]:
         self._flush()
@@ -137,34 +139,23 @@ class _Builder:
         if assistant is None or not (any(assistant.text) or assistant.calls):
             return
         message: Json = {"role": "assistant", "content": "\n\n".join(filter(None, assistant.text)) or None}
-        self._add_reasoning(message, assistant)
         if assistant.calls:
-            signatures = {segment.call_id: segment.signature for segment in assistant.signed}
-            message["tool_calls"] = [self._chat_call(call, signatures.get(call["call_id"])) for call in assistant.calls]
+            message["tool_calls"] = [self._chat_call(call, signatures) for call, signatures in assistant.calls]
+        add_reasoning(message, assistant.reasoning, self._profile)
         self._say(message)
-        self._tool_messages(assistant.calls)
+        self._tool_messages(call for call, _ in assistant.calls)
 
-    def _add_reasoning(self, message: Json, assistant: _Assistant) -> None:
-        where = self._profile.reasoning_replay
-        reasoning = "\n".join(filter(None, assistant.reasoning))
-        if where == "thinking_blocks":
-            if blocks := [_thinking_block(segment) for segment in assistant.signed if segment.call_id is None]:
-                message[where] = blocks
-        elif not reasoning or where == "none":
-            return
-        elif where == "think_tags":
-            tags = self._profile.inline_thinking
-            opening, closing = (tags.open, tags.close) if tags else ("<think>", "</think>")
-            message["content"] = f"{opening}\n{reasoning}\n{closing}\n\n{message['content'] or ''}"
-        else:
-            message[where] = reasoning
-
-    def _chat_call(self, call: Json, signature: str | None) -> Json:
+    def _chat_call(self, call: Json, signatures: Sequence[ReasoningSegment]) -> Json:
+        chat_call: Json = {"id": call["call_id"]}
         if "input" in call and self._profile.custom_tools == "custom":
-            return {"id": call["call_id"], "type": "custom", "custom": {"name": call["name"], "input": call["input"]}}
-        function = {"name": call["name"], "arguments": _arguments(call["arguments"])}
-        chat_call = {"id": call["call_id"], "type": "function", "function": function}
-        return chat_call | {"extra_content": {"google": {"thought_signature": signature}}} if signature else chat_call
+            chat_call |= {"type": "custom", "custom": {"name": call["name"], "input": call["input"]}}
+        else:
+            function = {"name": call["name"], "arguments": _arguments(call["arguments"])}
+            chat_call |= {"type": "function", "function": function}
+        if self._profile.reasoning_replay != "none":
+            for each in signatures:
+                add_signature(chat_call, each)
+        return chat_call
 
     def _tool_messages(self, calls: Iterable[Json]) -> None:
         media: list[Json] = []
@@ -246,10 +237,6 @@ def turn_start(items: Sequence[Json]) -> int:
 
 def _plain_text(parts: Iterable[Json]) -> str:
     return "".join(part.get("text") or part.get("refusal") or "" for part in parts)
-
-
-def _thinking_block(segment: ReasoningSegment) -> Json:
-    return {"type": "thinking", "thinking": segment.text, "signature": segment.signature}
 
 
 def _arguments(text: str) -> str:

@@ -78,8 +78,9 @@ class Profile(BaseModel):
         system_messages: several system and developer messages are kept (`keep`), those before the first other message
             are merged (`merge_leading`), or all are merged into the first (`merge_all`).
         developer_role: the role for developer messages.
-        reasoning_replay: the field of an assistant message that returns earlier reasoning to the model, `think_tags` to
-            put it into the text, or `none`; `thinking_blocks` returns only what the provider signed.
+        reasoning_replay: how earlier reasoning returns to the model: `as_received`, in the fields in which it came,
+            with all that has to come back unchanged; the field of an assistant message; `think_tags` to put it into the
+            text; or `none`. `thinking_blocks` returns only what the provider signed.
         reasoning_context: which reasoning is replayed: that since the last user message, or all.
         reasoning_summary: what a client that asks for summaries gets if the provider sends none: the `text` of the
             reasoning, a `generated` summary, or `none`.
@@ -109,9 +110,9 @@ class Profile(BaseModel):
     match: str = "*"
     system_messages: Literal["keep", "merge_leading", "merge_all"] = "merge_leading"
     developer_role: Literal["system", "developer"] = "system"
-    reasoning_replay: Literal["reasoning_content", "reasoning", "thinking_blocks", "think_tags", "none"] = (
-        "reasoning_content"
-    )
+    reasoning_replay: Literal[
+        "as_received", "reasoning_content", "reasoning", "thinking_blocks", "think_tags", "none"
+    ] = "as_received"
     reasoning_context: Literal["current_turn", "all_turns"] = "current_turn"
     reasoning_summary: Literal["text", "generated", "none"] = "text"
     summary_model: str | None = None

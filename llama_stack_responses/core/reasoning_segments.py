@@ -17,18 +17,29 @@ _SLICE_BYTES: Final = 65_536
 """Bytes that are decoded in one call."""
 
 
+_FIELDS: Final = 5
+"""Fields of a segment. Later versions may append others."""
+_FIRST_FIELDS: Final = 3
+"""Fields that each segment is encoded with; the others are left out if they are None."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReasoningSegment:
-    """A part of the text of a reasoning item that has one signature, or none.
+    """A part of the text of a reasoning item that has one signature, or one entry of a list, or neither.
 
     Attributes:
         signature: the provider's signature, by which it recognizes the reasoning; None if it does not sign.
-        call_id: the call that the signature covers; None if it covers the text.
+        call_id: the call that the signature or the entry belongs to; None if it belongs to the text.
+        source: the members of the model server's message in which the text came, separated by spaces, as
+            `core/stream/deltas.py` names them; None for `reasoning_content`, or if it is not known.
+        entry: JSON of `[place, value]`: what came with the text and has to go back as it was, without the text.
     """
 
     text: str
     signature: str | None = None
     call_id: str | None = None
+    source: str | None = None
+    entry: str | None = None
 
 
 def plain_reasoning(item: Json) -> list[ReasoningSegment]:
@@ -40,9 +51,14 @@ def plain_reasoning(item: Json) -> list[ReasoningSegment]:
 def encoded(segments: Sequence[ReasoningSegment]) -> bytes:
     """Encode the segments, to be sealed."""
     packer, packed = zlib.compressobj(1), bytearray()
-    for block in blocks([astuple(segment) for segment in segments]):
+    for block in blocks([_fields(segment) for segment in segments]):
         packed += packer.compress(block)
     return bytes(packed + packer.flush())
+
+
+def _fields(segment: ReasoningSegment) -> tuple[str | None, ...]:
+    fields = astuple(segment)
+    return fields[:_FIRST_FIELDS] if segment.source is None and segment.entry is None else fields
 
 
 def decoded(data: bytes) -> list[ReasoningSegment]:
@@ -53,4 +69,4 @@ def decoded(data: bytes) -> list[ReasoningSegment]:
 def segments_of(text: bytes | bytearray) -> list[ReasoningSegment]:
     """Return the segments that decompressed JSON holds."""
     parts = orjson.loads(text) if len(text) <= _SLICE_BYTES else json_decoding.loads(text)
-    return [ReasoningSegment(*fields) for fields in parts]
+    return [ReasoningSegment(*fields[:_FIELDS]) for fields in parts]

@@ -400,6 +400,7 @@ class ModelRound:
             self._profile,
             instructions=self._instructions,
             all_reasoning=self._profile.replayed_reasoning(self._request.reasoning) == "all_turns",
+            signed_reasoning=(self._request.reasoning or {}).get("context") != "current_turn",
             names=self._toolset.names,
             read_reasoning=self._read_reasoning,
         )

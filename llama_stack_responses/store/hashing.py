@@ -74,9 +74,9 @@ def name_of(digest: bytes) -> str:
 def canonical(item: Mapping[str, Any]) -> bytes:
     """Return an item's identity, which stays the same if the client sends the item back with fewer fields.
 
-    It ignores the id, the status, null fields, and the annotations and logprobs of output text. It ignores encrypted
-    reasoning if the reasoning is also there in plain text. A message's content may be a string or a list with only that
-    text.
+    It ignores the id, the status, null fields, and the annotations and logprobs of output text. A message's content may
+    be a string or a list with only that text. Encrypted reasoning counts, also beside its text: it has what the model
+    server gets back unchanged, such as signatures.
 
     An incomplete call differs from the whole one, since it cannot be run, and a failed item differs from a successful
     one. The id counts where a later item refers to it: an approval names its request by the id.
@@ -85,8 +85,6 @@ def canonical(item: Mapping[str, Any]) -> bytes:
     status = item.get("status")
     if status == "failed" or (status == "incomplete" and item.get("type") in ANSWERS):
         named["status"] = status
-    if named.get("content"):
-        named.pop("encrypted_content", None)
     named.setdefault("type", "message")
     kind = "output_text" if named.get("role") == "assistant" else "input_text"
     if named["type"] == "message" and isinstance(named.get("content"), str):

@@ -63,7 +63,7 @@ def test_chain_carries_input_and_output_but_not_instructions(client: openai.Open
         ("assistant", "one"),
         ("user", "b"),
         ("assistant", "two"),
-        ("user", "cd"),
+        ("user", "c\n\nd"),
     ]
 
 

@@ -11,7 +11,7 @@ A dict that was sent in an event or is in `response["output"]` never changes: cl
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -36,6 +36,8 @@ Phase = Literal["commentary", "final_answer"]
 _JSON_BEGINS: Final = frozenset('{["-0123456789')
 _SIGNATURE_CHARACTERS: Final = 64
 """Characters counted for a signature in addition to its own: each is sealed with a part of the reasoning."""
+type _Signed = tuple[str | None, str | None, str | None, str | None]
+"""Signature, call id, source and entry of a segment."""
 _TEXT_KINDS: Final = (REASONING_TEXT, SUMMARY_TEXT)
 _NO_IMAGES: Final = ImageUsage()
 
@@ -52,19 +54,22 @@ class _OpenItem:
     part: OpenPart | None = None
     overtaken: bool = False
     written: dict[str, int] = field(default_factory=dict)
-    signatures: list[tuple[Mapping[str, int], str, str | None]] = field(default_factory=list)
+    signatures: list[tuple[Mapping[str, int], _Signed]] = field(default_factory=list)
     signed: int = 0
+    source: str | None = None
     sealed: tuple[tuple[int, int], str] | None = None
 
     def parts(self, kind: PartKind) -> list[Json]:
         return self.content if kind.holder == "content" else self.summary
 
-    def sign(self, signature: str, call_id: str | None) -> None:
-        """Record a signature, and how much of the reasoning and of its summary precedes it."""
+    def sign(self, delta: Reasoning) -> None:
+        """Record a signature or an entry, and how much of the reasoning and of its summary precedes it."""
+        signature, entry = delta.signature, delta.origin.entry if delta.origin else None
         open_length = {self.part.kind.type: self.part.length()} if self.part else {}
         lengths = {kind.type: self.written.get(kind.type, 0) + open_length.get(kind.type, 0) for kind in _TEXT_KINDS}
-        self.signatures.append((lengths, signature, call_id))
-        self.signed += _SIGNATURE_CHARACTERS + len(signature)
+        self.signatures.append((lengths, (signature, delta.call_id, self.source, entry)))
+        self.source = None
+        self.signed += _SIGNATURE_CHARACTERS + len(signature or "") + len(entry or "")
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -100,10 +105,11 @@ class _OpenItem:
             text += last.fragments.text()
         segments: list[ReasoningSegment] = []
         start = 0
-        for lengths, signature, call_id in self.signatures:
-            segments.append(ReasoningSegment(text[start : lengths[kind.type]], signature, call_id))
+        for lengths, signed in self.signatures:
+            segments.append(ReasoningSegment(text[start : lengths[kind.type]], *signed))
             start = lengths[kind.type]
-        return segments if segments and start == len(text) else [*segments, ReasoningSegment(text[start:])]
+        ends = segments and start == len(text)
+        return segments if ends else [*segments, ReasoningSegment(text[start:], source=self.source)]
 
     def close_part(self) -> tuple[OpenPart, Json] | None:
         """Close the open part; return it and its finished form, or None if no part is open."""
@@ -403,6 +409,10 @@ class Assembler:
 
     def _reason(self, delta: Reasoning) -> list[Event]:
         out: list[Event] = []
+        origin = delta.origin
+        if origin and origin.call is not None:
+            delta.call_id = self.calls.id_of(origin.call, delta.call_id or "")
+            delta.origin = origin = replace(origin, call=None)  # it may be held back until the call is over
         if self._holds(out, delta):
             return out
         if self._message:
@@ -412,8 +422,10 @@ class Assembler:
         if delta.text:
             part = self._part(out, self._reasoning, SUMMARY_TEXT if delta.summary else REASONING_TEXT)
             self._append(out, self._reasoning, part, delta.text)
-        if delta.signature:
-            self._reasoning.sign(delta.signature, delta.call_id)
+            if origin and self._reasoning.source is None:
+                self._reasoning.source = origin.source
+        if delta.signature or (origin and origin.entry):
+            self._reasoning.sign(delta)
         return out
 
     def _annotate(self, delta: Annotation) -> list[Event]:

@@ -35,17 +35,36 @@ class Refusal:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a piece of reasoning was in the model server's message, to which it goes back.
+
+    Attributes:
+        source: the members of the message that had the text, separated by spaces; None for `reasoning_content`.
+        entry: JSON of `[place, value]`: what came with all reasoning since the last entry or signature, without the
+            text. A place is the name of a list of the message, of which the value is an entry; or `message` or
+            `tool_call`, of which the value has members.
+        call: the `key` of the call that the piece belongs to; None if it belongs to the text.
+    """
+
+    source: str | None = None
+    entry: str | None = None
+    call: Hashable | None = None
+
+
 @dataclass(slots=True)
 class Reasoning:
     """A piece of the model's reasoning, or of the provider's summary of it.
 
-    A `signature` of the provider covers all reasoning since the last one, or the call with this `call_id`.
+    A `signature` of the provider covers all reasoning since the last one, or the call with this `call_id`. The `origin`
+    is None for text that came in `reasoning_content`, and for its signatures.
     """
 
     text: str
     summary: bool = False
     signature: str | None = None
     call_id: str | None = None
+    origin: Origin | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)

@@ -33,6 +33,7 @@ class _OpenCall:
 
     name: str = ""
     call_id: str = ""
+    named: bool = False  # the id is final
     fragments: Fragments = field(default_factory=Fragments)
     opened: bool = False
     kind: CallKind | None = None
@@ -106,6 +107,7 @@ class ToolCalls:
         "_kind_of",
         "_line",
         "_meant",
+        "_named",
         "_output",
         "_running",
         "_whole_of",
@@ -128,6 +130,7 @@ class ToolCalls:
         self._whole_of = whole_of
         self._meant = meant
         self._writing: dict[Hashable, _OpenCall] = {}
+        self._named: dict[Hashable, str] | None = None
         self._line: list[_OpenCall] = []
         # Used as sets. An empty dict takes a quarter of the memory of an empty set.
         self._running: dict[int, None] = {}
@@ -152,6 +155,25 @@ class ToolCalls:
     def is_new(self, delta: ToolCall) -> bool:
         """Return whether this fragment begins a call."""
         return delta.key not in self._writing
+
+    def id_of(self, key: Hashable, call_id: str) -> str:
+        """Return the id of the call with this key, which may not have begun.
+
+        Args:
+            call_id: the id that the model server has given it; empty if it has not given one.
+        """
+        call = self._writing.get(key)
+        if call is None and self._named and key in self._named:
+            return self._named[key]
+        if call and call.named:
+            return call.call_id
+        named = self._own_id(call.call_id or call_id if call else call_id)
+        if call:
+            call.call_id, call.named = named, True
+        else:
+            self._named = self._named or {}
+            self._named[key] = named
+        return named
 
     def feed(self, delta: ToolCall) -> list[Event]:
         """Take a fragment and return its events."""
@@ -211,7 +233,7 @@ class ToolCalls:
         """Close the calls that are being written, and with `incomplete` also those that run."""
         out: list[Event] = []
         line, self._line = self._line, []
-        self._writing = {}
+        self._writing, self._named = {}, None
         for call in line:
             if call.name or call.fragments.pieces:
                 self._close(out, call, status)
@@ -276,8 +298,17 @@ class ToolCalls:
         self._close(out, call, "completed")
         return out
 
+    def _own_id(self, call_id: str) -> str:
+        """Return the id that the model server gave a call, or another one if that is not the only one with it."""
+        if not call_id or call_id in self._call_ids:
+            call_id = new_id("call")
+        self._call_ids[call_id] = None
+        return call_id
+
     def _queue(self, key: Hashable) -> _OpenCall:
         self._writing[key] = call = _OpenCall()
+        if self._named and key in self._named:
+            call.call_id, call.named = self._named.pop(key), True
         self._line.append(call)
         return call
 
@@ -301,9 +332,8 @@ class ToolCalls:
     def _begin(self, out: list[Event], call: _OpenCall, kind: CallKind | None) -> None:
         call.opened = True
         call.kind = kind
-        if not call.call_id or call.call_id in self._call_ids:
-            call.call_id = new_id("call")
-        self._call_ids[call.call_id] = None
+        if not call.named:
+            call.call_id, call.named = self._own_id(call.call_id), True
         if kind and kind.form.streamed:
             call.index = self._add(out, kind.form, kind.fields(call.name, call.call_id))
             call.decoder = kind.decoder() if kind.decoder else None

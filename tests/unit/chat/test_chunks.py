@@ -73,7 +73,12 @@ def read(make: Maker, chunks: Iterable[Json], profile: Profile | None = None, fi
     deltas = [delta for each in [*chunks, chunk(finish=finish)] for delta in reader.read(make(each))]
     *rest, last = reader.end()
     assert isinstance(last, Finish)
-    return deltas + rest
+    return said(deltas + rest)
+
+
+def said(deltas: Iterable[Delta]) -> list[Delta]:
+    """Return the deltas without those that only say in which entry of a list the reasoning before them was."""
+    return [delta for delta in deltas if delta not in (Reasoning(""), Reasoning("", summary=True))]
 
 
 def ended(chunks: Sequence[Json], make: Maker = as_client) -> Finish:
@@ -162,7 +167,7 @@ def test_content_list_becomes_text_and_reasoning() -> None:
 def summarized(chunks: Iterable[Json], **profile: Any) -> list[Delta]:
     reader = ChunkReader(Profile(**profile), MOST, summaries=True)
     deltas = [delta for each in [*chunks, chunk(finish="stop")] for delta in reader.read(as_client(each))]
-    return deltas + reader.end()[:-1]
+    return said(deltas + reader.end()[:-1])
 
 
 def detail(**fields: Any) -> Json:
@@ -207,7 +212,8 @@ def test_provider_summary_is_kept_apart_from_reasoning(kind: str) -> None:
     ]
     own = [Reasoning("In sh", summary=True), Reasoning("ort.", summary=True)]
     assert summarized(chunks, reasoning_summary=kind) == [*own, Reasoning("All of it."), Reasoning("And more.")]
-    assert read(as_client, chunks) == [Reasoning("In sh"), Reasoning("ort."), Reasoning("And more.")]
+    texts = ("In sh", "ort.", "All of it.", "And more.")
+    assert read(as_client, chunks) == [Reasoning(each) for each in texts]
 
 
 def test_first_fragment_decides_whether_provider_summarizes() -> None:

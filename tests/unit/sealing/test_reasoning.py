@@ -7,10 +7,7 @@ from random import Random
 from typing import Any, Final
 
 import pytest
-from openai.types.chat import ChatCompletionChunk
 
-from llama_stack_responses.chat.chunks import ChunkReader
-from llama_stack_responses.chat.messages import chat_messages
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
@@ -19,62 +16,11 @@ from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.calls import FUNCTION
 from llama_stack_responses.core.stream.deltas import Finish, Reasoning, Refusal, Text, ToolCall
-from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
-from llama_stack_responses.sealing.sealer import Sealer
 from tests.support.inference import call, chunk, finish, reasoning, text
-from tests.support.strict import check_stream
-
-Json = dict[str, Any]
-
-OLD: Final = bytes(32)
-NEW: Final = bytes(range(32))
-ANNA: Final = Owner("anna")
-USER: Final[Json] = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
-
-
-def private(*secrets: bytes, owner: Owner = ANNA) -> PrivateReasoning:
-    """Return the private reasoning of a user."""
-    return PrivateReasoning(Sealer(secrets or [NEW]), owner)
-
-
-async def check(seals: PrivateReasoning, items: Sequence[Json]) -> None:
-    """Check items that the owner of these seals sends."""
-    await SealedItems(seals.sealer, 2**20).open(items, seals.owner, Opened(), verify=True)
-
-
-def output(*chunks: ChatCompletionChunk, seals: PrivateReasoning | None = None, summaries: bool = False) -> list[Json]:
-    """Return the items built from a model's chunks, after checking that their events rebuild them."""
-    reader = ChunkReader(Profile(), 100_000, summaries=summaries)
-    request = parse_create({"model": "m", "input": "hi"})
-    assembler = Assembler(
-        new_response(request, id="resp_1", created_at=1), lambda _: FUNCTION, seal=(seals or private()).seal
-    )
-    events = assembler.start()
-    for delta in [*(delta for each in chunks for delta in reader.read(each)), *reader.end()]:
-        events += assembler.feed(delta)
-    assembler.set_outcome("completed", completed_at=2)
-    events += assembler.end()
-    transcript = Transcript()
-    transcript.note(events)
-    assert list(replay(assembler.response, transcript.marks())) == events
-    items: list[Json] = check_stream(events)["output"]
-    return items
-
-
-def sent_back(item: Json) -> Json:
-    """Return the item as sent back by a client that keeps only the sealed value."""
-    return {key: item[key] for key in ("type", "summary", "encrypted_content")}
-
-
-def replayed(items: list[Json], profile: Profile, seals: PrivateReasoning | None = None) -> Json:
-    """Return the assistant message that the model receives."""
-    read = (seals or private()).read
-    message: Json = chat_messages([USER, *items], profile, all_reasoning=True, read_reasoning=read)[1]
-    return message
+from tests.unit.sealing.reasoning_harness import ANNA, NEW, OLD, USER, Json, check, output, private, replayed, sent_back
 
 
 def test_sealed_reasoning_is_restored_for_model() -> None:
@@ -107,12 +53,17 @@ def test_signatures_of_reasoning_shown_as_summary_are_kept() -> None:
 
 
 def test_provider_summary_does_not_replace_reasoning() -> None:
-    own = chunk({"reasoning_details": [{"type": "reasoning.summary", "summary": "Short."}]})
+    summary = {"type": "reasoning.summary", "summary": "Short."}
+    own = chunk({"reasoning_details": [summary]})
     thought, answer = output(own, reasoning("Long."), text("Hello"), finish(), summaries=True)
     assert (thought["summary"][0]["text"], thought["content"][0]["text"]) == ("Short.", "Long.")
-    assert replayed([sent_back(thought), answer], Profile())["reasoning_content"] == "Long."
+    message = replayed([sent_back(thought), answer], Profile())
+    assert (message["reasoning_content"], message["reasoning_details"]) == ("Long.", [summary])
     thought, answer = output(own, text("Hello"), finish(), summaries=True)
-    assert replayed([sent_back(thought), answer], Profile())["reasoning_content"] == "Short."
+    message = replayed([sent_back(thought), answer], Profile())
+    assert message == {"role": "assistant", "content": "Hello", "reasoning_details": [summary]}
+    message = replayed([sent_back(thought), answer], Profile(reasoning_replay="reasoning_content"))
+    assert message == {"role": "assistant", "content": "Hello", "reasoning_content": "Short."}
 
 
 def test_sealed_reasoning_overrides_other_content_of_item() -> None:
@@ -169,11 +120,10 @@ def test_signature_of_call_is_kept(extra: Json) -> None:
     assert thought.keys() == {"id", "type", "status", "summary", "encrypted_content"}
     outputs = [{"type": "function_call_output", "call_id": each, "output": ""} for each in ("c1", "c2")]
     message = replayed([sent_back(thought), first, second, *outputs], Profile())
-    assert [each.get("extra_content") for each in message["tool_calls"]] == [
-        {"google": {"thought_signature": "s1"}},
-        None,
-    ]
-    assert "reasoning_content" not in message
+    [one, other] = message["tool_calls"]
+    assert {name: one[name] for name in extra} == extra
+    assert other.keys() == {"id", "type", "function"}
+    assert message.keys() == {"role", "content", "tool_calls"}
 
 
 async def test_foreign_or_damaged_seal_is_refused() -> None:
