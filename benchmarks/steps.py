@@ -230,6 +230,7 @@ async def stream(kind: Kind, count: int) -> bytes:
         NoModeration(),
         model_servers(inference),
         LargeWork(lambda: ANONYMOUS),
+        WorkerPool(PoolLimits()),
     )
     context = factory.context(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
     event_buffer = EventBuffer(wanted=True, transcript=Transcript())

@@ -117,6 +117,19 @@ class OutcomeUnknown(ApiError):  # noqa: N818 (a kind of 503)
         super().__init__(503, message, code="outcome_unknown")
 
 
+class UnusableAnswerError(ApiError):
+    """The error of a response whose model gave no usable answer, however often it was asked.
+
+    Its client gets the failed response, with status 200 if it does not stream: a retry would ask the model again.
+
+    Args:
+        message: what the answer lacks, and what to do.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(502, message)
+
+
 class TooLongError(ApiError):
     """The 400 of a request that exceeds its model's context.
 

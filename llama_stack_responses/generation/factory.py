@@ -27,6 +27,7 @@ from ..core.unavailable_tools import Unavailable
 from ..inputs.attachments import Attachments
 from ..inputs.large_work import LargeWork
 from ..inputs.moderation import Moderation, OutputModeration
+from ..process_pool.pool import WorkerPool
 from ..sealing.reasoning import PrivateReasoning
 from ..sealing.sealed_items import Opened, SealedItems, unopened
 from ..sealing.sealer import Sealer
@@ -46,6 +47,7 @@ from .context_lengths import ContextLengths
 from .delta_filter import DeltaFilter
 from .dependencies import Dependencies
 from .event_buffer import EventBuffer
+from .held_answer import check_in_worker
 from .held_output import HeldOutput
 from .loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
 from .model_round import ModelRound
@@ -75,6 +77,7 @@ class GenerationFactory:
         moderation: moderates input and output.
         servers: changes chat requests as their model servers need it.
         large_work: does the work on large conversations.
+        pool: checks answers against the schemas of clients.
         prompt_of: reads the prompt of a stored response.
         fair_yield: schedules concurrent streams.
         timer: has the timeouts of concurrent streams.
@@ -98,6 +101,7 @@ class GenerationFactory:
     moderation: Moderation
     servers: ModelServers
     large_work: LargeWork
+    pool: WorkerPool
     prompt_of: PromptOf = no_prompt
     fair_yield: FairYield = field(default_factory=FairYield)
     timer: SharedTimer = field(default_factory=SharedTimer)
@@ -187,6 +191,7 @@ def build_factory(
         dependencies.moderation,
         _model_servers(config, dependencies, LearnedSteps(records), large_work, clock),
         large_work,
+        dependencies.pool,
         prompt_of,
         telemetry=dependencies.telemetry,
         unavailable=dependencies.tool_services.unavailable,
@@ -377,6 +382,7 @@ class GenerationContext:
             toolset=self.toolset,
             inference=factory.inference,
             servers=factory.servers,
+            check_json=check_in_worker(factory.pool, self.owner),
             context_fit=ContextFit(model, profile, factory.counts, factory.lengths, factory.large_work),
             event_buffer=event_buffer,
             idle_seconds=factory.limits.idle_seconds,

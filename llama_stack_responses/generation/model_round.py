@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import batched
 from typing import Any, Final
@@ -21,12 +21,14 @@ from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..core.schema.request import CreateRequest
 from ..core.stream.assembler import Assembler
 from ..core.stream.deltas import Delta, Finish, Text
+from ..core.stream.usage import Usage
 from ..core.types import Json
 from ..telemetry.telemetry import RoundOperation
 from ..tools.toolset import Toolset
 from .context_fit import ContextFit, Make
 from .delta_filter import DeltaFilter
 from .event_buffer import EventBuffer
+from .held_answer import CheckJson, HeldAnswer, UnfitAnswer, no_repair
 from .held_output import HeldOutput
 from .intake import Deltas, Intake, Preparation, Round, Take, nothing_to_prepare
 from .model_servers import AdaptedRequest, ModelServers
@@ -76,6 +78,7 @@ class ModelRound:
         toolset: the request's tools.
         inference: sends the chat requests.
         servers: changes the chat requests as their model servers need it.
+        check_json: checks answers against schemas that a model server does not enforce.
         context_fit: fits the conversation to the model's context.
         event_buffer: receives the events; while it is full, the stream is not read.
         idle_seconds: timeout for the model server's next data.
@@ -95,6 +98,7 @@ class ModelRound:
     """
 
     __slots__ = (
+        "_check_json",
         "_context_fit",
         "_event_buffer",
         "_fair_yield",
@@ -124,6 +128,7 @@ class ModelRound:
         toolset: Toolset,
         inference: Inference,
         servers: ModelServers,
+        check_json: CheckJson,
         context_fit: ContextFit,
         event_buffer: EventBuffer,
         idle_seconds: float,
@@ -141,7 +146,7 @@ class ModelRound:
         self._profile = profile
         self._toolset = toolset
         self._inference = inference
-        self._servers = servers
+        self._servers, self._check_json = servers, check_json
         self._sent: AdaptedRequest | None = None  # what the model has not begun to answer
         self._context_fit = context_fit
         self._event_buffer = event_buffer
@@ -155,7 +160,7 @@ class ModelRound:
         self._filters = filters
         self.timeline = timeline or Timeline()
 
-    def run(
+    async def run(
         self,
         chat: Json,
         take: Take,
@@ -163,7 +168,7 @@ class ModelRound:
         full: Callable[[], bool],
         assembler: Assembler,
         preparation: Preparation = nothing_to_prepare,
-    ) -> Coroutine[Any, Any, RoundResult]:
+    ) -> RoundResult:
         """Run one round.
 
         Args:
@@ -179,19 +184,27 @@ class ModelRound:
             ApiError: the model server failed; `TooLongError` if the request is too long for it. The deltas so far were
                 taken.
         """
-        round_ = Round(
-            ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None),
-            self._toolset.citation_extractor(),
-            self._filters,
-            take,
-            operation,
-            full,
-            assembler,
-            preparation,
-            self._output,
-            self._max_characters - self._left,
-        )
-        return self._run_round(chat, round_)
+        request, spent = await self._servers.prepare(chat), Usage()
+        del chat  # It would be held for as long as the model answers.
+        while True:
+            round_ = Round(
+                ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None),
+                self._toolset.citation_extractor(),
+                self._filters,
+                take,
+                operation,
+                full,
+                assembler,
+                preparation,
+                self._output,
+                self._max_characters - self._left,
+            )
+            try:
+                return await self._run_round(request, round_, "answer", spent)
+            except UnfitAnswer as unfit:
+                if not request.repair(unfit.text, unfit.problem):
+                    raise no_repair(request.expectation, unfit) from unfit
+                spent = unfit.spent
 
     async def prefill(self, items: Sequence[Json], operation: RoundOperation) -> RoundResult:
         """Have the model server read the prompt of the next round on `items`, so that its prompt cache has it.
@@ -210,7 +223,8 @@ class ModelRound:
         """
         reader = ChunkReader(self._profile, _PREFILL_CHARACTERS, only_words=True)
         chat = await self.chat(items, _PREFILL_TOKENS)
-        read = await self._run_round(chat, Round(reader, None, (), _drop, operation, lambda: False))
+        request = await self._servers.prepare(chat)
+        read = await self._run_round(request, Round(reader, None, (), _drop, operation, lambda: False))
         used = replace(read.finish.usage, output_tokens=0, reasoning_tokens=0)
         return RoundResult(Finish("stop", used), read.service_tier)
 
@@ -274,14 +288,29 @@ class ModelRound:
             self._sent = None
             self._context_fit.drop_request()
 
-    async def _run_round(self, chat: Json, round_: Round, kind: str = "answer") -> RoundResult:
-        """Run a round. A request that is refused before any output is changed as the refusal asks, and sent again."""
-        self._sent = request = await self._servers.prepare(chat)
-        del chat  # It would be held for as long as the model answers.
+    async def _run_round(
+        self, request: AdaptedRequest, round_: Round, kind: str = "answer", spent: Usage | None = None
+    ) -> RoundResult:
+        """Run a round. A request that is refused before any output is changed as the refusal asks, and sent again.
+
+        Args:
+            request: its request.
+            round_: processes the chunks.
+            kind: as for the timeline.
+            spent: the tokens of answers that were dropped; None if the answer is not checked.
+
+        Raises:
+            UnfitAnswer: the answer lacks what the request demands.
+        """
+        self._sent = request
         while True:
             assert request.chat is not None
+            checked = round_
+            if spent is not None and request.expectation:
+                held = HeldAnswer(request.expectation, self._check_json, spent)
+                checked = replace(round_, filters=(held, *round_.filters))
             try:
-                result = await self._send(request.chat, round_, kind)
+                result = await self._send(request.chat, checked, kind)
             except RefusedError as error:
                 if round_.reader.characters or not await request.adapt(error.refusal):
                     raise
@@ -299,7 +328,7 @@ class ModelRound:
             with Watchdog(self._idle_seconds, self._timer) as watchdog:
                 intake = Intake(round_, watchdog, self._event_buffer)
                 stream = await self._inference.open_stream(chat, intake.take, intake)
-                del chat  # As above.
+                del chat  # It would be held for as long as the model answers.
                 self.accept()
                 end = await self._read(stream, round_, intake, watchdog)
         except OutputLimitReached:
@@ -376,9 +405,8 @@ class ModelRound:
                 texts.append(delta.text)
 
         reader = ChunkReader(self._profile, self._left, only_words=True)
-        finish = (
-            await self._run_round(chat, Round(reader, None, (), take, operation, lambda: False), "compaction")
-        ).finish
+        request, round_ = await self._servers.prepare(chat), Round(reader, None, (), take, operation, lambda: False)
+        finish = (await self._run_round(request, round_, "compaction")).finish
         text = "".join(texts).strip()
         if not text or finish.reason in ("content_filter", "cancelled"):
             raise ApiError(

@@ -10,8 +10,9 @@ from functools import partial
 from typing import Final, Protocol
 
 from ..chat.adaptation.adaptation import Step
+from ..chat.adaptation.enforced import Expectation, expected
 from ..chat.adaptation.refusal import Refusal
-from ..chat.adaptation.registry import adapted, asked_by, in_order, tell, walks_messages
+from ..chat.adaptation.registry import adapted, asked_by, in_order, lasts, tell, walks_messages
 from ..chat.inference import Inference, ModelServer
 from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
@@ -184,26 +185,40 @@ class AdaptedRequest:
         chat: the request without changes.
 
     Attributes:
-        chat: the request to send; None once the answer has begun.
+        chat: the request to send; None once the answer has begun and cannot be asked for again.
         applied: the changes that it has.
+        expectation: what the answer must have, which is checked here; None for nothing.
     """
 
-    __slots__ = ("_new", "_retries", "_server", "_servers", "_steps", "_unchanged", "applied", "chat")
+    __slots__ = (
+        "_new",
+        "_repairs",
+        "_retries",
+        "_server",
+        "_servers",
+        "_steps",
+        "_unchanged",
+        "applied",
+        "chat",
+        "expectation",
+    )
 
     def __init__(self, servers: ModelServers, server: ModelServer, chat: Json) -> None:
         self._servers, self._server = servers, server
         self._unchanged: Json | None = chat
         self._steps: tuple[Step, ...] = ()
         self._new: tuple[Step, ...] = ()
-        self._retries = 0
+        self._retries = self._repairs = 0
         self.chat: Json | None = chat
         self.applied: tuple[Step, ...] = ()
+        self.expectation: Expectation | None = None
 
     async def use(self, steps: tuple[Step, ...]) -> None:
         """Change the request in these steps instead of those so far."""
         assert self._unchanged is not None
         self._steps = steps
         self.chat, self.applied = await self._servers.changed(self._unchanged, steps)
+        self.expectation = expected(self._unchanged, self.applied)
 
     async def adapt(self, refusal: Refusal) -> bool:
         """Change the request after it was refused; return False if there is nothing to change."""
@@ -217,18 +232,32 @@ class AdaptedRequest:
         before, new = self.applied, tuple(step for step in asked if step not in known)
         self._retries += 1
         await self.use(in_order([*known, *new]))
-        self._new += new
+        self._new += tuple(step for step in new if lasts(step, refusal))
         self._servers.count(self._server, new)
         return self.applied != before
 
     def begun(self) -> None:
-        """Drop the request, of which the model server has begun to answer, and learn the changes that it needed."""
+        """Learn the changes with which the model server has begun to answer.
+
+        The request is dropped, unless its answer is checked.
+        """
         if self.chat is None:
             return
         model: str = self.chat["model"]
-        self.chat = self._unchanged = None
-        if new := tuple(step for step in self._new if step in self.applied):
+        if self.expectation is None:
+            self.chat = self._unchanged = None
+        new, self._new = tuple(step for step in self._new if step in self.applied), ()
+        if new:
             self._servers.learn(self._server, model, new)
+
+    def repair(self, text: str, problem: str) -> bool:
+        """Ask for another answer than `text`, which has a problem; return False if that was done often enough."""
+        if self.chat is None or self.expectation is None or self._repairs >= self.expectation.repairs:
+            return False
+        self._repairs += 1
+        messages = [*self.chat["messages"], *self.expectation.repair(text, problem)]
+        self.chat = self.chat | {"messages": messages}
+        return True
 
     def tell(self, response: Json) -> None:
         """Correct the fields of the response, so that they say how the model server was asked."""

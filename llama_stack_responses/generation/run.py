@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Protocol
 
-from ..core.errors import ApiError, OutcomeUnknown
+from ..core.errors import ApiError, OutcomeUnknown, UnusableAnswerError
 from ..core.stream.assembler import Assembler
 from ..core.types import Json
 from ..logs import about, get_logger
@@ -120,14 +120,14 @@ class ForegroundRun:
         self._begun = True
 
     async def finish(self) -> Json:
-        """Wait for the end, and return the final response.
+        """Wait for the end, and return the final response, a failed one if the model gave no usable answer.
 
         Raises:
             ApiError: the response could not be stored, or the generation failed. In the latter case, if the model
                 server had accepted the request, the response is stored as failed, with its output so far.
         """
         await self.wait_ended()
-        if self.error:
+        if self.error and not isinstance(self.error, UnusableAnswerError):
             raise self.error
         return self._assembler.response
 

@@ -58,6 +58,8 @@ def _reading(kind: Any) -> type:
             bound_answers(client)
             return client
 
+    # The host would add them while it traces, also for a server that refuses them. The request has what is wanted.
+    Reading.supports_stream_options = property(lambda _: False)
     for name in _PASSES:
         if passes := getattr(kind, name, None):
             setattr(Reading, name, _reading_first(passes))

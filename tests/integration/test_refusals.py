@@ -84,3 +84,51 @@ def test_limit_on_tokens_is_renamed(
     first, second = sent(upstream, model)
     assert (first["max_completion_tokens"], second["max_tokens"]) == (50, 50)
     assert "max_completion_tokens" not in second
+
+
+CITY: Final[Json] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+FORMAT: Final[Json] = {"format": {"type": "json_schema", "name": "n", "schema": CITY, "strict": False}}
+NO_SCHEMA: Final = error(400, "This response_format type is unavailable now")
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_schema_that_is_refused_is_checked_here(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str, streamed: bool
+) -> None:
+    upstream.script(model, [NO_SCHEMA, reply(text("Oslo", "!")), reply(text('{"city":', '"Oslo"}'))])
+    response = ask(client, streamed, model=f"{provider}/{model}", input="Where?", text=FORMAT)
+    [message] = response["output"]
+    assert message["content"][0]["text"] == '{"city":"Oslo"}'
+    assert response["text"]["format"]["type"] == "json_schema"
+    assert [each["response_format"]["type"] for each in sent(upstream, model)] == ["json_schema", *["json_object"] * 2]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_answer_that_never_fits_the_schema_is_a_failed_response(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str, streamed: bool
+) -> None:
+    upstream.script(model, [NO_SCHEMA, reply(text("Oslo!"))])
+    response = ask(client, streamed, model=f"{provider}/{model}", input="Where?", text=FORMAT)
+    assert response["status"] == "failed"
+    assert "not valid against the schema of 'text.format'" in response["error"]["message"]
+    assert response["output"] == []
+    assert len(sent(upstream, model)) == 4
+
+
+def test_required_call_that_is_refused_is_asked_for_in_words(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str
+) -> None:
+    refusal = error(400, "Thinking mode does not support this tool_choice")
+    upstream.script(model, [refusal, reply(text("It rains.")), reply(tool_call(0, "c1", "weather", '{"city":"Oslo"}'))])
+    response = ask(client, True, model=f"{provider}/{model}", input="Hi", tools=TOOLS, tool_choice="required")
+    assert [item["type"] for item in response["output"]] == ["function_call"]
+    assert response["tool_choice"] == "required"
+
+
+def test_usage_is_unknown_where_the_server_refuses_to_report_it(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str
+) -> None:
+    upstream.script(model, [forbidden("stream_options"), reply(text("Hello"), usage=None)])
+    response = ask(client, True, model=f"{provider}/{model}", input="Hi")
+    assert (response["status"], response["usage"]) == ("completed", None)
+    assert ["stream_options" in each for each in sent(upstream, model)] == [True, False]

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from llama_stack_responses.admission import Reservation
+from llama_stack_responses.chat.adaptation.schema_task import invalid
 from llama_stack_responses.chat.inference import Inference
 from llama_stack_responses.chat.profile import Profile, steps_of
 from llama_stack_responses.concurrency.fair_yield import FairYield
@@ -48,6 +49,11 @@ def model_servers(
     return ModelServers(inference, lambda *_: steps, "", learned, large_work, Telemetry(), clock)
 
 
+async def check_json(text: str, schema: dict[str, Any]) -> str:
+    """Check an answer in this process."""
+    return invalid(text, schema)
+
+
 def make_generation(
     request: CreateRequest,
     items: list[dict[str, Any]],
@@ -76,6 +82,7 @@ def make_generation(
         toolset=toolset,
         inference=inference,
         servers=servers or model_servers(inference, profile),
+        check_json=check_json,
         context_fit=ContextFit(
             request.model,
             profile,

@@ -30,6 +30,11 @@ def _tells_nothing(_: Json, __: Any) -> None:
     """Leave the response as it is."""
 
 
+def _always(_: Refusal) -> bool:
+    """Return True."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Adaptation:
     """A kind of change of chat requests.
@@ -41,6 +46,7 @@ class Adaptation:
         apply: returns the changed chat request, or the same object if there is nothing to change. It changes no value
             of the request in place.
         tell: corrects the fields of a response whose chat request was changed, so that they say what was asked.
+        lasts: returns whether what a refusal asks for is remembered, or is for the refused request alone.
         walks_messages: whether `apply` works on all messages, which takes long for a long conversation.
     """
 
@@ -48,4 +54,5 @@ class Adaptation:
     asks: Callable[[Refusal, Json], Iterable[Any]]
     apply: Callable[[Json, Any], Json]
     tell: Callable[[Json, Any], None] = _tells_nothing
+    lasts: Callable[[Refusal], bool] = _always
     walks_messages: bool = False

@@ -12,10 +12,11 @@ from typing import Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, Step
+from .enforced import ENFORCED
 from .parameters import PARAMETERS
 from .refusal import Refusal
 
-ADAPTATIONS: Final[tuple[Adaptation, ...]] = (*PARAMETERS,)
+ADAPTATIONS: Final[tuple[Adaptation, ...]] = (*ENFORCED, *PARAMETERS)
 """All kinds, in the order in which they are applied."""
 
 _KINDS: Final = {each.name: (number, each) for number, each in enumerate(ADAPTATIONS)}
@@ -51,6 +52,11 @@ def adapted(chat: Json, steps: Sequence[Step]) -> tuple[Json, tuple[Step, ...]]:
 def asked_by(refusal: Refusal, chat: Json) -> list[Step]:
     """Return the changes that a refusal of a chat request asks for: several, if it names several places."""
     return [Step(each.name, argument) for each in ADAPTATIONS for argument in each.asks(refusal, chat)]
+
+
+def lasts(step: Step, refusal: Refusal) -> bool:
+    """Return whether a change is remembered that a refusal asked for."""
+    return _KINDS[step.kind][1].lasts(refusal)
 
 
 def dialects() -> frozenset[str]:

@@ -19,7 +19,7 @@ from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Records
 from tests.support.generation_harness import GenerationHarness
 from tests.support.generations import model_servers
-from tests.support.inference import FakeInference, Round, finish, text
+from tests.support.inference import FakeInference, Round, call, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.waiting import turns
 
@@ -225,3 +225,75 @@ async def test_profile_changes_requests_without_a_refusal() -> None:
     assert "prompt_cache_key" not in chat
     assert (chat["max_tokens"], chat["reasoning_effort"], chat["top_k"]) == (16, "low", 7)
     assert harness.assembler.response["reasoning"]["effort"] == "low"
+
+
+# Demands that a model server does not enforce
+
+CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TEXT: Json = {"text": {"format": {"type": "json_schema", "name": "n", "schema": CITY, "strict": False}}}
+NO_SCHEMA = refused("This response_format type is unavailable now")
+OSLO: Round = [text('{"city":'), text(' "Oslo"}'), finish(tokens=5)]
+PROSE: Round = [text("It is Oslo."), finish(tokens=5)]
+
+
+def shown(response: Json) -> str:
+    """Return the text of a response."""
+    return "".join(part["text"] for item in response["output"] for part in item.get("content", ()))
+
+
+async def test_schema_that_is_refused_is_asked_for_in_words_and_checked() -> None:
+    server = Server(MemoryRecords(), NO_SCHEMA, OSLO, OSLO)
+    assert shown(await server.ask(**TEXT)) == '{"city": "Oslo"}'
+    assert shown(await server.ask(**TEXT)) == '{"city": "Oslo"}'
+    formats = [each["response_format"]["type"] for each in server.inference.requests]
+    assert formats == ["json_schema", "json_object", "json_object"]
+
+
+async def test_invalid_answer_is_dropped_and_asked_for_again() -> None:
+    harness = GenerationHarness(NO_SCHEMA, PROSE, OSLO, makers={}, **TEXT)
+    events = await harness.end()
+    assert "".join(each["delta"] for each in events if each["type"].endswith("text.delta")) == '{"city": "Oslo"}'
+    *_, said, asked = harness.inference.requests[-1]["messages"]
+    assert said == {"role": "assistant", "content": "It is Oslo."}
+    assert "it is not JSON" in asked["content"]
+    assert harness.assembler.response["usage"]["output_tokens"] == 10, "the dropped answer was paid for"
+
+
+async def test_answer_that_stays_invalid_fails_the_response_after_two_repairs() -> None:
+    harness = GenerationHarness(NO_SCHEMA, PROSE, PROSE, PROSE, OSLO, makers={}, **TEXT)
+    with pytest.raises(ApiError, match=r"not valid against the schema of 'text.format': it is not JSON"):
+        await harness.end()
+    assert len(harness.inference.requests) == 4
+    assert harness.assembler.response["output"] == []
+
+
+async def test_answer_that_is_cut_off_is_not_checked() -> None:
+    harness = GenerationHarness(NO_SCHEMA, [text('{"ci'), finish("length")], makers={}, **TEXT)
+    assert (await harness.generation.run()).status == "incomplete"
+    assert shown(harness.assembler.response) == '{"ci'
+
+
+TOOLS: Json = {"tools": [{"type": "function", "name": "weather", "parameters": {}}], "tool_choice": "required"}
+NO_CHOICE = refused("Thinking mode does not support this tool_choice")
+CALL: list[Any] = [call("weather", "c1"), finish("tool_calls")]
+
+
+async def test_required_call_that_is_refused_is_asked_for_once_more() -> None:
+    harness = GenerationHarness(NO_CHOICE, PROSE, CALL, makers={}, **TOOLS)
+    events = await harness.end()
+    assert [item["type"] for item in harness.assembler.response["output"]] == ["function_call"]
+    assert not [each for each in events if each["type"].endswith("text.delta")]
+    assert ["tool_choice" in each for each in harness.inference.requests] == [True, False, False]
+
+
+async def test_text_beside_a_required_call_is_kept() -> None:
+    harness = GenerationHarness(NO_CHOICE, [text("Let me see."), *CALL], makers={}, **TOOLS)
+    await harness.end()
+    assert [item["type"] for item in harness.assembler.response["output"]] == ["message", "function_call"]
+
+
+async def test_required_call_that_never_comes_fails_the_response() -> None:
+    harness = GenerationHarness(NO_CHOICE, PROSE, PROSE, CALL, makers={}, **TOOLS)
+    with pytest.raises(ApiError, match="did not call a tool"):
+        await harness.end()
+    assert len(harness.inference.requests) == 3

@@ -169,6 +169,7 @@ class ProcessHarness:
             ModerationByChecks(checks(moderator)),
             model_servers(self.inference),
             LargeWork(self.access.current_user),
+            WorkerPool(PoolLimits()),
             HistoryReader(self.archive, self.access, HistoryBounds(2**20, 2**20, 2**20)).prompt_of,
         )
         self.sealer = Sealer([SECRET])

@@ -1,0 +1,180 @@
+"""What a model server does not enforce: the model is asked for it in words, and its answer is checked here.
+
+A `tool_choice` that requires a call, and the formats of `response_format`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...core.types import Json
+from .adaptation import Adaptation, Step
+from .refusal import Refusal
+
+CALL: Final = "tool_choice_in_words"
+SCHEMA: Final = "schema_in_words"
+FORMAT: Final = "format_in_words"
+
+_OF_FORMAT: Final = re.compile(
+    r"\b(?:response[ _]format|json[ _]schema|structured outputs?|json mode|grammar)\b"
+    r"|guided.(?:json|decoding)|xgrammar|outlines|llguidance",
+    re.IGNORECASE,
+)
+_OF_ONE_SCHEMA: Final = re.compile(
+    r"invalid (?:json ?)?schema|unimplemented key|grammar|compil|\$ref|\bpatterns?\b|keyword|additionalproperties"
+    r"|\brequired\b|\bproperties\b|recursi",
+    re.IGNORECASE,
+)
+"""Words about one schema: another one may be taken."""
+
+_CALL_WORDS: Final = "You must call {} now. Do not answer with text before you have called it."
+_SCHEMA_WORDS: Final = (
+    "Answer with one JSON value and nothing else: no Markdown, no text before or after it. It must be valid against "
+    "this JSON schema:\n{}"
+)
+_JSON_WORDS: Final = "Answer with one JSON object and nothing else: no Markdown, no text before or after it."
+
+_FENCE: Final = re.compile(r"\s*```(?:json)?[ \t]*\n(.*?)\n?```\s*", re.DOTALL | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What the answer to a chat request must have, which the model server does not enforce.
+
+    Attributes:
+        call: it must call a tool.
+        schema: its text must be JSON that is valid against this schema; None for no check. `{}` is any JSON.
+    """
+
+    call: bool = False
+    schema: Json | None = None
+
+    @property
+    def repairs(self) -> int:
+        """The number of times that the model is asked again."""
+        return 1 if self.call else 2
+
+    def repair(self, text: str, problem: str) -> list[Json]:
+        """Return the messages that ask the model again.
+
+        Args:
+            text: its answer.
+            problem: what is wrong with it.
+        """
+        said = [{"role": "assistant", "content": text}] if text.strip() else []
+        if self.call:
+            return [*said, {"role": "user", "content": "You have not called a tool. Call one now, without any text."}]
+        return [
+            *said,
+            {"role": "user", "content": f"That is not valid: {problem} Answer again, with the corrected JSON alone."},
+        ]
+
+
+def expected(chat: Json, applied: Sequence[Step]) -> Expectation | None:
+    """Return what the answer to a chat request must have, after these changes of it; None for nothing.
+
+    Args:
+        chat: the request without the changes.
+        applied: the changes.
+    """
+    kinds = {step.kind for step in applied}
+    call = CALL in kinds
+    schema = _schema(chat) if kinds & {SCHEMA, FORMAT} else None
+    return Expectation(call, schema) if call or schema is not None else None
+
+
+def json_text(text: str) -> str:
+    """Return the text of a JSON answer without a fence of Markdown around it."""
+    fence = _FENCE.fullmatch(text)
+    return fence[1] if fence else text.strip()
+
+
+def with_instructions(chat: Json, text: str) -> Json:
+    """Return a chat request whose first system message also has this text."""
+    first, *rest = chat["messages"] or [{}]
+    if first.get("role") in ("system", "developer") and isinstance(first["content"], str):
+        messages = [first | {"content": f"{first['content']}\n\n{text}"}, *rest]
+    else:
+        messages = [{"role": "system", "content": text}, *chat["messages"]]
+    return chat | {"messages": messages}
+
+
+def _schema(chat: Json) -> Json | None:
+    form = chat.get("response_format") or {}
+    if form.get("type") == "json_object":
+        return {"type": "object"}
+    schema: Json | None = (form.get("json_schema") or {}).get("schema")
+    return schema
+
+
+def _without(chat: Json, name: str) -> Json:
+    return {each: value for each, value in chat.items() if each != name}
+
+
+def _must_call(chat: Json) -> bool:
+    return bool(chat.get("tools")) and chat.get("tool_choice") not in (None, "auto", "none")
+
+
+def _asks_call(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if _must_call(chat) and refusal.names("tool_choice", "tool choice"):
+        yield None
+
+
+def _call_in_words(chat: Json, _: Any) -> Json:
+    if not _must_call(chat):
+        return chat
+    names = [tool[tool["type"]]["name"] for tool in chat["tools"] if "name" in tool.get(tool.get("type"), {})]
+    choice = chat["tool_choice"]
+    if isinstance(choice, dict) and isinstance(named := choice.get("function"), dict):
+        names = [str(named.get("name"))]
+    which = f"the tool '{names[0]}'" if len(names) == 1 else "one of the tools"
+    return with_instructions(_without(chat, "tool_choice"), _CALL_WORDS.format(which))
+
+
+def _names_format(refusal: Refusal) -> bool:
+    return refusal.names("response_format") or (not refusal.places and bool(_OF_FORMAT.search(refusal.words)))
+
+
+def _asks_schema(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if (chat.get("response_format") or {}).get("type") == "json_schema" and _names_format(refusal):
+        yield None
+
+
+def _schema_in_words(chat: Json, _: Any) -> Json:
+    form = chat.get("response_format") or {}
+    if form.get("type") != "json_schema":
+        return chat
+    text = _SCHEMA_WORDS.format(json.dumps(_schema(chat) or {}, ensure_ascii=False))
+    return with_instructions(chat, text) | {"response_format": {"type": "json_object"}}
+
+
+def _asks_format(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if (chat.get("response_format") or {}).get("type") == "json_object" and _names_format(refusal):
+        yield None
+
+
+def _format_in_words(chat: Json, argument: Any) -> Json:
+    form = chat.get("response_format") or {}
+    if form.get("type") == "json_schema":
+        return _without(_schema_in_words(chat, argument), "response_format")
+    if form.get("type") != "json_object":
+        return chat
+    changed = _without(chat, "response_format")
+    # The words about the schema say the same.
+    told = any(_SCHEMA_WORDS[:40] in str(message.get("content")) for message in chat["messages"][:1])
+    return changed if told else with_instructions(changed, _JSON_WORDS)
+
+
+def _of_all_schemas(refusal: Refusal) -> bool:
+    return not _OF_ONE_SCHEMA.search(refusal.words)
+
+
+ENFORCED: Final = (
+    Adaptation(CALL, _asks_call, _call_in_words),
+    Adaptation(SCHEMA, _asks_schema, _schema_in_words, lasts=_of_all_schemas),
+    Adaptation(FORMAT, _asks_format, _format_in_words, lasts=_of_all_schemas),
+)

@@ -1,0 +1,120 @@
+"""Holds the text of an answer back until it is known to have what the request demands."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Final
+
+from ..chat.adaptation.enforced import Expectation, json_text
+from ..core.errors import UnusableAnswerError
+from ..core.json_blocks import dumps
+from ..core.owner import Owner
+from ..core.stream.deltas import Annotation, Delta, Finish, Text, ToolCall
+from ..core.stream.usage import Usage
+from ..core.types import Json
+from ..process_pool.pool import Task, WorkerPool
+
+CheckJson = Callable[[str, Json], Awaitable[str]]
+"""Returns why a text is not valid against a schema, in one sentence; empty if it is."""
+
+_TASK: Final = "llama_stack_responses.chat.adaptation.schema_task"
+_SECONDS: Final = 10.0
+_ANSWER_BYTES: Final = 8_192
+
+
+def check_in_worker(pool: WorkerPool, owner: Owner) -> CheckJson:
+    """Return the check that runs in a worker process, for which it counts on the owner's share."""
+
+    async def check(text: str, schema: Json) -> str:
+        content = dumps({"text": text, "schema": schema})
+        answer = await pool.run(Task(_TASK, content, _SECONDS, _ANSWER_BYTES), owner.identity)
+        if "problem" in answer:
+            return "it could not be checked against the schema in time."
+        return answer["text"]
+
+    return check
+
+
+class UnfitAnswer(Exception):  # noqa: N818 - a reason to ask again
+    """An answer lacks what the request demands; nothing of its text was passed on.
+
+    Attributes:
+        text: its text.
+        problem: what is wrong with it, in one sentence.
+        spent: the tokens of this answer and those before.
+    """
+
+    def __init__(self, text: str, problem: str, spent: Usage) -> None:
+        super().__init__(problem)
+        self.text = text
+        self.problem = problem
+        self.spent = spent
+
+
+class HeldAnswer:
+    """A delta filter that holds text until the answer is known to be right.
+
+    Reasoning and calls pass. Once the model has called a tool, text passes too.
+
+    Args:
+        expectation: what the answer must have.
+        check: checks JSON.
+        spent: the tokens of answers that were dropped.
+    """
+
+    def __init__(self, expectation: Expectation, check: CheckJson, spent: Usage) -> None:
+        self._expectation = expectation
+        self._check = check
+        self._held: list[Delta] = []
+        self._called = False
+        self._spent = spent
+
+    async def feed(self, delta: Delta) -> AsyncGenerator[Delta]:
+        """Yield the deltas that may pass now.
+
+        Raises:
+            UnfitAnswer: the answer has ended, and lacks what the request demands.
+        """
+        match delta:
+            case Text() | Annotation() if not self._called:
+                self._held.append(delta)
+                return
+            case ToolCall():
+                self._called = True
+                for each in self._released():
+                    yield each
+            case Finish():
+                for each in await self._ended(delta):
+                    yield each
+                delta = Finish(delta.reason, delta.usage + self._spent)
+        yield delta
+
+    def _released(self) -> list[Delta]:
+        held, self._held = self._held, []
+        return held
+
+    async def _ended(self, finish: Finish) -> list[Delta]:
+        """Return the held deltas, if they are right."""
+        if self._called or finish.reason not in ("stop", "tool_calls"):
+            return self._released()
+        text = "".join(each.text for each in self._held if isinstance(each, Text))
+        problem, shown = "it calls no tool.", text
+        if not self._expectation.call:
+            shown = json_text(text)
+            problem = await self._check(shown, self._expectation.schema or {})
+        if problem:
+            raise UnfitAnswer(text, problem, self._spent + finish.usage)
+        return self._released() if shown == text else [Text(shown)]
+
+
+def no_repair(expectation: Expectation | None, unfit: UnfitAnswer) -> UnusableAnswerError:
+    """Return the error of a response whose model did not give what the request demands, however often it was asked."""
+    if expectation and expectation.call:
+        return UnusableAnswerError(
+            "The model did not call a tool, which 'tool_choice' requires. Its model server does not enforce that, so "
+            "the model was asked in words, twice. Use another model, or 'tool_choice': 'auto'.",
+        )
+    return UnusableAnswerError(
+        f"The model's answer is not valid against the schema of 'text.format': {unfit.problem} Its model server does "
+        "not enforce schemas, so the model was asked in words, three times. Use another model, or a simpler schema.",
+    )

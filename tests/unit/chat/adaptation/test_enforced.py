@@ -1,0 +1,128 @@
+"""Tool choices and formats that a model server refuses: asked for in words."""
+
+import json
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.chat.adaptation.adaptation import Step
+from llama_stack_responses.chat.adaptation.enforced import CALL, FORMAT, SCHEMA, Expectation, expected, json_text
+from llama_stack_responses.chat.adaptation.refusal import Refusal
+from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, lasts
+from llama_stack_responses.chat.adaptation.schema_task import invalid, read
+
+type Json = dict[str, Any]
+
+CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+BASE: Json = {"model": "m", "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]}
+STRUCTURED: Json = BASE | {
+    "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": CITY, "strict": True}}
+}
+OBJECT: Json = BASE | {"response_format": {"type": "json_object"}}
+REQUIRED: Json = BASE | {
+    "tools": [{"type": "function", "function": {"name": "weather", "parameters": {}}}],
+    "tool_choice": "required",
+}
+
+
+@pytest.mark.parametrize(
+    ("chat", "text", "kind"),
+    [
+        # DeepSeek (llm-exe issue 662, browser-use pull request 215)
+        (STRUCTURED, "This response_format type is unavailable now", SCHEMA),
+        (STRUCTURED, "response_format: response_format.type `json_schema` is unavailable now at line 1", SCHEMA),
+        # Groq
+        (STRUCTURED, "This model does not support response format `json_schema`. See supported models", SCHEMA),
+        # LM Studio
+        (OBJECT, "'response_format.type' must be 'json_schema' or 'text'", FORMAT),
+        # DeepSeek in its thinking mode (DeepSeek-V3 issue 1376)
+        (REQUIRED, "Thinking mode does not support this tool_choice", CALL),
+        # OpenRouter
+        (REQUIRED, "No endpoints found that support the provided 'tool_choice' value.", CALL),
+    ],
+)
+def test_refused_demand_is_asked_for_in_words(chat: Json, text: str, kind: str) -> None:
+    refusal = Refusal(400, text)
+    assert asked_by(refusal, chat) == [Step(kind)]
+    assert lasts(Step(kind), refusal)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Invalid schema for response_format 'n': In context=(), 'required' is required to be supplied.",
+        'Failed to compile the grammar: Unimplemented keys: ["patternProperties"]',
+    ],
+)
+def test_refusal_of_one_schema_is_not_remembered(text: str) -> None:
+    refusal = Refusal(400, text)
+    assert Step(SCHEMA) in asked_by(refusal, STRUCTURED)
+    assert not lasts(Step(SCHEMA), refusal)
+
+
+def test_schema_becomes_json_object_with_instructions_in_the_first_system_message() -> None:
+    chat, applied = adapted(STRUCTURED, (Step(SCHEMA),))
+    assert chat["response_format"] == {"type": "json_object"}
+    [system, user] = chat["messages"]
+    assert system["content"].startswith("Be brief.\n\n")
+    assert json.dumps(CITY) in system["content"]
+    assert user == BASE["messages"][1]
+    assert expected(STRUCTURED, applied) == Expectation(schema=CITY)
+    assert STRUCTURED["messages"][0]["content"] == "Be brief.", "the request itself is not changed"
+
+
+def test_formats_that_are_all_refused_become_words_alone() -> None:
+    chat, applied = adapted(STRUCTURED, (Step(SCHEMA), Step(FORMAT)))
+    assert "response_format" not in chat
+    assert chat["messages"][0]["content"].count("nothing else") == 1
+    assert expected(STRUCTURED, applied) == Expectation(schema=CITY)
+
+
+def test_required_call_becomes_instructions() -> None:
+    chat, applied = adapted(REQUIRED, (Step(CALL),))
+    assert "tool_choice" not in chat
+    assert "the tool 'weather'" in chat["messages"][0]["content"]
+    assert expected(REQUIRED, applied) == Expectation(call=True)
+
+
+@pytest.mark.parametrize("chat", [BASE, REQUIRED | {"tool_choice": "auto"}])
+def test_request_without_the_demand_stays_as_it_is(chat: Json) -> None:
+    same, applied = adapted(chat, (Step(CALL), Step(SCHEMA), Step(FORMAT)))
+    assert same is chat
+    assert applied == ()
+    assert expected(chat, applied) is None
+
+
+def test_instructions_come_first_without_a_system_message() -> None:
+    chat, _ = adapted(STRUCTURED | {"messages": [{"role": "user", "content": "Hi"}]}, (Step(SCHEMA),))
+    assert [each["role"] for each in chat["messages"]] == ["system", "user"]
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', '```json\n{"a": 1}\n```', ' {"a": 1}\n', '```\n{"a": 1}```'])
+def test_fence_around_json_is_taken_away(text: str) -> None:
+    assert json_text(text) == '{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"city": "Oslo"}', ""),
+        ('{"city": 1}', "1 is not of type 'string' at ['city']."),
+        ("{}", "'city' is a required property."),
+        ("Oslo", "it is not JSON"),
+        ('{"city": NaN}', "it is not JSON"),
+        ("[" * 100_000, "it is not JSON"),
+    ],
+)
+def test_answer_is_checked_against_the_schema(text: str, problem: str) -> None:
+    assert invalid(text, CITY).startswith(problem) if problem else not invalid(text, CITY)
+    assert read(json.dumps({"text": text, "schema": CITY}).encode(), {}) == {"text": invalid(text, CITY)}
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "http://127.0.0.1:9/s"}, {"type": 7}, {"pattern": "("}, {"$ref": "#"}])
+def test_schema_that_cannot_be_used_accepts_any_json(schema: Json) -> None:
+    assert invalid('"x"', schema) == ""
+
+
+def test_problem_is_short() -> None:
+    assert len(invalid(json.dumps("x" * 10_000), {"type": "object"})) < 600
