@@ -6,42 +6,30 @@ before authentication and without a bound on the compressed size; it passes on w
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from inspect import markcoroutinefunction
-from typing import Any, Final
+from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..core.errors import ApiError
 from ..generation.response_log import log_refused
 from ..wire.content_encoding import DecodedBody, content_encoding, decoded_body
-from .platform import SERVER
+from .platform import ServerCall
 from .refusals import refuse
 
-Call = Callable[[Any, Scope, Receive, Send], Awaitable[None]]
 
-_APP: Final = "StackApp"
-_LIMIT: Final = "_llama_stack_responses_body_limit"
-
-
-def decompress_bodies(limit: int) -> None:
-    """Make the host's application read compressed bodies. Without a server, there is none.
+def decompressing_bodies(limit: int) -> Callable[[ServerCall], ServerCall]:
+    """Return what puts the decompression before the `__call__` of the host's application.
 
     Args:
-        limit: maximum size of such a body in bytes, compressed and decompressed.
+        limit: maximum size of a compressed body in bytes, compressed and decompressed.
     """
-    app: Any = getattr(sys.modules.get(SERVER), _APP, None)
-    if app is None:
-        return
-    if not hasattr(app, _LIMIT):
-        app.__call__ = _decompressing(app.__call__)
-    setattr(app, _LIMIT, limit)
+    return partial(_decompressing, limit)
 
 
-def _decompressing(call: Call) -> Call:
-    """Return the `__call__` of the application, with the decompression before it."""
-
+def _decompressing(limit: int, call: ServerCall) -> ServerCall:
     def called(app: Any, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
             return call(app, scope, receive, send)
@@ -49,7 +37,7 @@ def _decompressing(call: Call) -> Call:
             encoding = content_encoding(scope)
             if encoding is None:
                 return call(app, scope, receive, send)
-            scope, body = decoded_body(scope, receive, encoding, getattr(app, _LIMIT))
+            scope, body = decoded_body(scope, receive, encoding, limit)
         except ApiError as error:
             log_refused(error)
             return refuse(error, scope, send)

@@ -7,7 +7,10 @@ is the one that loads this provider.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.types import Receive, Scope, Send
 
 if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.access_control.access_control import AccessDeniedError, is_action_allowed
@@ -102,6 +105,9 @@ else:
     SAFETY: Final = None
     OpenAIAssistantMessageParam = OpenAIUserMessageParam = RunModerationRequest = RunShieldRequest = None
 
+ServerCall = Callable[[Any, Scope, Receive, Send], Awaitable[Any]]
+"""The `__call__` of a class of the host's server, as a function."""
+
 __all__ = [
     "CONFIG_VARIABLE",
     "PROVIDER_DATA_HEADER",
@@ -138,6 +144,7 @@ __all__ = [
     "RunModerationRequest",
     "RunShieldRequest",
     "SearchRankingOptions",
+    "ServerCall",
     "StackConfig",
     "ToolDef",
     "ToolInvocationResult",

@@ -9,37 +9,22 @@ extended to answer such a request with a 400 first.
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any, Final
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
 from ..core.errors import ApiError, bad_request
-from .platform import PROVIDER_DATA_HEADER, SERVER
+from .platform import PROVIDER_DATA_HEADER, ServerCall
 from .refusals import refuse
-
-Call = Callable[[Any, Scope, Receive, Send], Awaitable[Any]]
 
 _MAX_BYTES: Final = 65_536
 """Maximum size of the header: that of all headers of a request to this package."""
-_MIDDLEWARES: Final = ("ProviderDataMiddleware", "ZstdDecompressionMiddleware")
-"""Middlewares that decode headers. The second one, which only OGX has, runs first and decodes `content-encoding`."""
-_CHECKED: Final = "_llama_stack_responses_checks"
 
 
-def guard_provider_data() -> None:
-    """Make the host's middlewares refuse headers that they cannot decode. Without a server, there are none."""
-    server = sys.modules.get(SERVER)
-    for middleware in filter(None, [getattr(server, name, None) for name in _MIDDLEWARES]):
-        if not hasattr(middleware, _CHECKED):
-            middleware.__call__ = _checking(middleware.__call__)
-            setattr(middleware, _CHECKED, True)
-
-
-def _checking(call: Call) -> Call:
-    """Return the `__call__` of an ASGI middleware with the check before it."""
+def checking_headers(call: ServerCall) -> ServerCall:
+    """Return the `__call__` of a middleware of the host that decodes headers, with the check before it."""
 
     def checked(self: Any, scope: Scope, receive: Receive, send: Send) -> Awaitable[Any]:
         try:

@@ -15,13 +15,9 @@ from typing import Any
 from fastapi import APIRouter
 
 from ..wire.response_routes import create_router
-from .compressed_bodies import decompress_bodies
-from .cross_site import refuse_cross_site_requests
+from .patches import apply_patches
 from .platform import PUBLIC_ROUTE_KEY, fastapi_router_registry
-from .provider_data import guard_provider_data
 from .responses_provider import ResponsesProvider
-from .web_server.early_return import return_early
-from .web_server.protocols import use_protocols
 from .websocket_auth import HostAuthorizer
 
 
@@ -36,11 +32,7 @@ def enter_router() -> None:
 
     def build(impl: Any) -> APIRouter:
         if isinstance(impl, ResponsesProvider):
-            decompress_bodies(impl.config.limits.request_bytes)
-            refuse_cross_site_requests(impl.config)
-            guard_provider_data()
-            return_early()
-            use_protocols()
+            apply_patches(impl.config)
             with suppress(RuntimeError):
                 # OGX builds routes in the serving event loop, too late for the lifespan of a router to run.
                 asyncio.get_running_loop().call_soon(impl.start)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +10,7 @@ from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llama_stack_responses.host.compressed_bodies import decompress_bodies
-from llama_stack_responses.host.platform import SERVER
+from llama_stack_responses.host.compressed_bodies import decompressing_bodies
 from llama_stack_responses.wire.content_encoding import content_encoding, decoded_body
 from llama_stack_responses.wire.direct_writer import direct_writer
 from tests.support.asgi import Answer, App, Body, ask, scope_of
@@ -55,14 +52,15 @@ class Reader:
         return sum(map(len, self.pieces))
 
 
+def extended(limit: int) -> Any:
+    """Return the host's class, extended."""
+    return type("Extended", (HostApp,), {"__call__": decompressing_bodies(limit)(HostApp.__call__)})
+
+
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Any:
+def host() -> Any:
     """The host's class, extended."""
-    kind = type("Extended", (HostApp,), {"__call__": HostApp.__call__})
-    monkeypatch.setitem(sys.modules, SERVER, SimpleNamespace(StackApp=kind))
-    decompress_bodies(5)
-    decompress_bodies(LIMIT)
-    return kind
+    return extended(LIMIT)
 
 
 async def read(host: Any, *pieces: bytes, headers: dict[str, str]) -> tuple[Reader, Answer, Body]:
@@ -174,9 +172,8 @@ async def test_decompressed_frames_over_limit_are_413(host: Any, frame: bytes) -
 
 
 @EACH
-async def test_pieces_of_dense_body_are_bounded(host: Any, encoding: str) -> None:
-    decompress_bodies(2**30)
-    reader, answer, _ = await read(host, bomb(encoding, 1000), headers=header(encoding))
+async def test_pieces_of_dense_body_are_bounded(encoding: str) -> None:
+    reader, answer, _ = await read(extended(2**30), bomb(encoding, 1000), headers=header(encoding))
     assert (answer.status, reader.size) == (200, 1000 * BLOCK)
     assert max(map(len, reader.pieces)) <= (66 if encoding == "zstd" else 8) * BLOCK
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config
 
 from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.host.cross_site import refuse_cross_site_requests
+from llama_stack_responses.host.patches import extend_server
 from llama_stack_responses.host.platform import SERVER
 
 Json = dict[str, Any]
@@ -46,9 +46,9 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> type[App]:
     """The guarded class, with one allowed host and one allowed origin."""
     kind: type[App] = type("Guarded", (App,), {"__call__": App.__call__})
     monkeypatch.setitem(sys.modules, SERVER, SimpleNamespace(StackApp=kind))
-    refuse_cross_site_requests(ResponsesConfig())
+    extend_server(ResponsesConfig())
     config = {"allowed_hosts": ["a.example"], "allowed_origins": ["https://app.example"]}
-    refuse_cross_site_requests(ResponsesConfig.model_validate(config))
+    extend_server(ResponsesConfig.model_validate(config))
     return kind
 
 
@@ -130,4 +130,4 @@ async def test_origin_of_cors_settings_is_let_in(guarded: type[App]) -> None:
 
 def test_without_a_server_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, SERVER, raising=False)
-    refuse_cross_site_requests(ResponsesConfig())
+    extend_server(ResponsesConfig())

@@ -9,9 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
+from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.host.patches import extend_server
 from llama_stack_responses.host.platform import PROVIDER_DATA_HEADER, SERVER
-from llama_stack_responses.host.provider_data import check_headers, guard_provider_data
+from llama_stack_responses.host.provider_data import check_headers
 
 Json = dict[str, Any]
 
@@ -24,14 +26,16 @@ class Middleware:
     async def __call__(self, scope: Json, receive: Any, send: Any) -> None:
         await send({"type": "passed"})
 
+    app = __call__
+
 
 @pytest.fixture(params=["ProviderDataMiddleware", "ZstdDecompressionMiddleware"])
 def middleware(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type:
     """The guarded class."""
     kind: type = type("Guarded", (Middleware,), {"__call__": Middleware.__call__})
     monkeypatch.setitem(sys.modules, SERVER, SimpleNamespace(**{request.param: kind}))
-    guard_provider_data()
-    guard_provider_data()
+    extend_server(ResponsesConfig())
+    extend_server(ResponsesConfig())
     return kind
 
 

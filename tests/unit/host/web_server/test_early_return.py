@@ -16,8 +16,9 @@ from fastapi import Request, Response
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.host.patches import extend_server
 from llama_stack_responses.host.platform import SERVER
-from llama_stack_responses.host.web_server.early_return import return_early
 from llama_stack_responses.wire.request_cycle import RequestCycle, cycle_of
 from tests.support.asgi import App, Body, scope_of
 from tests.support.memory import count_of
@@ -63,8 +64,8 @@ class Served:
         self.inner: Any = type("Inner", (Middleware,), members)
         self.outer: Any = type("Outer", (Middleware,), members)
         monkeypatch.setitem(sys.modules, SERVER, SimpleNamespace(ProviderDataMiddleware=self.inner))
-        return_early()
-        return_early()
+        extend_server(ResponsesConfig())
+        extend_server(ResponsesConfig())
         self.frames: list[str] = []
         self.sent: list[Message] = []
         self.scope = scope_of()
@@ -138,7 +139,11 @@ async def test_routes_have_returned_while_the_rest_is_sent(served: Served) -> No
     assert await served.run() == [None, b"x", b""]
     assert served.later
     assert not any(name.split(".")[0] in {"Router", "APIRouter", "JsonErrorRoute", "Route"} for name in served.frames)
-    assert served.frames[:3] == ["_Stream.__call__.<locals>.rest", "_with_rest.<locals>.called", "Middleware.__call__"]
+    assert served.frames[:3] == [
+        "_Stream.__call__.<locals>.rest",
+        "sending_rest.<locals>.called",
+        "Middleware.__call__",
+    ]
     assert "ServerErrorMiddleware.__call__" in served.frames
 
 

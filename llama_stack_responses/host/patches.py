@@ -1,0 +1,48 @@
+"""Changes the classes of the host's server and of uvicorn, for the whole process.
+
+docs/explanation/host-changes.md has each place where this package reaches into the host or a library, with the attack
+or the figure that needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, Final
+
+from ..config import ResponsesConfig
+from .compressed_bodies import decompressing_bodies
+from .cross_site import refusing_cross_site_requests
+from .platform import SERVER, ServerCall
+from .provider_data import checking_headers
+from .web_server.early_return import sending_rest
+from .web_server.protocols import use_protocols
+
+_ORIGINAL: Final = "llama_stack_responses_original_call"
+
+
+def apply_patches(config: ResponsesConfig) -> None:
+    """Make the host's server and uvicorn work within bounds."""
+    extend_server(config)
+    use_protocols()
+
+
+def extend_server(config: ResponsesConfig) -> None:
+    """Extend the application and the middlewares of the host's server; those that it does not have stay away.
+
+    The middleware of provider data is the innermost one that every server of both hosts has. That of zstd, which only
+    OGX has, runs before it.
+    """
+    _extend("StackApp", decompressing_bodies(config.limits.request_bytes), refusing_cross_site_requests(config))
+    _extend("ZstdDecompressionMiddleware", checking_headers)
+    _extend("ProviderDataMiddleware", checking_headers, sending_rest)
+
+
+def _extend(name: str, *wrappers: Callable[[ServerCall], ServerCall]) -> None:
+    """Wrap the `__call__` of a class of the host's server, the last wrapper outermost, in place of earlier ones."""
+    kind: Any = getattr(sys.modules.get(SERVER), name, None)
+    if kind is not None:
+        original: ServerCall = getattr(kind, _ORIGINAL, kind.__call__)
+        setattr(kind, _ORIGINAL, original)
+        kind.__call__ = reduce(lambda call, wrap: wrap(call), wrappers, original)
