@@ -61,10 +61,6 @@ class CallView:
     run_by: Literal["server", "client"] = "server"
 
 
-def _never(_: Shown) -> bool:
-    return False
-
-
 def _output(item: Shown) -> Any:
     return item.get("output")
 
@@ -75,11 +71,11 @@ class OutputView:
 
     Attributes:
         value: returns what is shown: a text, a content part, or a list of them.
-        failed: returns whether the call failed.
+        failed_status: its `status` if the call failed; None if its status does not say so.
     """
 
     value: Callable[[Shown], Any] = _output
-    failed: Callable[[Shown], bool] = _never
+    failed_status: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

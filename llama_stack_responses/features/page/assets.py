@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from ...core.items.registry import ITEM_KINDS
-from ...core.items.view import CallView
+from ...core.items.view import View
+from ...core.stream.calls import FORMS
+from ...core.types import Json
+from .items import shown_as
 
 _FOLDER: Final = Path(__file__).with_name("static")
 _OVERRIDE: Final = "LLAMA_STACK_RESPONSES_UI_DIR"
@@ -29,8 +32,8 @@ _TYPES: Final = {
     ".woff2": "font/woff2",
 }
 _INDEX: Final = "index.html"
-_LIVE: Final = ("text", "language", "image", "run_by")
-"""What the page needs of a `CallView` for a call that is still streamed."""
+_LIVE: Final = ("text", "language", "image", "run_by", "title", "failed_status")
+"""What the page needs of a view for an item that is still streamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +76,15 @@ def _files(folder: Path) -> dict[str, Asset]:
 
 
 def _kinds() -> bytes:
-    views = {name: kind.view for name, kind in ITEM_KINDS.items() if isinstance(kind.view, CallView)}
-    live = {name: {part: getattr(view, part) for part in _LIVE} for name, view in views.items()}
-    return b"export const KINDS = " + json.dumps(live).encode() + b";\n"
+    """Return the module: how the page shows items, by their types, and the streamed fields, by the names of events."""
+    kinds = {name: _live(kind.view) for name, kind in ITEM_KINDS.items()}
+    fields = [form.streamed for form in FORMS.values() if form.streamed]
+    streamed = {each.delta(0, "", 0, "")["type"].split(".")[1]: each.key for each in fields}
+    return f"export const KINDS = {json.dumps(kinds)};\nexport const STREAMED = {json.dumps(streamed)};\n".encode()
+
+
+def _live(view: View | None) -> Json:
+    return {"shown": shown_as(view), **{part: getattr(view, part) for part in _LIVE if hasattr(view, part)}}
 
 
 def _read(folder: Path) -> dict[str, Asset]:

@@ -64,6 +64,12 @@ def item_views(items: Sequence[Item], context: ViewContext) -> list[Json]:
     return [_item_view(item, context) for item in items[:MAX_ITEMS]]
 
 
+def shown_as(view: View | None) -> str:
+    """Return the `kind` of an item with this view on the page."""
+    kind, _ = _MAKERS[type(view)]
+    return kind
+
+
 def call_names(items: Iterable[Item]) -> dict[str, str]:
     """Return the names of the calls among items, by the ids of the calls."""
     calls = (item for item in items if isinstance(_view_of(item), CallView) and item.get("call_id"))
@@ -206,7 +212,7 @@ def _output(view: OutputView, item: Item, context: ViewContext) -> Json:
         "call_id": call_id,
         "name": context.calls.get(str(call_id)),
         "results": results,
-        "failed": view.failed(item),
+        "failed": view.failed_status is not None and item.get("status") == view.failed_status,
     }
 
 

@@ -43,10 +43,6 @@ def _shown_result(item: Shown) -> Any:
     return str(item.get("result") or "")
 
 
-def _failed(item: Shown) -> bool:
-    return item.get("status") == "incomplete"
-
-
 KINDS: Final = Kinds(
     items=(
         ItemKind(
@@ -61,7 +57,7 @@ KINDS: Final = Kinds(
             _OUTPUT,
             output=_result,
             reply=Reply(PROGRAM, waits_for=None),
-            view=OutputView(_shown_result, _failed),
+            view=OutputView(_shown_result, failed_status="incomplete"),
         ),
     ),
     tools=(ToolType(PROGRAMS, object_of({}), single=True),),

@@ -1,6 +1,6 @@
 // Turns the events of a stream into a response that grows, and its items into the form that items.js shows.
 
-import { KINDS } from "./kinds.js"; // made by the server: how the page shows the calls of its tools
+import { KINDS, STREAMED } from "./kinds.js"; // made by the server: how the page shows items, and which fields grow
 import { jsonText } from "./pieces.js";
 
 /** Return an empty state. */
@@ -21,11 +21,6 @@ const summary = (state, event) => {
 };
 
 const item = (state, event) => at(state.output, event.output_index, () => ({}));
-
-const grow = (field) => (state, event) => {
-  const found = item(state, event);
-  found[field] = (found[field] ?? "") + event.delta;
-};
 
 const commands = (state, event) => {
   const found = item(state, event);
@@ -62,7 +57,7 @@ const APPLY = {
   error: (state, event) => (state.error = { code: event.code, message: event.message }),
   "response.output_item.added": (state, event) => {
     const found = (state.output[event.output_index] = structuredClone(event.item));
-    if (found.type === "mcp_list_tools") found.status ??= "in_progress"; // its list is empty until it is read
+    if (KINDS[found.type]?.shown === "tools") found.status ??= "in_progress"; // its list is empty until it is read
   },
   "response.output_item.done": (state, event) => (state.output[event.output_index] = structuredClone(event.item)),
   "response.content_part.added": (state, event) => {
@@ -82,11 +77,6 @@ const APPLY = {
   },
   "response.output_text.annotation.added": (state, event) => ((part(state, event).annotations ??= [])[event.annotation_index] = event.annotation),
   "response.reasoning_summary_text.delta": (state, event) => (summary(state, event).text += event.delta),
-  "response.function_call_arguments.delta": grow("arguments"),
-  "response.mcp_call_arguments.delta": grow("arguments"),
-  "response.custom_tool_call_input.delta": grow("input"),
-  "response.code_interpreter_call_code.delta": grow("code"),
-  "response.image_generation_call.partial_image": (state, event) => Object.assign(item(state, event), { result: event.partial_image_b64, output_format: event.output_format }),
   "response.shell_call_command.added": (state, event) => (commands(state, event)[event.command_index] = event.command),
   "response.shell_call_command.delta": (state, event) => {
     const found = commands(state, event);
@@ -101,14 +91,17 @@ const APPLY = {
   "response.shell_call_output_content.done": (state, event) => (item(state, event).output = structuredClone(event.output)),
 };
 
-const DONE = {
-  "response.function_call_arguments.done": "arguments",
-  "response.mcp_call_arguments.done": "arguments",
-  "response.custom_tool_call_input.done": "input",
-  "response.code_interpreter_call_code.done": "code",
-};
+const OF_ITEM = /^response\.(\w+)\.(delta|done|partial_image|in_progress|searching|interpreting|generating|compacting|completed|failed)$/;
 
-const STAGE = /^response\.(\w+_call|mcp_list_tools|compaction)\.(in_progress|searching|interpreting|generating|compacting|completed|failed)$/;
+/** Apply an event of an item that a tool makes: of the field that the model streams, of an image, or of a stage. */
+function applyToItem(state, event) {
+  const [, name, what] = OF_ITEM.exec(event.type) ?? [];
+  const field = STREAMED[name];
+  if (field && what === "delta") item(state, event)[field] = (item(state, event)[field] ?? "") + event.delta;
+  else if (field && what === "done") item(state, event)[field] = event[field] ?? "";
+  else if (KINDS[name]?.image && what === "partial_image") Object.assign(item(state, event), { [KINDS[name].image]: event.partial_image_b64, output_format: event.output_format });
+  else if (KINDS[name]) item(state, event).status = what;
+}
 
 /** Apply one event. */
 export function apply(state, event) {
@@ -116,11 +109,7 @@ export function apply(state, event) {
   if (typeof event.delta === "string") state.text += event.delta.length;
   const known = APPLY[event.type];
   if (known) known(state, event);
-  else if (DONE[event.type]) item(state, event)[DONE[event.type]] = event[DONE[event.type]] ?? "";
-  else {
-    const stage = STAGE.exec(event.type);
-    if (stage) item(state, event).status = stage[2];
-  }
+  else applyToItem(state, event);
 }
 
 /** Apply all events of a response that is already there. */
@@ -198,25 +187,26 @@ const title = (item) => {
 /** Return an item of the API in the form that items.js shows; its texts stay plain. */
 export function shown(item) {
   const base = { type: item.type, id: item.id ?? null, status: item.status ?? null };
-  if (item.type === "message" || (!item.type && item.role)) {
+  const view = KINDS[item.type];
+  if (view?.shown === "message" || (!item.type && item.role)) {
     const content = typeof item.content === "string" ? [{ type: "input_text", text: item.content }] : (item.content ?? []);
     return { ...base, kind: "message", role: item.role ?? "assistant", phase: item.phase ?? null, blocks: content.filter(Boolean).map(block) };
   }
-  if (item.type === "reasoning") {
+  if (view?.shown === "reasoning") {
     return { ...base, kind: "reasoning", blocks: [...(item.summary ?? []), ...(item.content ?? [])].filter(Boolean).map(block), sealed: Boolean(item.encrypted_content) };
   }
-  if (item.type === "compaction") return { ...base, kind: "compaction", title: "The conversation before this was replaced by a summary." };
-  if (item.type === "mcp_list_tools") {
+  if (view?.shown === "compaction") return { ...base, kind: "compaction", title: view.title };
+  if (view?.shown === "tools") {
     const names = (item.tools ?? []).map((tool) => tool.name);
     if (item.status === "in_progress") return { ...base, kind: "tools", title: `${item.server_label ?? "MCP"}: reads the list of tools`, names };
     return { ...base, kind: "tools", title: `${item.server_label ?? "MCP"}: ${names.length} ${names.length === 1 ? "tool" : "tools"}`, names, error: trouble(item.error) };
   }
-  if (item.type === "mcp_approval_request") {
+  if (view?.shown === "approval") {
     return { ...base, kind: "approval", title: `Approval requested: ${item.name} ${String(item.arguments ?? "").slice(0, 120)}`, name: item.name, server: item.server_label, arguments: written(item), approve: null };
   }
-  if (/_output$/.test(item.type ?? "")) return { ...base, kind: "tool_output", call_id: item.call_id, results: results(item.result ?? item.output), failed: item.type === "program_output" && item.status === "incomplete" };
-  if (KINDS[item.type] || /_call$/.test(item.type ?? "")) {
-    const problem = trouble(item.error), view = KINDS[item.type];
+  if (view?.shown === "tool_output") return { ...base, kind: "tool_output", call_id: item.call_id, results: results(item.result ?? item.output), failed: Boolean(view.failed_status) && item.status === view.failed_status };
+  if (view?.shown === "tool" || /_call$/.test(item.type ?? "")) {
+    const problem = trouble(item.error);
     return {
       ...base, kind: "tool", title: title(item), name: item.name ?? item.type, server: item.server_label ?? null, run_by: view?.run_by ?? "client",
       arguments: written(item), results: view?.image ? generated(item, item[view.image]) : results(item.output ?? item.outputs ?? item.results), failed: item.status === "failed" || Boolean(problem), error: problem, duration_ms: null, call_id: item.call_id ?? null, by_program: byProgram(item),

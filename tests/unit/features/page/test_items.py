@@ -14,9 +14,10 @@ from llama_stack_responses.core.items.view import CallView
 from llama_stack_responses.core.program_calls import mark_of
 from llama_stack_responses.core.stream.calls import FORMS
 from llama_stack_responses.core.types import Json
-from llama_stack_responses.features.page.assets import Assets
 from llama_stack_responses.features.page.blocks import Budget
 from llama_stack_responses.features.page.items import MAX_ITEMS, ViewContext, item_views
+
+from .kinds_of_page import kinds_of_page
 
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
 ANY_JSON: Any = st.recursive(
@@ -187,9 +188,7 @@ def test_call_of_the_client_shows_what_the_model_wrote(call: Json, title: str, a
 
 
 def test_page_knows_who_runs_each_call() -> None:
-    kinds = Assets({}).find("kinds.js")
-    assert kinds
-    runs = {name: kind["run_by"] for name, kind in json.loads(kinds.content.partition(b"=")[2].strip(b"; \n")).items()}
+    runs = {name: kind.get("run_by") for name, kind in kinds_of_page()["KINDS"].items()}
     assert (runs["function_call"], runs["mcp_call"], runs["web_search_call"]) == ("client", "server", "server")
 
 
