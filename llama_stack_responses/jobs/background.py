@@ -20,13 +20,13 @@ from ..core.types import Json
 from ..generation.factory import GenerationFactory
 from ..intervals import DEFAULT, Intervals
 from ..sealing.sealer import Sealer
-from ..store.archive import Archive
+from ..store.archive import Archive, save_once
 from ..store.commit_outcome import until_known
-from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs
+from ..store.records import Delete, Op, Put, Records
 from .acceptance import Acceptance
 from .event_follower import EventFollower
 from .event_log import EventLog
-from .foreground_leases import ForegroundLeases, NoLeases, StoredLeases
+from .foreground_leases import ForegroundLeases
 from .heartbeat import Heartbeat
 from .held_inputs import HeldInputs
 from .job import Job
@@ -92,10 +92,7 @@ class BackgroundJobs:
         self._heartbeat = Heartbeat(jobs, self._worker_id)
         self.live_responses = LiveResponses(records, archive.decoder, factory.activity, self._worker_id, intervals)
         self.events = EventFollower(notifier, jobs, event_log, intervals)
-        self.foreground: ForegroundLeases = NoLeases()
-        if records.transactional:
-            self.foreground = StoredLeases(records, archive, self._worker_id, self._heartbeat, intervals)
-
+        self.foreground = ForegroundLeases(records, archive, self._worker_id, self._heartbeat, intervals)
         self.worker = self._make_worker(limits)
 
     def _queue(self, limits: WorkerLimits) -> JobQueue:
@@ -234,29 +231,13 @@ class BackgroundJobs:
         call = partial(self._secrets.seal, body, keys, response_id, owner)
         return await computed(call, body.get("tools"))
 
-    async def _store(self, response: Json, *, conditions: Sequence[Condition] = (), **more: Any) -> None:
-        """Store a new response with its job, exactly once.
-
-        Raises:
-            Conflict: one of `conditions` does not hold.
-            OutcomeUnknown: the store did not confirm in time whether the response is stored.
-        """
-        response_id = response["id"]
-
-        async def save(again: bool) -> None:
-            fresh = [VersionIs(f"r/{response_id}", None)] if again else []
-            try:
-                await self._archive.save(response, conditions=[*conditions, *fresh], **more)
-            except Conflict:
-                if not (again and await self._archive.entry(response_id)):
-                    raise
-
-        await until_known(
-            save,
-            f"The response store did not confirm whether it stored the response. Retrieve response '{response_id}' "
-            "before you send the request again: a 404 means that it is not stored.",
-            self._intervals,
+    async def _store(self, response: Json, **more: Any) -> None:
+        """Store a new response with its job, exactly once; the arguments are those of `save_once`."""
+        unknown = (
+            f"The response store did not confirm whether it stored the response. Retrieve response '{response['id']}' "
+            "before you send the request again: a 404 means that it is not stored."
         )
+        await save_once(self._archive, response, unknown, self._intervals, **more)
 
     def _check_store(self) -> None:
         if not self._records.transactional:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from ..concurrency.offloading import computed
 from ..core.errors import ApiError
@@ -48,97 +48,60 @@ def server_died_error() -> ApiError:
     return ApiError(500, "The server ended while it generated this response.")
 
 
-class ForegroundLeases(Protocol):
-    """The leases of one worker's foreground responses."""
+class Lease:
+    """The lease of one foreground response. An open stream holds one of these.
 
-    async def acquire(
-        self, response: Json, *, owner: Owner, base: str | None, input_items: Sequence[Json], **_: object
-    ) -> None:
-        """Record that this worker runs the response, so that another worker fails it if this one dies.
+    Args:
+        leases: the leases of this worker.
+        response_id: the id of the response.
+    """
 
-        The arguments are those of `Archive.save`.
+    __slots__ = ("_leases", "_response_id")
+
+    def __init__(self, leases: ForegroundLeases, response_id: str) -> None:
+        self._leases = leases
+        self._response_id = response_id
+
+    @property
+    def ops(self) -> list[Op]:
+        """The ops that end the lease, for the commit that stores the response."""
+        return _gone(self._leases.worker, self._response_id)
+
+    @property
+    def conditions(self) -> list[Condition]:
+        """The conditions of that commit.
+
+        They fail if another worker assumed this one dead and stored the response as failed, or if the response was
+        deleted.
         """
-        ...
+        return [VersionIs(f"v/{self._response_id}", 1)]
 
-    def completion_ops(self, response_id: str) -> tuple[list[Op], list[Condition]]:
-        """Return the ops that end the lease, and the conditions, for the commit that stores the response.
-
-        The condition fails if another worker assumed this one dead and stored the response as failed, or if the
-        response was deleted.
-        """
-        ...
-
-    async def delete(self, running: RunningResponse) -> bool:
-        """Delete a running response, whichever server runs it, so that it is not stored; return False if it has ended.
-
-        The worker that runs the response deletes its `o/` row afterwards, in `flush_unstored`.
-        """
-        ...
-
-    async def withdraw(self, response_id: str) -> None:
+    async def withdraw(self) -> None:
         """End the lease of a response that will not be stored."""
-        ...
+        await self._leases.withdraw(self._response_id)
 
-    def untrack(self, response_id: str) -> None:
+    def mark_unstored(self, error: ApiError) -> None:
+        """Record that the finished response could not be stored: `flush_unstored` stores it as failed with `error`."""
+        self._leases.unstored[self._response_id] = error
+
+    def untrack(self) -> None:
         """Record that this process no longer runs the response: `flush_unstored` deletes what is left of its lease."""
-        ...
-
-    def mark_unstored(self, response_id: str, error: ApiError) -> None:
-        """Record that a finished response could not be stored: `flush_unstored` stores it as failed with `error`."""
-        ...
-
-    async def flush_unstored(self) -> None:
-        """Store this worker's responses that could not be stored as failed, and delete leases without a response.
-
-        Such a lease is left if the answer to the commit that acquired it was lost, or the commit that ends it failed.
-        """
-        ...
-
-    async def fail_abandoned(self) -> None:
-        """Store the responses of dead workers as failed."""
-        ...
+        self._leases.making.discard(self._response_id)
 
 
-class NoLeases:
-    """`ForegroundLeases` that does nothing, for a store that is not transactional."""
-
-    async def acquire(self, response: Json, **_: object) -> None:
-        """Do nothing."""
-
-    def completion_ops(self, response_id: str) -> tuple[list[Op], list[Condition]]:
-        """Return no ops and no conditions."""
-        del response_id
-        return [], []
-
-    async def delete(self, running: RunningResponse) -> bool:
-        """Return False: no response has a lease."""
-        del running
-        return False
-
-    async def withdraw(self, response_id: str) -> None:
-        """Do nothing."""
-
-    def untrack(self, response_id: str) -> None:
-        """Do nothing."""
-
-    def mark_unstored(self, response_id: str, error: ApiError) -> None:
-        """Do nothing."""
-
-    async def flush_unstored(self) -> None:
-        """Do nothing."""
-
-    async def fail_abandoned(self) -> None:
-        """Do nothing."""
-
-
-class StoredLeases:
-    """`ForegroundLeases` as rows of a transactional store.
+class ForegroundLeases:
+    """The leases of one worker's foreground responses, as rows of a transactional store.
 
     Args:
         records: the store.
         archive: stores responses as failed.
         worker: the worker's id.
         heartbeat: the worker's own lease, on which these depend.
+
+    Attributes:
+        worker: the worker's id.
+        making: the ids of the responses that this process runs.
+        unstored: errors of finished responses that could not be stored, by their ids.
     """
 
     def __init__(
@@ -146,35 +109,43 @@ class StoredLeases:
     ) -> None:
         self._records = records
         self._archive = archive
-        self._worker = worker
         self._heartbeat = heartbeat
         self._intervals = intervals
-        self._making: set[str] = set()
-        self._unstored: dict[str, ApiError] = {}
+        self.worker = worker
+        self.making: set[str] = set()
+        self.unstored: dict[str, ApiError] = {}
 
     async def acquire(
         self, response: Json, *, owner: Owner, base: str | None, input_items: Sequence[Json], **_: object
-    ) -> None:
+    ) -> Lease | None:
+        """Record that this worker runs the response, so that another worker fails it if this one dies.
+
+        The arguments are those of `Archive.save`.
+
+        Returns:
+            The lease; None if the store is not transactional, and has none.
+        """
+        if not self._records.transactional:
+            return None
         await self._heartbeat.ensure()
         value = await computed(
-            partial(_encoded, response, owner, base, input_items, self._worker), response, input_items
+            partial(_encoded, response, owner, base, input_items, self.worker), response, input_items
         )
-        ops = [Put(f"v/{response['id']}", value), Put(f"o/{self._worker}/{response['id']}", b"")]
-        self._making.add(response["id"])
+        ops = [Put(f"v/{response['id']}", value), Put(f"o/{self.worker}/{response['id']}", b"")]
+        self.making.add(response["id"])
         try:
             await self._records.commit(ops)
         except BaseException:
             # The rows may exist all the same: `flush_unstored` deletes them.
-            self._making.discard(response["id"])
+            self.making.discard(response["id"])
             raise
-
-    def untrack(self, response_id: str) -> None:
-        self._making.discard(response_id)
-
-    def completion_ops(self, response_id: str) -> tuple[list[Op], list[Condition]]:
-        return _gone(self._worker, response_id), [VersionIs(f"v/{response_id}", 1)]
+        return Lease(self, response["id"])
 
     async def delete(self, running: RunningResponse) -> bool:
+        """Delete a running response, whichever server runs it, so that it is not stored; return False if it has ended.
+
+        The worker that runs the response deletes its `o/` row afterwards, in `flush_unstored`.
+        """
 
         async def delete(again: bool) -> bool:
             return await committed(self._records, [Delete(running.row.key)], [running.row]) or again
@@ -187,25 +158,28 @@ class StoredLeases:
         )
 
     async def withdraw(self, response_id: str) -> None:
-        await self._records.commit(_gone(self._worker, response_id))
-
-    def mark_unstored(self, response_id: str, error: ApiError) -> None:
-        self._unstored[response_id] = error
+        """End the lease of a response that will not be stored."""
+        await self._records.commit(_gone(self.worker, response_id))
 
     async def flush_unstored(self) -> None:
-        for response_id, error in list(self._unstored.items()):
-            await self._fail(self._worker, response_id, error, [])
-            del self._unstored[response_id]
-        for response_id in await self._acquired() - self._making - self._unstored.keys():
+        """Store this worker's responses that could not be stored as failed, and delete leases without a response.
+
+        Such a lease is left if the answer to the commit that acquired it was lost, or the commit that ends it failed.
+        """
+        for response_id, error in list(self.unstored.items()):
+            await self._fail(self.worker, response_id, error, [])
+            del self.unstored[response_id]
+        for response_id in await self._acquired() - self.making - self.unstored.keys():
             await self.withdraw(response_id)
 
     async def _acquired(self) -> set[str]:
         """Return the ids of the responses for which the store has a lease of this worker."""
-        prefix = f"o/{self._worker}/"
+        prefix = f"o/{self.worker}/"
         pages = pages_of(self._records, prefix)
         return {key.removeprefix(prefix) async for rows in pages for key, _ in rows}
 
     async def fail_abandoned(self) -> None:
+        """Store the responses of dead workers as failed."""
         async for worker, response_id in iter_stalled(self._records, "o/"):
             try:
                 await self._fail(worker, response_id, server_died_error(), [is_stalled(worker)])

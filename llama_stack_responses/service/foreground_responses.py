@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 
 from ..admission import Admission, Reservation
 from ..core.stream.transcript import Transcript
-from ..core.types import Json
 from ..generation.connection_options import ConnectionOptions
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationFactory
-from ..generation.loop import Generation
 from ..generation.run import ForegroundRun
-from ..generation.timeline import Timeline
-from ..generation.warmup import WarmUp
 from ..inputs.resolver import ResolvedInput
+from ..intervals import Intervals
 from ..jobs.foreground_leases import ForegroundLeases
 from ..lifecycle.finishing import Finishing
-from .response_writer import ResponseExtras, ResponseWriter
+from ..store.archive import Archive
+from .response_writer import ResponseWriter
 
 
 class ForegroundResponses:
@@ -27,11 +24,12 @@ class ForegroundResponses:
 
     Args:
         factory: makes the responses.
-        writer: stores them.
+        archive: stores them.
         leases: the leases of streamed responses.
         admission: how many responses may run at a time.
         finish_seconds: how long a shutdown waits for the running ones.
         refusal_seconds: time for which a stream waits for the model server's refusal.
+        intervals: how often and how long to ask the store for the outcome of a commit.
 
     Attributes:
         finishing: the wait of a shutdown for the running ones.
@@ -40,17 +38,19 @@ class ForegroundResponses:
     def __init__(
         self,
         factory: GenerationFactory,
-        writer: ResponseWriter,
+        archive: Archive,
         leases: ForegroundLeases,
         admission: Admission,
         finish_seconds: float,
         refusal_seconds: float,
+        intervals: Intervals,
     ) -> None:
         self._factory = factory
-        self._writer = writer
+        self._archive = archive
         self._leases = leases
         self._admission = admission
         self._refusal_seconds = refusal_seconds
+        self._intervals = intervals
         self._runs = set[ForegroundRun]()
         self.finishing = Finishing(self._runs, finish_seconds)
 
@@ -71,7 +71,7 @@ class ForegroundResponses:
             start: what the response starts from.
             connection: the connection that it is sent on, if that has options.
         """
-        request, stored = start.request, start.stored
+        request = start.request
         response = self._factory.begin(request, start.moderation)
         context = self._factory.context(request, response, start.owner, start.opened)
         # Only a client that reads the stream knows event numbers, and the response's id before it is stored.
@@ -85,88 +85,26 @@ class ForegroundResponses:
             slot = unless_begun.enter_context(self._admission.reserve(start.owner).add(1))
             generation = await context.generation_for(start.items, event_buffer, connection)
             unless_begun.callback(generation.release)
-            if transcript:
-                await self._leases.acquire(response, **stored)
+            lease = await self._leases.acquire(response, **start.stored) if transcript else None
             unless_begun.pop_all()
-        keeper = _Keeper(
-            self._writer, self._leases, response["id"], start, connection, context.timeline, generation, transcript
+        writer = ResponseWriter(
+            self._archive, start, generation, context.timeline, transcript, lease, connection, self._intervals
         )
         run = ForegroundRun(
             generation,
             context.assembler,
             event_buffer,
-            keeper.keep,
-            keeper.drop,
+            writer.keep,
+            writer.drop,
             self._refusal_seconds,
             context.factory.clock,
         )
         self._runs.add(run)
-        run.on_ended(partial(self._ended, run, slot))
+        run.on_ended(partial(self._ended, run, writer, slot))
         return run
 
-    def _ended(self, run: ForegroundRun, slot: Reservation, _: object) -> None:
+    def _ended(self, run: ForegroundRun, writer: ResponseWriter, slot: Reservation, _: object) -> None:
         self._runs.discard(run)
         self.finishing.check()
-        self._leases.untrack(run.response["id"])
+        writer.ended()
         slot.release()
-
-
-class _Keeper:
-    """Stores a foreground response that has ended. An open stream holds one of these.
-
-    Args:
-        writer: stores it.
-        leases: has its lease.
-        response_id: the id of the response.
-        start: what it started from.
-        connection: the connection that it is sent on, if that has options.
-        timeline: records its course.
-        generation: generates it.
-        transcript: records its events, if a client that reads them may come back for them.
-    """
-
-    __slots__ = ("_connection", "_generation", "_id", "_leases", "_start", "_timeline", "_transcript", "_writer")
-
-    def __init__(
-        self,
-        writer: ResponseWriter,
-        leases: ForegroundLeases,
-        response_id: str,
-        start: ResolvedInput,
-        connection: ConnectionOptions | None,
-        timeline: Timeline,
-        generation: Generation | WarmUp,
-        transcript: Transcript | None,
-    ) -> None:
-        self._writer = writer
-        self._leases = leases
-        self._id = response_id
-        self._start = start
-        self._connection = connection
-        self._timeline = timeline
-        self._generation = generation
-        self._transcript = transcript
-
-    async def keep(self, final: Json) -> None:
-        """Store the finished response as its request wants it."""
-        exchanges = self._generation.exchanges
-        extras = ResponseExtras(exchanges, self._timeline.recording())
-        if self._transcript:
-            await self._writer.write_streamed(final, self._transcript, self._start.stored, extras)
-        elif self._start.request.store:
-            await self._writer.write(final, self._start.stored, extras)
-        else:
-            await self._save_items_only(final, exchanges)
-
-    async def drop(self) -> None:
-        """End the lease of a response that is not stored."""
-        if self._transcript:
-            await self._leases.withdraw(self._id)
-
-    async def _save_items_only(self, final: Json, exchanges: Mapping[str, Json]) -> None:
-        """Keep the items of a response that is not stored: in its conversation, and in its connection's memory."""
-        start, connection = self._start, self._connection
-        if start.request.conversation:
-            await self._writer.join(final, start.stored, exchanges)
-        if connection:
-            await connection.memory.remember(final, start.remembered, exchanges, start.history.link, start.history.base)

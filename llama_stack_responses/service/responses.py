@@ -54,7 +54,6 @@ from .health import Health
 from .idempotency import IdempotencyClaim, IdempotencyKeys
 from .readiness import Readiness, ReadinessCheck, ReadinessReport
 from .response_reader import ResponseReader
-from .response_writer import ResponseWriter
 from .server_lifecycle import ServerLifecycle
 from .token_counting import TokenCounting
 
@@ -195,11 +194,15 @@ class OpenAIResponsesImpl:
         )
 
     def _foreground_responses(self, admission: Admission) -> ForegroundResponses:
-        leases = self.jobs.foreground
-        writer = ResponseWriter(self.archive, leases, self.intervals)
         config = self.config
         return ForegroundResponses(
-            self._factory, writer, leases, admission, config.finish_seconds, config.stream_refusal_seconds
+            self._factory,
+            self.archive,
+            self.jobs.foreground,
+            admission,
+            config.finish_seconds,
+            config.stream_refusal_seconds,
+            self.intervals,
         )
 
     def _server_lifecycle(self, records: Records) -> ServerLifecycle:

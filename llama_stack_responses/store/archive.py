@@ -8,14 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ..concurrency.offloading import Computation, computed
 from ..core.exchanges import with_exchanges
 from ..core.owner import Owner
 from ..core.stream.transcript import Mark
 from ..core.types import Json
-from ..intervals import DEFAULT
+from ..intervals import DEFAULT, Intervals
+from .commit_outcome import until_known
 from .conflict_retry import ConflictRetry
 from .conversation_store import ConversationAppend, ConversationStore, without_stand_in
 from .decoder import Decoder
@@ -325,3 +326,38 @@ class Archive:
         own = without_stand_in([*(await self._histories.stored_items(base) or []), *input_items])
         items = [*own, *with_exchanges(response["output"], exchanges)]
         return await computed(partial(ConversationAppend, response["conversation"]["id"], owner, items), items)
+
+
+async def save_once(
+    archive: Archive,
+    response: Json,
+    unknown: str,
+    intervals: Intervals,
+    *,
+    conditions: Sequence[Condition] = (),
+    **more: Any,
+) -> None:
+    """Store a response that has a new id, exactly once, also if the answer to a commit is lost.
+
+    Args:
+        archive: stores it.
+        response: the response object.
+        unknown: the error message if the store did not confirm in time whether the response is stored.
+        intervals: how often and how long to ask the store.
+        conditions: conditions of the commit.
+        more: further arguments of `Archive.save`.
+
+    Raises:
+        Conflict: one of `conditions` does not hold.
+        OutcomeUnknown: the store did not confirm in time.
+    """
+
+    async def save(again: bool) -> None:
+        fresh = [VersionIs(f"r/{response['id']}", None)] if again else []
+        try:
+            await archive.save(response, conditions=[*conditions, *fresh], **more)
+        except Conflict:
+            if not (again and await archive.entry(response["id"])):
+                raise
+
+    await until_known(save, unknown, intervals)

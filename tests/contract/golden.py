@@ -26,7 +26,7 @@ from llama_stack_responses.features.code.skills import store as skill_store
 from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.event_log import EventLog
-from llama_stack_responses.jobs.foreground_leases import StoredLeases
+from llama_stack_responses.jobs.foreground_leases import ForegroundLeases
 from llama_stack_responses.jobs.heartbeat import Heartbeat
 from llama_stack_responses.jobs.job import Job
 from llama_stack_responses.jobs.notifier import Notifier
@@ -147,7 +147,7 @@ async def _write_jobs(archive: Archive, records: Records) -> None:
     async for _ in event_log.follow(job.response_id, -1, 0.0, _no, partial(_fence, job)):
         break
     await records.commit(event_log.expire("resp_ended", CREATED + 60))
-    foreground_leases = StoredLeases(records, archive, "worker_1", Heartbeat(jobs, "worker_1"))
+    foreground_leases = ForegroundLeases(records, archive, "worker_1", Heartbeat(jobs, "worker_1"))
     created = response(id="resp_5", status="in_progress")
     await foreground_leases.acquire(created, owner=ALICE, base=None, input_items=[user("hi", id="msg_12")])
 
@@ -261,7 +261,7 @@ async def _read_running(archive: Archive) -> Json:
 async def clean_up(records: Records, clock: Clock) -> None:
     """Fail the responses of dead servers, and finish interrupted deletions, as a live server does."""
     archive = Archive(records, clock=clock)
-    await StoredLeases(records, archive, "worker_2", Heartbeat(JobQueue(records, 9), "worker_2")).fail_abandoned()
+    await ForegroundLeases(records, archive, "worker_2", Heartbeat(JobQueue(records, 9), "worker_2")).fail_abandoned()
     await EventLog(records, Notifier()).sweep()
     await archive.sweep()
 

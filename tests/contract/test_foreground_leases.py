@@ -13,7 +13,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.intervals import DEFAULT
-from llama_stack_responses.jobs.foreground_leases import StoredLeases
+from llama_stack_responses.jobs.foreground_leases import ForegroundLeases, Lease
 from llama_stack_responses.jobs.heartbeat import Heartbeat
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.store.archive import Archive
@@ -34,7 +34,8 @@ class Server:
         self.archive = Archive(records, clock=clock)
         self.jobs = JobQueue(records, 10)
         self.worker = worker
-        self.foreground_leases = StoredLeases(records, self.archive, worker, Heartbeat(self.jobs, worker))
+        self.leases: dict[str, Lease] = {}
+        self.foreground_leases = ForegroundLeases(records, self.archive, worker, Heartbeat(self.jobs, worker))
 
     async def begin(self, **fields: Any) -> dict[str, Any]:
         """Begin a response on this server."""
@@ -42,15 +43,17 @@ class Server:
         created = new_response(request, id=new_id("resp"), created_at=CREATED) | fields
         items = with_ids([{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}])
         await self.jobs.heartbeat(self.worker)
-        await self.foreground_leases.acquire(created, owner=ALICE, base=None, input_items=items, base_items=[])
+        lease = await self.foreground_leases.acquire(created, owner=ALICE, base=None, input_items=items, base_items=[])
+        assert lease
+        self.leases[created["id"]] = lease
         return created
 
     async def end(self, response: dict[str, Any]) -> dict[str, Any]:
         """Store the final response, and return it."""
         done = response | {"status": "completed"}
-        extra_ops, conditions = self.foreground_leases.completion_ops(response["id"])
+        lease = self.leases[response["id"]]
         await self.archive.save(
-            done, owner=ALICE, base=None, input_items=[], extra_ops=extra_ops, conditions=conditions
+            done, owner=ALICE, base=None, input_items=[], extra_ops=lease.ops, conditions=lease.conditions
         )
         return done
 
@@ -120,7 +123,7 @@ async def test_server_with_expired_lease_cannot_store_response(records: Records,
 async def test_unstored_response_is_failed_with_error_sent_to_reader(records: Records, clock: Clock) -> None:
     server = Server(records, clock, "worker_1")
     created = await server.begin()
-    server.foreground_leases.mark_unstored(created["id"], ApiError(503, "The disk is full."))
+    server.leases[created["id"]].mark_unstored(ApiError(503, "The disk is full."))
     for _ in range(2):
         await server.foreground_leases.flush_unstored()
         stored = await server.archive.load(created["id"])
@@ -133,7 +136,7 @@ async def test_unstored_response_is_failed_with_error_sent_to_reader(records: Re
 async def test_withdrawn_lease_leaves_no_records(records: Records, clock: Clock) -> None:
     server = Server(records, clock, "worker_1")
     created = await server.begin()
-    await server.foreground_leases.withdraw(created["id"])
+    await server.leases[created["id"]].withdraw()
     assert await left(records) == []
     clock.now += DEFAULT.lease_seconds + 1
     await server.foreground_leases.fail_abandoned()

@@ -6,21 +6,25 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
 
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.ids import new_id
+from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
+from llama_stack_responses.generation.timeline import Timeline
+from llama_stack_responses.inputs.history import History, HistoryBounds, HistoryReader
 from llama_stack_responses.inputs.large_work import LargeWork
-from llama_stack_responses.inputs.resolver import StoredInput
+from llama_stack_responses.inputs.resolver import ResolvedInput, StoredInput
 from llama_stack_responses.intervals import DEFAULT, Intervals
+from llama_stack_responses.jobs.foreground_leases import Lease
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.service.conversations import Conversations
-from llama_stack_responses.service.response_writer import ResponseExtras, ResponseWriter
+from llama_stack_responses.service.response_writer import ResponseWriter
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Condition, Conflict, Op, Records, Unanswered
 from tests.contract.backends import Clock
@@ -79,7 +83,8 @@ class Server(ProcessHarness):
         super().__init__(self.lossy, *ROUNDS, intervals=intervals)
         self.archive = Archive(self.lossy, clock=lambda: CREATED)
         self.background = self.background_jobs()
-        self.writer = ResponseWriter(self.archive, self.background.foreground, intervals)
+        self.leases: dict[str, Lease | None] = {}
+        self.intervals = intervals
         history_reader = HistoryReader(self.archive, self.access, HistoryBounds(2**20, 2**20, 2**20))
         self.conversations = Conversations(
             self.archive,
@@ -101,8 +106,29 @@ class Server(ProcessHarness):
     async def streamed(self, **fields: Any) -> Json:
         """Begin a streamed response on this server."""
         created = response(status="in_progress", **fields)
-        await self.background.foreground.acquire(created, **stored())
+        self.leases[created["id"]] = await self.background.foreground.acquire(created, **stored())
         return created
+
+    def lease_of(self, response: Json) -> Lease:
+        """Return the lease of a response that began here."""
+        lease = self.leases[response["id"]]
+        assert lease
+        return lease
+
+    async def keep(self, final: Json, on: StoredInput, **fields: Any) -> None:
+        """Store the end of a response: of a streamed one that began here, or of one that was not streamed.
+
+        Args:
+            on: its input.
+            fields: further fields of its request.
+        """
+        request = parse_create({"model": "m", "input": "Hi.", **fields})
+        start, lease = ResolvedInput(request, [], on, History(None, [])), self.leases.get(final["id"])
+        transcript, generation = Transcript() if lease else None, cast("Any", SimpleNamespace(exchanges={}))
+        writer = ResponseWriter(
+            self.archive, start, generation, Timeline(), transcript, lease, intervals=self.intervals
+        )
+        await writer.keep(final)
 
 
 def stored() -> StoredInput:
@@ -125,7 +151,7 @@ def here(records: Records) -> Server:
 async def test_streamed_response_is_stored_despite_lost_reply(here: Server, committed: bool) -> None:
     final = done(await here.streamed())
     with here.losing(committed):
-        await here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({}))
+        await here.keep(final, stored())
     found = await here.archive.load(final["id"])
     assert found is not None
     assert found.response == final
@@ -136,7 +162,7 @@ async def test_streamed_response_is_stored_despite_lost_reply(here: Server, comm
 async def test_unstreamed_response_is_stored_once_despite_lost_reply(here: Server, committed: bool) -> None:
     final = done(response(status="in_progress"))
     with here.losing(committed):
-        await here.writer.write(final, stored(), ResponseExtras({}))
+        await here.keep(final, stored())
     found = await here.archive.load(final["id"])
     assert found is not None
     assert (found.response, found.version) == (final, 1)
@@ -149,10 +175,7 @@ async def test_turn_is_added_to_conversation_once_despite_lost_reply(here: Serve
     began = await here.streamed(conversation={"id": conversation["id"]})
     final, on = done(began), stored()
     with here.losing(committed):
-        if kept:
-            await here.writer.write_streamed(final, Transcript(), on, ResponseExtras({}))
-        else:
-            await here.writer.join(final, on, {})
+        await here.keep(final, on, store=kept, conversation=conversation["id"])
     page = await here.conversations.list_items(conversation["id"], limit=100, after=None, order="asc")
     assert [item["id"] for item in page.data] == [on["input_items"][0]["id"], final["output"][0]["id"]]
 
@@ -163,9 +186,9 @@ async def test_response_is_unknown_during_outage_then_matches_store(records: Rec
     final = done(await here.streamed())
     here.lossy.stays_away = True
     with here.losing(committed), pytest.raises(OutcomeUnknown, match=final["id"]) as unknown:
-        await here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({}))
+        await here.keep(final, stored())
     assert (unknown.value.status, unknown.value.retry_after) == (503, None)
-    here.background.foreground.untrack(final["id"])
+    here.lease_of(final).untrack()
     here.lossy.away = False
     await here.background.foreground.flush_unstored()
     found = await here.archive.load(final["id"])
@@ -195,7 +218,7 @@ async def test_response_failed_by_other_server_during_lost_reply_stays_failed(
 
     monkeypatch_commit(here.lossy, commit)
     with here.losing(committed=False), pytest.raises(ApiError, match="The server ended"):
-        await here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({}))
+        await here.keep(final, stored())
 
 
 def monkeypatch_commit(records: ReplyLosingRecords, commit: Callable[..., Awaitable[None]]) -> None:
@@ -218,9 +241,9 @@ async def test_lease_withdrawal_during_outage_is_committed_later(here: Server) -
     began = await here.streamed()
     here.lossy.away = True
     with pytest.raises(ApiError):
-        await here.background.foreground.withdraw(began["id"])
+        await here.lease_of(began).withdraw()
     here.lossy.away = False
-    here.background.foreground.untrack(began["id"])
+    here.lease_of(began).untrack()
     await here.background.foreground.flush_unstored()
     assert [key for key in await left(here.records) if key[0] in "ov"] == []
     assert await here.archive.load(began["id"]) is None

@@ -15,7 +15,7 @@ import pytest
 
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.jobs.event_log import EventLog
-from llama_stack_responses.jobs.foreground_leases import StoredLeases
+from llama_stack_responses.jobs.foreground_leases import ForegroundLeases
 from llama_stack_responses.jobs.heartbeat import Heartbeat
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
@@ -211,11 +211,12 @@ async def in_background(records: Records, clock: Clock) -> None:
 
 async def in_foreground(records: Records, clock: Clock) -> None:
     archive, response_id, worker = Archive(records, clock=clock), new_id("resp"), new_id("worker")
-    foreground_leases = StoredLeases(records, archive, worker, Heartbeat(JobQueue(records, 9), worker))
+    foreground_leases = ForegroundLeases(records, archive, worker, Heartbeat(JobQueue(records, 9), worker))
     created, questions = response(assistant(response_id), id=response_id), [user(response_id)]
-    await foreground_leases.acquire(created, owner=ANONYMOUS, base=None, input_items=questions)
-    ops, conditions = foreground_leases.completion_ops(response_id)
-    await archive.save(created, owner=ANONYMOUS, base=None, input_items=questions, extra_ops=ops, conditions=conditions)
+    lease = await foreground_leases.acquire(created, owner=ANONYMOUS, base=None, input_items=questions)
+    assert lease
+    ends: Any = {"extra_ops": lease.ops, "conditions": lease.conditions}
+    await archive.save(created, owner=ANONYMOUS, base=None, input_items=questions, **ends)
 
 
 async def in_conversation(records: Records, clock: Clock) -> None:

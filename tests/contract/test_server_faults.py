@@ -16,11 +16,9 @@ from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.jobs.listener import NotificationListener
 from llama_stack_responses.jobs.notifier import Notifier
-from llama_stack_responses.service.response_writer import ResponseExtras
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Conflict, Notify, PubSub, Put, Records, Unanswered, VersionIs
 from llama_stack_responses.store.redis import RedisRecords
@@ -209,9 +207,11 @@ async def test_response_that_hanging_server_stores_late_is_stored(
             server.freeze()
 
     records = HASTY[kind](server.url, timeout=30.0)
-    final = done(await Server(records).streamed())
+    began = Server(records)
+    final = done(await began.streamed())
     here = Server(WatchedRecords(records, before=hang))
-    keeping = asyncio.create_task(here.writer.write_streamed(final, Transcript(), stored(), ResponseExtras({})))
+    here.leases |= began.leases
+    keeping = asyncio.create_task(here.keep(final, stored()))
     # The reply counts as lost; the server has received the commit, and makes it once it continues.
     await clock.passes_until(lambda: "outcome of a commit unknown" in caplog.text or keeping.done())
     assert not keeping.done()
