@@ -163,6 +163,7 @@ class ChunkReader:
         max_characters: the argument.
         max_extension: maximum characters of a text that `extension` returns: a longer one may repeat the text so far.
         open_arguments: the arguments of a call that `extension` extends; None if it extends another text.
+        opening: the text that `extension` extends, until its beginning is complete.
     """
 
     __slots__ = (
@@ -194,6 +195,7 @@ class ChunkReader:
         "max_characters",
         "max_extension",
         "open_arguments",
+        "opening",
         "service_tier",
     )
 
@@ -206,6 +208,7 @@ class ChunkReader:
         self.max_characters = max_characters
         self.max_extension = PIECE_CHARACTERS
         self.open_arguments: CallArguments | None = None
+        self.opening: RepeatedText | None = None
         self._seen = 0
         self._stalls = 0
         self._only_words = only_words
@@ -238,7 +241,7 @@ class ChunkReader:
             OutputLimitReached: the round has exceeded a limit.
             ApiError: the chunk is invalid.
         """
-        self._last = self._extended = self.open_arguments = None
+        self._last = self._extended = self.open_arguments = self.opening = None
         self._count_extended()
         if self.characters > self.max_characters:
             raise self.cut()
@@ -276,7 +279,7 @@ class ChunkReader:
 
         The caller may take the text as a delta of its own, if it has 1 to `max_extension` characters and
         `characters` are at most `max_characters`, and then counts it. If there are `open_arguments`, it asks whether
-        the text extends them, and appends it there too.
+        the text extends them, and appends it there too. If there is an `opening`, it passes the text to `open_with`.
         """
         extended = self._extended
         if extended is None:
@@ -308,7 +311,8 @@ class ChunkReader:
         if self._extended_text:
             extended, characters = self._extended_text
             self._extended_text = None
-            extended.extend(self.characters - characters)
+            if more := self.characters - characters:
+                extended.extend(more)
 
     def _extends(self, text: RepeatedText) -> bool:
         """Return whether the next chunks may extend a text without being compared with it, if they are shorter."""
@@ -316,7 +320,17 @@ class ChunkReader:
             return False
         self.max_extension = min(PIECE_CHARACTERS, text.size - 1)
         self._extended_text = text, self.characters
+        self.opening = None if text.is_begun else text
         return True
+
+    def open_with(self, opening: RepeatedText, text: str) -> None:
+        """Add the text of an extension, which has been counted, to the beginning of the text that it extends."""
+        opening.begin(text)
+        if self._extended_text:
+            size = opening.size + self.characters - self._extended_text[1]
+            self.max_extension = min(PIECE_CHARACTERS, size - 1)
+        if opening.is_begun:
+            self.opening = None
 
     def cut(self) -> OutputLimitReached:
         """End the round here as incomplete, and ignore the following chunks."""

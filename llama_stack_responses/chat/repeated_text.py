@@ -51,8 +51,20 @@ class RepeatedText:
 
     @property
     def is_extendable(self) -> bool:
-        """Whether chunks that are shorter than the text may be passed on without `take`, and counted with `extend`."""
-        return self.size >= BEGINNING_CHARACTERS and not (self._cumulative or self._held)
+        """Whether chunks that are shorter than the text may be passed on without `take`.
+
+        They are counted with `extend`, and `begin` takes them while `is_begun` is false.
+        """
+        return self.size > 0 and not (self._cumulative or self._held)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the beginning with which chunks are compared is complete."""
+        return len(self._beginning) == BEGINNING_CHARACTERS
+
+    def begin(self, text: str) -> None:
+        """Add characters to the beginning."""
+        self._beginning += text[: BEGINNING_CHARACTERS - len(self._beginning)]
 
     def extend(self, size: int) -> None:
         """Count characters that were passed on without `take`."""
@@ -66,7 +78,7 @@ class RepeatedText:
             ApiError: a server that sends all characters so far has changed them.
         """
         if self.is_extendable and len(chunk.content) < self.size:
-            self.extend(len(chunk.content))
+            self._add(chunk.content)
             return (chunk,)
         if self._cumulative:
             return self._grow(chunk)
@@ -138,8 +150,8 @@ class RepeatedText:
         return held
 
     def _add(self, text: str) -> None:
-        if len(self._beginning) < BEGINNING_CHARACTERS:
-            self._beginning += text[: BEGINNING_CHARACTERS - len(self._beginning)]
+        if not self.is_begun:
+            self.begin(text)
         self.extend(len(text))
 
 

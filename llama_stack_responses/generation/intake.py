@@ -215,6 +215,8 @@ class Intake:
             return False
         reader.characters += size
         reader.extensions += 1
+        if (opening := reader.opening) is not None:
+            reader.open_with(opening, text)
         self._watchdog.reset()
         self._read = number
         return True

@@ -126,7 +126,8 @@ class RequestResolver:
         request = await self._fill(request)
         opened = Opened()
         readable = await self._sealed_input.open(request.input_items, owner, opened, hold=hold)
-        request = replace(request, input_items=readable)
+        if readable is not request.input_items:  # a copy of all fields of each request is not free
+            request = replace(request, input_items=readable)
         history = await self._history_reader.before(request, memory, adds=adds, hold=hold)
         own_items = request.input_items[:-1] if request.compacts else request.input_items
         new_items = await self._history_reader.dereference(owner, own_items, hold=hold)

@@ -146,7 +146,9 @@ async def with_versions(reader: SkillReader, request: CreateRequest, large_work:
             return skill
         return {**skill, "version": str(versions[_Named.of(skill)].number)}
 
-    return await large_work.run(partial(_mapped, request, with_number), request.tools, request.input_items)
+    mapped = partial(_mapped, request, with_number)
+    tools, items = await large_work.run(mapped, request.tools, request.input_items)
+    return replace(request, tools=tools, input_items=items)
 
 
 def _references(request: CreateRequest) -> list[tuple[Json, Location]]:
@@ -166,8 +168,8 @@ type _Mapping = Callable[[Json, Location], Json]
 """Returns the replacement of a skill, given the skill and its location."""
 
 
-def _mapped(request: CreateRequest, replaced: _Mapping) -> CreateRequest:
-    """Return the request with replacements of the skills of its tools, also of those of its items."""
+def _mapped(request: CreateRequest, replaced: _Mapping) -> tuple[list[Json], list[Json]]:
+    """Return the tools and the items of a request, with replacements of the skills of their tools."""
     at = Location("input")
     items = [
         {**item, "tools": _tools(item["tools"], at.index(number).key("tools"), replaced)}
@@ -175,7 +177,7 @@ def _mapped(request: CreateRequest, replaced: _Mapping) -> CreateRequest:
         else item
         for number, item in enumerate(request.input_items)
     ]
-    return replace(request, tools=_tools(request.tools, Location("tools"), replaced), input_items=items)
+    return _tools(request.tools, Location("tools"), replaced), items
 
 
 def _tools(tools: Sequence[Json], at: Location, replaced: _Mapping) -> list[Json]:
