@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import batched
 from typing import Any, Final
 
+from ..chat.adaptation.explanation import explained
 from ..chat.adaptation.refusal import RefusedError
 from ..chat.chunks import ChunkReader, OutputLimitReached
 from ..chat.compaction import compaction_request
@@ -312,8 +313,10 @@ class ModelRound:
             try:
                 result = await self._send(request.chat, checked, kind)
             except RefusedError as error:
-                if round_.reader.characters or not await request.adapt(error.refusal):
+                if round_.reader.characters or request.chat is None:
                     raise
+                if not await request.adapt(error.refusal):
+                    raise explained(error, request.chat) from error
             else:
                 request.begun()
                 if request.applied and round_.assembler:

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import httpx2
 
+from llama_stack_openai_chat.retries import says_of_request
+
 _MAX_BYTES: Final = 1 << 26
 """Maximum bytes of one answer."""
 _STREAM: Final = "text/event-stream"
@@ -30,13 +32,18 @@ def bound_answers(client: Any) -> None:
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Limit the body of a response. httpx2 calls this before it reads the body."""
+    """Limit the body of a response, and the retries of it. httpx2 calls this before it reads the body."""
     if response.headers.get("content-type", "").startswith(_STREAM):
         return
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("The model server compressed its answer, which was not requested.")
     if isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = _Bounded(response.stream)
+    if response.status_code == httpx2.codes.INTERNAL_SERVER_ERROR:
+        await response.aread()
+        if says_of_request(response.text):
+            # The client would send the same request again, twice.
+            response.headers["x-should-retry"] = "false"
 
 
 class _Bounded(httpx2.AsyncByteStream):

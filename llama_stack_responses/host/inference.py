@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from llama_stack_openai_chat.errors import from_answer, reported, status_in, words_of
 
-from ..chat.adaptation.refusal import Refusal, RefusedError, places_of
+from ..chat.adaptation.refusal import Refusal, RefusedError, places_of, plain
 from ..chat.context_errors import says_too_long, too_long
 from ..chat.inference import Extender, ModelServer, Receive
 from ..core.errors import ApiError, TooLongError
@@ -49,16 +49,6 @@ _SHOWN_CHARACTERS: Final = 1_000
 
 _RETRY_AFTER_CHARACTERS: Final = 64
 """Characters of a retry-after header that are read."""
-
-_FIELDS: Final = {
-    "messages": "input",
-    "max_tokens": "max_output_tokens",
-    "max_completion_tokens": "max_output_tokens",
-    "reasoning_effort": "reasoning",
-    "response_format": "text",
-    "verbosity": "text",
-}
-"""Responses API names of the chat request fields that differ in name or place."""
 
 _SUGGESTIONS: Final = 3
 _NOT_THERE: Final = (
@@ -293,7 +283,8 @@ def _refused(result: ApiError, error: openai.APIError, status: int) -> ApiError:
     if isinstance(result, TooLongError) or status in _NOT_OF_REQUEST or error.code == _INVALID_ANSWER:
         return result
     code = next((str(each) for each in (error.code, error.type) if each), "")
-    return RefusedError(result, Refusal(status, _message(error), code, places_of(error.body)))
+    places = places_of(error.body, words_of(error.body) or error.message)
+    return RefusedError(result, Refusal(status, _shown(_message(error)), code, places))
 
 
 def _from_status(error: openai.APIStatusError) -> ApiError:
@@ -319,7 +310,7 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
         case status if status >= 500:
             why = _shown(message)
             return ApiError(502, f"The inference provider failed ({status}): {why}", retry_after=_retry_after(error))
-    return ApiError(400, message, param=_param(error), code=_code(error))
+    return ApiError(400, message, code=_code(error))
 
 
 def _from_event(error: openai.APIError) -> ApiError:
@@ -361,7 +352,7 @@ def _is_too_long(error: openai.APIError) -> bool:
 
 
 def _message(error: openai.APIError) -> str:
-    return words_of(error.body) or error.message
+    return plain(words_of(error.body) or error.message)
 
 
 def _shown(message: str) -> str:
@@ -377,14 +368,6 @@ def _shown(message: str) -> str:
 def _code(error: openai.APIError) -> str | None:
     """Return the provider's code if it is a word, like OpenAI's; many servers repeat the status there."""
     return error.code if isinstance(error.code, str) and re.fullmatch("[a-z_]+", error.code) else None
-
-
-def _param(error: openai.APIError) -> str | None:
-    """Return the Responses API name of the invalid field. Nested paths are dropped, since the structures differ."""
-    if not isinstance(error.param, str):
-        return None
-    field = re.split(r"[.\[]", error.param)[0]
-    return _FIELDS.get(field, field) or None
 
 
 def _retry_after(error: openai.APIStatusError) -> float | None:

@@ -335,7 +335,7 @@ BROKEN: dict[str, UpstreamError] = {
         400,
         "invalid_request_error",
         None,
-        None,
+        "min_p",
         "no number",
     ),
     "422": UpstreamError(error(422, "cannot process"), 400, "invalid_request_error", None, None, "cannot process"),

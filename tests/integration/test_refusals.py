@@ -132,3 +132,17 @@ def test_usage_is_unknown_where_the_server_refuses_to_report_it(
     response = ask(client, True, model=f"{provider}/{model}", input="Hi")
     assert (response["status"], response["usage"]) == ("completed", None)
     assert ["stream_options" in each for each in sent(upstream, model)] == [True, False]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("status", [400, 500])
+def test_refusal_that_nothing_helps_against_is_a_400_with_the_field(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str, status: int, streamed: bool
+) -> None:
+    entry = "[{'type': 'extra_forbidden', 'loc': ('body', 'tools'), 'msg': 'Tools are not supported here', 'input': 1}]"
+    upstream.script(model, error(status, entry))
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, streamed, model=f"{provider}/{model}", input="Hi", tools=TOOLS)
+    assert caught.value.param == "tools"
+    assert caught.value.body["message"].startswith("body.tools: Tools are not supported here.")  # type: ignore[index]
+    assert len(sent(upstream, model)) == 1, "the same request is not sent again"

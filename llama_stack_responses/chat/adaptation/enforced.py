@@ -135,12 +135,13 @@ def _call_in_words(chat: Json, _: Any) -> Json:
     return with_instructions(_without(chat, "tool_choice"), _CALL_WORDS.format(which))
 
 
-def _names_format(refusal: Refusal) -> bool:
+def names_format(refusal: Refusal) -> bool:
+    """Return whether a refusal is about the format of the answer."""
     return refusal.names("response_format") or (not refusal.places and bool(_OF_FORMAT.search(refusal.words)))
 
 
 def _asks_schema(refusal: Refusal, chat: Json) -> Iterator[None]:
-    if (chat.get("response_format") or {}).get("type") == "json_schema" and _names_format(refusal):
+    if (chat.get("response_format") or {}).get("type") == "json_schema" and names_format(refusal):
         yield None
 
 
@@ -153,7 +154,7 @@ def _schema_in_words(chat: Json, _: Any) -> Json:
 
 
 def _asks_format(refusal: Refusal, chat: Json) -> Iterator[None]:
-    if (chat.get("response_format") or {}).get("type") == "json_object" and _names_format(refusal):
+    if (chat.get("response_format") or {}).get("type") == "json_object" and names_format(refusal):
         yield None
 
 

@@ -84,7 +84,7 @@ def _may_drop(refusal: Refusal, chat: Json) -> Iterator[str]:
         if refusal.names(path) and dropped(chat, path) is not chat:
             yield path
     effort = chat.get("reasoning_effort")
-    if effort and _names_effort(refusal, effort) and not _known_efforts(refusal, effort):
+    if effort and names_effort(refusal, effort) and not _known_efforts(refusal, effort):
         yield "reasoning_effort"
 
 
@@ -93,7 +93,8 @@ def _cannot_be_used(refusal: Refusal) -> bool:
     return refusal.says_unsupported and not refusal.says_bound
 
 
-def _names_effort(refusal: Refusal, effort: str) -> bool:
+def names_effort(refusal: Refusal, effort: str) -> bool:
+    """Return whether a refusal is about the effort of a request."""
     if not _EFFORT_PLACES.isdisjoint(refusal.places) or refusal.names("reasoning_effort", "reasoning effort"):
         return True
     return bool(re.search(rf"\b(?:level|effort)\W{{1,3}}{effort}\b", refusal.words, re.IGNORECASE))
@@ -124,7 +125,7 @@ def nearest_effort(effort: str, known: list[str]) -> str:
 
 def _map_asks(refusal: Refusal, chat: Json) -> Iterator[tuple[str, str, str]]:
     effort = chat.get("reasoning_effort")
-    if effort in EFFORTS and _names_effort(refusal, effort) and (known := _known_efforts(refusal, effort)):
+    if effort in EFFORTS and names_effort(refusal, effort) and (known := _known_efforts(refusal, effort)):
         yield "reasoning_effort", effort, nearest_effort(effort, known)
 
 

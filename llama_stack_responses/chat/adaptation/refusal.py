@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 from ...core.errors import ApiError
@@ -13,6 +14,7 @@ from ...core.errors import ApiError
 _READ_CHARACTERS: Final = 10_000
 """Maximum characters of a text that are searched: a server may repeat the request in it."""
 
+_SHOWN_CHARACTERS: Final = 1_000
 _DEPTH: Final = 8
 _MAX_PLACES: Final = 32
 _PLACE_CHARACTERS: Final = 200
@@ -23,7 +25,7 @@ _OUTER: Final = frozenset({"body", "request", "data", "json"})
 """First parts of a place that stand for the request."""
 
 _UNSUPPORTED: Final = re.compile(
-    r"not (?:\w+ )?(?:support|permit|allow|implement|available|enabl|recogni[sz]|accept|compatible)"
+    r"not (?:\w+ )?(?:support|permit|allow|implement|available|enabl|recogni[sz]|accept|compatible)|incompatible"
     r"|n't support|unsupported"
     r"|unrecogni[sz]ed|unknown|unexpected|unavailable|extra (?:inputs|fields|parameters?)|forbidden|cannot find field"
     r"|no such|cannot be (?:set|used|specified|combined)|can't be (?:set|used)|deprecated|disabled"
@@ -64,6 +66,12 @@ class Refusal:
     def words(self) -> str:
         """The part of the text that is searched."""
         return self.text[:_READ_CHARACTERS]
+
+    @property
+    def shown(self) -> str:
+        """What a client reads of the text, as a sentence."""
+        text = self.text if len(self.text) <= _SHOWN_CHARACTERS else f"{self.text[:_SHOWN_CHARACTERS]}..."
+        return text if text.endswith((".", "!", "?")) else f"{text}."
 
     @cached_property
     def says_unsupported(self) -> bool:
@@ -139,9 +147,34 @@ class RefusedError(ApiError):
         self.refusal = refusal
 
 
-def places_of(body: Any) -> tuple[str, ...]:
-    """Return the places in the request that the members of an error name, without indices, each once."""
-    found = (_place(value) for value in _named(body, _DEPTH))
+_DETAIL: Final = re.compile(
+    r"""['"]loc['"]: ?[\[(]([^\])]{0,200})[\])](?:, ?['"][a-z]+['"]: ?[^,]{0,200})??, ?['"]msg['"]: ?"""
+    r"""(?:'([^']{0,500})'|"([^"]{0,500})")"""
+)
+"""An entry of a list of invalid fields that a server has written into its text, as Python or as JSON."""
+
+
+def plain(text: str) -> str:
+    """Return a text in which lists of invalid fields are sentences."""
+    searched = text[:_READ_CHARACTERS].replace('\\"', '"')
+    found = [(_parts(each[1]), each[2] or each[3] or "") for each in _DETAIL.finditer(searched)][:_MAX_PLACES]
+    return "; ".join(f"{'.'.join(parts)}: {words}" for parts, words in found) or text
+
+
+def _parts(listed: str) -> list[str]:
+    """Return the parts of a place that is written as a list."""
+    return [each.strip(" '\"") for each in listed.split(",") if each.strip(" '\"")]
+
+
+def places_of(body: Any, text: str = "") -> tuple[str, ...]:
+    """Return the places in the request that an error names, without indices, each once.
+
+    Args:
+        body: the decoded error, whose members name places.
+        text: its text, which may have a list of invalid fields.
+    """
+    listed = [_parts(each[1]) for each in _DETAIL.finditer(text[:_READ_CHARACTERS].replace('\\"', '"'))]
+    found = (_place(value) for value in chain(_named(body, _DEPTH), listed))
     places = dict.fromkeys(place for place, _ in zip(filter(None, found), range(_MAX_PLACES), strict=False))
     return tuple(places)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import Final
@@ -16,6 +17,14 @@ _RETRY_AFTER_CHARACTERS: Final = 64
 _RETRIED: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
 _REFUSALS: Final = frozenset({"exceed_context_size_error", "invalid_request_error"})
 """Types of errors that concern the request, which some servers report with a status of the server (llama.cpp: 500)."""
+_OF_REQUEST: Final = re.compile(
+    r"unsupported|not (?:\w+ )?support|unrecogni[sz]ed|extra_forbidden|extra inputs"
+    r"|unexpected (?:keyword|reasoning|message)"
+    r"|unknown (?:parameter|field|argument|variant|name)|validation error|must alternate|jinja|chat template",
+    re.IGNORECASE,
+)
+"""Words of errors that concern the request, for servers that give each error the status 500."""
+_READ_CHARACTERS: Final = 10_000
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _MAX_PAUSE_SECONDS: Final = 60.0
 """In seconds. If a server asks for a longer pause, the request is not retried."""
@@ -29,13 +38,23 @@ def seconds_before_retry(error: openai.APIError, attempt: int) -> float | None:
     """
     pause: float = _FIRST_PAUSE_SECONDS * 2**attempt
     if isinstance(error, openai.APIStatusError):
-        if error.status_code not in _RETRIED or isinstance(error, NoAnswerError) or error.type in _REFUSALS:
+        if error.status_code not in _RETRIED or isinstance(error, NoAnswerError) or is_of_request(error):
             return None
         headers = error.response.headers
         pause = (
             _milliseconds(headers.get("retry-after-ms", "")) or _retry_after(headers.get("retry-after", "")) or pause
         )
     return pause if pause <= _MAX_PAUSE_SECONDS else None
+
+
+def is_of_request(error: openai.APIStatusError) -> bool:
+    """Return whether an error concerns the request, so that the same request would fail again."""
+    return error.type in _REFUSALS or (error.status_code == 500 and says_of_request(error.message))
+
+
+def says_of_request(text: str) -> bool:
+    """Return whether the text of an error with the status 500 concerns the request."""
+    return _OF_REQUEST.search(text, 0, _READ_CHARACTERS) is not None
 
 
 def _milliseconds(value: str) -> float | None:

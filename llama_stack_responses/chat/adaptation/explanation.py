@@ -1,0 +1,74 @@
+"""The error for a refusal against which no change of the request helps, in OpenAI's terms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from ...core.errors import ApiError
+from ...core.types import Json
+from .enforced import names_format
+from .parameters import STRICT, names_effort
+from .refusal import Refusal, RefusedError
+
+_FIELDS: Final = {
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
+}
+"""Responses API names of the chat request fields that differ in name or place."""
+
+_NEVER: Final = frozenset({"model", "messages", "stream"})
+_TOOL: Final = re.compile(r"\btools(?:\[|\.|/)(\d{1,4})\b")
+_ADVICE: Final = " A profile with 'parameters' can change what this model server gets: docs/guides/model-servers.md."
+
+
+def explained(error: RefusedError, chat: Json) -> ApiError:
+    """Return the error for the client: a 400 with the field at fault, if the refusal is about the request.
+
+    Args:
+        error: the error so far.
+        chat: the request that was refused.
+    """
+    refusal = error.refusal
+    param = next(_fields(refusal, chat), None)
+    if param is None:
+        return error if error.param or not refusal.places else _with(error, error.message, _field(refusal.places[0]))
+    if error.status >= 500 and not refusal.says_unsupported:
+        return error
+    return _with(error, f"{refusal.shown}{_ADVICE if refusal.says_unsupported else ''}", param)
+
+
+def _with(error: RefusedError, message: str, param: str | None) -> ApiError:
+    return ApiError(400, message, code=None if error.code == "model_not_found" else error.code, param=param)
+
+
+def _fields(refusal: Refusal, chat: Json) -> Iterator[str]:
+    """Yield the Responses API names of the fields that a refusal names."""
+    if any(refusal.names(path) for path in STRICT[:1]) and "tools" in chat:
+        tool = _TOOL.search(refusal.words)
+        yield f"tools[{tool[1] if tool else _first_strict(chat)}].strict"
+    if chat.get("response_format") and names_format(refusal):
+        yield "text.format"
+    if chat.get("reasoning_effort") and names_effort(refusal, chat["reasoning_effort"]):
+        yield "reasoning.effort"
+    if "tool_choice" in chat and refusal.names("tool_choice", "tool choice"):
+        yield "tool_choice"
+    for name in chat:
+        if name not in _NEVER and refusal.names(name):
+            yield _FIELDS.get(name, name)
+
+
+def _first_strict(chat: Json) -> int:
+    strict = ("strict" in tool.get(tool.get("type"), {}) for tool in chat["tools"])
+    return next((number for number, each in enumerate(strict) if each), 0)
+
+
+def _field(place: str) -> str | None:
+    """Return the Responses API name of a place. Nested ones are dropped, since the structures differ."""
+    name = place.partition(".")[0]
+    return _FIELDS.get(name, name) or None
