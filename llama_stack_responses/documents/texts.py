@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
+from ..concurrency.offloading import in_thread
 from ..core.lru_cache import LruCache
 from ..core.surrogates import without_surrogates
 from ..process_pool.pool import Task, WorkerPool
@@ -82,7 +83,7 @@ class Texts:
             text = decoded(document.content, self._characters, document.media_type, document.charset)
             if text is not None:
                 return text
-        key = await asyncio.to_thread(_digest, document)
+        key = await in_thread(_digest, document)
         text = self._recent.get(key)
         if text is None:
             text = await self._read(document, context)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import httpx
 
+from ..concurrency.offloading import in_thread
 from ..core import json_decoding
 from ..core.json_values import fits
 
@@ -54,7 +54,7 @@ async def decoded(body: bytes | bytearray) -> Any:
         BodyTooLarge: it holds too many values, or nests them too deeply.
         ValueError: it is not JSON.
     """
-    return _loads(body) if len(body) <= _INLINE_BYTES else await asyncio.to_thread(_loads, body)
+    return _loads(body) if len(body) <= _INLINE_BYTES else await in_thread(_loads, body)
 
 
 def _loads(body: bytes | bytearray) -> Any:

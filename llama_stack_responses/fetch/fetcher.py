@@ -15,6 +15,7 @@ from typing import Any, Final
 import httpx
 
 from ..concurrency.fair_yield import FairYield
+from ..concurrency.offloading import in_thread
 from .address_policy import AddressPolicy, UrlRefused
 from .slices import receive_in_slices
 from .transport import SOCKET_OPTIONS, GuardedTransport
@@ -171,7 +172,7 @@ class Fetcher:
                 left = self._limits.size - body.tell()
                 try:
                     # In a thread: a few kilobytes may expand to megabytes, which would block the event loop.
-                    piece = await asyncio.to_thread(inflate.decompress, chunk, left + 1) if inflate else chunk
+                    piece = await in_thread(inflate.decompress, chunk, left + 1) if inflate else chunk
                 except zlib.error:
                     raise UrlRefused("The server sent compressed data that cannot be decompressed.") from None
                 if len(piece) > left:

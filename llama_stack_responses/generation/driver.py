@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
+from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError
 from ..core.stream.assembler import Assembler
 from ..logs import get_logger
@@ -49,7 +49,7 @@ class GenerationDriver:
 
     async def _close(self) -> None:
         while work := self._assembler.preparation():
-            await asyncio.to_thread(work)
+            await in_thread(work)
         self._event_buffer.put(self._assembler.close("incomplete"))
 
     def defect(self, error: Exception) -> ApiError:

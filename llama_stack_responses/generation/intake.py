@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from ..chat.chunks import ChunkReader
 from ..chat.pieces import FEW
+from ..concurrency.offloading import in_thread
 from ..core.stream.assembler import Assembler
 from ..core.stream.citations import CitationExtractor
 from ..core.stream.deltas import Delta, Finish
@@ -106,7 +107,7 @@ class Round:
 
     async def _prepare(self, delta: Delta) -> None:
         while self.is_long and (work := self.preparation(delta)):
-            await asyncio.to_thread(work)
+            await in_thread(work)
 
     async def filter_and_take(self, deltas: Iterable[Delta]) -> Finish | None:
         """Take the deltas through the filters; return how the round ended, if it did."""

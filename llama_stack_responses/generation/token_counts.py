@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -11,7 +10,7 @@ from ..chat.estimate import estimated_tokens
 from ..chat.inference import Inference
 from ..chat.profile import Profile, profile_for
 from ..chat.tokenizer import open_tokenizer
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import computed, in_thread
 
 _LONG_TOKENS: Final = 250
 """Estimated tokens (a kilobyte of text) above which a tokenizer runs in a thread: it would block the event loop for
@@ -45,5 +44,5 @@ class TokenCounts:
             return estimate
         tokenizer = self._tokenizers[name]
         if estimate > _LONG_TOKENS:
-            return await asyncio.to_thread(estimated_tokens, chat, tokenizer)
+            return await in_thread(estimated_tokens, chat, tokenizer)
         return estimated_tokens(chat, tokenizer)

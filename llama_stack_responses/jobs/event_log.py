@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from ..admission import Reservation
-from ..concurrency.offloading import INLINE_BYTES, list_yielding_lock
+from ..concurrency.offloading import INLINE_BYTES, in_thread, list_yielding_lock
 from ..core.json_values import is_large
 from ..core.stream.delta_forms import DeltaRun
 from ..core.stream.events import TERMINAL, Event
@@ -88,7 +88,7 @@ class EventLog:
         if not are_large(events.run or events.events):
             return self.small_batch(response_id, events)
         rows = _rows(response_id, events.events)
-        return [*await asyncio.to_thread(list_yielding_lock, rows), Notify(response_id)]
+        return [*await in_thread(list_yielding_lock, rows), Notify(response_id)]
 
     def small_batch(self, response_id: str, events: SharedEvents) -> list[Op]:
         """Return the ops of `batch` for events that are not large."""

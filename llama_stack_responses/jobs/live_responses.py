@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
+from ..concurrency.offloading import in_thread
 from ..concurrency.tasks import LoopTask
 from ..core.errors import ApiError
 from ..core.json_values import is_large
@@ -117,7 +118,7 @@ class LiveResponses:
             some = [(each, one) for each, one in list(running.items())[:_MAX_RESPONSES] if one.stored]
             states = {each: _visible_state(one, near=f"{key}/{each}" in near) for each, one in some}
             if states or of in self._published:
-                value = await asyncio.to_thread(codec.encode, states)
+                value = await in_thread(codec.encode, states)
                 ops.append(Put(f"ul/{of}/{self.server}", value, expires_at=expiry))
             if states:
                 published.add(of)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import orjson
 
+from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError
 from ..logs import get_logger
 from .fair_queue import WAITING_PER_USER, FairQueue, QueueFull
@@ -181,7 +182,7 @@ class WorkerPool:
     def _end_fork_server(self) -> None:
         if fork_server := self._fork_server:
             self._fork_server = None
-            closing = asyncio.get_running_loop().run_in_executor(None, fork_server.close)
+            closing = asyncio.ensure_future(in_thread(fork_server.close))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 

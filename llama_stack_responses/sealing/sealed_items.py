@@ -7,13 +7,12 @@ one. What was opened is kept for the request, so that no item is opened again in
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import computed, in_thread
 from ..core.compaction import Summary
 from ..core.errors import bad_request
 from ..core.items.compaction import COMPACTION
@@ -104,7 +103,7 @@ class SealedItems:
         in_loop = sum(len(item[SEALED]) for item in sealed) <= _INLINE_CHARACTERS
         left, size = self._max_bytes, _STEP_BYTES
         while size >= _STEP_BYTES:
-            size = next(steps) if in_loop else await asyncio.to_thread(next, steps)
+            size = next(steps) if in_loop else await in_thread(next, steps)
             in_loop = False
             left -= size
             if left < 0:

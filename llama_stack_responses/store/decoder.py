@@ -6,15 +6,13 @@ are built from it. Work that waits holds nothing, and reads its records again wh
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from ..concurrency.budget import Budget
-from ..concurrency.offloading import INLINE_BYTES, list_yielding_lock
+from ..concurrency.offloading import INLINE_BYTES, in_thread_until_done, list_yielding_lock
 from . import codec
 from .codec import MAX_VALUE_BYTES, TooLarge, UnreadableError
 from .read_allowance import ReadAllowance
@@ -116,7 +114,7 @@ class Decoder:
                     reads.append(await read())
                 unpacked = _texts(values_of(reads[0]), bound, need if need < budget.total else None)
                 try:
-                    texts = await _in_thread(partial(list_yielding_lock, unpacked))
+                    texts = await in_thread_until_done(partial(list_yielding_lock, unpacked))
                     return reads[0], await _parsed(texts, allowance)
                 except _NeedsMore:
                     need *= _GROWTH
@@ -199,23 +197,7 @@ async def _parsed(texts: Sequence[_Text], allowance: ReadAllowance) -> list[tupl
     sizes = [size for _, _, size in texts]
     allowance.spend(sum(sizes))
     parsed = (codec.parse(data, text) for data, text, _ in texts)
-    values = list(parsed) if sum(sizes) <= INLINE_BYTES else await _in_thread(partial(list_yielding_lock, parsed))
+    values = (
+        list(parsed) if sum(sizes) <= INLINE_BYTES else await in_thread_until_done(partial(list_yielding_lock, parsed))
+    )
     return list(zip(values, sizes, strict=True))
-
-
-async def _in_thread[Result](call: Callable[[], Result]) -> Result:
-    """Return the result of a call in a thread. If it is cancelled, wait for its end: until then it holds memory."""
-    work = asyncio.get_running_loop().run_in_executor(None, call)
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        while not work.done():
-            # The cancel scopes of anyio cancel a task again in each iteration of the event loop.
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([work])
-        work.exception()  # asyncio logs an exception that is not retrieved
-        raise
-    finally:
-        # An exception's traceback includes this frame, and the future the exception: the cycle would keep the values of
-        # all callers until the cyclic garbage collector runs.
-        del work

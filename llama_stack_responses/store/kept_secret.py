@@ -6,7 +6,6 @@ sealed. A store on a server has no other place that all its servers reach than a
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import tempfile
@@ -14,6 +13,7 @@ from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Final
 
+from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError
 from ..logs import get_logger
 from ..sealing.sealer import SECRET_BYTES
@@ -45,7 +45,7 @@ class SecretFile:
         Raises:
             ApiError: 503, the file cannot be read, or holds something else.
         """
-        return await asyncio.to_thread(self._read)
+        return await in_thread(self._read)
 
     async def make(self) -> bytes:
         """Return the secret; make the file if there is none.
@@ -53,7 +53,7 @@ class SecretFile:
         Raises:
             ApiError: also 503, it cannot be written.
         """
-        return await asyncio.to_thread(self._make)
+        return await in_thread(self._make)
 
     def _read(self) -> bytes | None:
         try:

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from ..concurrency.offloading import in_thread
 from ..core.owner import ANONYMOUS, Owner
 from .eviction import Holdings, Identity
 from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Put, Record, VersionIs, Write, until, writes_of
@@ -97,7 +98,7 @@ class MemoryRecords:
             await asyncio.wait([self._in_thread])
         if rows <= _MANY:
             return call()
-        running = self._in_thread = asyncio.create_task(asyncio.to_thread(call))
+        running = self._in_thread = asyncio.create_task(in_thread(call))
         running.add_done_callback(lambda task: task.cancelled() or task.exception())
         # The thread works on if this call is cancelled.
         return await asyncio.shield(running)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Final
 
+from ..concurrency.offloading import in_thread
 from ..core.owner import Owner
 from ..core.types import Json
 from . import codec
@@ -186,9 +187,7 @@ class Listing:
 
 async def _decoded(values: Sequence[bytes]) -> list[Json]:
     """Decode rows. They are small, and many of them are decoded in a thread."""
-    return (
-        _decode_in_slices(values) if len(values) <= _INLINE_ROWS else await asyncio.to_thread(_decode_in_slices, values)
-    )
+    return _decode_in_slices(values) if len(values) <= _INLINE_ROWS else await in_thread(_decode_in_slices, values)
 
 
 def _decode_in_slices(values: Sequence[bytes]) -> list[Json]:

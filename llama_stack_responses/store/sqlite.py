@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ..concurrency.offloading import in_thread
 from .records import (
     Condition,
     Conflict,
@@ -136,7 +137,7 @@ class SqliteRecords:
         return dict(await self._read(_GET_MANY, (key_list(unique), self._clock()), len(unique), max_bytes))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        writes, keys, size = await asyncio.to_thread(_measured, ops) if len(ops) > _MANY else _measured(ops)
+        writes, keys, size = await in_thread(_measured, ops) if len(ops) > _MANY else _measured(ops)
         job = job_of(partial(_commit, writes, conditions, self._clock()))
         job.size = size + _ROW_BYTES * len(conditions)
         job.keys = keys
@@ -184,14 +185,14 @@ class SqliteRecords:
             ThreadTask[sqlite3.Connection](lambda _: None, asyncio.get_running_loop().create_future()),
         )
         try:
-            rows = await asyncio.to_thread(lambda: file.connection().execute(_ALL, (self._clock(),)))
-            while page := await asyncio.to_thread(rows.fetchmany, _FETCHED_ROWS):
+            rows = await in_thread(lambda: file.connection().execute(_ALL, (self._clock(),)))
+            while page := await in_thread(rows.fetchmany, _FETCHED_ROWS):
                 yield [Put(*row) for row in page]
         except (sqlite3.Error, OSError) as error:
             file.fail([job], error)
             raise job.error or error from error
         finally:
-            await asyncio.to_thread(file.close)
+            await in_thread(file.close)
 
     async def size(self) -> int | None:
         size: int = await self._readers.submit(_file_size)

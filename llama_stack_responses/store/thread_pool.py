@@ -15,6 +15,8 @@ from queue import Empty as NothingWaits
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from ..concurrency.offloading import in_thread
+
 
 @dataclass(slots=True, eq=False)
 class ThreadTask[C]:
@@ -109,7 +111,7 @@ class ThreadPool[C]:
         for _ in threads:
             self._queue.put(None)
         for thread in threads:
-            await asyncio.to_thread(thread.join)
+            await in_thread(thread.join)
 
     def _run(self, queue: SimpleQueue[ThreadTask[C] | None]) -> None:
         handler = self._make()

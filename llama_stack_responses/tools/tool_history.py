@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Container, Iterable
 from typing import Final
 
+from ..concurrency.offloading import in_thread
 from ..core.exchanges import EXCHANGE
 from ..core.types import Json
 
@@ -44,6 +44,6 @@ class ToolHistory:
                 learn(each)
 
         if sum(map(len, outputs)) > _SHORT_CHARACTERS:
-            await asyncio.to_thread(learn_all)
+            await in_thread(learn_all)
         else:
             learn_all()

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Scope
 
 from ..admission import Admission, Quota, Reservation
+from ..concurrency.offloading import in_thread
 from ..config.limits import Limits
 from ..core import json_decoding
 from ..core.errors import ApiError, bad_request
@@ -128,7 +129,7 @@ class Bodies:
         max_values = self._limits.bodies.json_values
         if len(body) <= min(max_values, _SMALL_BYTES):
             return decode(body)
-        values = await asyncio.to_thread(count_values, body, max_values)
+        values = await in_thread(count_values, body, max_values)
         if values > max_values:
             message = f"The JSON body of your request contains more than {max_values} values. Send fewer at a time."
             raise bad_request(message, code="request_too_large")

@@ -6,7 +6,6 @@ works in a thread. What a decoder keeps of the earlier output is at most 16 MiB,
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
@@ -15,6 +14,7 @@ import brotli
 import zstandard
 from starlette.types import Message, Receive, Scope
 
+from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError, bad_request
 from ..core.shapes import excerpt
 from .bodies import check_length, too_large
@@ -241,7 +241,7 @@ class DecodedBody:
                 if message["type"] != "http.request":
                     return message
                 self._take(message)
-            piece, self._rest = await asyncio.to_thread(self._decoder.decode, self._rest)
+            piece, self._rest = await in_thread(self._decoder.decode, self._rest)
             self._decompressed += len(piece)
             self._check(self._decompressed)
         if not self._has_more:

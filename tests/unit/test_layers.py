@@ -227,6 +227,9 @@ ONLY_IN: Final = {
 }
 """Packages that only these parts of a package may import, by top-level package."""
 
+THREADS: Final = {"concurrency.offloading", "inputs.large_work", "features.code.sandbox.removal"}
+"""The modules that run calls in threads themselves: those of all work, of requests, and of removed folders."""
+
 MAX_FUNCTION_LINES: Final = 40
 """Largest number of lines of a function, without its docstring."""
 
@@ -439,6 +442,13 @@ def _called(call: ast.Call) -> str:
 # Functions
 
 
+def own_threads(tree: ast.Module, module: str) -> Iterator[str]:
+    """Yield what leaves the event loop without the functions of `concurrency/offloading.py`."""
+    if package(module) == PACKAGE and module.removeprefix(f"{PACKAGE}.") not in THREADS:
+        names = (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in ast.walk(tree))
+        yield from (f"uses {name}" for name in names if name in ("to_thread", "run_in_executor", "ThreadPoolExecutor"))
+
+
 def long_functions(tree: ast.Module, module: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -465,6 +475,7 @@ RULES: Final[dict[str, Rule]] = {
         imported_features,
         early_imports,
         state,
+        own_threads,
         long_functions,
         awaits_in_core,
     )
@@ -543,6 +554,8 @@ LONG: Final = "def f():\n" + "    pass\n" * MAX_FUNCTION_LINES
         ("state", "service.responses", "_A = 1\ndef f():\n    global _A\n    _A = 2"),
         ("state", "service.responses", "@functools.lru_cache(maxsize=None)\ndef f():\n    pass"),
         ("long_functions", "service.responses", LONG),
+        ("own_threads", "service.responses", "async def f():\n    await asyncio.to_thread(g)"),
+        ("own_threads", "store.sqlite", "from concurrent.futures import ThreadPoolExecutor\nX = ThreadPoolExecutor(1)"),
         ("awaits_in_core", "core.stream.assembler", "async def f():\n    pass"),
     ],
 )

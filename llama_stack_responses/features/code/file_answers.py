@@ -8,6 +8,7 @@ from typing import IO
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ...concurrency.offloading import in_thread
 from ...core.json_blocks import BLOCK_BYTES
 from ...wire.disconnects import gone
 from ...wire.request_cycle import cycle_of
@@ -36,7 +37,7 @@ class FileInBlocks(Response):
             with self._file as file:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 while left and not leaving.done():
-                    block = await asyncio.to_thread(file.read, min(BLOCK_BYTES, left))
+                    block = await in_thread(file.read, min(BLOCK_BYTES, left))
                     if not block:
                         cycle_of(scope).abort_connection()
                         return

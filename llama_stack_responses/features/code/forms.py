@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError, bad_request
 from ...wire.bodies import Bodies
 
@@ -132,14 +132,14 @@ async def sent_form(request: Request, bodies: Bodies, limit: int, shape: FormSha
     with TemporaryFile() as content:
         form = _Form(boundary, content, limit, shape)
         await _read(request, bodies, form)
-        files = await asyncio.to_thread(form.read)
+        files = await in_thread(form.read)
         return SentForm(files, {name: value.decode(errors="replace") for name, value in form.fields.items()})
 
 
 async def _read(request: Request, bodies: Bodies, form: _Form) -> None:
     async for piece in bodies.pieces(request, form.max_bytes):
         # In a thread: a piece that imitates boundaries is slow to parse, and disk writes may block.
-        await asyncio.to_thread(form.feed, piece)
+        await in_thread(form.feed, piece)
     form.end()
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
+from ...concurrency.offloading import in_thread
 from ...core.json_values import is_large
 from ...core.moderation_results import NO_OUTPUT
 from ...core.stream.deltas import Delta, Finish, Reasoning, Refusal, Text, ToolCall
@@ -126,7 +126,7 @@ async def _joined_texts(output: Sequence[Json]) -> str:
     def joined() -> str:
         return "\n\n".join(output_texts(output))
 
-    return await asyncio.to_thread(joined) if is_large(output, LARGE_CHARACTERS) else joined()
+    return await in_thread(joined) if is_large(output, LARGE_CHARACTERS) else joined()
 
 
 def _says(delta: Delta) -> bool:

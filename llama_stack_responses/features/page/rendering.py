@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Hashable, Sequence
 from typing import Final
 
+from ...concurrency.offloading import in_thread
 from ...core import json_decoding
 from ...core.errors import ApiError
 from ...core.json_blocks import dumps
@@ -65,7 +65,7 @@ class Renderer:
             answer = await self._pool.run(task, owner)
         except ApiError:
             return None
-        return await asyncio.to_thread(_texts, answer["text"], len(texts)) if "text" in answer else None
+        return await in_thread(_texts, answer["text"], len(texts)) if "text" in answer else None
 
 
 def _texts(answer: str, count: int) -> Sequence[str] | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Final
 
+from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError, bad_request
 from ...core.json_blocks import dumps
 from ...core.listed_items import Order
@@ -64,7 +64,7 @@ class Views:
         stored, [inputs] = as_stored(found), await self._inputs([found])
         calls = await self._calls([stored], [inputs], hold)
         context = await self._view_context([*inputs, *stored.response["output"]], calls, hold)
-        view = await asyncio.to_thread(_view, stored, inputs, context)
+        view = await in_thread(_view, stored, inputs, context)
         [view["summary"]] = await self._impl.archive.listing.unanswered(stored.owner, [view["summary"]])
         await self._renderer.render(view["items"], self._impl.access.current_user().identity)
         return view
@@ -74,7 +74,7 @@ class Views:
         stored, inputs = [as_stored(each) for each in found], await self._inputs(found)
         items = chain(*inputs, *(each.response["output"] for each in stored))
         context = await self._view_context(list(items), await self._calls(stored, inputs, hold), hold)
-        turns = await asyncio.to_thread(_turns, stored, inputs, context)
+        turns = await in_thread(_turns, stored, inputs, context)
         for turn, each in zip(turns, stored, strict=True):
             [turn["summary"]] = await self._impl.archive.listing.unanswered(each.owner, [turn["summary"]])
         await self._renderer.render(
@@ -95,7 +95,7 @@ class Views:
             conversation_id, limit=limit, after=after, order=order, hold=hold
         )
         context = await self._view_context(page.data, call_names(page.data), hold)
-        items = await asyncio.to_thread(item_views, page.data, context)
+        items = await in_thread(item_views, page.data, context)
         await self._renderer.render(items, self._impl.access.current_user().identity)
         head = {name: about[name] for name in ("id", "created_at", "metadata")}
         last = page.data[-1]["id"] if page.data and page.has_more else None

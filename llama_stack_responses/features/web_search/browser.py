@@ -6,12 +6,12 @@ A call shows a page with a number, its cursor. Links in it are `【id†text†h
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ...concurrency.offloading import in_thread
 from ...core.schema.request import CreateRequest
 from ...core.stream.citations import CLOSES, DAGGER, OPENS, Citation
 from ...core.types import Json
@@ -132,7 +132,7 @@ class Browser(SearchTool):
         if url is None or web_host(url) is None:
             raise ToolError(f"There is no such link. Valid ids are shown as {OPENS}id{DAGGER}...{CLOSES}.")
         first = _integer(arguments.get("loc"), link.target if link else 0)
-        view = await asyncio.to_thread(_of_page, await self._browsing.fetch(url))
+        view = await in_thread(_of_page, await self._browsing.fetch(url))
         return Outcome(self._numbered_lines(view, max(first, 0), _integer(arguments.get("num_lines"), -1)))
 
     async def _find(self, invocation: Invocation) -> Outcome:
@@ -140,8 +140,8 @@ class Browser(SearchTool):
         action = invocation.item["action"]
         if web_host(action["url"]) is None:
             raise ToolError("No page is open at that cursor. Open one before you look for something in it.")
-        view = await asyncio.to_thread(_of_page, await self._browsing.fetch(action["url"]))
-        return Outcome(self._numbered_lines(await asyncio.to_thread(_of_matches, view, action["pattern"])))
+        view = await in_thread(_of_page, await self._browsing.fetch(action["url"]))
+        return Outcome(self._numbered_lines(await in_thread(_of_matches, view, action["pattern"])))
 
     # the items of its calls
 
@@ -178,7 +178,7 @@ class Browser(SearchTool):
             return None
         links = view.links
         if links is None:
-            links = (await asyncio.to_thread(_of_page, await self._browsing.fetch(view.url))).links
+            links = (await in_thread(_of_page, await self._browsing.fetch(view.url))).links
         return (links or {}).get(number)
 
     # views

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any, Final
 
+from ...concurrency.offloading import in_thread
 from ...core.items.kind import HOSTED_TOOL_NAMES
 from ...core.schema.request import CreateRequest
 from ...core.stream.calls import CallKind, no_fields
@@ -110,7 +111,7 @@ class Browsing:
         """
         searches = (self._runtime.invoke(SEARCH_SERVICE, self._asking(query)) for query in queries)
         answers = await asyncio.gather(*searches, return_exceptions=True)
-        results = [await asyncio.to_thread(results_of, answer) for answer in answers if isinstance(answer, str)]
+        results = [await in_thread(results_of, answer) for answer in answers if isinstance(answer, str)]
         if not results:
             raise next(answer for answer in answers if isinstance(answer, BaseException))
         best = {each.url: each for each in chain.from_iterable(zip_longest(*results)) if each}
@@ -276,7 +277,7 @@ class WebSearch(SearchTool):
     async def _find(self, invocation: Invocation) -> Outcome:
         pattern = invocation.item["action"]["pattern"]
         number, lines = await self._lines(invocation)
-        matches = [at + 1 for at in await asyncio.to_thread(lines_with, lines, pattern)]
+        matches = [at + 1 for at in await in_thread(lines_with, lines, pattern)]
         if not matches:
             return Outcome(f"{self._sources.heading(number)}\n'{sanitized(pattern)}' is not on this page.")
         where = f"{len(matches)} lines have '{sanitized(pattern)}'."
@@ -293,7 +294,7 @@ class WebSearch(SearchTool):
             raise ToolError("There is no such page. Name one by the number in front of it, or by its whole URL.")
         page = await self._browsing.fetch(url)
         number = self._sources.number(page.url, page.title)
-        return number, await asyncio.to_thread(_lines_of, page)
+        return number, await in_thread(_lines_of, page)
 
     def _opened(self, arguments: str) -> Json | None:
         named = named_arguments(arguments)

@@ -26,6 +26,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.protocol import State
 
 from ...admission import Reservation
+from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError
 from ...wire.websocket_data import INCOMING
 from .frame_scanner import UNIT, FrameScanner
@@ -262,7 +263,7 @@ class _Decoder:
     async def _join(self, frames: list[bytes], *, text: bool) -> None:
         protocol = self._protocol
         try:
-            message = await asyncio.to_thread(_joined, frames, text=text)
+            message = await in_thread(_joined, frames, text=text)
         except UnicodeDecodeError:
             self._joining = None
             self._refuse(*_NOT_UTF_8)

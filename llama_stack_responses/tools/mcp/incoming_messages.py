@@ -6,11 +6,11 @@ loop. So it gets only the answers that it waits for and a bounded number of ping
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ...admission import Reservation
+from ...concurrency.offloading import in_thread
 from ...core import json_decoding
 from ...core.errors import ApiError
 from ...core.json_blocks import blocks
@@ -140,7 +140,7 @@ class IncomingMessages:
         if self._messages < 0:
             raise Failure(BAD_GATEWAY, "The server has sent more messages in one session than this server allows.")
         if len(text) > _INLINE_BYTES:
-            return await asyncio.to_thread(self._decoded, text)
+            return await in_thread(self._decoded, text)
         return self._decoded(text)
 
     def _decoded(self, text: bytes | bytearray) -> tuple[Json, bytes]:

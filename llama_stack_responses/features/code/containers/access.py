@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 
+from ....concurrency.offloading import in_thread
 from ....core.errors import ApiError
 from ....core.owner import Owner
 from ....core.types import Json
@@ -195,7 +195,7 @@ async def _check(found: FoundSkill, take: Callable[[int], None]) -> None:
         return
     async with found.opened() as archive:
         take(archive.bytes)
-        await asyncio.to_thread(archive.check)
+        await in_thread(archive.check)
 
 
 async def _add(entry: ContainerEntry, found: FoundSkill, take: Callable[[int], None]) -> None:

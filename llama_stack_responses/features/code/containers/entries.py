@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
 from ....admission import Admission
+from ....concurrency.offloading import in_thread
 from ....core.errors import ApiError, bad_request
 from ....core.ids import new_id
 from ....core.owner import Owner
@@ -197,7 +198,7 @@ class Containers:
             raise TooManyContainers(theirs if error.status == 429 else of_all) from error
 
     async def _make(self, folder: Path) -> tuple[Container, FolderLock]:
-        making = asyncio.ensure_future(asyncio.to_thread(self._prepared, folder))
+        making = asyncio.ensure_future(in_thread(self._prepared, folder))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -267,7 +268,7 @@ class Containers:
         try:
             await entry.container.kill()
             if entry.container.group:
-                await asyncio.to_thread(entry.container.group.remove)
+                await in_thread(entry.container.group.remove)
             await self._remove(self._root / entry.id)
         finally:
             entry.lock.release()
@@ -291,9 +292,9 @@ class Containers:
         """Remove the folders that no living process has locked: those of killed servers and of failed removals."""
         while True:
             if self._groups:
-                await asyncio.to_thread(self._groups.sweep, f"{_PREFIX}_*")
-            for folder in await asyncio.to_thread(lambda: list(self._root.glob(f"{_PREFIX}_*"))):
-                lock = await asyncio.to_thread(FolderLock.take_over, folder)
+                await in_thread(self._groups.sweep, f"{_PREFIX}_*")
+            for folder in await in_thread(lambda: list(self._root.glob(f"{_PREFIX}_*"))):
+                lock = await in_thread(FolderLock.take_over, folder)
                 if lock:
                     await self._remove(folder)
                     lock.release()
@@ -315,7 +316,7 @@ def _release(making: asyncio.Future[tuple[Container, FolderLock]]) -> None:
 
 async def files(entry: ContainerEntry) -> list[ContainerFile]:
     """List the files in a container, by path."""
-    return await asyncio.to_thread(_files, entry)
+    return await in_thread(_files, entry)
 
 
 def _files(entry: ContainerEntry) -> list[ContainerFile]:
@@ -325,7 +326,7 @@ def _files(entry: ContainerEntry) -> list[ContainerFile]:
 
 async def open_file(entry: ContainerEntry, file: ContainerFile) -> tuple[IO[bytes], int] | None:
     """Open a file and return it with its size; None if it is no longer there."""
-    return await asyncio.to_thread(_opened, entry.container.volume, file.stored_path)
+    return await in_thread(_opened, entry.container.volume, file.stored_path)
 
 
 def _opened(volume: Volume, stored_path: str) -> tuple[IO[bytes], int] | None:
@@ -340,7 +341,7 @@ async def write_file(entry: ContainerEntry, name: str, content: IO[bytes]) -> Co
     """
     base = _file_name(name)
     try:
-        size = await asyncio.to_thread(put, entry.container.volume, base, content)
+        size = await in_thread(put, entry.container.volume, base, content)
     except VolumeFull as error:
         raise bad_request(str(error), "file") from error
     except PermissionError as error:
@@ -359,7 +360,7 @@ async def add_skill(entry: ContainerEntry, skill: Skill, archive: SkillArchive) 
         VolumeFull: the skill does not fit.
         OSError: code has closed or replaced its folder.
     """
-    await asyncio.to_thread(put_skill, entry.container.volume, skill.folder, archive)
+    await in_thread(put_skill, entry.container.volume, skill.folder, archive)
     folder = f"{DATA}/{skill.folder}/"
     # Those of the earlier skill would add up: code may delete its files, and requests may add others without end.
     entry.given = {path for path in entry.given if not path.startswith(folder)}
@@ -374,7 +375,7 @@ async def delete_file(entry: ContainerEntry, file: ContainerFile) -> bool:
         ApiError: 400, code has closed its folder.
     """
     try:
-        removed = await asyncio.to_thread(remove_file, entry.container.volume.data, file.stored_path)
+        removed = await in_thread(remove_file, entry.container.volume.data, file.stored_path)
     except PermissionError as error:
         raise bad_request(f"{_CLOSED} its files cannot be deleted. Delete the container.", "file_id") from error
     entry.given.discard(file.path)

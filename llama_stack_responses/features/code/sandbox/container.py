@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ....concurrency.offloading import in_thread
 from ....core.types import Json
 from .captured_output import CapturedOutput
 from .channel import Answer, AnswerTooLarge, Channel, ChannelBroken
@@ -155,7 +156,7 @@ class Container:
                 answer = await self._ask(inside, {"code": _text(code)}, self._bounds.seconds)
             except Stopped as stopped:
                 return CodeResult(await self.kill(), failed=True, stopped=str(stopped))
-            images = await asyncio.to_thread(lambda: [b64encode(each).decode() for each in answer.parts])
+            images = await in_thread(lambda: [b64encode(each).decode() for each in answer.parts])
             return CodeResult(inside.printed.end(), images, failed=bool(answer.header.get("failed")))
 
     async def command(self, command: str, seconds: float, shown_bytes: int) -> CommandResult:
@@ -238,7 +239,7 @@ class Container:
         oom_kills = self._kills()
         try:
             processes = await _handshake(inside)
-            if refused := await asyncio.to_thread(self.volume.begin):
+            if refused := await in_thread(self.volume.begin):
                 raise Stopped(refused)
             processes.resume()
             with self._watched(inside, processes) as watching:
@@ -263,7 +264,7 @@ class Container:
         inside.watcher = None
         if self._bounds.background_seconds > 0:
             inside.watcher = asyncio.create_task(self._watch_background(inside, processes))
-        elif left := await asyncio.to_thread(self._settled, processes):
+        elif left := await in_thread(self._settled, processes):
             raise Stopped(left)
         else:
             inside.watcher = asyncio.create_task(self._keep_still(inside, processes))
@@ -281,7 +282,7 @@ class Container:
             calling.cancel()
             overused = watching.done()
         if not overused and not inside.called.is_set():
-            overused = await asyncio.to_thread(self._settled, processes) is not None
+            overused = await in_thread(self._settled, processes) is not None
         if overused:
             await _end(inside.process)
         else:
@@ -290,7 +291,7 @@ class Container:
     async def _keep_still(self, inside: _Inside, processes: Processes) -> None:
         """End the container if a process runs before the next call: code may have found a way to be resumed."""
         while not inside.called.is_set() and inside.process.returncode is None:
-            if not await asyncio.to_thread(processes.are_still):
+            if not await in_thread(processes.are_still):
                 await _end(inside.process)
                 return
             with suppress(TimeoutError):
@@ -310,7 +311,7 @@ class Container:
         oom_kills = self._kills()
         while process.returncode is None:
             began = time.monotonic()
-            if used := await asyncio.to_thread(self._overuse, processes):
+            if used := await in_thread(self._overuse, processes):
                 return used
             await asyncio.sleep(max(_POLL_SECONDS, 2 * (time.monotonic() - began)))
         return self._memory() if self._kills() > oom_kills else _ENDED

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import zipfile
 from collections.abc import Hashable, Sequence
 from io import BytesIO
 from typing import Final, NamedTuple
 
+from ....concurrency.offloading import in_thread
 from ....process_pool.pool import Task, WorkerPool
 from .archive import MANIFEST, InvalidSkill, SkillArchive
 from .shapes import MAX_DESCRIPTION, MAX_NAME, NAME
@@ -58,7 +58,7 @@ async def read_manifest(archive: SkillArchive, pool: WorkerPool, owner: Hashable
         InvalidSkill: it has no front matter, or one of them is missing or not valid.
         ApiError: 429 or 503, the pool has no room.
     """
-    content = await asyncio.to_thread(_front_matter, archive)
+    content = await in_thread(_front_matter, archive)
     answer = await pool.run(Task(_TASK, content, _SECONDS, _TEXT_BYTES), owner)
     if problem := answer.get("problem"):
         raise InvalidSkill(_PROBLEMS.get(problem, _PROBLEMS["yaml"]))

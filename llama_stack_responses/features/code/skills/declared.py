@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Final
 
 from ....admission import Admission
 from ....concurrency.large_base64 import decoded, decoded_bytes
+from ....concurrency.offloading import in_thread
 from ....core.owner import Owner
 from ....core.schema.item_tools import CARRIERS
 from ....core.schema.request import CreateRequest
@@ -57,7 +57,7 @@ class SkillReader:
             return FoundSkill(skill, opened, version.unpacked_bytes)
         data = declared["source"]["data"]
         opened = partial(self.opened, decoded_bytes(data), partial(_decoded, data))
-        return FoundSkill(await asyncio.to_thread(Skill.of, declared), opened)
+        return FoundSkill(await in_thread(Skill.of, declared), opened)
 
     @asynccontextmanager
     async def opened(self, size: int, read: Callable[[], Awaitable[bytes | bytearray]]) -> AsyncIterator[SkillArchive]:
@@ -76,7 +76,7 @@ class SkillReader:
                 reservation.add(more)
 
             count(size)
-            archive = await asyncio.to_thread(SkillArchive, await read())
+            archive = await in_thread(SkillArchive, await read())
             count(archive.bytes)
             yield archive
 

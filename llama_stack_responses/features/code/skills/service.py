@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,6 +10,7 @@ from pathlib import PurePosixPath
 from tempfile import TemporaryFile
 from typing import IO, Final, NamedTuple
 
+from ....concurrency.offloading import in_thread
 from ....core.access import Access
 from ....core.errors import ApiError, bad_request
 from ....core.ids import new_ordered_id
@@ -140,10 +140,10 @@ class Skills:
     async def content(self, skill_id: str, version: str | None = None) -> Download:
         """Return the archive of a version, of the default one if none is named."""
         found = await self._version(skill_id, version)
-        file = await asyncio.to_thread(TemporaryFile)
+        file = await in_thread(TemporaryFile)
         try:
             async for part in self._store.parts(found):
-                await asyncio.to_thread(file.write, part)
+                await in_thread(file.write, part)
             file.seek(0)
         except BaseException:
             file.close()
@@ -233,10 +233,10 @@ class Skills:
                 return content
 
             async with self._reader.opened(len(content), read) as archive:
-                await asyncio.to_thread(archive.check)
+                await in_thread(archive.check)
                 owner = self._access.current_user()
                 manifest = await read_manifest(archive, self._pool, owner.identity)
-                digest = await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest())
+                digest = await in_thread(lambda: hashlib.sha256(content).hexdigest())
                 stored = await self._store.upload(owner, content, digest, self._quota)
                 return NewVersion(*manifest, int(self._clock()), stored, archive.bytes)
         except InvalidSkill as error:
