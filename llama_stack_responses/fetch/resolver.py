@@ -13,9 +13,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ..concurrency.fair_budget import WAITING_PER_USER, FairBudget, QueueFull
 from ..concurrency.threads import in_own_thread
 from ..core.owner import Owner
-from ..process_pool.fair_queue import FairQueue, QueueFull
 from .address_policy import UrlRefused
 
 LookUp = Callable[[str, int], Sequence[str]]
@@ -58,7 +58,7 @@ class Resolver:
         self._limits = limits
         self._current_user = current_user
         self._look_up = look_up
-        self._queue = FairQueue(limits.concurrency, limits.concurrency_per_user)
+        self._queue = FairBudget(limits.concurrency, limits.concurrency_per_user, WAITING_PER_USER)
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a host.

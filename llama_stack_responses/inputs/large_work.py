@@ -11,11 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from ..concurrency.fair_budget import WAITING_PER_USER, FairBudget, QueueFull
 from ..concurrency.offloading import INLINE_BYTES
 from ..core.errors import too_many_open
 from ..core.json_values import is_large
 from ..core.owner import Owner
-from ..process_pool.fair_queue import FairQueue, QueueFull
 
 _MAX_THREADS: Final = 2
 _PER_USER: Final = 1
@@ -30,7 +30,7 @@ class LargeWork:
 
     def __init__(self, current_user: Callable[[], Owner]) -> None:
         self._current_user = current_user
-        self._queue = FairQueue(_MAX_THREADS, _PER_USER)
+        self._queue = FairBudget(_MAX_THREADS, _PER_USER, WAITING_PER_USER)
         self._threads: ThreadPoolExecutor | None = None
 
     async def run[Result](self, work: Callable[[], Result], *of: Any) -> Result:

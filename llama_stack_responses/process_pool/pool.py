@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import orjson
 
+from ..concurrency.fair_budget import WAITING_PER_USER, FairBudget, QueueFull
 from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError
 from ..logs import get_logger
-from .fair_queue import WAITING_PER_USER, FairQueue, QueueFull
 from .fork_server import ForkServer
 from .program import LENGTH, READY
 from .time_budget import TimeBudget
@@ -78,7 +78,7 @@ class WorkerPool:
 
     def __init__(self, limits: PoolLimits) -> None:
         self._limits = limits
-        self._queue = FairQueue(
+        self._queue = FairBudget(
             limits.concurrency,
             limits.concurrency_per_user,
             limits.waiting_per_user,

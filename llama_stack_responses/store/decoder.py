@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from ..concurrency.budget import Budget
+from ..concurrency.fair_budget import FairBudget
 from ..concurrency.offloading import INLINE_BYTES, in_thread_until_done, list_yielding_lock
 from . import codec
 from .codec import MAX_VALUE_BYTES, TooLarge, UnreadableError
@@ -44,8 +44,8 @@ class Decoder:
     """
 
     def __init__(self, total: int = DECODING_BYTES) -> None:
-        self._large = Budget(total)
-        self._small = Budget(max(_SMALL_BYTES, total // _SMALL_DIVISOR))
+        self._large = FairBudget(total)
+        self._small = FairBudget(max(_SMALL_BYTES, total // _SMALL_DIVISOR))
 
     async def decode(self, values: Sequence[bytes], allowance: ReadAllowance | None = None) -> list[Any]:
         """Decode the values. The limit is checked on the decompressed values, before they are decoded.
@@ -119,7 +119,7 @@ class Decoder:
                 except _NeedsMore:
                     need *= _GROWTH
 
-    def _budget(self, need: int) -> Budget:
+    def _budget(self, need: int) -> FairBudget:
         """Return the budget for values that take this many bytes."""
         return self._small if need <= _SMALL_BYTES else self._large
 

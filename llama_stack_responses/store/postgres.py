@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from ..concurrency.budget import Budget
+from ..concurrency.fair_budget import FairBudget
 from ..concurrency.loop_local import Closing, LoopLocal
 from ..core.errors import ApiError
 from .postgres_errors import TimedOut, Unreachable, errors_as_503
@@ -225,7 +225,7 @@ class PostgresRecords:
         self._clock = clock
         self._id = secrets.token_hex(8)
         # The commits of this process hold no more locks than fit in the server's lock table.
-        self._locks = Budget(connections * LOCKS_PER_CONNECTION)
+        self._locks = FairBudget(connections * LOCKS_PER_CONNECTION)
         self._sender = NotificationSender(self._notify)
         self._local_pool = LoopLocal(self._open)
         self._closes = 0

@@ -11,12 +11,12 @@ from typing import Any, Final, Literal
 
 import httpx
 
+from ...concurrency.fair_budget import FairBudget, QueueFull
 from ...core.image_formats import image_format
 from ...core.owner import Owner
 from ...core.types import Json
 from ...fetch.bodies import UNCOMPRESSED
 from ...logs import get_logger
-from ...process_pool.fair_queue import FairQueue, QueueFull
 from .answers import AnswerReader, Hold, ShowPartial
 from .failure import ImageFailed
 from .served_image import ImageCall, ServedImage
@@ -70,7 +70,7 @@ class ImageServer:
         self._headers = UNCOMPRESSED | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         self._response_format = response_format
         self.limits = limits = limits or ImageServerLimits()
-        self._queue = FairQueue(limits.concurrency, limits.concurrency_per_user, limits.waiting_per_user)
+        self._queue = FairBudget(limits.concurrency, limits.concurrency_per_user, limits.waiting_per_user)
         self._client: httpx.AsyncClient | None = None
 
     async def call(self, call: ImageCall, owner: Owner, hold: Hold, show: ShowPartial) -> ServedImage:

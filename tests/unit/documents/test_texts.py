@@ -157,7 +157,7 @@ async def test_processor_is_shared_fairly_between_owners() -> None:
         asyncio.create_task(texts.extract(Document("stalled", "", ZIP + bytes([number])), context()))
         for number in range(3)
     ]
-    await until(lambda: queue._running.total() + sum(map(len, queue._waiting.values())) == len(flood))
+    await until(lambda: queue._held.total() + sum(map(len, queue._waiting.values())) == len(flood))
     assert await texts.extract(document(ZIP), ReadContext(("", "bob"), TimeBudget(60))) == "Read."
     assert not any(each.done() for each in flood)
     for each in flood:

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from llama_stack_responses.concurrency.budget import Budget
+from llama_stack_responses.concurrency.fair_budget import FairBudget
 
 
 class BudgetedTask:
     """A piece of work that holds units until a test ends it."""
 
-    def __init__(self, budget: Budget, size: int) -> None:
+    def __init__(self, budget: FairBudget, size: int) -> None:
         self._budget = budget
         self._size = size
         self._ends = asyncio.Event()
@@ -37,14 +37,14 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def begin(budget: Budget, *sizes: int) -> list[BudgetedTask]:
+async def begin(budget: FairBudget, *sizes: int) -> list[BudgetedTask]:
     works = [BudgetedTask(budget, size) for size in sizes]
     await settled()
     return works
 
 
 async def test_work_beyond_the_budget_waits() -> None:
-    budget = Budget(10)
+    budget = FairBudget(10)
     works = await begin(budget, 4, 4, 4)
     assert [work.runs for work in works] == [True, True, False]
     assert not budget.has_room(1)  # work waits before it
@@ -56,7 +56,7 @@ async def test_work_beyond_the_budget_waits() -> None:
 
 
 async def test_waiting_work_is_admitted_in_order() -> None:
-    budget = Budget(10)
+    budget = FairBudget(10)
     works = await begin(budget, 8, 6, 1)
     assert [work.runs for work in works] == [True, False, False]
     await works[0].end()
@@ -66,7 +66,7 @@ async def test_waiting_work_is_admitted_in_order() -> None:
 
 
 async def test_work_larger_than_the_budget_runs_alone() -> None:
-    budget = Budget(10)
+    budget = FairBudget(10)
     works = await begin(budget, 1, 50, 1)
     assert [work.runs for work in works] == [True, False, False]
     await works[0].end()
@@ -78,7 +78,7 @@ async def test_work_larger_than_the_budget_runs_alone() -> None:
 
 @pytest.mark.parametrize("admitted", [False, True])
 async def test_cancelled_work_gives_its_place_to_the_next(admitted: bool) -> None:
-    budget = Budget(10)
+    budget = FairBudget(10)
     works = await begin(budget, 10, 10, 10)
     if admitted:
         works[0]._ends.set()
@@ -94,14 +94,14 @@ async def test_cancelled_work_gives_its_place_to_the_next(admitted: bool) -> Non
 
 
 async def test_large_work_is_not_overtaken_by_small_work() -> None:
-    works = await begin(Budget(64), 10, 60, 10)
+    works = await begin(FairBudget(64), 10, 60, 10)
     assert [work.runs for work in works] == [True, False, False]
     for work in works:
         await work.end()
 
 
 async def test_many_pieces_of_work_stay_within_the_budget() -> None:
-    budget, held, most = Budget(128), 0, 0
+    budget, held, most = FairBudget(128), 0, 0
 
     async def work(size: int) -> None:
         nonlocal held, most

@@ -7,8 +7,8 @@ from collections.abc import Hashable
 
 import pytest
 
+from llama_stack_responses.concurrency.fair_budget import FairBudget, QueueFull
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.process_pool.fair_queue import FairQueue, QueueFull
 
 
 class Waiters:
@@ -18,7 +18,7 @@ class Waiters:
         entered: the names of the tasks that got a place, in order.
     """
 
-    def __init__(self, queue: FairQueue) -> None:
+    def __init__(self, queue: FairBudget) -> None:
         self.queue = queue
         self.entered: list[str] = []
         self.ends: dict[str, asyncio.Event] = {}
@@ -45,13 +45,13 @@ class Waiters:
 
 
 async def test_owner_with_many_tasks_leaves_places_to_others() -> None:
-    waiters = Waiters(FairQueue(2, per_user=1, waiting_per_user=10))
+    waiters = Waiters(FairBudget(2, per_user=1, waiting_per_user=10))
     await waiters.enter("a1", "a2", "a3", "b1")
     assert waiters.entered == ["a1", "b1"]
 
 
 async def test_waiting_owners_are_served_round_robin() -> None:
-    waiters = Waiters(FairQueue(1, per_user=1, waiting_per_user=10))
+    waiters = Waiters(FairBudget(1, per_user=1, waiting_per_user=10))
     await waiters.enter("a1", "a2", "a3", "b1", "b2", "c1")
     for name in ("a1", "a2", "b1", "c1", "a3"):
         assert waiters.entered[-1] == name
@@ -60,7 +60,7 @@ async def test_waiting_owners_are_served_round_robin() -> None:
 
 
 async def test_owner_over_its_limit_waits_despite_free_places() -> None:
-    waiters = Waiters(FairQueue(3, per_user=2, waiting_per_user=10))
+    waiters = Waiters(FairBudget(3, per_user=2, waiting_per_user=10))
     await waiters.enter("a1", "a2", "a3")
     assert waiters.entered == ["a1", "a2"]
     await waiters.release("a1")
@@ -68,7 +68,7 @@ async def test_owner_over_its_limit_waits_despite_free_places() -> None:
 
 
 async def test_full_queue_of_one_owner_refuses_only_this_owner() -> None:
-    waiters = Waiters(FairQueue(1, per_user=1, waiting_per_user=1))
+    waiters = Waiters(FairBudget(1, per_user=1, waiting_per_user=1))
     await waiters.enter("a1", "a2", "a3", "b1")
     with pytest.raises(QueueFull):
         await waiters.tasks["a3"]
@@ -78,7 +78,7 @@ async def test_full_queue_of_one_owner_refuses_only_this_owner() -> None:
 
 
 async def test_cancelled_waiter_leaves_queue() -> None:
-    waiters = Waiters(FairQueue(1, per_user=1, waiting_per_user=10))
+    waiters = Waiters(FairBudget(1, per_user=1, waiting_per_user=10))
     await waiters.enter("a1", "b1", "c1")
     waiters.tasks["b1"].cancel()
     await waiters.release("a1")
@@ -86,7 +86,7 @@ async def test_cancelled_waiter_leaves_queue() -> None:
 
 
 async def test_waiter_cancelled_at_its_turn_passes_place_on() -> None:
-    queue = FairQueue(1, per_user=1, waiting_per_user=10)
+    queue = FairBudget(1, per_user=1, waiting_per_user=10)
     waiters = Waiters(queue)
     await queue.enter("a")
     await waiters.enter("b1", "c1")
@@ -101,9 +101,36 @@ async def test_waiter_cancelled_at_its_turn_passes_place_on() -> None:
 
 
 async def test_only_owner_may_use_all_places() -> None:
-    queue = FairQueue(2, per_user=1, waiting_per_user=10)
+    queue = FairBudget(2, per_user=1, waiting_per_user=10)
     tasks = [asyncio.create_task(queue.enter(ANONYMOUS.identity)) for _ in range(3)]
     await asyncio.sleep(0)
     assert [task.done() for task in tasks] == [True, True, False]
     queue.leave(ANONYMOUS.identity)
     await tasks[2]
+
+
+async def test_units_of_one_owner_are_bounded_by_their_weight() -> None:
+    budget = FairBudget(10, per_user=6)
+    await budget.enter("a", 4)
+    heavy, light = (asyncio.create_task(budget.enter("a", units)) for units in (4, 2))
+    other = asyncio.create_task(budget.enter("b", 5))
+    await asyncio.sleep(0)
+    # The owner's own work keeps its order, and that of others goes on.
+    assert (heavy.done(), light.done(), other.done(), budget.left) == (False, False, True, 1)
+    budget.leave("a", 4)
+    await asyncio.sleep(0)
+    assert (heavy.done(), light.done(), budget.left) == (True, False, 1)
+    budget.leave("b", 5)
+    await light
+    assert budget.left == 4
+
+
+async def test_cancelled_head_of_the_queue_lets_lighter_work_go_on() -> None:
+    budget = FairBudget(10)
+    await budget.enter("a", 6)
+    heavy, light = asyncio.create_task(budget.enter("b", 8)), asyncio.create_task(budget.enter("c", 3))
+    await asyncio.sleep(0)
+    assert not light.done()
+    heavy.cancel()
+    await light
+    assert budget.left == 1
