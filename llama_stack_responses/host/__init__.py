@@ -31,20 +31,19 @@ from ..tools.mcp.sessions import McpClient, SessionLimits
 from ..tools.registry import HostedToolServices
 from .configuration import check_running_stack
 from .connectors import HostConnectors
-from .disabled_levels import skip_disabled_levels
 from .file_processors import file_processor
 from .files import HostFiles
 from .identity import HostAccess
 from .inference import HostInference
 from .keyvalue import backend
 from .model_refresh import ModelRefresh
+from .patches import skip_disabled_levels
 from .platform import SAFETY, AccessRule, Api, set_log_category
 from .prompts import HostPrompts
-from .registry import forget_tool_groups_without_provider
 from .responses_provider import ResponsesProvider
 from .routes import leave_out_conversations
 from .safety import HostSafety
-from .tool_runtime import HostToolRuntime
+from .tool_runtime import HostToolRuntime, forget_tool_groups_without_provider
 from .vector_stores import HostVectorStores
 
 __all__ = ["get_provider_impl"]

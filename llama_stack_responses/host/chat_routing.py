@@ -5,7 +5,7 @@ tool with a validator that it builds anew for each. llama-stack's providers look
 it, which the host does not know, so the host reads its registry file each time. For a model that the host does not list
 it does this too, with a new thread and connection. Therefore the tools, already validated on receipt, bypass the
 router, the provider gets the host's name of a listed model, and unlisted models are cached for a few seconds
-(`model_lookups.py`). Messages are JSON with the interface of models (`json_model.py`); streams are read in
+(`model_lookups.py`). Messages are JSON with the interface of models (`JsonModel`); streams are read in
 `chat_streams.py`.
 
 The router passes each chunk of a stream through a generator of its own, only to measure the time to the first text and
@@ -26,7 +26,6 @@ from typing import Any, Final, Protocol, Self, runtime_checkable
 from ..chat.inference import Extender, Receive
 from ..core.types import Json
 from .chat_streams import ChatStreams
-from .json_model import JsonModel
 from .model_lookups import ModelLookups
 from .platform import ChatRequest
 
@@ -54,6 +53,33 @@ class PushesChunks(Protocol):
     def __anext__(self) -> Awaitable[Any]:
         """Read the next chunk."""
         ...
+
+
+class JsonModel(dict[str, Any]):
+    """A JSON object whose fields are also attributes; absent ones are None.
+
+    The host's models allow fewer kinds of messages than its model servers accept, so messages are not converted to
+    them. But some of its providers, such as `remote::ollama`, access messages as models and replace image URLs by
+    images; and its inference store dumps them. Nested values become a `JsonModel` on first access, as a copy, so that
+    other holders of the same message are not affected by changes.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = self.get(name)
+        if isinstance(value, dict) and not isinstance(value, JsonModel):
+            value = self[name] = JsonModel(value)
+        elif isinstance(value, list):
+            value = self[name] = [JsonModel(each) if type(each) is dict else each for each in value]
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def model_dump(self, **_: Any) -> dict[str, Any]:
+        """Return the object itself: it is already plain JSON."""
+        return self
 
 
 class ChatRouting:

@@ -2,25 +2,29 @@
 
 The host's providers use the `openai` package, which builds each chunk field by field from the declared types. That
 takes longer than all other processing of the chunk. The providers still send the requests; only the bytes of the answer
-are read here, into the same objects.
+are read here, into the same objects. An answer that is not streamed is read by the client, which buffers it whole, so
+its bytes are counted here.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
+import httpx2
 import openai
 from pydantic import BaseModel
 
 from llama_stack_openai_chat.chunks import chat_chunk
 from llama_stack_openai_chat.events import EventReader
-
-from .bounded_answers import bound_answers
+from llama_stack_openai_chat.retries import says_of_request
 
 _PASSES: Final = ("_maybe_overwrite_id", "_postprocess_chunk")
 """Methods that get the answer of a provider's client before the provider reads it: llama-stack's, and OGX's."""
+_MAX_BYTES: Final = 1 << 26
+"""Maximum bytes of one answer."""
+_STREAM: Final = "text/event-stream"
 
 
 class ChatStreams:
@@ -55,7 +59,7 @@ def _reading(kind: Any) -> type:
             # A new client computes this in a thread. While streams run at full speed, that takes up to a fifth of a
             # second, because the thread has to wait for the GIL each time it continues.
             client._platform = _platform()
-            bound_answers(client)
+            _bound_answers(client)
             return client
 
     # The host would add them while it traces, also for a server that refuses them. The request has what is wanted.
@@ -94,3 +98,51 @@ async def _chunks(stream: openai.AsyncStream[Any]) -> AsyncGenerator[Any]:
             yield chunk
     finally:
         await stream.close()
+
+
+def _bound_answers(client: Any) -> None:
+    """Make a client of the `openai` package refuse answers that are too large, while it reads them.
+
+    Args:
+        client: a client that is used for a single request, or that is bounded already.
+    """
+    http = client._client
+    hooks = http.event_hooks
+    if _bound not in hooks["response"]:
+        # A compressed answer could expand a thousandfold.
+        http.headers["accept-encoding"] = "identity"
+        http.event_hooks = {**hooks, "response": [*hooks["response"], _bound]}
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Limit the body of a response, and the retries of it. httpx2 calls this before it reads the body."""
+    if response.headers.get("content-type", "").startswith(_STREAM):
+        return
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.DecodingError("The model server compressed its answer, which was not requested.")
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _Bounded(response.stream)
+    if response.status_code == httpx2.codes.INTERNAL_SERVER_ERROR:
+        await response.aread()
+        if says_of_request(response.text):
+            # The client would send the same request again, twice.
+            response.headers["x-should-retry"] = "false"
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body that raises an error when it exceeds the limit."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = _MAX_BYTES
+        async for piece in self._inner:
+            left -= len(piece)
+            if left < 0:
+                raise httpx2.ReadError(f"The model server's answer is larger than {_MAX_BYTES} bytes.")
+            yield piece
+
+    async def aclose(self) -> None:
+        """Close the body."""
+        await self._inner.aclose()

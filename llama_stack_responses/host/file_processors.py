@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any, Final
 
 from fastapi import HTTPException, UploadFile
 from starlette.datastructures import Headers
 
+from ..concurrency.threads import in_own_thread
 from ..core.errors import ApiError
 from ..documents.document import Document, Processor, Unreadable
 from ..logs import get_logger
-from .own_threads import OwnThreads
 from .platform import ProcessFileRequest
 
 logger = get_logger(__name__)
@@ -46,7 +48,7 @@ class HostFileProcessor:
         spec = processors.__provider_spec__
         # OGX runs its own processors in separate processes.
         self.keeps = getattr(spec, "execution_mode", "") == "worker"
-        self._threads = OwnThreads(_MAX_THREADS)
+        self._threads = _OwnThreads(_MAX_THREADS)
         self._blocks = spec.provider_type.startswith("inline::") and not self.keeps
 
     async def text(self, document: Document) -> str:
@@ -76,3 +78,37 @@ class HostFileProcessor:
             BytesIO(document.content), size=len(document.content), filename=document.name, headers=headers
         )
         return await self._processors.process_file(ProcessFileRequest(), file)
+
+
+class _OwnThreads:
+    """Runs each call in its own thread. A call that never returns blocks neither a shared thread pool nor the shutdown.
+
+    Args:
+        max_threads: maximum threads, including those whose result is no longer awaited.
+    """
+
+    def __init__(self, max_threads: int) -> None:
+        self._max_threads = max_threads
+        self._running = 0
+        self._lock = threading.Lock()
+
+    async def run[Result](self, work: Callable[[], Result]) -> Result:
+        """Run `work` in a thread, and return its result or raise its exception.
+
+        Raises:
+            ApiError: 503 if all threads are in use.
+        """
+        with self._lock:
+            if self._running >= self._max_threads:
+                message = "The file processor of this stack is busy with other files. Try again later."
+                raise ApiError(503, message, retry_after=60)
+            self._running += 1
+
+        def counted() -> Result:
+            try:
+                return work()
+            finally:
+                with self._lock:
+                    self._running -= 1
+
+        return await in_own_thread(counted)

@@ -1,4 +1,4 @@
-"""Changes the classes of the host's server and of uvicorn, for the whole process.
+"""Changes the classes of the host's server and of uvicorn, and its logging, for the whole process.
 
 docs/explanation/host-changes.md has each place where this package reaches into the host or a library, with the attack
 or the figure that needs it.
@@ -11,12 +11,15 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any, Final
 
+import structlog
+from structlog.stdlib import LoggerFactory, filter_by_level
+
 from ..config import ResponsesConfig
+from ..wire.after_routes import sending_rest
 from .compressed_bodies import decompressing_bodies
 from .cross_site import refusing_cross_site_requests
 from .platform import SERVER, ServerCall
 from .provider_data import checking_headers
-from .web_server.early_return import sending_rest
 from .web_server.protocols import use_protocols
 
 _ORIGINAL: Final = "llama_stack_responses_original_call"
@@ -46,3 +49,16 @@ def _extend(name: str, *wrappers: Callable[[ServerCall], ServerCall]) -> None:
         original: ServerCall = getattr(kind, _ORIGINAL, kind.__call__)
         setattr(kind, _ORIGINAL, original)
         kind.__call__ = reduce(lambda call, wrap: wrap(call), wrappers, original)
+
+
+def skip_disabled_levels() -> None:
+    """Have the host's loggers check the level of a line first.
+
+    They otherwise compute its fields and its time, and `logging` drops the result. The host's router and its access
+    checks log several lines at level DEBUG for each request.
+    """
+    config = structlog.get_config()
+    processors = config["processors"]
+    if isinstance(config["logger_factory"], LoggerFactory) and filter_by_level not in processors:
+        # In place, because loggers that were used before have this list.
+        processors.insert(0, filter_by_level)

@@ -147,3 +147,19 @@ def _text(content: Any) -> str:
         return content or ""
     parts = content if isinstance(content, list) else [content]
     return "\n".join(part if isinstance(part, str) else getattr(part, "text", "") for part in parts)
+
+
+async def forget_tool_groups_without_provider(router: Any) -> None:
+    """Delete tool groups whose provider is no longer in the configuration.
+
+    llama-stack would otherwise fail to start with another provider for such a group: it asks the removed provider to
+    unregister it.
+
+    Args:
+        router: the host's implementation of its tool runtime API.
+    """
+    table = router.routing_table
+    for each in await table.dist_registry.get_all():
+        if each.type == "tool_group" and each.provider_id not in table.impls_by_provider_id:
+            logger.info("removed a tool group without a provider: %r", each.identifier)
+            await table.dist_registry.delete(each.type, each.identifier)

@@ -8,12 +8,15 @@ middlewares outside of it, such as that of the metrics, see the whole answer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Final, Protocol, Self
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, Final, Protocol, Self
 
 from starlette.types import Receive, Scope, Send
 
 from .direct_writer import pass_bodies
+
+Call = Callable[[Any, Scope, Receive, Send], Awaitable[Any]]
 
 _KEY: Final = "llama_stack_responses.after_routes"
 """Key of the object in the scope of its request."""
@@ -91,3 +94,21 @@ def after_routes(scope: Scope) -> AfterRoutes | None:
     """
     found = scope.get(_KEY)
     return found if isinstance(found, AfterRoutes) and pass_bodies(scope.get("app")) else None
+
+
+def sending_rest(call: Call) -> Call:
+    """Return the `__call__` of an ASGI middleware that sends the rest of the answer afterwards.
+
+    Middlewares of metrics, authentication, quotas and CORS are outside of it. Inside are those that check the version
+    and add a header, which do nothing after the head of an answer, and those of FastAPI that handle exceptions of
+    routes.
+    """
+
+    @wraps(call)
+    async def called(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
+        with AfterRoutes(scope) as after:
+            await call(self, scope, receive, send)
+            if after.rest:
+                await after.send_rest(after.rest, receive, send)
+
+    return called

@@ -1,14 +1,21 @@
-"""Routes of features that need no token."""
+"""Routes that need no token: those of features, and the one for probes of load balancers and Kubernetes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
-from .requests import Handler, routes_within
+from ..service.readiness import ReadinessReport
+from ..service.responses import OpenAIResponsesImpl
+from .openapi import READINESS, described
+from .requests import METHODS, Handler, nothing, routes_within
+from .responses import JsonResponse
 from .route_admission import RouteAdmission
+
+_READY: Final = "/v1/ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +51,35 @@ def add_public_routes(
             openapi_extra={public_key: True},
             include_in_schema=False,
         )
+
+
+def add_ready_route(router: APIRouter, impl: OpenAIResponsesImpl, limits: RouteAdmission, public_key: str) -> None:
+    """Add the route for probes.
+
+    Args:
+        router: the outermost router: llama-stack reads `public_key` from its own routes only.
+        impl: reports whether it is ready.
+        limits: the limits of the route.
+        public_key: the key in the description of a route by which the host lets requests without a token pass.
+    """
+    description = described(READINESS) | {"tags": ["Responses"], "summary": "Check whether this server is ready"}
+    description["openapi_extra"][public_key] = True
+    kind = routes_within(limits)
+    router.add_api_route(_READY, _report(impl), methods=["GET"], route_class_override=kind, **description)
+    rest = APIRouter(route_class=kind)
+    # The hosts' authentication reads one method of each route, whichever a set has first: GET is the route above only.
+    others = sorted(set(METHODS) - {"GET"})
+    rest.add_api_route(_READY, nothing(router), methods=others, include_in_schema=False)
+    router.include_router(rest)
+
+
+def _report(impl: OpenAIResponsesImpl) -> Handler:
+    async def report_readiness() -> Response:
+        report = await impl.ready()
+        return JsonResponse(_fields(report), 200 if report.ready else 503, {"cache-control": "no-store"})
+
+    return report_readiness
+
+
+def _fields(report: ReadinessReport) -> dict[str, str]:
+    return {"status": report.status, **report.parts, **report.notes}

@@ -19,8 +19,7 @@ from ..service.responses import OpenAIResponsesImpl
 from .context_routes import context_router
 from .conversation_routes import conversations_router
 from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
-from .public_routes import PublicRoute, add_public_routes
-from .ready_route import add_ready_route
+from .public_routes import PublicRoute, add_public_routes, add_ready_route
 from .requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, query_of_items, routes_within
 from .responses import (
     FinishedJsonResponse,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from llama_stack_responses.host.disabled_levels import skip_disabled_levels
+from llama_stack_responses.host.patches import skip_disabled_levels
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from llama_stack.core.routers.inference import InferenceRouter
 
+from llama_stack_responses.host.chat_routing import JsonModel
 from llama_stack_responses.host.inference import HostInference
-from llama_stack_responses.host.json_model import JsonModel
 from tests.support.routing import Provider, Table
 
 Json = dict[str, Any]

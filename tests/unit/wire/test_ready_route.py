@@ -9,7 +9,7 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
-from llama_stack_responses.wire.ready_route import add_ready_route
+from llama_stack_responses.wire.public_routes import add_ready_route
 from llama_stack_responses.wire.route_admission import RouteAdmission
 
 
