@@ -13,6 +13,7 @@ import orjson
 from ..core.items.kind import Names
 from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..core.types import Json
+from .adaptation.messages import WithReasoning
 from .function_calls import HOSTED, as_functions
 from .profile import Profile
 from .replayed_reasoning import Thoughts, add_reasoning, add_signature, signs_call
@@ -64,11 +65,13 @@ class _Assistant:
 
     Attributes:
         reasoning: the segments of each reasoning item.
+        left_out: the texts of the reasoning of an earlier turn.
         calls: the calls, each with the signatures that belong to it.
     """
 
     text: list[str] = field(default_factory=list)
     reasoning: list[list[ReasoningSegment]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     calls: list[tuple[Json, list[ReasoningSegment]]] = field(default_factory=list)
 
 
@@ -91,12 +94,17 @@ class _Builder:
                     self._flush()
                 self._message(item)
             case "reasoning":
-                self._open().reasoning.append(self._thoughts.of_item(number))
+                self._reason(number)
             case "function_call":
                 self._call(number, item)
             case "function_call_output" if self._assistant and self._assistant.calls:
                 # The output is placed right after its call, as chat templates require.
                 self._flush()
+
+    def _reason(self, number: int) -> None:
+        assistant = self._open()
+        assistant.reasoning.append(self._thoughts.of_item(number))
+        assistant.left_out.append(self._thoughts.left_out(number))
 
     def _call(self, number: int, item: Json) -> None:
         segments, assistant = self._thoughts.of_call(number), self._open()
@@ -142,6 +150,9 @@ class _Builder:
         if assistant.calls:
             message["tool_calls"] = [self._chat_call(call, signatures) for call, signatures in assistant.calls]
         add_reasoning(message, assistant.reasoning, self._profile)
+        left_out = "\n".join(filter(None, assistant.left_out))
+        if left_out and self._profile.reasoning_replay != "none":
+            message = WithReasoning(message, left_out)
         self._say(message)
         self._tool_messages(call for call, _ in assistant.calls)
 

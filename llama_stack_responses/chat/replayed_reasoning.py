@@ -34,13 +34,17 @@ class Thoughts:
         self, items: Sequence[Json], read: Callable[[Json], Sequence[ReasoningSegment]], first: int, *, signed: bool
     ) -> None:
         self._of_items: dict[int, list[ReasoningSegment]] = {}
+        self._left_out: dict[int, str] = {}
         self._of_calls: dict[int, list[ReasoningSegment]] = defaultdict(list)
         calls = _Calls(items)
         for number, item in enumerate(items):
             if item["type"] != "reasoning":
                 continue
             kept = self._of_items[number] = []
-            for segment in chain.from_iterable(map(_apart, read(item))):
+            segments = read(item)
+            if number < first:
+                self._left_out[number] = "".join(segment.text for segment in segments)
+            for segment in chain.from_iterable(map(_apart, segments)):
                 if number < first and not signs_call(segment):
                     if not signed or not _is_checked(segment):
                         continue
@@ -51,6 +55,10 @@ class Thoughts:
     def of_item(self, number: int) -> list[ReasoningSegment]:
         """Return what the reasoning item with this index adds to the message at its place."""
         return self._of_items[number]
+
+    def left_out(self, number: int) -> str:
+        """Return the text of the reasoning item with this index if it does not return; empty otherwise."""
+        return self._left_out.get(number, "")
 
     def of_call(self, number: int) -> list[ReasoningSegment]:
         """Return what belongs to the call with this index, and to its message."""

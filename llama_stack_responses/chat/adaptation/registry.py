@@ -12,11 +12,14 @@ from typing import Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, Step
+from .contents import CONTENTS
 from .enforced import ENFORCED
 from .parameters import PARAMETERS
 from .refusal import Refusal
+from .roles import ROLES
+from .schemas import SCHEMAS
 
-ADAPTATIONS: Final[tuple[Adaptation, ...]] = (*ENFORCED, *PARAMETERS)
+ADAPTATIONS: Final[tuple[Adaptation, ...]] = (*ENFORCED, *CONTENTS, *ROLES, *SCHEMAS, *PARAMETERS)
 """All kinds, in the order in which they are applied."""
 
 _KINDS: Final = {each.name: (number, each) for number, each in enumerate(ADAPTATIONS)}

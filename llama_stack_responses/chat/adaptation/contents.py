@@ -1,0 +1,228 @@
+"""The contents of messages, the ids of calls, and the reasoning, as a model server takes them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from string import ascii_letters, digits
+from typing import Any, Final
+
+from ...core.types import Json
+from .adaptation import Adaptation
+from .messages import MEDIA, WithReasoning, each_message, parts_of, text_of
+from .refusal import Refusal
+
+_LETTERS: Final = digits + ascii_letters
+_ID_CHARACTERS: Final = 9
+_SHORT_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
+_BLANK: Final = "(empty)"
+
+_REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
+_SIGNATURES: Final = ("extra_content", "provider_specific_fields")
+"""Members of a message with its reasoning, and of a message or a call with a signature."""
+
+_NO_IMAGES: Final = re.compile(
+    r"\bimages?\b(?: inputs?| content| parts?)?(?: is| are)? ?not (?:currently )?(?:support|allow|accept|enabl)"
+    r"|(?:not|n't|cannot|unable to|no) (?:support|accept|process|handle|read|see|view|allow|take)\w*[^.]{0,24}"
+    r"\bimages?\b(?! (?:formats?|types?|urls?|sizes?|media))"
+    r"|support image input|not a multi-?modal|\bmmproj\b|at most 0 image"
+    r"|(?:unknown|unsupported|invalid|unexpected|unrecogni[sz]ed)[^.]{0,40}\bimage_url\b"
+    r"|\bimage_url\b[^.]{0,30}(?:not |un)supported"
+    r"|(?:text[- ]only|only (?:supports?|accepts?|allows?)(?: \w+)? text)\b"
+    r"|\bvision\b[^.]{0,30}(?:not |n't |dis)(?:support|enabl|avail|able)|(?:not|n't) (?:have|support) vision",
+    re.IGNORECASE,
+)
+_TEXT_CONTENT: Final = re.compile(
+    r"(?:expect\w*|must be|should be|needs to be|require\w*|not)\W+(?:an? )?(?:valid )?(?:string|str)\b"
+    r"|(?:got|is|received|not support\w*)(?: an?)? (?:array|list|sequence)|invalid type: sequence"
+    r"|unknown (?:part|content) type",
+    re.IGNORECASE,
+)
+_NULL_CONTENT: Final = re.compile(
+    r"\bcontent\b.{0,200}(?:\bnull\b|\bNone(?:Type)?\b|missing|required|string)"
+    r"|(?:\bnull\b|\bNone(?:Type)?\b|missing|required|string)\b.{0,200}\bcontent\b",
+    re.DOTALL,
+)
+_BLANK_CONTENT: Final = re.compile(
+    r"\b(?:empty|blank|non-?empty|non-?whitespace|min_length|at least (?:1|one) char\w*|have either)\b", re.IGNORECASE
+)
+_ID: Final = re.compile(r"tool.?call.?ids?\b|tool_calls\b.{0,8}\bid\b", re.IGNORECASE)
+_ID_FORM: Final = re.compile(r"length|a-z|alphanumeric|too long|characters|pattern|match|format", re.IGNORECASE)
+_DEMANDED: Final = re.compile(
+    r"(?:reasoning_content|reasoning_details|\bthinking\b|\breasoning\b).{0,80}"
+    r"(?:passed back|must be (?:passed|provided|included|returned|present|set)|is (?:missing|required)|not provided)"
+    r"|missing\b.{0,40}reasoning_content",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def _is_media(part: Json) -> bool:
+    return part.get("type") in MEDIA
+
+
+# Images
+
+
+def _images_in(content: Any) -> bool:
+    return isinstance(content, list) and any(part.get("type") == "image_url" for part in parts_of(content))
+
+
+def _asks_no_images(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if _NO_IMAGES.search(refusal.words) and any(_images_in(message.get("content")) for message in chat["messages"]):
+        yield None
+
+
+def _without_images(message: Json) -> Json:
+    content = message.get("content")
+    if not _images_in(content):
+        return message
+    note = {"type": "text", "text": MEDIA["image_url"]}
+    parts = [note if part.get("type") == "image_url" else part for part in parts_of(content)]
+    plain = all(part.keys() == {"type", "text"} for part in parts)
+    return message | {"content": text_of(parts) if plain else parts}
+
+
+# Texts
+
+
+def _asks_text_content(refusal: Refusal, chat: Json) -> Iterator[None]:
+    of_content = "content" in refusal.words or any("content" in place for place in refusal.places)
+    says = _TEXT_CONTENT.search(refusal.words) and (of_content or "messages" in refusal.words or not refusal.places)
+    if says and any(isinstance(message.get("content"), list) for message in chat["messages"]):
+        yield None
+
+
+def _as_text(message: Json) -> Json:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    text = text_of(content)
+    return message | {"content": text or (None if message.get("tool_calls") else "")}
+
+
+def _asks_empty_content(refusal: Refusal, chat: Json) -> Iterator[None]:
+    of_content = any(place.endswith("content") for place in refusal.places)
+    lacking = any(message.get("content") is None for message in chat["messages"])
+    if lacking and (of_content or _NULL_CONTENT.search(refusal.words)):
+        yield None
+
+
+def _with_content(message: Json) -> Json:
+    return message | {"content": ""} if message.get("content") is None else message
+
+
+def _is_blank(message: Json) -> bool:
+    content = message.get("content")
+    return isinstance(content, str) and not content.strip()
+
+
+def _asks_no_blanks(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if _BLANK_CONTENT.search(refusal.words) and any(map(_is_blank, chat["messages"])):
+        yield None
+
+
+def _without_blank(message: Json) -> Json:
+    if not _is_blank(message):
+        return message
+    return message | {"content": None if message.get("tool_calls") else _BLANK}
+
+
+# Ids of calls
+
+
+def short_id(call_id: str) -> str:
+    """Return the id that a model server gets in place of a call's: nine letters and digits, always the same."""
+    if _SHORT_ID.fullmatch(call_id):
+        return call_id
+    number = int.from_bytes(hashlib.blake2b(call_id.encode(errors="replace"), digest_size=8).digest())
+    found = ""
+    for _ in range(_ID_CHARACTERS):
+        number, place = divmod(number, len(_LETTERS))
+        found += _LETTERS[place]
+    return found
+
+
+def _asks_short_ids(refusal: Refusal, chat: Json) -> Iterator[None]:
+    named = _ID.search(refusal.words) or any(
+        place.endswith(("tool_call_id", "tool_calls.id")) for place in refusal.places
+    )
+    if named and _ID_FORM.search(refusal.words) and each_message(chat, _with_short_ids) is not chat:
+        yield None
+
+
+def _with_short_ids(message: Json) -> Json:
+    if "tool_call_id" in message:
+        short = short_id(message["tool_call_id"])
+        return message if short == message["tool_call_id"] else message | {"tool_call_id": short}
+    calls = message.get("tool_calls")
+    if not calls or all(short_id(call["id"]) == call["id"] for call in calls):
+        return message
+    return message | {"tool_calls": [call | {"id": short_id(call["id"])} for call in calls]}
+
+
+# Reasoning
+
+
+def _asks_no_reasoning(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if not (refusal.says_unsupported and _no_reasoning(chat, None) is not chat) or _DEMANDED.search(refusal.words):
+        return
+    for name in (*_REASONING, *_SIGNATURES):
+        if any(place.endswith(f".{name}") for place in refusal.places) or _names(refusal, name):
+            yield None
+            return
+
+
+def _names(refusal: Refusal, name: str) -> bool:
+    """Return whether a refusal names a member of messages; a word of sentences has to be in marks or behind a dot."""
+    before, after = ("", "") if "_" in name else (r"['\"`.\[]", r"['\"`\]:]")
+    return bool(re.search(rf"{before}(?<!\w){name}(?!\w){after}", refusal.words))
+
+
+def _no_reasoning(chat: Json, _: Any) -> Json:
+    return each_message(chat, _without_reasoning)
+
+
+def _without_reasoning(message: Json) -> Json:
+    if message["role"] != "assistant":
+        return message
+    gone = {name for name in (*_REASONING, *_SIGNATURES) if name in message}
+    changed = {name: value for name, value in message.items() if name not in gone} if gone else message
+    content = message.get("content")
+    if isinstance(content, list):
+        changed = changed | {"content": text_of(content) or None}
+    if any(name in call for call in message.get("tool_calls") or () for name in _SIGNATURES):
+        calls = [
+            {name: value for name, value in call.items() if name not in _SIGNATURES} for call in message["tool_calls"]
+        ]
+        changed = changed | {"tool_calls": calls}
+    return changed
+
+
+def _asks_all_reasoning(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if not _DEMANDED.search(refusal.words) or "signature" in refusal.words:
+        return
+    if each_message(chat, _with_reasoning) is not chat:
+        yield None
+
+
+def _with_reasoning(message: Json) -> Json:
+    if message["role"] != "assistant" or "reasoning_content" in message:
+        return message
+    known = message.reasoning if isinstance(message, WithReasoning) else message.get("reasoning")
+    return message | {"reasoning_content": known if isinstance(known, str) else ""}
+
+
+def _walking(change: Callable[[Json], Json]) -> Callable[[Json, Any], Json]:
+    return lambda chat, _: each_message(chat, change)
+
+
+CONTENTS: Final = (
+    Adaptation("all_reasoning", _asks_all_reasoning, _walking(_with_reasoning), walks_messages=True),
+    Adaptation("no_reasoning", _asks_no_reasoning, _no_reasoning, walks_messages=True),
+    Adaptation("no_images", _asks_no_images, _walking(_without_images), walks_messages=True),
+    Adaptation("text_content", _asks_text_content, _walking(_as_text), walks_messages=True),
+    Adaptation("empty_content", _asks_empty_content, _walking(_with_content), walks_messages=True),
+    Adaptation("no_blank_content", _asks_no_blanks, _walking(_without_blank), walks_messages=True),
+    Adaptation("nine_character_ids", _asks_short_ids, _walking(_with_short_ids), walks_messages=True),
+)

@@ -1,0 +1,209 @@
+"""The roles of messages, in the order that a model's chat template takes.
+
+A template raises an error, which the model server passes on with status 400 or 500. The words are those of the
+template's author, so they are read by what they name: a role, and what is wrong with its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from ...core.types import Json
+from .adaptation import Adaptation
+from .messages import INSTRUCTING, each_message, joined, text_of, with_messages
+from .refusal import Refusal
+
+BRIDGE: Final = "I have the results."
+"""What the model seems to have said between the output of a tool and a message of the user."""
+OPENING: Final = "(The conversation begins.)"
+"""What the user seems to have said before the first message of the assistant."""
+CONTINUE: Final = "Continue."
+"""What the user seems to have said behind the last message of the assistant."""
+
+_SYSTEM_ORDER: Final = re.compile(
+    r"system (?:message|role|prompt|instruction)s?\b[^.]{0,80}"
+    r"\b(?:begin|first|start|top|once|one|single|multiple|index 0)"
+    r"|\b(?:only|multiple|single|one|first|several)\b[^.]{0,40}\bsystem (?:message|role|prompt)"
+    r"|role\W{1,3}(?:system|developer)\W{1,3}after\b",
+    re.IGNORECASE,
+)
+_NO_SYSTEM: Final = re.compile(
+    r"\bsystem\b\W{0,3}(?:roles?|messages?|instructions?|prompts?)?\b[^.]{0,40}"
+    r"(?:\bnot (?:support|allow|enabl|permit|recogni|accept)|unsupported|n't support)"
+    r"|(?:not|n't) support\w*[^.]{0,30}\bsystem\b(?!_)"
+    r"|(?:unknown|unsupported|invalid|unrecogni[sz]ed)\W+(?:message )?role\W{1,5}system\b"
+    r"|developer instruction is not enabled",
+    re.IGNORECASE,
+)
+_DEVELOPER: Final = re.compile(
+    r"developer\b[^.]{0,60}(?:\bnot\b|unsupported|unknown|unexpected|invalid|n't|unrecogni[sz]ed)"
+    r"|(?:\bnot\b|unsupported|unknown|unexpected|invalid|n't|unrecogni[sz]ed)[^.]{0,60}\bdeveloper\b",
+    re.IGNORECASE,
+)
+_ALTERNATE: Final = re.compile(
+    r"\balternat\w+\b.{0,100}\b(?:user|assistant|roles?|messages?)\b"
+    r"|\b(?:user|assistant|roles?|messages?)\b.{0,100}\balternat"
+    r"|(?:consecutive|successive|two|2 or more|multiple|repeated)\b[^.]{0,30}\b(?:user|assistant)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_AFTER_TOOL: Final = re.compile(
+    r"role\W{1,3}user\W{1,3}(?:\w+ ){0,2}after\b[^.]{0,12}\btool\b"
+    r"|\buser\b[^.]{0,40}\b(?:after|follow\w*)\b[^.]{0,30}\btool\b"
+    r"|\btool\b[^.]{0,60}\bfollowed by\b[^.]{0,12}\bassistant\b",
+    re.IGNORECASE,
+)
+_USER_FIRST: Final = re.compile(
+    r"\b(?:first|begin|start)\w*\b[^.]{0,60}\buser\b|\bno user (?:query|message)|at least one user\b", re.IGNORECASE
+)
+_USER_LAST: Final = re.compile(r"\b(?:last|ends?|final)\b[^.]{0,60}\buser\b|\bprefill", re.IGNORECASE)
+_LISTED: Final = re.compile(r"(?:one of|should be|must be|expected|supported)\b([^.]{0,200})", re.IGNORECASE)
+
+
+def _has(chat: Json, *roles: str) -> bool:
+    return any(message["role"] in roles for message in chat["messages"])
+
+
+def _lists_roles_without(refusal: Refusal, role: str) -> bool:
+    """Return whether a refusal lists the roles that there are, and this one is not among them."""
+    if "role" not in refusal.words and "variant" not in refusal.words:
+        return False
+    lists = [found.lower() for found in _LISTED.findall(refusal.words)]
+    return any("user" in each and "assistant" in each and role not in each for each in lists)
+
+
+def _answers(
+    pattern: re.Pattern[str], change: Callable[[Json, Any], Json]
+) -> Callable[[Refusal, Json], Iterator[None]]:
+    """Return `asks` of a kind that answers these words, if it changes the request."""
+
+    def asks(refusal: Refusal, chat: Json) -> Iterator[None]:
+        if pattern.search(refusal.words) and change(chat, None) is not chat:
+            yield None
+
+    return asks
+
+
+# No developer, no system
+
+
+def _asks_no_developer(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if _has(chat, "developer") and (_DEVELOPER.search(refusal.words) or _lists_roles_without(refusal, "developer")):
+        yield None
+
+
+def _as_system(chat: Json, _: Any) -> Json:
+    return each_message(
+        chat, lambda message: message | {"role": "system"} if message["role"] == "developer" else message
+    )
+
+
+def _system_first(chat: Json, _: Any) -> Json:
+    """Merge the system messages at the beginning, and put each later one into the next user message."""
+    messages = chat["messages"]
+    end = next((n for n, message in enumerate(messages) if message["role"] not in INSTRUCTING), len(messages))
+    first, rest = messages[:end], messages[end:]
+    rest, left = _folded(rest)
+    if len(first) + len(left) > 1 or left:
+        role = (first or left)[0]["role"]
+        texts = [text_of(message["content"]) for message in [*first, *left]]
+        first = [{"role": role, "content": "\n\n".join(filter(None, texts))}]
+    return with_messages(chat, [*first, *rest])
+
+
+def _folded(messages: list[Json]) -> tuple[list[Json], list[Json]]:
+    """Put each system message into the next user message; return also those behind which there is none."""
+    out, waiting = list[Json](), list[Json]()
+    for message in messages:
+        if message["role"] in INSTRUCTING:
+            waiting.append(message)
+            continue
+        if waiting and message["role"] == "user":
+            text = "\n\n".join(text_of(each["content"]) for each in waiting)
+            message = message | {"content": joined(text, message["content"])}  # noqa: PLW2901
+            waiting.clear()
+        out.append(message)
+    return out, waiting
+
+
+def _asks_no_system(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if not _has(chat, "system") or _SYSTEM_ORDER.search(refusal.words):
+        return
+    if _NO_SYSTEM.search(refusal.words) or _lists_roles_without(refusal, "system"):
+        yield None
+
+
+def _no_system(chat: Json, _: Any) -> Json:
+    """Put each system message into the next user message, or into one of its own behind all others."""
+    messages, left = _folded(chat["messages"])
+    text = "\n\n".join(text_of(message["content"]) for message in left)
+    return with_messages(chat, [*messages, *([{"role": "user", "content": text}] if left else ())])
+
+
+# The order of user and assistant
+
+
+def _user_first(chat: Json, _: Any) -> Json:
+    messages = chat["messages"]
+    begin = next((n for n, message in enumerate(messages) if message["role"] not in INSTRUCTING), len(messages))
+    if begin < len(messages) and messages[begin]["role"] == "user":
+        return chat
+    return with_messages(chat, [*messages[:begin], {"role": "user", "content": OPENING}, *messages[begin:]])
+
+
+def _user_last(chat: Json, _: Any) -> Json:
+    messages = chat["messages"]
+    if messages and messages[-1]["role"] == "assistant":
+        return with_messages(chat, [*messages, {"role": "user", "content": CONTINUE}])
+    return chat
+
+
+def _assistant_after_tool(chat: Json, _: Any) -> Json:
+    """Let the assistant say something between the output of a tool and a message of the user."""
+    out = list[Json]()
+    for message in chat["messages"]:
+        if out and out[-1]["role"] == "tool" and message["role"] in ("user", *INSTRUCTING):
+            out.append({"role": "assistant", "content": BRIDGE})
+        out.append(message)
+    return with_messages(chat, out)
+
+
+def _alternate(chat: Json, _: Any) -> Json:
+    """Let user and assistant take turns, calls and their outputs aside, behind one system message."""
+    changed = _user_first(_assistant_after_tool(_system_first(chat, None), None), None)
+    out = list[Json]()
+    for message in changed["messages"]:
+        before = out[-1] if out else None
+        if before and before["role"] == message["role"] and message["role"] in ("user", "assistant"):
+            out[-1] = _together(before, message)
+        else:
+            out.append(message)
+    return with_messages(chat, out)
+
+
+def _together(one: Json, other: Json) -> Json:
+    """Return two messages of the same role as one."""
+    both = one | other | {"content": joined(one.get("content"), other.get("content")) or None}
+    if calls := [*(one.get("tool_calls") or ()), *(other.get("tool_calls") or ())]:
+        both["tool_calls"] = calls
+    for name in ("reasoning_content", "reasoning"):
+        if texts := [message[name] for message in (one, other) if message.get(name)]:
+            both[name] = "\n".join(texts)
+    for name in ("reasoning_details", "thinking_blocks"):
+        if lists := [message[name] for message in (one, other) if message.get(name)]:
+            both[name] = [entry for each in lists for entry in each]
+    return both
+
+
+ROLES: Final = (
+    Adaptation("no_developer", _asks_no_developer, _as_system, walks_messages=True),
+    Adaptation("system_first", _answers(_SYSTEM_ORDER, _system_first), _system_first, walks_messages=True),
+    Adaptation("no_system", _asks_no_system, _no_system, walks_messages=True),
+    Adaptation("user_first", _answers(_USER_FIRST, _user_first), _user_first, walks_messages=True),
+    Adaptation(
+        "assistant_after_tool", _answers(_AFTER_TOOL, _assistant_after_tool), _assistant_after_tool, walks_messages=True
+    ),
+    Adaptation("alternate", _answers(_ALTERNATE, _alternate), _alternate, walks_messages=True),
+    Adaptation("user_last", _answers(_USER_LAST, _user_last), _user_last, walks_messages=True),
+)

@@ -1,0 +1,435 @@
+"""Dialects of messages: what refusals of real model servers ask for, and what the changed messages satisfy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llama_stack_responses.chat.adaptation.adaptation import Step
+from llama_stack_responses.chat.adaptation.contents import short_id
+from llama_stack_responses.chat.adaptation.messages import MEDIA, WithReasoning, text_of
+from llama_stack_responses.chat.adaptation.refusal import Refusal, places_of
+from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, dialects, in_order
+from llama_stack_responses.chat.adaptation.roles import BRIDGE
+from llama_stack_responses.chat.adaptation.schemas import simplified
+from llama_stack_responses.chat.profile import Profile
+from tests.support.chat_templates import CHECKS, gemma
+
+type Json = dict[str, Any]
+
+IMAGE: Final[Json] = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
+
+
+def text(value: str) -> Json:
+    return {"type": "text", "text": value}
+
+
+def user(content: Any = "Hi") -> Json:
+    return {"role": "user", "content": content}
+
+
+def system(content: str = "Be brief.") -> Json:
+    return {"role": "system", "content": content}
+
+
+def said(content: Any = "Hello", **more: Any) -> Json:
+    return {"role": "assistant", "content": content, **more}
+
+
+def called(*ids: str, content: Any = None, **more: Any) -> Json:
+    calls = [{"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}} for each in ids]
+    return {"role": "assistant", "content": content, "tool_calls": calls, **more}
+
+
+def tool(call_id: str, content: Any = "done") -> Json:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+LOOP: Final = [user(), called("call_1"), tool("call_1")]
+TOOLS: Final = [{"type": "function", "function": {"name": "f", "parameters": {"type": "string", "pattern": "^a$"}}}]
+
+# Refusals, with the requests that they refuse and the dialects that answer them.
+REFUSALS: Final[list[tuple[str, Json, str]]] = [
+    # Qwen 3.5 and 3.6 (vLLM issue 41114, verl issue 7725)
+    ("System message must be at the beginning.", {"messages": [system(), user(), system()]}, "system_first"),
+    ("Only one system message is allowed.", {"messages": [system(), user(), system()]}, "system_first"),
+    ("Unexpected role 'system' after role 'user'", {"messages": [user(), system(), user()]}, "system_first"),
+    ("system role message must be the first message", {"messages": [user(), system()]}, "system_first"),
+    # Gemma (SGLang issue 892), o1-mini (forgecode issue 1177), Google
+    ("System role not supported", {"messages": [system(), user()]}, "no_system"),
+    (
+        "Unsupported value: 'messages[0].role' does not support 'system' with this model.",
+        {"messages": [system(), user()]},
+        "no_system",
+    ),
+    ("Developer instruction is not enabled for models/gemma-3-27b-it", {"messages": [system(), user()]}, "no_system"),
+    ("unknown variant `system`, expected `user` or `assistant`", {"messages": [system(), user()]}, "no_system"),
+    # Mistral's templates and llama.cpp (gpt4all issue 3255, crush issue 279)
+    (
+        "After the optional system message, conversation roles must alternate user/assistant/user/assistant/...",
+        {"messages": [user(), user()]},
+        "alternate",
+    ),
+    (
+        "Conversation roles must alternate user/assistant/user/assistant/...",
+        {"messages": [user(), user()]},
+        "alternate",
+    ),
+    (
+        'messages: roles must alternate between "user" and "assistant", but found multiple "user" roles in a row',
+        {"messages": [user(), user()]},
+        "alternate",
+    ),
+    # Mistral (zed issue 37021, mistral-vibe issue 578)
+    ("Unexpected role 'user' after role 'tool'", {"messages": [*LOOP, user()]}, "assistant_after_tool"),
+    ("Tool messages must be followed by an assistant message", {"messages": [*LOOP, user()]}, "assistant_after_tool"),
+    # Mistral (opencode issue 1680), Azure (Portkey issue 1062)
+    (
+        "Tool call id was call_1 but must be a-z, A-Z, 0-9, with a length of 9.",
+        {"messages": LOOP},
+        "nine_character_ids",
+    ),
+    (
+        "Invalid 'messages[2].tool_calls[0].id': string too long. Expected a string with maximum length 40",
+        {"messages": LOOP},
+        "nine_character_ids",
+    ),
+    # Older servers
+    (
+        "'developer' is not one of ['system', 'assistant', 'user', 'function'] - 'messages.0.role'",
+        {"messages": [{"role": "developer", "content": "a"}, user()]},
+        "no_developer",
+    ),
+    ("Unexpected message role: developer", {"messages": [{"role": "developer", "content": "a"}]}, "no_developer"),
+    # llama.cpp (llamastash issue 13), Ollama (issue 17301), OpenRouter (nexu issue 875), DeepSeek (rikkahub issue 1433)
+    (
+        "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj",
+        {"messages": [user([text("a"), IMAGE])]},
+        "no_images",
+    ),
+    ("this model does not support image input (ref: b8bd630e)", {"messages": [user([IMAGE])]}, "no_images"),
+    ("No endpoints found that support image input", {"messages": [user([IMAGE])]}, "no_images"),
+    (
+        "Failed to deserialize the JSON body into the target type: messages[1]: unknown variant `image_url`, expected "
+        "`text` at line 1 column 679289",
+        {"messages": [user([IMAGE])]},
+        "no_images",
+    ),
+    ("qwen3-8b is not a multimodal model", {"messages": [user([IMAGE])]}, "no_images"),
+    ("At most 0 image(s) may be provided in one prompt.", {"messages": [user([IMAGE])]}, "no_images"),
+    # LibreChat issue 3111, duckai issue 16, gpt-load issue 743
+    (
+        "Invalid type for 'messages[0].content': expected a string, but got an array instead.",
+        {"messages": [user([text("a"), text("b")])]},
+        "text_content",
+    ),
+    (
+        "messages[0].content: invalid type: sequence, expected a string at line 5 column 19",
+        {"messages": [user([text("a")])]},
+        "text_content",
+    ),
+    ("Unknown part type: thinking in content", {"messages": [said([{"type": "thinking"}])]}, "text_content"),
+    # LM Studio (issue 261), llama.cpp (issue 13471), docker-agent issue 63
+    (
+        "Invalid 'content': 'content' field must be a string or an array of objects.",
+        {"messages": LOOP},
+        "empty_content",
+    ),
+    ("Expected 'content' to be a string or an array", {"messages": LOOP}, "empty_content"),
+    ("Invalid value for 'content': expected a string, got null.", {"messages": LOOP}, "empty_content"),
+    # Bedrock (Vercel AI SDK issue 14612), Mistral
+    ("messages: text content blocks must be non-empty", {"messages": [user(), said(" ")]}, "no_blank_content"),
+    (
+        "Assistant message must have either content or tool_calls, but not none.",
+        {"messages": [user(), said("")]},
+        "no_blank_content",
+    ),
+    # Cerebras (kilocode issue 10375), Groq (jan issue 8136)
+    (
+        "messages.2.assistant.reasoning_content: property 'messages.2.assistant.reasoning_content' is unsupported",
+        {"messages": [user(), said(reasoning_content="Hm.")]},
+        "no_reasoning",
+    ),
+    (
+        "'messages.1' : for 'role:assistant' the following must be satisfied[('messages.1' : property 'reasoning' is "
+        "unsupported)]",
+        {"messages": [user(), said(reasoning="Hm.")]},
+        "no_reasoning",
+    ),
+    # DeepSeek (opencode issue 24135), Kimi (continue issue 11527)
+    (
+        "The `reasoning_content` in the thinking mode must be passed back to the API.",
+        {"messages": [user(), said()]},
+        "all_reasoning",
+    ),
+    (
+        "thinking is enabled but reasoning_content is missing in assistant tool call message at index 7",
+        {"messages": LOOP},
+        "all_reasoning",
+    ),
+    # llama.cpp (issues 26930, 25895), Kimi (command-code issue 566), Gemini (9router issue 1036)
+    (
+        "JSON schema conversion failed:\nPattern must start with '^' and end with '$'",
+        {"messages": [user()], "tools": TOOLS},
+        "plain_schemas",
+    ),
+    ("Failed to initialize samplers: failed to parse grammar", {"messages": [user()], "tools": TOOLS}, "plain_schemas"),
+    (
+        "tools.function.parameters is not a valid moonshot flavored json schema, details: <At path 'properties.a': ...>",
+        {"messages": [user()], "tools": TOOLS},
+        "plain_schemas",
+    ),
+    # Qwen's template, llama.cpp, Anthropic, Mistral
+    ("No user query found in messages.", {"messages": [system(), said()]}, "user_first"),
+    ("Conversation must start with a user message", {"messages": [said(), user()]}, "user_first"),
+    (
+        "Assistant response prefill is incompatible with enable_thinking.",
+        {"messages": [user(), said()]},
+        "user_last",
+    ),
+    (
+        "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant",
+        {"messages": [user(), said()]},
+        "user_last",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "chat", "dialect"), REFUSALS)
+def test_refusal_asks_for_the_dialect_that_answers_it(words: str, chat: Json, dialect: str) -> None:
+    steps = asked_by(Refusal(400, words), {"model": "m", **chat})
+    assert [str(step) for step in steps] == [dialect]
+    changed, applied = adapted(chat, steps)
+    assert applied == tuple(steps)
+    assert not asked_by(Refusal(400, words), changed)
+
+
+@pytest.mark.parametrize(
+    "loc",
+    [("messages", 3, "assistant", "reasoning_content"), ("messages", 1, "assistant", "reasoning_details")],
+)
+def test_forbidden_reasoning_is_read_from_its_place(loc: tuple[Any, ...]) -> None:
+    """Mistral (crush issue 1590)."""
+    entry = {"type": "extra_forbidden", "loc": ["body", *loc], "msg": "Extra inputs are not permitted", "input": "\n"}
+    refusal = Refusal(422, json.dumps([entry]), places=places_of([entry]))
+    chat = {"messages": [user(), said(**{str(loc[-1]): "Hm."})]}
+    assert asked_by(refusal, chat) == [Step("no_reasoning")]
+    assert adapted(chat, asked_by(refusal, chat))[0]["messages"] == [user(), said()]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Unsupported image format. Send PNG or JPEG.",
+        "The image could not be downloaded: 404",
+        "image URLs of this kind are not supported",
+        "The image is too large.",
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'.",
+        "Internal server error",
+        "This model's maximum context length is 8192 tokens.",
+        "Invalid 'temperature': must be at most 2.",
+        "You exceeded your current quota.",
+    ],
+)
+def test_other_refusal_asks_for_no_dialect(words: str) -> None:
+    chat = {"messages": [system(), user([text("a"), IMAGE]), called("call_1"), tool("call_1"), said()]}
+    assert asked_by(Refusal(400, words), chat) == []
+
+
+# What the changed messages satisfy
+
+TEXTS: Final = st.text(st.characters(codec="ascii", categories=["L"]), min_size=1, max_size=4)
+
+
+@st.composite
+def _calls(draw: st.DrawFn) -> list[Json]:
+    ids = draw(st.lists(TEXTS, min_size=1, max_size=3, unique=True))
+    content = draw(st.none() | TEXTS)
+    return [called(*ids, content=content), *(tool(each, draw(TEXTS)) for each in ids)]
+
+
+MESSAGES: Final = st.lists(
+    st.one_of(
+        st.builds(lambda content: [system(content)], TEXTS),
+        st.builds(lambda content: [{"role": "developer", "content": content}], TEXTS),
+        st.builds(lambda content: [user(content)], TEXTS),
+        st.builds(lambda content: [user([text(content), IMAGE])], TEXTS),
+        st.builds(lambda content: [said(content)], TEXTS),
+        st.builds(lambda content: [said(content, reasoning_content=content)], TEXTS),
+        st.builds(lambda content: [said([{"type": "thinking", "thinking": []}, text(content)])], TEXTS),
+        _calls(),
+    ),
+    min_size=1,
+    max_size=8,
+).map(lambda groups: [message for group in groups for message in group])
+
+
+def words(messages: Iterable[Json]) -> list[str]:
+    """Return the words of all texts, in any order, without what dialects add."""
+    added = {BRIDGE, "(The conversation begins.)", "Continue.", *MEDIA.values()}
+    texts = (each for message in messages for each in text_of(message.get("content")).split("\n\n"))
+    return sorted(each for each in texts if each and each not in added)
+
+
+ORDER: Final = (
+    "alternate",
+    "assistant_after_tool",
+    "no_developer",
+    "no_system",
+    "system_first",
+    "user_first",
+    "user_last",
+)
+
+
+@pytest.mark.parametrize("dialect", sorted(dialects()))
+@settings(max_examples=60)
+@given(messages=MESSAGES)
+def test_dialect_is_idempotent_loses_no_text_and_changes_nothing_in_place(dialect: str, messages: list[Json]) -> None:
+    chat: Json = {"model": "m", "messages": messages, "tools": TOOLS}
+    before = deepcopy(chat)
+    changed, _ = adapted(chat, [Step(dialect)])
+    assert chat == before
+    assert words(changed["messages"]) == words(messages)
+    again, applied = adapted(changed, [Step(dialect)])
+    assert (again, applied) == (changed, ())
+
+
+@pytest.mark.parametrize("dialect", sorted(CHECKS))
+@settings(max_examples=60)
+@given(messages=MESSAGES)
+def test_changed_messages_satisfy_the_check(dialect: str, messages: list[Json]) -> None:
+    steps = [Step(dialect)]
+    if dialect == "alternate":
+        steps = list(in_order([Step("no_developer"), *steps]))
+    if dialect == "system_first":
+        # A question is asked for apart, and an installation may name developers.
+        steps = list(in_order([Step("no_developer"), Step("user_first"), *steps]))
+    changed, _ = adapted({"messages": messages}, steps)
+    assert CHECKS[dialect](changed["messages"]) is None
+
+
+@settings(max_examples=60)
+@given(messages=MESSAGES.filter(lambda messages: not any(message["role"] == "tool" for message in messages)))
+def test_messages_for_gemma_have_turns_and_no_system(messages: list[Json]) -> None:
+    steps = in_order([Step("no_developer"), Step("no_system"), Step("alternate")])
+    assert gemma(adapted({"messages": messages}, steps)[0]["messages"]) is None
+
+
+def test_system_messages_go_to_the_place_where_they_were() -> None:
+    chat = {
+        "messages": [system("a"), system("b"), user("c"), said("d"), system("e"), user([text("f"), IMAGE]), system("g")]
+    }
+    changed, _ = adapted(chat, [Step("system_first")])
+    assert changed["messages"] == [
+        system("a\n\nb\n\ng"),
+        user("c"),
+        said("d"),
+        user([text("e"), text("f"), IMAGE]),
+    ]
+
+
+def test_image_of_a_tool_is_bridged_and_joined_with_the_next_question() -> None:
+    chat = {"messages": [*LOOP, user([IMAGE]), user("What is it?")]}
+    changed, _ = adapted(chat, in_order([Step("alternate"), Step("assistant_after_tool")]))
+    assert changed["messages"] == [*LOOP, said(BRIDGE), user([IMAGE, text("What is it?")])]
+
+
+def test_short_ids_are_stable_and_told_apart() -> None:
+    assert short_id("call_1") == short_id("call_1")
+    assert short_id("aB3456789") == "aB3456789"
+    assert len({short_id(f"call_{number}") for number in range(10_000)}) == 10_000
+
+
+def test_reasoning_of_earlier_turns_goes_back_where_it_is_demanded() -> None:
+    earlier = WithReasoning(said("a"), "Hm.")
+    chat = {"messages": [user(), earlier, user(), said("b", reasoning="So."), user(), said("c")]}
+    changed, _ = adapted(chat, [Step("all_reasoning")])
+    assert [message.get("reasoning_content") for message in changed["messages"]] == [None, "Hm.", None, "So.", None, ""]
+    assert json.dumps(chat["messages"][1]) == json.dumps(said("a"))
+
+
+@pytest.mark.parametrize("dialect", sorted(dialects()))
+def test_profile_names_any_dialect(dialect: str) -> None:
+    assert Profile(dialect=[dialect]).dialect == [dialect]
+
+
+# Schemas
+
+
+def test_schema_is_simplified_and_says_what_it_lost() -> None:
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {
+            "day": {"type": "string", "format": "date", "description": "The day."},
+            "zip": {"type": "string", "pattern": r"^\d+$", "maxLength": 5},
+            "to": {"$ref": "#/$defs/place", "description": "Where to."},
+            "kind": {"const": "a"},
+            "some": {"type": "object", "anyOf": [{"properties": {"b": {"type": "string"}}}, {"type": "null"}]},
+        },
+        "required": ["day"],
+        "$defs": {
+            "place": {"type": "object", "properties": {"city": {"type": "string"}, "in": {"$ref": "#/$defs/place"}}}
+        },
+    }
+    city = {"type": "string"}
+    assert simplified(schema) == {
+        "type": "object",
+        "properties": {
+            "day": {"type": "string", "description": "The day. (format: date)"},
+            "zip": {"type": "string", "description": r"(pattern: ^\d+$, maxLength: 5)"},
+            "to": {
+                "type": "object",
+                "properties": {"city": city, "in": {"type": "object"}},
+                "description": "Where to.",
+            },
+            "kind": {"enum": ["a"]},
+            "some": {"anyOf": [{"type": "object", "properties": {"b": {"type": "string"}}}, {"type": "null"}]},
+        },
+        "required": ["day"],
+    }
+
+
+SCHEMAS: Final = st.recursive(
+    st.one_of(
+        st.builds(lambda kind: {"type": kind}, st.sampled_from(["string", "number", "boolean"])),
+        st.builds(lambda kind: {"type": "string", "format": kind}, TEXTS),
+        st.builds(lambda kind: {"type": "string", "pattern": kind, "description": kind}, TEXTS),
+        st.sampled_from([{"$ref": "#/$defs/a"}, {"$ref": "#"}, {"$ref": "#/nowhere"}, {"const": 1}, {}, True]),
+    ),
+    lambda inner: st.one_of(
+        st.builds(lambda each: {"type": "array", "items": each}, inner),
+        st.builds(lambda each: {"properties": each}, st.dictionaries(TEXTS, inner, max_size=3)),
+        st.builds(lambda each: {"oneOf": each}, st.lists(inner, min_size=1, max_size=3)),
+        st.builds(lambda each: {"type": "object", "anyOf": each}, st.lists(inner, min_size=1, max_size=3)),
+        st.builds(lambda each, other: {"$defs": {"a": other}, "allOf": [each]}, inner, inner),
+    ),
+    max_leaves=12,
+).filter(lambda schema: isinstance(schema, dict))
+
+
+@given(SCHEMAS)
+def test_simplified_schema_stays_so_and_has_nothing_that_compilers_refuse(schema: Json) -> None:
+    before = deepcopy(schema)
+    plain = simplified(schema)
+    assert schema == before
+    assert simplified(plain) == plain
+    found = json.dumps(plain)
+    assert not any(f'"{name}":' in found for name in ("$ref", "$defs", "format", "pattern", "const", "oneOf"))
+
+
+def test_schema_that_refers_to_itself_many_times_is_bounded() -> None:
+    names = [f"d{number}" for number in range(40)]
+    defs = {
+        name: {"properties": {"l": {"$ref": f"#/$defs/{after}"}, "r": {"$ref": f"#/$defs/{after}"}}}
+        for name, after in zip(names, [*names[1:], "end"], strict=True)
+    }
+    schema = {"$ref": "#/$defs/d0", "$defs": defs | {"end": {"type": "string"}}}
+    assert len(json.dumps(simplified(schema))) < 2_000_000
