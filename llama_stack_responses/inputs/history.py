@@ -15,6 +15,7 @@ from ..core.exchanges import EXCHANGE
 from ..core.items.registry import ANSWERS
 from ..core.json_blocks import dumps
 from ..core.owner import Owner
+from ..core.read_items import read_items
 from ..core.refused_input import without_refused
 from ..core.schema.conversation_bodies import no_conversation
 from ..core.schema.items import check_ids
@@ -305,7 +306,7 @@ def _no_item(item_id: str, param: str) -> ApiError:
 
 def for_model(items: list[Json]) -> list[Json]:
     """Return the items that a model can continue from, without refused input and incomplete calls."""
-    return without_refused(_without_cut_calls(items))
+    return without_refused(_without_cut_calls(read_items(items)))
 
 
 def _without_cut_calls(items: list[Json]) -> list[Json]:

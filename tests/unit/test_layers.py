@@ -81,6 +81,7 @@ LAYERS: Final = {
             "configuration",
             "program_calls",
             "reasoning_segments",
+            "read_items",
             "refused_input",
             "unavailable_tools",
         },

@@ -79,6 +79,7 @@ class ItemKind:
         joinable: for outputs of what the client runs: whether they may lack their `call_id` where the limits of a
             request do not require it.
         whole: returns an item with the fields that it has in a list, and that a client may omit.
+        read: for items that the model reads as another one: returns that one; None if it reads nothing of the item.
         written: the fields with what the model wrote, each with the members that it wrote of objects in the field;
             None for all members.
         includable: the values of `include` that ask for fields of it.
@@ -95,6 +96,7 @@ class ItemKind:
     joinable: bool = False
     carrier: Callable[[Check], Check] | None = None
     whole: Callable[[Json], Json] | None = None
+    read: Callable[[Json], Json | None] | None = None
     written: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
     includable: Sequence[str] = ()
     imported: Mapping[str, Any] = field(default_factory=dict)

@@ -36,7 +36,7 @@ def one_text(kind: str, value: str, at: Location) -> list[dict[str, Any]]:
     return [{**part, "annotations": []} if kind == "output_text" else part]
 
 
-def _content(text_kind: str, part: Check) -> Check:
+def content_of(text_kind: str, part: Check) -> Check:
     """Return a check for a message's content, a string or an array of parts, normalized to parts."""
     parts = array(part)
 
@@ -106,7 +106,7 @@ _MESSAGE: Final = object_of(
     {
         "id": OWN_ID,
         "role": _ROLE,
-        "content": _content("input_text", tagged(INPUT_PARTS)),
+        "content": content_of("input_text", tagged(INPUT_PARTS)),
         "status": STATUS,
     },
     "content",
@@ -116,7 +116,7 @@ _ASSISTANT_MESSAGE: Final = object_of(
     {
         "id": OWN_ID,
         "role": _ROLE,
-        "content": _content("output_text", _assistant_part),
+        "content": content_of("output_text", _assistant_part),
         "phase": one_of("commentary", "final_answer"),
         "status": STATUS,
     },
@@ -153,7 +153,8 @@ def message(value: Any, at: Location) -> dict[str, Any]:
     return checked
 
 
-def _parts(item: Shown) -> list[Shown]:
+def shown_parts(item: Shown) -> list[Shown]:
+    """Return the content parts of a message."""
     content = item.get("content")
     return objects([{"type": "input_text", "text": content}] if isinstance(content, str) else content)
 
@@ -163,7 +164,7 @@ KINDS: Final = (
         ItemType("message", "msg"),
         message,
         written={"content": ("text", "refusal")},
-        view=MessageView(_parts),
+        view=MessageView(shown_parts),
         includable=("message.input_image.image_url", "message.output_text.logprobs"),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -85,14 +86,41 @@ INPUT_PARTS: Final[Mapping[str, Check]] = {**OUTPUT_PARTS, "input_audio": _INPUT
 """Checks of the parts of a message to the model, by type."""
 
 
+_OPAQUE: Final = re.compile(r"[A-Za-z0-9+/_=-]{32,}")
+"""Sealed content, which has the alphabet of base64. Text without a space is rarely this long."""
+
+ENCRYPTED: Final = "encrypted_content"
+"""The type of a part that OpenAI seals. Clients also send what a model of this server wrote as such parts, unsealed."""
+
+
+def readable(encrypted: str) -> str | None:
+    """Return the text of a part of the type `ENCRYPTED`; None if it is sealed."""
+    return None if _OPAQUE.fullmatch(encrypted) else encrypted
+
+
+_UNREADABLE: Final = "(encrypted content that this server cannot read)"
+
+ENCRYPTED_PART: Final = object_of({ENCRYPTED: data}, ENCRYPTED)
+"""Checks a part of the type `ENCRYPTED`."""
+
 _CALL_OUTPUT_PART: Final = tagged(OUTPUT_PARTS)
 _TEXT_PARTS: Final = ("output_text", "text")
 """Types of parts with which clients send the text of an output, beside `input_text`."""
 
 
-@takes(schema_of(tagged({**OUTPUT_PARTS, **dict.fromkeys(_TEXT_PARTS, object_of({"text": TEXT}, "text"))})))
+_SENT_PARTS: Final = {
+    **OUTPUT_PARTS,
+    ENCRYPTED: ENCRYPTED_PART,
+    **dict.fromkeys(_TEXT_PARTS, object_of({"text": TEXT}, "text")),
+}
+
+
+@takes(schema_of(tagged(_SENT_PARTS)))
 def _call_output_part(value: Any, at: Location) -> dict[str, Any]:
     """Check a part of a call's output. Text of any type becomes `input_text`."""
+    if isinstance(value, dict) and value.get("type") == ENCRYPTED:
+        sealed = ENCRYPTED_PART(value, at)[ENCRYPTED]
+        return {"type": "input_text", "text": readable(sealed) or _UNREADABLE}
     if isinstance(value, dict) and value.get("type") in _TEXT_PARTS:
         value = {"type": "input_text", **{name: value[name] for name in ("text",) if name in value}}
     part: dict[str, Any] = _CALL_OUTPUT_PART(value, at)

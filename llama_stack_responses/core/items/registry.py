@@ -8,6 +8,7 @@ from typing import Final
 from ..discovery import modules_of_features
 from . import (
     apply_patch,
+    codex,
     compaction,
     computer,
     configuration,
@@ -37,6 +38,7 @@ CORE_KINDS: Final = (
     *mcp.KINDS,
     *compaction.KINDS,
     *configuration.KINDS,
+    *codex.KINDS,
 )
 """The kinds of items that every installation has."""
 

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from ..errors import bad_request
 from ..item_fields import ID, OWN_ID
+from ..items.codex import CONTEXT_COMPACTION
+from ..items.compaction import COMPACTION
 from ..items.message import message, one_text
 from ..items.registry import ITEM_KINDS, JOINABLE
 from ..shapes import (
@@ -112,6 +114,8 @@ def _item(value: Any, at: Location) -> dict[str, Any]:
     members = an_object(value, at)
     if members.get("type") is None:
         members = {**members, "type": _implied_type(members, at)}
+    if members["type"] == CONTEXT_COMPACTION and members.get("encrypted_content"):
+        members = {**members, "type": COMPACTION}
     item: dict[str, Any] = _TYPED_ITEM(members, at)
     if item.get("id") == "":
         del item["id"]

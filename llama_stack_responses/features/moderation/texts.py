@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from ...core.items.registry import ITEM_KINDS
+from ...core.read_items import read_items
 from ...core.refused_input import is_message, without_refused
 from ...core.schema.request import CreateRequest
 from ...core.types import Json
@@ -21,7 +22,7 @@ def input_texts(request: CreateRequest, items: Sequence[Json]) -> list[str]:
         items: its input with references resolved. Input that was refused earlier is left out: no model will see it.
     """
     variables = (request.prompt or {}).get("variables") or {}
-    messages = [item for item in without_refused(items) if is_message(item)]
+    messages = [item for item in without_refused(read_items(items)) if is_message(item)]
     return [text for text in _texts([*variables.values(), *messages], _TEXTS) if text.strip()]
 
 

@@ -10,7 +10,7 @@ from ...core.item_fields import CALL_STATUS, OWN_ID, TEXT
 from ...core.items.form import Details, ItemForm, stage_events
 from ...core.items.kind import ItemKind, Kinds, ToolType
 from ...core.items.view import CallView, Link, Shown, objects
-from ...core.shapes import Check, array, boolean, object_of, one_of, string, tagged
+from ...core.shapes import Check, Location, array, boolean, object_of, one_of, schema_of, string, tagged, takes
 from ...core.types import Json
 
 _LOCATION: Final = object_of(
@@ -46,7 +46,20 @@ _WEB_SEARCH_ACTIONS: Final[Mapping[str, Check]] = {
     "find_in_page": object_of({"url": TEXT, "pattern": TEXT}, "url", "pattern"),
 }
 
-_ITEM: Final = object_of({"id": OWN_ID, "action": tagged(_WEB_SEARCH_ACTIONS), "status": CALL_STATUS}, "action")
+_ACTION: Final = tagged(_WEB_SEARCH_ACTIONS)
+_ANY_SEARCH: Final = {"type": "search"}
+
+
+@takes(schema_of(tagged({**_WEB_SEARCH_ACTIONS, "other": object_of({})})))
+def _sent_action(value: Any, at: Location) -> Json:
+    """Check an action. A client that did not know the action of a search sends `other`."""
+    action: Json = _ACTION(_ANY_SEARCH if isinstance(value, dict) and value.get("type") == "other" else value, at)
+    return action
+
+
+_ITEM: Final = object_of(
+    {"id": OWN_ID, "action": _sent_action, "status": CALL_STATUS}, defaults={"action": _ANY_SEARCH}
+)
 
 
 def _without_sources(action: Json) -> Json:
