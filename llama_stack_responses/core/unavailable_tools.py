@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from dataclasses import dataclass, field
+from typing import Literal, Self
 
 from .errors import ApiError
 from .items.kind import HOSTED_TOOL_NAMES, HostedToolType
@@ -32,6 +32,23 @@ class UnavailableTool(ApiError):  # noqa: N818 (a kind of 400)
         return self
 
 
+class MissingTool(UnavailableTool):
+    """The 400 of a tool that this stack has not at all, which the setting `unavailable_tools` may leave out.
+
+    Args:
+        kind: the `type` in its declaration.
+        optional: whether it is left out with any setting.
+    """
+
+    def __init__(self, kind: str, *, optional: bool = False) -> None:
+        self.kind = HOSTED_TOOL_NAMES.get(kind, kind)
+        self.optional = optional
+        super().__init__(
+            f"This stack has no provider for tools of the type '{kind}'. Its operator can configure one, or leave such "
+            f"tools out with the setting 'unavailable_tools: {{{self.kind}: omit}}': see docs/guides/tools.md."
+        )
+
+
 class OmittedTool:
     """A tool that is hidden from the model."""
 
@@ -57,25 +74,18 @@ class Unavailable:
     """
 
     policy: Policy | Mapping[HostedToolType, Policy] = "refuse"
+    _seen: set[str] = field(default_factory=set, compare=False)
 
-    @property
-    def omitted(self) -> frozenset[str]:
-        """The types that are left out."""
-        if isinstance(self.policy, str):
-            return frozenset(get_args(HostedToolType)) if self.policy == "omit" else frozenset()
-        return frozenset(kind for kind, policy in self.policy.items() if policy == "omit")
+    def omits(self, error: UnavailableTool) -> bool:
+        """Return whether the tool is left out; otherwise the error refuses the request."""
+        if not isinstance(error, MissingTool):
+            return False
+        policy = self.policy if isinstance(self.policy, str) else {str(k): v for k, v in self.policy.items()}
+        return error.optional or (policy if isinstance(policy, str) else policy.get(error.kind)) == "omit"
 
-    def replacement(self, kind: str) -> OmittedTool:
-        """Return the replacement for a tool of this type.
-
-        Raises:
-            UnavailableTool: it is refused.
-        """
-        name = HOSTED_TOOL_NAMES.get(kind, kind)
-        if name in self.omitted:
-            return OmittedTool()
-        message = (
-            f"This stack has no provider for tools of the type '{kind}'. Its operator can configure one, or leave such "
-            f"tools out with the setting 'unavailable_tools: {{{name}: omit}}': see docs/guides/tools.md."
-        )
-        raise UnavailableTool(message)
+    def is_first(self, kind: str) -> bool:
+        """Return whether this is the first time that a tool of this type is left out: clients may send it each time."""
+        if kind in self._seen:
+            return False
+        self._seen.add(kind)
+        return True

@@ -194,7 +194,7 @@ def build_factory(
         dependencies.pool,
         prompt_of,
         telemetry=dependencies.telemetry,
-        unavailable=dependencies.tool_services.unavailable,
+        unavailable=Unavailable(config.unavailable_tools),
         mcp_approval=config.mcp.require_approval,
         keeps_requests=dependencies.keeps_chat_requests,
         clock=clock,

@@ -298,6 +298,7 @@ class Generation:
                 # Output has begun, so the error becomes part of the response.
                 self._model_round.accept()
             raise
+        self.timeline.left_out(self._toolset.omitted)
         self._output_said = len(self._assembler.response["output"])
         if self._new_items:
             # An earlier try may have compacted the conversation.

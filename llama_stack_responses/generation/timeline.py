@@ -26,6 +26,7 @@ from .event_times import EventTimes
 _MAX_ROUNDS: Final = 256
 _MAX_TOOL_CALLS: Final = 1000
 _MAX_ADAPTATIONS: Final = 64
+_MAX_OMITTED: Final = 16
 _NAME_CHARACTERS: Final = 200
 
 _STRING_CHARACTERS: Final = 20_000
@@ -130,6 +131,7 @@ class Timeline:
         "_began",
         "_keeps_requests",
         "_left",
+        "_omitted_tools",
         "_owner",
         "_queue_ms",
         "_requests",
@@ -161,6 +163,7 @@ class Timeline:
         self._left = _RECORDED_BYTES
         self._truncated = False
         self._adaptations = dict[str, None]()
+        self._omitted_tools = list[str]()
 
     def resume(self, seconds: float, before: Mapping[str, Any] | None, earlier: Earlier | None = None) -> None:
         """Continue the recording of a response that was created this many seconds ago.
@@ -248,6 +251,10 @@ class Timeline:
         """Record how a chat request was changed for its model server, in words."""
         self._adaptations |= dict.fromkeys(islice(changes, _MAX_ADAPTATIONS - len(self._adaptations)))
 
+    def left_out(self, tools: Iterable[str]) -> None:
+        """Record the types of the request's tools that this stack has not, and that were left out."""
+        self._omitted_tools = list(islice(tools, _MAX_OMITTED))
+
     def marks(self) -> Json:
         """Return the record without the chat requests."""
         return {
@@ -257,6 +264,7 @@ class Timeline:
             "tools": self._tools,
             "truncated": self._truncated,
             **({"adaptations": list(self._adaptations)} if self._adaptations else {}),
+            **({"omitted_tools": self._omitted_tools} if self._omitted_tools else {}),
         }
 
     def progress(self) -> Json:

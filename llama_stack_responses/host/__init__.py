@@ -11,7 +11,6 @@ from ..config.services import Fetching
 from ..config.stores import HostStore
 from ..core.discovery import modules_of_features
 from ..core.owner import Owner
-from ..core.unavailable_tools import Unavailable
 from ..feature import Feature, Stack
 from ..fetch.address_policy import AddressPolicy
 from ..fetch.resolver import LookupLimits, Resolver
@@ -104,11 +103,9 @@ async def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAcce
 
 
 def _tool_services(stack: Stack, deps: dict[Api, Any], features: Sequence[Feature]) -> HostedToolServices:
-    config = stack.config
     return HostedToolServices(
         mcp=_mcp_servers(stack, deps.get(Api.connectors)),
         of_features={kind: tool for feature in features for kind, tool in feature.tools.items()},
-        unavailable=Unavailable(config.unavailable_tools),
     )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from ..core.items.kind import HOSTED_TOOL_NAMES, HostedToolType
 from ..core.schema.request import CreateRequest
 from ..core.types import Json
-from ..core.unavailable_tools import Unavailable
+from ..core.unavailable_tools import MissingTool
 from .client.apply_patch import apply_patch_tool
 from .client.computer import computer_tool
 from .client.custom import CustomTool
@@ -49,12 +49,10 @@ class HostedToolServices:
     Attributes:
         mcp: the MCP client.
         of_features: the hosted tools of the features, by their type.
-        unavailable: how a request for an unavailable tool is handled.
     """
 
     mcp: McpSessionFactory | None = None
     of_features: Mapping[HostedToolType, HostedTool] = field(default_factory=dict)
-    unavailable: Unavailable = field(default_factory=Unavailable)
 
 
 async def available_tools(services: HostedToolServices) -> dict[str, str]:
@@ -70,7 +68,7 @@ def tool_makers(services: HostedToolServices) -> Makers:
     """Return the factories of all tools: client tools, and the hosted tools that this stack can run."""
     hosted = {kind: tool.make for kind, tool in _hosted_tools(services).items()}
     named = {name: hosted[of] for name, of in HOSTED_TOOL_NAMES.items() if of in hosted}
-    return {**client_tools(), **named, "shell": _shell_maker(hosted.get("shell"), services.unavailable)}
+    return {**client_tools(), **named, "shell": _shell_maker(hosted.get("shell"))}
 
 
 def client_tools() -> Makers:
@@ -96,12 +94,14 @@ def _hosted_tools(services: HostedToolServices) -> dict[str, HostedTool]:
     return {**hosted, **dict(services.of_features.items())}
 
 
-def _shell_maker(hosted: Maker | None, unavailable: Unavailable) -> Maker:
+def _shell_maker(hosted: Maker | None) -> Maker:
     """Return the factory of the shell, which runs on the client's machine, or in a container of this server."""
 
     def make(declared: Json, request: CreateRequest) -> Tool:
         if (declared.get("environment") or {"type": "local"})["type"] == "local":
             return shell_tool(declared, request)
-        return hosted(declared, request) if hosted else unavailable.replacement("shell")
+        if hosted is None:
+            raise MissingTool("shell")
+        return hosted(declared, request)
 
     return make

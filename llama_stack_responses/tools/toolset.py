@@ -27,7 +27,7 @@ from ..core.shapes import DEFAULT_LIMITS
 from ..core.stream.calls import CallKind, ServerCall, Whole
 from ..core.stream.citations import Citation, CitationExtractor
 from ..core.types import Json
-from ..core.unavailable_tools import OmittedTool, Unavailable, UnavailableTool
+from ..core.unavailable_tools import MissingTool, OmittedTool, Unavailable, UnavailableTool
 from ..logs import get_logger
 from .function_names import NO_FUNCTIONS, FunctionNames
 from .mcp.list_budget import HasList, ListBudget, ServerBounds
@@ -61,6 +61,7 @@ _NONE_TO_CALL: Final = (
 REFUSED: Final = Unavailable()
 SERVERS: Final = ServerBounds()
 
+
 _SHOWN_NAMES: Final = 50
 _ROUNDS_WITHHELD: Final = 2
 """Model rounds without hosted tools: a second one if the model calls in the first, in spite of what it is offered."""
@@ -81,6 +82,9 @@ class Toolset:
         servers: bounds on the MCP servers; of those in items, the newest count.
         max_tools: maximum number of tools; of those in items, the newest count.
 
+    Attributes:
+        omitted: the types of the tools that were left out, as keys.
+
     Raises:
         ApiError: 400, this stack does not have a tool.
     """
@@ -97,6 +101,7 @@ class Toolset:
         self._makers = makers
         self._unavailable = unavailable
         self._servers = servers
+        self.omitted: dict[str, None] = {}
         self._tools: list[Tool] = []
         self._entries: list[Json] = []
         self._known: dict[Identity, None] = {}  # a set: an empty dict takes less memory
@@ -368,17 +373,25 @@ class Toolset:
 
     def _tool_of(self, entry: Json) -> Tool:
         make = self._makers.get(entry["type"])
-        return make(entry, self._request) if make else self._unavailable.replacement(entry["type"])
+        if make is None:
+            raise MissingTool(entry["type"])
+        return make(entry, self._request)
 
     def _omitted(self, number: int, error: UnavailableTool) -> OmittedTool:
-        """Return the replacement for an unavailable tool of an earlier request, which the client cannot take back.
+        """Return the replacement for an unavailable tool.
 
         Raises:
-            UnavailableTool: the new request has it.
+            UnavailableTool: the new request has it, and the policy is not to leave it out. The client cannot take back
+                a tool of an earlier request.
         """
-        if path := self._path(number):
+        kind, path = self._entries[number]["type"], self._path(number)
+        if path and not self._unavailable.omits(error):
             raise error.at(path)
-        logger.info("omitted an unavailable tool of the conversation: type %s", self._entries[number]["type"])
+        self.omitted[kind] = None
+        if path is None:
+            logger.info("omitted an unavailable tool of the conversation: type %s", kind)
+        elif self._unavailable.is_first(kind):
+            logger.warning("omitted a tool of requests that this stack has not: type %s", kind)
         return OmittedTool()
 
     def _path(self, number: int) -> str | None:

@@ -96,6 +96,7 @@ def timing_of(timing: Mapping[str, Any] | None) -> Json | None:
         "rounds": rounds,
         "tools": [dict(zip(names, each, strict=False)) for each in timing.get("tools", ())],
         "truncated": bool(timing.get("truncated")),
+        "omitted_tools": [blocks.short(each) for each in timing.get("omitted_tools", ())],
     }
 
 

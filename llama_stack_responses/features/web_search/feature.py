@@ -10,7 +10,6 @@ from ...chat.profile import Profile, profile_for
 from ...core.owner import Owner
 from ...core.schema.request import CreateRequest
 from ...core.types import Json
-from ...core.unavailable_tools import Unavailable
 from ...feature import Feature, Stack
 from ...fetch.pages import WebPages
 from ...tools.hosted.runtime import ToolRuntime
@@ -23,8 +22,7 @@ from .tool import SEARCH_SERVICE, SearchServices, WebSearch
 def open_feature(stack: Stack) -> Feature:
     """Return the tool, in the form that the model knows."""
     config = stack.config
-    unavailable = Unavailable(config.unavailable_tools)
-    make = SearchMaker(stack.runtime, _pages(stack), stack.current_user, config.profiles, unavailable)
+    make = SearchMaker(stack.runtime, _pages(stack), stack.current_user, config.profiles)
     tool = HostedTool(make, partial(stack.runtime.has, SEARCH_SERVICE))
     return Feature(tools={"web_search": tool})
 
@@ -37,7 +35,6 @@ class SearchMaker:
         pages: opens web pages; None if the tool cannot open any.
         current_user: returns the current user.
         profiles: which models search with a browser.
-        unavailable: how a request for an unavailable tool is handled.
     """
 
     def __init__(
@@ -46,19 +43,17 @@ class SearchMaker:
         pages: WebPages | None,
         current_user: Callable[[], Owner],
         profiles: Sequence[Profile],
-        unavailable: Unavailable,
     ) -> None:
         self._runtime = runtime
         self._pages = pages
         self._current_user = current_user
         self._profiles = profiles
-        self._unavailable = unavailable
 
     def __call__(self, declared: Json, request: CreateRequest) -> Tool:
         """Return the tool of a request."""
         pages = partial(self._pages.of, self._current_user()) if self._pages else None
         browses = profile_for(request.model, self._profiles).web_search == "browser"
-        services = SearchServices(self._runtime, pages, self._unavailable)
+        services = SearchServices(self._runtime, pages)
         return Browser(declared, request, services) if browses else WebSearch(declared, request, services)
 
 

@@ -15,7 +15,7 @@ from ...core.schema.request import CreateRequest
 from ...core.stream.calls import CallKind, no_fields
 from ...core.stream.citations import CLOSES, DAGGER, OPENS, Citation
 from ...core.types import Json
-from ...core.unavailable_tools import Unavailable
+from ...core.unavailable_tools import MissingTool
 from ...fetch.address_policy import UrlRefused
 from ...fetch.hosts import is_within, web_host
 from ...fetch.pages import OpenPages, WebPage
@@ -61,7 +61,6 @@ class SearchServices:
 
     runtime: ToolRuntime
     pages: Callable[[], OpenPages] | None
-    unavailable: Unavailable
 
 
 class Browsing:
@@ -80,7 +79,6 @@ class Browsing:
         self._declared = declared
         self._include = request.include
         self._runtime = services.runtime
-        self._unavailable = services.unavailable
         self._live = declared.get("external_web_access") is not False
         self._pages = services.pages() if services.pages and self._live else None
 
@@ -89,19 +87,17 @@ class Browsing:
         """Whether pages can be opened."""
         return self._pages is not None
 
-    async def finds(self) -> bool:
-        """Whether a search service exists.
+    async def check(self) -> None:
+        """Check that a search service exists.
 
         Without one, a request for no live access (Codex's default) proceeds without the tool: there is no index to
         search.
 
         Raises:
-            ApiError: 400, live access is requested, the stack has no search service, and unavailable tools are refused.
+            MissingTool: there is none.
         """
-        exists = await self._runtime.has(SEARCH_SERVICE)
-        if self._live and not exists:
-            self._unavailable.replacement(str(self._declared["type"]))
-        return exists
+        if not await self._runtime.has(SEARCH_SERVICE):
+            raise MissingTool(str(self._declared["type"]), optional=not self._live)
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
         """Return the best results of all queries.
@@ -209,12 +205,11 @@ class SearchTool(NeedsPreparation, NeedsCheck, Cites, HoldsResources):
 
     async def check(self) -> None:
         """Check the search service."""
-        await self._browsing.finds()
+        await self._browsing.check()
 
     async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Check the search service, and restore the pages that the model knows from its conversation."""
-        if not await self._browsing.finds():
-            self._functions = ()
+        await self._browsing.check()
         await history.learn([each.name for each in self._functions], self._restore_view)
 
     def release(self) -> None:

@@ -16,7 +16,7 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.calls import FUNCTION, ServerCall
 from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.core.unavailable_tools import Policy, Unavailable
+from llama_stack_responses.core.unavailable_tools import MissingTool, Policy, Unavailable, UnavailableTool
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.held_output import HeldOutput
 from llama_stack_responses.generation.tool_execution import ToolExecution
@@ -176,7 +176,7 @@ class UnavailableFunctionTool(FunctionTool, NeedsPreparation, NeedsCheck):
         await self.check()
 
     async def check(self) -> None:
-        Unavailable().replacement("web_search")
+        raise MissingTool("web_search")
 
 
 @pytest.mark.parametrize("found_by", ["prepare", "check"])
@@ -186,6 +186,52 @@ async def test_refusal_of_declared_tool_names_its_place_whenever_it_is_found(fou
     with pytest.raises(ApiError, match="This stack has no provider for tools of the type 'web_search'") as caught:
         await (toolset.prepare([], NO_STAGEHAND) if found_by == "prepare" else toolset.check())
     assert caught.value.param == "tools[1].type"
+
+
+@pytest.mark.parametrize("choice", [None, "auto", {"type": "web_search"}, "required"])
+async def test_tool_that_is_left_out_is_refused_only_where_the_choice_names_it(
+    choice: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    unavailable = Unavailable("omit")
+    request = CreateRequest(model="m", tools=[{"type": "web_search"}, *TOOLS], tool_choice=choice)
+    toolset = Toolset(request, client_tools(), unavailable)
+    assert list(toolset.omitted) == ["web_search"]
+    if isinstance(choice, dict):
+        with pytest.raises(ApiError, match="none of the allowed tools: this stack lacks them") as caught:
+            await toolset.prepare([], NO_STAGEHAND)
+        assert (caught.value.status, caught.value.param) == (400, "tool_choice")
+    else:
+        await toolset.prepare([], NO_STAGEHAND)
+        assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f", "g"]
+    Toolset(request, client_tools(), unavailable)
+    assert caplog.messages == ["omitted a tool of requests that this stack has not: type web_search"]
+
+
+@pytest.mark.parametrize(("optional", "policy"), [(False, "omit"), (True, "refuse")])
+async def test_tool_that_turns_out_to_be_missing_is_left_out(optional: bool, policy: Any) -> None:
+    class MissingFunctionTool(UnavailableFunctionTool):
+        async def check(self) -> None:
+            raise MissingTool("web_search", optional=optional)
+
+    request = CreateRequest(model="m", tools=[function("f"), {"type": "web_search", "name": "w"}])
+    makers = {**client_tools(), "web_search": MissingFunctionTool}
+    toolset = Toolset(request, makers, Unavailable(policy))
+    await toolset.check()
+    await toolset.prepare([], NO_STAGEHAND)
+    assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f"]
+    assert list(toolset.omitted) == ["web_search"]
+
+
+async def test_tool_with_a_value_that_the_stack_cannot_serve_is_refused_with_any_policy() -> None:
+    class LimitedFunctionTool(UnavailableFunctionTool):
+        async def check(self) -> None:
+            raise UnavailableTool("This stack has other models.", "model")
+
+    request = CreateRequest(model="m", tools=[{"type": "web_search", "name": "w"}])
+    toolset = Toolset(request, {"web_search": LimitedFunctionTool}, Unavailable("omit"))
+    with pytest.raises(ApiError, match="This stack has other models") as caught:
+        await toolset.prepare([], NO_STAGEHAND)
+    assert caught.value.param == "tools[0].model"
 
 
 async def test_unavailable_tools_of_earlier_items_are_left_out(caplog: pytest.LogCaptureFixture) -> None:

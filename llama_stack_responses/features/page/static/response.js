@@ -192,7 +192,7 @@ export class ResponseView extends View {
       block("Usage", RUNS.has(known.status) ? h("p", { class: "dim" }, "Not known before its end.") : [usage(known.usage), toolUsage(known.tool_usage), cacheDiagnostics(known.prompt_cache_diagnostics)]),
       timing ? block("Timing", waterfall(timing, known.status, (id) => this.jump(id)), duration(timing.total_ms)) : block("Timing", h("p", { class: "dim" }, RUNS.has(known.status) ? "Not known before its end." : "Not recorded for this response."), summary.seconds === null ? null : seconds(summary.seconds)),
       block("Request", settings(known, this.found)),
-      known.tools?.length > 0 && block("Tools", toolList(known.tools), known.tools.length),
+      known.tools?.length > 0 && block("Tools", [leftOut(timing), toolList(known.tools)], known.tools.length),
       Object.keys(known.metadata ?? {}).length > 0 && block("Metadata", facts(Object.entries(known.metadata))),
       h("section", { class: "block" }, fold(h("span", { class: "what" }, "Chat requests", h("span", { class: "dim" }, ` ${this.found.requests || ""}`)), () => this.requests(), { kind: "plain-fold" })),
       h("section", { class: "block" }, fold(h("span", { class: "what" }, "Raw JSON"), () => this.raw(), { kind: "plain-fold" })),
@@ -435,6 +435,10 @@ function settings(known, found) {
   ]);
   return h("div", null, listed, left.length > 0 && fold([h("span", { class: "dim" }, `${left.length} settings at their defaults`)], () => facts(left.map(([name, value]) => [name, asText(value)])), { kind: "defaults" }));
 }
+
+const leftOut = (timing) =>
+  timing?.omitted_tools?.length > 0 &&
+  h("div", { class: "notice warn", role: "note" }, icon("alert"), h("p", null, `Left out, because this server has no such tool: ${timing.omitted_tools.join(", ")}.`));
 
 const toolList = (tools) =>
   h("ul", { class: "tool-list" }, tools.map((tool) => h("li", null, fold([h("span", { class: "what" }, tool.name ?? tool.server_label ?? tool.type), tool.name || tool.server_label ? h("span", { class: "dim" }, tool.type) : null], () => code(jsonText(tool), "json", { label: "Declaration of the tool" })))));

@@ -12,7 +12,6 @@ import pytest
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.unavailable_tools import Unavailable
 from llama_stack_responses.features.web_search.tool import wrapped
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
@@ -324,14 +323,6 @@ async def test_citation_in_json_keeps_json_valid() -> None:
 async def test_search_without_search_service_is_refused() -> None:
     with pytest.raises(ApiError, match="no provider for tools of the type 'web_search'"):
         await searching(Runtime(has=False)).run()
-
-
-async def test_search_is_omitted_if_configured() -> None:
-    services = search_of(Runtime(has=False), PAGES, Unavailable({"web_search": "omit"}))
-    harness = ToolsHarness(services, [ANSWER], tools=[SEARCH])
-    response = await harness.run()
-    assert harness.offered() == {}
-    assert [tool["type"] for tool in response["tools"]] == ["web_search"]
 
 
 async def test_forced_search_of_empty_cache_is_refused() -> None:
