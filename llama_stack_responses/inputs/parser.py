@@ -33,8 +33,11 @@ class RequestParser:
         self._large_work = large_work
         self.refuse_unknown = refuse_unknown
 
-    async def parse(self, body: Any) -> CreateRequest:
+    async def parse(self, body: Any, *, may_be_empty: bool = False) -> CreateRequest:
         """Parse the decoded JSON of a new request.
+
+        Args:
+            may_be_empty: whether the request needs no input.
 
         Raises:
             ApiError: 400 if the request is invalid; 429 if too many large ones of this user wait.
@@ -42,7 +45,13 @@ class RequestParser:
         passthrough, limits, refuse_unknown = self.passthrough, self._limits, self.refuse_unknown
 
         def parse() -> CreateRequest:
-            return parse_create(body, passthrough=passthrough, limits=limits, refuse_unknown=refuse_unknown)
+            return parse_create(
+                body,
+                passthrough=passthrough,
+                limits=limits,
+                refuse_unknown=refuse_unknown,
+                may_be_empty=may_be_empty,
+            )
 
         return await self._large_work.run(parse, body)
 

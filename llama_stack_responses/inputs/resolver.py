@@ -109,12 +109,14 @@ class RequestResolver:
         memory: ConnectionMemory | None = None,
         *,
         adds: bool = True,
+        may_be_empty: bool = False,
         hold: Hold | None = None,
     ) -> ResolvedInput:
         """Return the input of the response to this request; `memory` is the memory of its connection.
 
         Args:
             adds: whether the response becomes part of the conversation that the request names.
+            may_be_empty: whether the model needs nothing to read, because it is not asked.
             hold: called with the number of bytes that are about to be held: stored ones, and those of sealed items; it
                 may raise.
 
@@ -141,6 +143,8 @@ class RequestResolver:
             # If this response is stored, the unstored history is stored as part of its input.
             input_items=[*history.opening, *history.unstored, *new_items],
         )
+        if not (items or request.instructions or may_be_empty):
+            raise missing(Location("input"))
         moderation = await self._moderation.of_input(request, new_items, self._large_work)
         return ResolvedInput(request, items, stored, history, moderation, opened)
 
@@ -156,8 +160,6 @@ def _joined(
     check_ids(history.items, new_items)
     new_items = with_ids(with_call_ids(history.items, new_items))
     items = for_model(history.items + new_items)
-    if not items and not request.instructions:
-        raise missing(Location("input"))
     check_call_pairs(items, interruptible=policy.fills_calls)
     check_approvals(items, request.tools)
     return new_items, items

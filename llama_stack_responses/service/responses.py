@@ -327,10 +327,11 @@ class OpenAIResponsesImpl:
                 model server, and nothing is stored.
         """
         self.start()
-        request = await self._parser.parse(body)
+        request = await self._parser.parse(body, may_be_empty=not connection.generate)
         if not request.store:
             await connection.memory.check(request.input_items)
-        start = await self._resolver.resolve(request, connection.memory, hold=hold)
+        asks_model = connection.generate or request.prewarms
+        start = await self._resolver.resolve(request, connection.memory, may_be_empty=not asks_model, hold=hold)
         return await self._foreground.run(start, connection)
 
     async def _create(

@@ -127,6 +127,18 @@ def test_generate_false_prepares_input_for_the_next_response(stack: LiveStack, w
         assert error["code"] == "model_not_found"
 
 
+def test_generate_false_needs_no_input(stack: LiveStack, upstream: Upstream) -> None:
+    """Codex opens its connections like this, before it has anything to say."""
+    with WebSocketClient(stack) as websocket:
+        websocket.ask(model="local/echo", input=[], generate=False, store=False)
+        first = websocket.response()
+        assert (first["status"], first["output"], upstream.requests("echo")) == ("completed", [], [])
+        websocket.ask(model="local/echo", input="Hello", previous_response_id=first["id"], store=False)
+        assert output_text(websocket.response()) == "Hello"
+        websocket.ask(model="local/echo", input=[], store=False)
+        assert websocket.until("error")[-1]["error"]["code"] == "missing_required_parameter"
+
+
 def test_prewarm_asks_the_model_server_in_spite_of_generate(stack: LiveStack, upstream: Upstream) -> None:
     with WebSocketClient(stack) as websocket:
         for generate in (True, False):

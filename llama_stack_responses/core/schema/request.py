@@ -161,6 +161,7 @@ def parse_create(
     passthrough: frozenset[str] = DEFAULT_PASSTHROUGH,
     limits: RequestLimits = DEFAULT_LIMITS,
     refuse_unknown: bool = False,
+    may_be_empty: bool = False,
 ) -> CreateRequest:
     """Return the request of a decoded JSON body.
 
@@ -170,6 +171,7 @@ def parse_create(
         limits: how much the request may hold.
         refuse_unknown: whether other unknown fields are refused, also those inside of fields; otherwise they are
             ignored.
+        may_be_empty: whether the request needs no input, because no model is asked.
 
     Raises:
         ApiError: 400; `param` is the path of the invalid value, such as `tools[1].name`.
@@ -185,7 +187,7 @@ def parse_create(
     if refuse_unknown:
         _refuse_unknown(body, passthrough)
     fields = {name: check(body[name], _at(top, name)) for name, check in _FIELDS.items() if body.get(name) is not None}
-    _check_together(fields)
+    _check_together(fields, may_be_empty=may_be_empty)
     if limits.bounded:
         check_carried(fields.get("input", []), fields.get("tools", []), limits)
     _refuse_unsupported(fields)
@@ -432,7 +434,7 @@ def _refuse_unknown(body: Mapping[str, Any], passthrough: frozenset[str]) -> Non
             )
 
 
-def _check_together(fields: Mapping[str, Any]) -> None:
+def _check_together(fields: Mapping[str, Any], *, may_be_empty: bool) -> None:
     """Check the fields in combination."""
     if "previous_response_id" in fields and "conversation" in fields:
         raise bad_request(
@@ -440,7 +442,8 @@ def _check_together(fields: Mapping[str, Any]) -> None:
             "previous_response_id",
             "mutually_exclusive_parameters",
         )
-    if not fields.get("input") and fields.keys().isdisjoint({"previous_response_id", "conversation", "prompt"}):
+    has_input = fields.get("input") or may_be_empty
+    if not has_input and fields.keys().isdisjoint({"previous_response_id", "conversation", "prompt"}):
         raise bad_request(
             "Missing required parameter: 'input'. Without it, 'previous_response_id', 'conversation' or 'prompt' must "
             "be given.",
