@@ -12,15 +12,15 @@ log: Final = logging.getLogger("mkdocs.hooks.docs")
 LOADED: Final = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//[^"'\s>]*""")
 """A resource that a browser would load from another host."""
 
-TEMPLATE: Final = "../../templates/annotated/config.yaml"
-"""How pages link to this template, which lies outside of the documentation."""
+TEMPLATE: Final = "../templates/annotated/config.yaml"
+"""How pages link to this template, from the folder of the documentation, of which it lies outside."""
 PAGE: Final = "reference/annotated-config.md"
 """The page of the site that shows it."""
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the page with the annotated configuration."""
-    text = (Path(config.docs_dir) / "reference" / TEMPLATE).read_text()
+    text = (Path(config.docs_dir) / TEMPLATE).read_text()
     intro = "`llama-stack-responses init annotated DIR` writes this file."
     files.append(File.generated(config, PAGE, content=f"# Annotated config.yaml\n\n{intro}\n\n```yaml\n{text}```\n"))
     return files
@@ -28,7 +28,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Lead the links to the template to its page."""
-    return markdown.replace(f"({TEMPLATE})", f"(../{PAGE})")
+    return markdown.replace(f"../{TEMPLATE})", f"../{PAGE})").replace(f"({TEMPLATE})", f"({PAGE})")
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import httpx
 import pytest
 
+from tests.demo.checkout import LAST, interrupt
 from tests.support.clients import installed, run
-from tests.support.process import Child, free_port
 from tests.support.snippet_programs import CODEX_BY_URL, MAKE, QUICKSTART
 from tests.support.snippets import blocks
-from tests.support.stack import READY_SECONDS, REPOSITORY
+from tests.support.stack import READY_SECONDS
 from tests.support.terminal import Terminal, wait_for_line
 from tests.support.upstream import UpstreamProcess, reply, text
-from tests.support.waiting import wait_until
 
 BLOCKS: Final = blocks()
 FIVE_MINUTES: Final = "README.md, Five minutes, console"
@@ -30,55 +25,10 @@ STEPS: Final = [name for name in QUICKSTART if name.startswith("docs/quickstart.
 """The steps for which the small model is enough."""
 OWN_MODEL_SERVER: Final = ("README.md, Five minutes, console 2", "docs/quickstart.md, 1. Start a server, console")
 WITH_PACKAGES: Final = "docs/guides/code-interpreter.md, Packages, console"
-LAST: Final = "Ctrl-C ends it."
-STAMPS: Final = (".ready", ".model", ".search", ".code-numpy,pandas,matplotlib")
-READ: Final = ("INFERENCE_", "LLAMA_STACK_", "STATE_DIR", "RESPONSES_SECRET", "WEB_SEARCH", "MAKE", "MFLAGS")
 
 
 def test_every_make_block_is_pasted_by_a_test_of_this_file() -> None:
     assert {FIVE_MINUTES, *OWN_MODEL_SERVER, WITH_PACKAGES} == set(MAKE)
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A folder with the files of this checkout, whose `.venv-run` is the environment of the tests.
-
-    So `make` finds that nothing has to be installed; `tests/wheels` and `test_install_run.py` install it.
-    """
-    folder = tmp_path / "checkout"
-    folder.mkdir()
-    for each in REPOSITORY.iterdir():
-        if not each.name.startswith("."):
-            (folder / each.name).symlink_to(each)
-    installed = folder / ".venv-run"
-    installed.mkdir()
-    for name in ("bin", "lib"):
-        (installed / name).symlink_to(Path(sys.prefix) / name)
-    shutil.copy(Path(sys.prefix) / "pyvenv.cfg", installed)
-    for stamp in STAMPS:
-        (installed / stamp).touch()
-    return folder
-
-
-@pytest.fixture
-def terminal(checkout: Path, tmp_path: Path) -> Iterator[Terminal]:
-    """A shell in the checkout."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(READ)}
-    env = {
-        **kept,
-        "STATE_DIR": str(tmp_path / "state"),
-        "LLAMA_STACK_PORT": str(free_port()),
-        "NO_PROXY": "*",
-        "no_proxy": "*",
-    }
-    with Terminal(checkout, env, {}) as created:
-        yield created
-
-
-def interrupt(child: Child) -> None:
-    """Press Ctrl-C, which all processes of the command get."""
-    os.killpg(child.pid, signal.SIGINT)
-    wait_until(lambda: child.returncode is not None)
 
 
 def pasted_python(output: str) -> str:

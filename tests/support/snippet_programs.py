@@ -249,6 +249,23 @@ BLOCKED_LOOP: Final = "docs/guides/operations.md, A blocked event loop, text"
 """`tests/unit/telemetry/test_loop_monitor.py` compares it with a line of the log."""
 SHOWN: Final = (*UI_ANSWERS, READINESS, LOG_LINE, BLOCKED_LOOP)
 
+TUTORIAL: Final = [
+    f"docs/tutorial.md, {name}"
+    for name in (
+        "1. Start the server, console",
+        "2. Begin with an empty folder, console",
+        "3. Write a tool, python",
+        "3. Write a tool, console",
+        "4. Write the agent, python",
+        "4. Write the agent, console",
+        "4. Write the agent, text",
+        "5. Draw a chart, console",
+        "6. Restart the server, console",
+        "7. Let it write a report, python",
+        "7. Let it write a report, console",
+    )
+]
+
 TEAM: Final = [
     f"docs/guides/team.md, {name}"
     for name in (
@@ -280,6 +297,7 @@ NOT_RUN: Final = {
     "docs/guides/deploying.md, Deploying, console 3": "needs Kubernetes; test_documented_commands.py runs `backup`",
     "docs/guides/deploying.md, Deploying, sh": "needs podman; test_deploy_templates.py compares it with the compose file",
     "docs/guides/programs.md, Programs that call tools, javascript": "the model of the block before it writes it",
+    **dict.fromkeys(TUTORIAL, "tests/demo/test_tutorial.py runs the whole page"),
     **dict.fromkeys(TEAM, "test_team_guide.py runs the whole page in one shell"),
     "docs/reference/compatibility.md, Run them again, console": "runs the tests of another project",
     "docs/reference/compatibility.md, Open Responses, console": "the same; test_open_responses.py has its cases",
