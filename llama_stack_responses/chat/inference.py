@@ -36,7 +36,7 @@ class ModelServer:
     Attributes:
         provider: the id of the inference provider.
         kind: the type of the provider, such as `remote::vllm`.
-        address: the host name of its URL; empty if it has none.
+        address: the host and port of its URL, such as `api.example.com:443`; empty if it has none.
         version: a digest of the provider's configuration, without its secrets.
     """
 

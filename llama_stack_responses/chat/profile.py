@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
@@ -68,6 +68,24 @@ Dialect = Annotated[str, AfterValidator(_dialect)]
 def steps_of(parameters: Parameters, dialect: Sequence[str]) -> list[Step]:
     """Return the changes of chat requests that a profile names."""
     return [*parameters.steps(), *map(Step, dialect)]
+
+
+def entry_of(steps: Iterable[Step]) -> dict[str, Any]:
+    """Return the fields of a profile that has these changes, without those that only an operator can name."""
+    drop, rename, mapped = list[str](), dict[str, str](), dict[str, dict[str, Any]]()
+    dialect = list[str]()
+    for step in steps:
+        match step.kind, step.argument:
+            case "drop", str(name):
+                drop.append(name)
+            case "rename", (name, other):
+                rename[name] = other
+            case "map", (name, value, other):
+                mapped.setdefault(name, {})[value] = other
+            case kind, None:
+                dialect.append(kind)
+    parameters = {name: each for name, each in (("drop", drop), ("rename", rename), ("map", mapped)) if each}
+    return {name: each for name, each in (("parameters", parameters), ("dialect", dialect)) if each}
 
 
 class Profile(BaseModel):

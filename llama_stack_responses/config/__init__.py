@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -84,6 +85,7 @@ class ResponsesConfig(BaseModel):
         store_chat_completions: whether the host may also write every model round, with its whole message list, to its
             own inference store: quadratic in a conversation's length, and not bound by `store: false`.
         profiles: settings for single models; the first whose `match` fits the model's name applies.
+        profiles_file: a YAML file with profiles of model servers, in addition to those of this package.
         stored_prompts: whether requests may name prompts of the stack. llama-stack keeps no owner of a prompt, so all
             of its users can read all prompts; OGX does.
         passthrough: request fields that OpenAI does not have and that are forwarded to the provider unchanged.
@@ -124,6 +126,7 @@ class ResponsesConfig(BaseModel):
     loop_hold_seconds: Annotated[float, AfterValidator(_off_or_long)] = 0.1
     host_shortcuts: bool = True
     store_chat_completions: bool = False
+    profiles_file: Path | None = None
     stored_prompts: bool = True
     profiles: list[Profile] = Field(default_factory=list)
     passthrough: frozenset[str] = DEFAULT_PASSTHROUGH

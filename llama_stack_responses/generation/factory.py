@@ -9,11 +9,12 @@ from functools import partial
 
 from ..admission import Reservation
 from ..chat.adaptation.adaptation import Step
-from ..chat.inference import Inference
+from ..chat.inference import Inference, ModelServer
 from ..chat.profile import Profile, profile_for, steps_of
 from ..chat.summary import Detail, summary_request
 from ..concurrency.fair_yield import FairYield
 from ..config import ResponsesConfig
+from ..config.server_profiles import ServerProfiles, merged
 from ..core.compaction import continued
 from ..core.configuration import configured
 from ..core.ids import new_id
@@ -208,20 +209,15 @@ def _model_servers(
     large_work: LargeWork,
     clock: Callable[[], float],
 ) -> ModelServers:
-    settings = digest(repr(config.profiles))
-    return ModelServers(
-        dependencies.inference,
-        lambda _, model: _settled(profile_for(model, config.profiles)),
-        settings,
-        learned,
-        large_work,
-        dependencies.telemetry,
-        clock,
-    )
+    profiles = ServerProfiles(config.profiles_file)
 
+    def settled(server: ModelServer, model: str) -> list[Step]:
+        own = profile_for(model, config.profiles)
+        return merged([*profiles.steps(server, model), *steps_of(own.parameters, own.dialect)])
 
-def _settled(profile: Profile) -> list[Step]:
-    return steps_of(profile.parameters, profile.dialect)
+    settings = digest(repr([config.profiles, profiles.entries]))
+    inference, telemetry = dependencies.inference, dependencies.telemetry
+    return ModelServers(inference, settled, settings, learned, large_work, telemetry, clock)
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,9 +250,19 @@ def _server(name: str, provider: Any) -> ModelServer:
     return ModelServer(
         name,
         str(getattr(spec, "provider_type", "")),
-        urlsplit(url).hostname or "",
+        _address(url),
         hashlib.sha256(shown.encode()).hexdigest()[:16],
     )
+
+
+def _address(url: str) -> str:
+    """Return the host and port of a URL; empty if it has none."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:
+        return ""
+    return f"{parts.hostname}:{port}" if parts.hostname else ""
 
 
 async def _is_healthy(provider: Any) -> bool | None:

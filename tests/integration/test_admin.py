@@ -16,12 +16,14 @@ from threading import Event
 from typing import Any, Final
 
 import pytest
+import yaml
 
+from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.cli import main
 from tests.support.skills import archive
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.stores import SERVERS, serving
-from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.upstream import Upstream, UpstreamProcess, error, reply, text
 from tests.support.variants import responses_config, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, output_text
@@ -176,6 +178,17 @@ def test_queue_stats_and_delete_of_background_responses(
     after = wire.create(model=MODEL, input="x", background=True)
     wait_until(lambda: wire.retrieve(after["id"])["status"] == "completed")
     assert output_text(wire.retrieve(after["id"])) == "Still here."
+
+
+def test_profiles_prints_what_was_learned_about_model_servers(
+    operated: OperatedStack, wire: Wire, upstream: Upstream
+) -> None:
+    upstream.script("picky", [error(400, "Unsupported parameter: 'user'"), reply(text("Yes."))])
+    wire.create(model="local/picky", input="x", user="ada")
+    wait_until(lambda: operated.read("profiles") != [])
+    assert operated.read("profiles") == [{"match": "local/picky", "parameters": {"drop": ["user"]}}]
+    [entry] = yaml.safe_load(operated.run("profiles"))
+    assert Profile(**entry).parameters.drop == ["user"]
 
 
 def test_sweep_deletes_what_is_older_than_the_retention(

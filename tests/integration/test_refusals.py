@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -9,6 +10,7 @@ import openai
 import pytest
 
 from tests.support.openai_client import Json, function, stream
+from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Reply, Upstream, error, reply, text, tool_call
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -146,3 +148,19 @@ def test_refusal_that_nothing_helps_against_is_a_400_with_the_field(
     assert caught.value.param == "tools"
     assert caught.value.body["message"].startswith("body.tools: Tools are not supported here.")  # type: ignore[index]
     assert len(sent(upstream, model)) == 1, "the same request is not sent again"
+
+
+def test_restarted_server_knows_what_it_has_learned(
+    host: Host, stack_env: dict[str, str], upstream: Upstream, model: str, tmp_path: Path
+) -> None:
+    upstream.script(model, [forbidden("user"), HELLO])
+    env = {**stack_env, "INFERENCE_URL": upstream.base_url}
+    fields: Json = {"model": f"local/{model}", "input": "Hi", "user": "ada"}
+    with LiveStack(STARTER, env, tmp_path / "state", host=host) as stack:
+        with stack.client() as client:
+            ask(client, False, **fields)
+        stack.restart()
+        with stack.client() as client:
+            response = ask(client, False, **fields)
+    assert ["user" in each for each in sent(upstream, model)] == [True, False, False]
+    assert response["user"] is None

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from itertools import count, cycle
 from threading import Event
 from typing import Any, Final, Self
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -20,7 +21,7 @@ from tests.support.reader import Reader
 from tests.support.stack import REPOSITORY, Host, LiveStack
 from tests.support.stores import SERVERS
 from tests.support.strict import check_stream, read_sse
-from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text
+from tests.support.upstream import Upstream, UpstreamProcess, error, reasoning, reply, text
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, final, output_text, roles_and_texts
 
@@ -151,6 +152,22 @@ def test_background_response_is_followed_on_another_replica(wires: tuple[Wire, W
         assert wire.retrieve(response_id) == response
         assert wire.replay(response_id) == events
     assert len(upstream.requests("m")) == 1
+
+
+def test_what_a_replica_learns_of_a_model_server_reaches_the_others(
+    wires: tuple[Wire, Wire], upstream: Upstream
+) -> None:
+    here, there = wires
+    refusals = [error(400, "Unsupported parameter: 'user'"), error(400, "Unsupported parameter: 'prompt_cache_key'")]
+    model = f"local/picky-{uuid4().hex[:8]}"
+    name, fields = model.partition("/")[2], {"input": "x", "user": "ada", "prompt_cache_key": "k"}
+    upstream.script(name, [*refusals, reply(text("Yes."))])
+    here.create(model=model, **fields)
+    upstream.script(name, [refusals[0], reply(text("Yes."))])
+    there.create(model=model, **fields)
+    bodies = [each.body for each in upstream.requests(name)]
+    assert [("user" in each, "prompt_cache_key" in each) for each in bodies][-1] == (False, False)
+    assert len(bodies) <= 5, "one refusal teaches the other replica all"
 
 
 def test_running_foreground_response_is_in_progress_on_another_replica(

@@ -247,7 +247,9 @@ LOG_LINE: Final = "docs/guides/operations.md, Log lines, text"
 """`tests/integration/test_log_lines.py` compares it with a line of the log."""
 BLOCKED_LOOP: Final = "docs/guides/operations.md, A blocked event loop, text"
 """`tests/unit/telemetry/test_loop_monitor.py` compares it with a line of the log."""
-SHOWN: Final = (*UI_ANSWERS, READINESS, LOG_LINE, BLOCKED_LOOP)
+PROFILES_FILE: Final = "docs/guides/model-servers.md, Profiles of model servers, yaml"
+"""`tests/unit/config/test_server_profiles.py` reads it."""
+SHOWN: Final = (*UI_ANSWERS, READINESS, LOG_LINE, BLOCKED_LOOP, PROFILES_FILE)
 
 TUTORIAL: Final = [
     f"docs/tutorial.md, {name}"

@@ -18,6 +18,7 @@ from .refusal import Refusal
 CALL: Final = "tool_choice_in_words"
 SCHEMA: Final = "schema_in_words"
 FORMAT: Final = "format_in_words"
+OBJECT: Final = "json_object_as_schema"
 
 _OF_FORMAT: Final = re.compile(
     r"\b(?:response[ _]format|json[ _]schema|structured outputs?|json mode|grammar)\b"
@@ -153,8 +154,24 @@ def _schema_in_words(chat: Json, _: Any) -> Json:
     return with_instructions(chat, text) | {"response_format": {"type": "json_object"}}
 
 
+def _is_object(chat: Json) -> bool:
+    return (chat.get("response_format") or {}).get("type") == "json_object"
+
+
+def _asks_object(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if _is_object(chat) and names_format(refusal) and "json_schema" in refusal.words:
+        yield None
+
+
+def _object_as_schema(chat: Json, _: Any) -> Json:
+    if not _is_object(chat):
+        return chat
+    schema = {"name": "object", "schema": {"type": "object", "additionalProperties": True}}
+    return chat | {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
 def _asks_format(refusal: Refusal, chat: Json) -> Iterator[None]:
-    if (chat.get("response_format") or {}).get("type") == "json_object" and names_format(refusal):
+    if _is_object(chat) and names_format(refusal) and "json_schema" not in refusal.words:
         yield None
 
 
@@ -175,6 +192,7 @@ def _of_all_schemas(refusal: Refusal) -> bool:
 
 
 ENFORCED: Final = (
+    Adaptation(OBJECT, _asks_object, _object_as_schema),
     Adaptation(CALL, _asks_call, _call_in_words),
     Adaptation(SCHEMA, _asks_schema, _schema_in_words, lasts=_of_all_schemas),
     Adaptation(FORMAT, _asks_format, _format_in_words, lasts=_of_all_schemas),

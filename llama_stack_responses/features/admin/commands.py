@@ -22,6 +22,7 @@ def add_commands(commands: Any) -> None:
     tail.add_argument("--every", type=_seconds, default=1.0, metavar="SECONDS", help="polling interval (1)")
     _command(commands, "stats", "count stored and queued data")
     _command(commands, "queue", "list the background responses that wait and run")
+    _command(commands, "profiles", "list what was learned about model servers, as entries of the setting 'profiles'")
     delete = _command(commands, "delete", "delete responses, or all that an owner has")
     delete.add_argument("ids", nargs="*", metavar="ID", help="the responses")
     _owner(delete)

@@ -12,6 +12,7 @@ from io import TextIOWrapper
 from itertools import batched
 from typing import Any, Final, TextIO
 
+from ...chat.profile import entry_of
 from ...commands.command_error import CommandError
 from ...commands.opened_store import with_store
 from ...concurrency.tasks import gather_or_cancel
@@ -21,6 +22,7 @@ from ...core.types import Json
 from ...store.archive import Archive
 from ...store.clock import StoreClock
 from ...store.feature_store import FeatureStore
+from ...store.learned_steps import LearnedSteps
 from ...store.records import Records
 from ...store.sweep_guard import SweepGuard
 from .follow import ChangeFollower
@@ -132,6 +134,19 @@ def queue(arguments: Namespace) -> None:
             for each in await StoreView(records).queue()
         ]
         print_rows(rows, _QUEUE, as_json=arguments.json)
+
+    with_store(arguments, work)
+
+
+def profiles(arguments: Namespace) -> None:
+    """Run `profiles`: what was learned about model servers, as entries of the setting `profiles`."""
+
+    async def work(records: Records, _: ResponsesConfig) -> None:
+        async for __, learned in LearnedSteps(records).all():
+            for model, steps in learned.items():
+                # JSON is YAML, and ASCII: the name of a model may contain characters that control a terminal.
+                entry = json.dumps({"match": model, **entry_of(steps)})
+                print(entry if arguments.json else f"- {entry}")
 
     with_store(arguments, work)
 

@@ -95,6 +95,7 @@ def timing_of(timing: Mapping[str, Any] | None) -> Json | None:
         "tries": timing.get("tries", 1),
         "rounds": rounds,
         "tools": [dict(zip(names, each, strict=False)) for each in timing.get("tools", ())],
+        "adaptations": list(timing.get("adaptations", ())),
         "truncated": bool(timing.get("truncated")),
         "omitted_tools": [blocks.short(each) for each in timing.get("omitted_tools", ())],
     }

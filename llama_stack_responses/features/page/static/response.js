@@ -429,6 +429,7 @@ function settings(known, found) {
     ["Owner", [found.owner?.name, found.owner?.tenant].filter(Boolean).join(" · ")],
     ["Background", known.background ? "yes" : null],
     ["Tries", found.timing?.tries > 1 ? found.timing.tries : null],
+    ["Adapted to the model server", found.timing?.adaptations.join(", ") || null],
     ["Continues", known.previous_response_id ? h("a", { href: to.response(known.previous_response_id) }, known.previous_response_id) : null],
     ["Conversation", known.conversation ? h("a", { href: to.conversation(known.conversation) }, known.conversation) : null],
     ...set.map(([name, value]) => [name, asText(value)]),

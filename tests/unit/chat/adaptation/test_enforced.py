@@ -34,7 +34,8 @@ REQUIRED: Json = BASE | {
         # Groq
         (STRUCTURED, "This model does not support response format `json_schema`. See supported models", SCHEMA),
         # LM Studio
-        (OBJECT, "'response_format.type' must be 'json_schema' or 'text'", FORMAT),
+        (OBJECT, "'response_format.type' must be 'json_schema' or 'text'", "json_object_as_schema"),
+        (OBJECT, "This response_format type is unavailable now", FORMAT),
         # DeepSeek in its thinking mode (DeepSeek-V3 issue 1376)
         (REQUIRED, "Thinking mode does not support this tool_choice", CALL),
         # OpenRouter
