@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,11 +9,6 @@ from ..types import Json
 from . import events
 from .events import Event
 from .fragments import Fragments
-
-BoundaryEvent = Callable[[int, str, str, int, int, Json], Event]
-"""`(sequence_number, response_id, item_id, output_index, index in the item, the part) -> event`"""
-PartEvent = Callable[[int, str, int, int, Json], Event]
-"""`(sequence_number, item_id, output_index, index in the item, the part) -> event`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +28,10 @@ class PartKind:
     item: Literal["message", "reasoning"]
     holder: Literal["content", "summary"]
     key: Literal["text", "refusal"]
-    added: BoundaryEvent
-    delta: Callable[[int, str, int, int, str], Event]
-    done: PartEvent
-    closed: BoundaryEvent
+    added: events.BoundaryEvent
+    delta: events.DeltaEvent
+    done: events.PartEvent
+    closed: events.BoundaryEvent
 
     def part(self, text: str) -> Json:
         """Return a part of this kind with `text`."""

@@ -70,6 +70,7 @@ ARGUMENTS: Final[Json] = {
     "output_index": 0,
     "content_index": 1,
     "summary_index": 2,
+    "index_in_item": 4,
     "annotation_index": 3,
     "annotation": {"type": "url_citation", "url": "u", "title": "t", "start_index": 0, "end_index": 1},
     "delta": "a",
@@ -94,17 +95,18 @@ FIELDS: Final[Json] = {
 }
 """Fields of an unfinished item."""
 
-CONSTRUCTORS: Final = {
+CONSTRUCTORS: Final[dict[str, Callable[..., Json]]] = {
     name: function
     for name, function in inspect.getmembers(events, inspect.isfunction)
     if "sequence_number" in inspect.signature(function).parameters and not name.startswith("_")
 }
 
 
-def event_of(constructor: Callable[..., Json]) -> Json:
-    arguments = {name: ARGUMENTS.get(name) for name in inspect.signature(constructor).parameters}
+def event_of(name: str) -> Json:
+    constructor = CONSTRUCTORS[name]
+    arguments = {each: ARGUMENTS.get(each) for each in inspect.signature(constructor).parameters}
     if "part" in arguments:
-        arguments["part"] = next(part for name, part in PARTS.items() if constructor.__name__.startswith(name))
+        arguments["part"] = next(part for start, part in PARTS.items() if name.startswith(start))
     return constructor(**arguments)
 
 
@@ -114,26 +116,30 @@ def models() -> dict[str, type[BaseModel]]:
     return {get_args(model.model_fields["type"].annotation)[0]: model for model in members}
 
 
-@pytest.mark.parametrize("constructor", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
-def test_event_has_keys_of_its_model(constructor: Callable[..., Json]) -> None:
+@pytest.mark.parametrize("constructor", CONSTRUCTORS)
+def test_event_has_keys_of_its_model(constructor: str) -> None:
     event = event_of(constructor)
     fields = {field.alias or name for name, field in models()[event["type"]].model_fields.items()}
     more = ALLOWED_KEYS.get(models()[event["type"]], frozenset())
     assert set(event) == fields - LEFT_OUT.get(event["type"], set()) | more
 
 
-@pytest.mark.parametrize("constructor", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
-def test_event_is_valid_for_its_type(constructor: Callable[..., Json]) -> None:
+@pytest.mark.parametrize("constructor", CONSTRUCTORS)
+def test_event_is_valid_for_its_type(constructor: str) -> None:
     event = event_of(constructor)
     validate_event(event)
     assert event["sequence_number"] == 7
 
 
-@pytest.mark.parametrize("constructor", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
-def test_event_argument_sets_field_of_same_name(constructor: Callable[..., Json]) -> None:
+@pytest.mark.parametrize("constructor", CONSTRUCTORS)
+def test_event_argument_sets_field_of_same_name(constructor: str) -> None:
     event = event_of(constructor)
-    for name in inspect.signature(constructor).parameters.keys() & event.keys() - {"part"}:
+    parameters = inspect.signature(CONSTRUCTORS[constructor]).parameters.keys()
+    for name in parameters & event.keys() - {"part"}:
         assert event[name] == ARGUMENTS[name]
+    if "index_in_item" in parameters:
+        index = "summary_index" if "summary" in constructor else "content_index"
+        assert event[index] == ARGUMENTS["index_in_item"]
 
 
 ITEM: Final[Json] = {
@@ -171,7 +177,7 @@ def test_event_of_kind_is_valid_and_in_the_stored_order(event: Json) -> None:
 
 
 def test_every_event_type_is_built_once_or_listed() -> None:
-    built = [event_of(constructor)["type"] for constructor in CONSTRUCTORS.values()]
+    built = [event_of(name)["type"] for name in CONSTRUCTORS]
     built += [event["type"] for event in events_of_kinds()]
     assert len(built) == len(set(built))
     assert models().keys() - set(built) == NOT_BUILT
