@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from ..core.items.registry import ANSWERED
 from ..core.stream.calls import FORMS
 from ..core.types import Json
 from . import own_ids
@@ -14,7 +15,7 @@ from .layout import HistoryName, split_name
 from .nodes import Node, node_of
 from .records import Record, Records, bytes_of
 
-_GENERATED: Final = (FORMS.keys() | {"reasoning"}) - {"shell_call_output", "tool_search_output"}
+_GENERATED: Final = (FORMS.keys() | {"reasoning"}) - ANSWERED.keys()
 """Types of items that a model produces, except messages."""
 
 
