@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..concurrency.fair_budget import WAITING_PER_USER, FairBudget, QueueFull
-from ..concurrency.threads import in_own_thread
+from ..concurrency.offloading import in_own_thread
 from ..core.owner import Owner
 from .address_policy import UrlRefused
 

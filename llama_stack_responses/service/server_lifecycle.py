@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..concurrency.threads import shorten_switch_interval
+from ..concurrency.offloading import shorten_switch_interval
 from ..config import ResponsesConfig
 from ..generation.dependencies import Dependencies
 from ..jobs.background import BackgroundJobs
