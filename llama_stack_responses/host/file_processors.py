@@ -11,7 +11,7 @@ from typing import Any, Final
 from fastapi import HTTPException, UploadFile
 from starlette.datastructures import Headers
 
-from ..concurrency.threads import in_own_thread
+from ..concurrency.offloading import in_own_thread
 from ..core.errors import ApiError
 from ..documents.document import Document, Processor, Unreadable
 from ..logs import get_logger
