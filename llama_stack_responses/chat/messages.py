@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -16,7 +17,7 @@ from ..core.types import Json
 from .adaptation.messages import WithReasoning
 from .function_calls import HOSTED, as_functions
 from .profile import Profile
-from .replayed_reasoning import Thoughts, add_reasoning, add_signature, signs_call
+from .replayed_reasoning import Thoughts, add_reasoning, add_signature, signs_call, text_of
 
 _ATTACHED: Final = "(see the attachment in the next message)"
 _UNSEEN: Final = "(an attachment that this model cannot read)"
@@ -65,13 +66,13 @@ class _Assistant:
 
     Attributes:
         reasoning: the segments of each reasoning item.
-        left_out: the texts of the reasoning of an earlier turn.
+        left_out: the segments of each reasoning item of an earlier turn.
         calls: the calls, each with the signatures that belong to it.
     """
 
     text: list[str] = field(default_factory=list)
     reasoning: list[list[ReasoningSegment]] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+    left_out: list[Sequence[ReasoningSegment]] = field(default_factory=list)
     calls: list[tuple[Json, list[ReasoningSegment]]] = field(default_factory=list)
 
 
@@ -104,7 +105,8 @@ class _Builder:
     def _reason(self, number: int) -> None:
         assistant = self._open()
         assistant.reasoning.append(self._thoughts.of_item(number))
-        assistant.left_out.append(self._thoughts.left_out(number))
+        if left_out := self._thoughts.left_out(number):
+            assistant.left_out.append(left_out)
 
     def _call(self, number: int, item: Json) -> None:
         segments, assistant = self._thoughts.of_call(number), self._open()
@@ -150,9 +152,8 @@ class _Builder:
         if assistant.calls:
             message["tool_calls"] = [self._chat_call(call, signatures) for call, signatures in assistant.calls]
         add_reasoning(message, assistant.reasoning, self._profile)
-        left_out = "\n".join(filter(None, assistant.left_out))
-        if left_out and self._profile.reasoning_replay != "none":
-            message = WithReasoning(message, left_out)
+        if assistant.left_out and self._profile.reasoning_replay != "none":
+            message = WithReasoning(message, partial(text_of, assistant.left_out))
         self._say(message)
         self._tool_messages(call for call, _ in assistant.calls)
 

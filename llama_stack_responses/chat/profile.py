@@ -104,8 +104,8 @@ class Profile(BaseModel):
             reasoning, a `generated` summary, or `none`.
         summary_model: the model that generates summaries, by its name on the host; null for the one that reasoned.
         tool_media: images and files in a tool's output stay in the tool message, or follow in a user message.
-        images: whether the model accepts images; if not, requests with them are refused.
-        audio: whether the model accepts audio; if not, requests with it are refused.
+        images: whether the model accepts images; if not, questions with them are refused.
+        audio: whether the model accepts audio; if not, questions with it are refused.
         image_urls: whether the model server fetches images itself (`pass`), or gets them as data (`fetch`).
         files: whether the model server accepts files; if not, it gets their text.
         inline_thinking: set for models whose server does not separate reasoning from text.

@@ -34,7 +34,7 @@ class Thoughts:
         self, items: Sequence[Json], read: Callable[[Json], Sequence[ReasoningSegment]], first: int, *, signed: bool
     ) -> None:
         self._of_items: dict[int, list[ReasoningSegment]] = {}
-        self._left_out: dict[int, str] = {}
+        self._left_out: dict[int, Sequence[ReasoningSegment]] = {}
         self._of_calls: dict[int, list[ReasoningSegment]] = defaultdict(list)
         calls = _Calls(items)
         for number, item in enumerate(items):
@@ -43,7 +43,7 @@ class Thoughts:
             kept = self._of_items[number] = []
             segments = read(item)
             if number < first:
-                self._left_out[number] = "".join(segment.text for segment in segments)
+                self._left_out[number] = segments
             for segment in chain.from_iterable(map(_apart, segments)):
                 if number < first and not signs_call(segment):
                     if not signed or not _is_checked(segment):
@@ -56,9 +56,9 @@ class Thoughts:
         """Return what the reasoning item with this index adds to the message at its place."""
         return self._of_items[number]
 
-    def left_out(self, number: int) -> str:
-        """Return the text of the reasoning item with this index if it does not return; empty otherwise."""
-        return self._left_out.get(number, "")
+    def left_out(self, number: int) -> Sequence[ReasoningSegment]:
+        """Return the content of the reasoning item with this index if its text does not return; none otherwise."""
+        return self._left_out.get(number, ())
 
     def of_call(self, number: int) -> list[ReasoningSegment]:
         """Return what belongs to the call with this index, and to its message."""
@@ -129,7 +129,7 @@ def add_reasoning(message: Json, reasoning: Sequence[Sequence[ReasoningSegment]]
         segments = [segment for item in reasoning for segment in item if segment.signature]
         if segments:
             message[where] = [_thinking_block(segment) for segment in segments]
-    elif (text := _text(reasoning)) and where != "none":
+    elif (text := text_of(reasoning)) and where != "none":
         if where == "think_tags":
             _add_inline(message, text, profile)
         else:
@@ -137,9 +137,9 @@ def add_reasoning(message: Json, reasoning: Sequence[Sequence[ReasoningSegment]]
 
 
 def _add_as_received(message: Json, reasoning: Sequence[Sequence[ReasoningSegment]], profile: Profile) -> None:
-    if inline := _text(reasoning, "think_tags"):
+    if inline := text_of(reasoning, "think_tags"):
         _add_inline(message, inline, profile)
-    message |= {name: text for name in _FIELDS if (text := _text(reasoning, name))}
+    message |= {name: text for name in _FIELDS if (text := text_of(reasoning, name))}
     lists: dict[str, list[Json]] = defaultdict(list)
     for segment in (segment for item in reasoning for segment in item):
         for place, value in _entries_of(segment):
@@ -167,7 +167,7 @@ def _entries_of(segment: ReasoningSegment) -> Iterable[tuple[str, Json]]:
         yield PARTS, {"type": "thinking", "thinking": [{"type": "text", "text": segment.text}]}
 
 
-def _text(reasoning: Sequence[Sequence[ReasoningSegment]], source: str | None = None) -> str:
+def text_of(reasoning: Sequence[Sequence[ReasoningSegment]], source: str | None = None) -> str:
     """Return the text of the reasoning; with a `source`, only that which came there."""
     texts = (
         "".join(segment.text for segment in item if source is None or source in _sources(segment)) for item in reasoning

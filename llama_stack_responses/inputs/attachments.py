@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from ..admission import Admission, Reservation
+from ..chat.adaptation.messages import MEDIA
 from ..chat.profile import Profile
 from ..concurrency.large_base64 import data_start, decoded, decoded_bytes, encoded, encoded_bytes
 from ..concurrency.offloading import computed
@@ -31,9 +32,12 @@ from ..documents.pdf import PdfLimits, Pdfs
 from ..documents.texts import ReadContext, Texts
 from ..fetch.address_policy import AddressPolicy, UrlRefused
 from ..fetch.fetcher import CONNECTION_BYTES, Fetcher, FetchLimits
+from ..logs import get_logger
 from ..process_pool.pool import WorkerPool
 from ..process_pool.time_budget import TimeBudget
 from .files import Files
+
+logger = get_logger(__name__)
 
 _MAX_CONCURRENT_READS: Final = 4
 """Maximum files of one response that are read at the same time."""
@@ -79,10 +83,16 @@ class Attachments:
         budget = TimeBudget(self.limits.request_seconds)
         reading = _RequestFiles(self, profile, request, owner, ReadContext(owner.identity, budget, request.store), held)
         await computed(partial(reading.register, items), items)
-        if not reading.sources:
+        if reading.unseen:
+            logger.warning(
+                "a model whose profile takes no images, or no audio, gets notes in place of those of earlier messages "
+                "and of tools: %r",
+                request.model,
+            )
+        if not (reading.sources or reading.unseen):
             return items
         await reading.read()
-        return await computed(lambda: [reading.applied(item) for item in items], items)
+        return await computed(lambda: [reading.applied(*each) for each in enumerate(items)], items)
 
 
 def open_attachments(
@@ -120,6 +130,7 @@ class _RequestFiles:
         held: reservation for the converted content.
         sources: one part for each source that has to be read.
         counts: number of parts of each source.
+        unseen: the indices of items with parts that the model does not accept and gets notes of.
         converted: converted content of each source.
         size: bytes that were read, plus those that repeated parts add.
     """
@@ -132,6 +143,7 @@ class _RequestFiles:
     held: Reservation
     sources: dict[_Source, Json] = field(default_factory=dict)
     counts: Counter[_Source] = field(default_factory=Counter)
+    unseen: set[int] = field(default_factory=set)
     converted: dict[_Source, Json] = field(default_factory=dict)
     size: int = 0
 
@@ -139,11 +151,16 @@ class _RequestFiles:
         """Register the sources of the items' parts to be read.
 
         Raises:
-            ApiError: the model does not accept a part.
+            ApiError: the model does not accept a part of the newest question, or a screenshot.
         """
-        for part in (part for item in items for _, part in _parts(item)):
-            self._check(part)
-            if source := self._source(part):
+        question = _newest_question(items)
+        for number, path, part in ((number, *each) for number, item in enumerate(items) for each in _parts(item)):
+            if self._is_unseen(part):
+                # Earlier messages, and outputs of tools, are not the user's to change.
+                if number >= question or "[" not in path:
+                    raise self._refused(part)
+                self.unseen.add(number)
+            elif source := self._source(part):
                 self.sources.setdefault(source, part)
                 self.counts[source] += 1
 
@@ -165,17 +182,23 @@ class _RequestFiles:
 
         await gather_or_cancel(read(source, part) for source, part in self.sources.items())
 
-    def applied(self, item: Json) -> Json:
-        """Return the item with the converted content of its parts."""
+    def applied(self, number: int, item: Json) -> Json:
+        """Return the item with this index with the converted content of its parts."""
         for name in ("content", "output"):
             held = item.get(name)
             if isinstance(held, list):
-                parts = [self._applied(part) for part in held]
+                apply = self._noted if number in self.unseen else self._applied
+                parts = [apply(part) for part in held]
                 if any(new is not old for new, old in zip(parts, held, strict=True)):
                     return {**item, name: parts}
             elif isinstance(held, dict):
                 return {**item, name: self._applied(held)}
         return item
+
+    def _noted(self, part: Json) -> Json:
+        if not self._is_unseen(part):
+            return self._applied(part)
+        return {"type": "input_text", "text": _NOTES[_CAPABILITY[part["type"]]]}
 
     def _applied(self, part: Json) -> Json:
         content = self.converted.get(source) if (source := self._source(part)) else None
@@ -195,11 +218,13 @@ class _RequestFiles:
             return None
         return _Source(kind, name, part[name], part.get("filename"))
 
-    def _check(self, part: Json) -> None:
+    def _is_unseen(self, part: Json) -> bool:
         what = _CAPABILITY.get(part.get("type", ""))
-        if what in ("images", "audio") and not getattr(self.profile, what):
-            message = f"This model does not accept {what} as input."
-            raise bad_request(message, self._param(part, None), "unsupported_value")
+        return what in _NOTES and not getattr(self.profile, what)
+
+    def _refused(self, part: Json) -> ApiError:
+        message = f"This model does not accept {_CAPABILITY[part['type']]} as input."
+        return bad_request(message, self._param(part, None), "unsupported_value")
 
     async def _content(self, source: _Source, part: Json) -> Json:
         is_image = _CAPABILITY[source.type] == "images"
@@ -298,6 +323,17 @@ _CAPABILITY: Final = {
     "input_audio": "audio",
 }
 """The input capability of the model that a type of part needs. Without `files`, files become text."""
+
+
+_NOTES: Final = {"images": MEDIA["image_url"], "audio": MEDIA["input_audio"]}
+"""What a model reads in place of media that it does not accept, by the capability that it lacks."""
+
+
+def _newest_question(items: Sequence[Json]) -> int:
+    """Return the index of the first of the messages behind all that a model or a tool has said."""
+    numbers = range(len(items) - 1, -1, -1)
+    asked = ("user", "system", "developer")
+    return next((number + 1 for number in numbers if items[number].get("role") not in asked), 0)
 
 
 def _parts(item: Json) -> Iterator[tuple[str, Json]]:

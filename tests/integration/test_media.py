@@ -174,6 +174,24 @@ def test_media_that_the_model_does_not_support_is_400(client: openai.OpenAI, ups
     assert upstream.requests() == []
 
 
+@pytest.mark.parametrize("way", ["by id", "resent"])
+def test_thread_with_an_image_goes_on_with_a_model_that_reads_only_text(
+    client: openai.OpenAI, upstream: Upstream, way: str
+) -> None:
+    upstream.script(NAME, SAID)
+    upstream.script("blind", SAID)
+    question: Json = {"role": "user", "content": [{"type": "input_image", "image_url": DATA}]}
+    first = create(client, model=MODEL, input=[question])
+    more = {"role": "user", "content": "Sure?"}
+    again: Json = (
+        {"input": [more], "previous_response_id": first["id"]}
+        if way == "by id"
+        else {"input": [question, *first["output"], more], "store": False}
+    )
+    create(client, model="local/blind", **again)
+    assert messages(upstream, "blind")[0] == {"role": "user", "content": "(an image that this model cannot see)"}
+
+
 def test_image_url_is_fetched_once_where_the_model_server_must_not(
     client: openai.OpenAI, upstream: Upstream, web: Web
 ) -> None:

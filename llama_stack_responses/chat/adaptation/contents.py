@@ -209,7 +209,7 @@ def _asks_all_reasoning(refusal: Refusal, chat: Json) -> Iterator[None]:
 def _with_reasoning(message: Json) -> Json:
     if message["role"] != "assistant" or "reasoning_content" in message:
         return message
-    known = message.reasoning if isinstance(message, WithReasoning) else message.get("reasoning")
+    known = message.reasoning() if isinstance(message, WithReasoning) else message.get("reasoning")
     return message | {"reasoning_content": known if isinstance(known, str) else ""}
 
 

@@ -21,12 +21,12 @@ class WithReasoning(dict[str, Any]):
     """An assistant's message of an earlier turn, whose reasoning is sent only to model servers that demand it.
 
     Attributes:
-        reasoning: the text of the reasoning.
+        reasoning: returns the text of the reasoning.
     """
 
     __slots__ = ("reasoning",)
 
-    def __init__(self, message: Json, reasoning: str) -> None:
+    def __init__(self, message: Json, reasoning: Callable[[], str]) -> None:
         super().__init__(message)
         self.reasoning = reasoning
 

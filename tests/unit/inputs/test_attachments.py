@@ -202,9 +202,35 @@ async def test_unreadable_file_names_its_parameter(part: Json, field: str) -> No
         ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, Profile(audio=False)),
     ],
 )
-async def test_unsupported_part_names_its_parameter(part: Json, profile: Profile) -> None:
+async def test_unsupported_part_of_the_newest_question_names_its_parameter(part: Json, profile: Profile) -> None:
     error = await refused([user(part)], profile)
     assert (error.param, error.code) == ("input[0].content[0]", "unsupported_value")
+
+
+ANSWER: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
+NOTE = {"type": "input_text", "text": "(an image that this model cannot see)"}
+OUTPUT: Json = {"type": "function_call_output", "call_id": "c"}
+
+
+@pytest.mark.parametrize("source", [{"file_id": "gone"}, {"image_url": "https://a.b/c"}])
+async def test_image_of_earlier_messages_and_tools_is_a_note_for_models_that_read_only_text(
+    source: Json, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = image(**source)
+    texts = {"type": "input_text", "text": "What is it?"}
+    items = [user(texts, seen), ANSWER, {**OUTPUT, "output": [seen, file(file_id="text")]}, user(texts)]
+    blind = await resolved(items, Profile(images=False))
+    assert blind == [user(texts, NOTE), ANSWER, {**OUTPUT, "output": [NOTE, TEXT]}, user(texts)]
+    assert items[0] == user(texts, seen)
+    assert "gets notes in place of those" in caplog.text
+    error = await refused([*items, user(image(image_url="https://a.b/d"))], Profile(images=False))
+    assert (error.param, error.code) == ("input[4].content[0]", "unsupported_value")
+
+
+async def test_screenshot_for_a_model_without_images_is_refused() -> None:
+    screen = {"type": "computer_screenshot", "image_url": "https://a.b/c"}
+    items = [user(TEXT), {"type": "computer_call_output", "call_id": "c", "output": screen}, user(TEXT)]
+    assert (await refused(items, Profile(images=False))).code == "unsupported_value"
 
 
 async def test_files_of_response_are_limited_together() -> None:

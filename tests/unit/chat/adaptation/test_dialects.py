@@ -348,7 +348,7 @@ def test_short_ids_are_stable_and_told_apart() -> None:
 
 
 def test_reasoning_of_earlier_turns_goes_back_where_it_is_demanded() -> None:
-    earlier = WithReasoning(said("a"), "Hm.")
+    earlier = WithReasoning(said("a"), lambda: "Hm.")
     chat = {"messages": [user(), earlier, user(), said("b", reasoning="So."), user(), said("c")]}
     changed, _ = adapted(chat, [Step("all_reasoning")])
     assert [message.get("reasoning_content") for message in changed["messages"]] == [None, "Hm.", None, "So.", None, ""]
