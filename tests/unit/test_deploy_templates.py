@@ -19,7 +19,7 @@ FOLDER: Final = Path(__file__).parents[2] / "templates" / "deploy"
 SCRAPES: Final = "docs/guides/operations.md, Traces and metrics, sh 2"
 """The documented settings of the port for Prometheus."""
 
-CHOWN: Final = "docs/guides/deploying.md, Deploying, sh"
+CHOWN: Final = "docs/guides/deploying.md, Compose, sh"
 
 GRACE: Final = 5.0
 """The default of `flush_seconds`."""
