@@ -5,22 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from ..core.items.custom_tool_call import CUSTOM_INPUT
-from ..core.schema.request import CreateRequest
+from ..core.schema.request import FORWARDED, CreateRequest
 from ..core.types import Json
 from .profile import Profile
-
-_FORWARDED: Final = (
-    "temperature",
-    "top_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "user",
-    "safety_identifier",
-    "service_tier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-)
-"""Fields with the same name in a chat request; they are passed on if the client sets them."""
 
 _CACHE: Final = ("mode", "ttl")
 """The members of `prompt_cache_options` that a chat request has too."""
@@ -48,7 +35,7 @@ def chat_request(
         **profile.streaming(client_streams=request.stream or request.background),
         **request.passthrough,
     }
-    chat |= {name: value for name in _FORWARDED if (value := getattr(request, name)) is not None}
+    chat |= {name: value for name in FORWARDED if (value := getattr(request, name)) is not None}
     options = request.prompt_cache_options or {}
     if cache := {name: option for name, option in options.items() if name in _CACHE}:
         chat["prompt_cache_options"] = cache

@@ -11,7 +11,8 @@ from ..admission import Reservation
 from ..chat.function_calls import tool_output
 from ..core.errors import ApiError, TooLongError
 from ..core.exchanges import with_exchanges
-from ..core.schema.request import SERVICE_TIERS, CreateRequest
+from ..core.schema.request import CreateRequest
+from ..core.schema.request_values import SERVICE_TIERS
 from ..core.shapes import DEFAULT_LIMITS
 from ..core.stream.assembler import Assembler
 from ..core.stream.calls import ServerCall

@@ -20,9 +20,16 @@ from ..core.types import Json
 from ..inputs.large_work import LargeWork
 from ..logs import Outage, get_logger
 from ..store.learned_steps import LEARNED_SECONDS, Learned, LearnedSteps
+from ..telemetry.instruments import Metric
 from ..telemetry.telemetry import Telemetry
 
 logger = get_logger(__name__)
+
+ADAPTATIONS: Final = Metric(
+    "llama_stack_responses.model_server.adaptations",
+    "{adaptation}",
+    "Changes of chat requests that model servers refused",
+)
 
 _MAX_RETRIES: Final = 6
 """Maximum number of times that one chat request is changed after a refusal."""
@@ -152,7 +159,8 @@ class ModelServers:
     def count(self, server: ModelServer, steps: Sequence[Step]) -> None:
         """Count changes after a refusal."""
         for step in steps:
-            self._telemetry.adapted(server.provider, step.kind)
+            labels = {"gen_ai.provider.name": server.provider, "llama_stack_responses.adaptation": step.kind}
+            self._telemetry.record(ADAPTATIONS, labels=labels)
 
     async def changed(self, chat: Json, steps: tuple[Step, ...]) -> tuple[Json, tuple[Step, ...]]:
         """Return the changed chat request, and the changes that changed it."""

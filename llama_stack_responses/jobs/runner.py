@@ -8,6 +8,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from time import perf_counter
+from typing import Final
 
 from ..concurrency.offloading import computed
 from ..core.access import Access
@@ -35,6 +36,7 @@ from ..store.archive import Archive
 from ..store.records import UNAVAILABLE, Conflict, Op, Records, committed
 from ..store.saving import Recording
 from ..store.stored_response import StoredResponse
+from ..telemetry.instruments import Metric
 from ..telemetry.trace_context import within
 from .acceptance import Acceptance
 from .event_log import EventLog
@@ -48,6 +50,13 @@ from .shared_commits import SharedCommits
 from .store_retry import StoreRetry
 
 logger = get_logger(__name__)
+
+WAITED: Final = Metric(
+    "llama_stack_responses.queue.duration",
+    "s",
+    "Time that a background response waited",
+    (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
+)
 
 
 class JobRunner:
@@ -373,7 +382,8 @@ class JobRunner:
 
     def _record_wait(self, checkpoint: Checkpoint) -> None:
         if checkpoint.queued_at is not None and self.job.state.tries == 1:
-            self._factory.telemetry.waited(self._factory.clock() - checkpoint.queued_at)
+            waited = self._factory.clock() - checkpoint.queued_at
+            self._factory.telemetry.record(WAITED, max(0.0, waited))
 
     async def _checkpoint(
         self, context: GenerationContext, checkpoint: Checkpoint, progress: GenerationProgress

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.exchanges import without_exchange
 from ..core.owner import Owner
+from ..core.stream.response import UNSENT
 from ..core.stream.transcript import Mark
 from ..core.types import Json
 from .layout import Entry
@@ -82,5 +83,5 @@ def _response(entry: Entry, content: Mapping[str, Any]) -> Json:
     fields = {field: content[f"b/{name}"] for field, name in entry.fields.items()}
     if f"n/{entry.history}" in content_of(entry):
         fields["output"] = content[f"n/{entry.history}"][-entry.outputs :]
-    response = {**entry.response, **fields}
+    response = {**UNSENT, **entry.response, **fields}
     return response | {"output": [without_exchange(item) for item in response["output"]]}

@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Any, Final
 
 from opentelemetry import metrics, trace
-from opentelemetry.metrics import Histogram
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
@@ -29,15 +28,43 @@ from ..core.types import Json
 from ..logs import Attached
 from . import content
 from .gauges import Gauges, GaugeSources
-from .instruments import Instruments
+from .instruments import SECONDS, Instruments, Labels, Metric, Recorder
 from .loop_monitor import EventLoopMonitor
-
-type Labels = Mapping[str, AttributeValue]
 
 _SCOPE: Final = "llama_stack_responses"
 _SCHEMA: Final = "https://opentelemetry.io/schemas/1.37.0"
 
 _ANY_PROVIDER: Final = "_OTHER"
+TOKENS: Final = Metric(
+    "gen_ai.client.token.usage", "{token}", "Tokens of a model round", tuple(4**power for power in range(14))
+)
+OPERATION: Final = Metric("gen_ai.client.operation.duration", "s", "Time of a model round or a tool call", SECONDS)
+_SECONDS_TO_FIRST: Final = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+)
+FIRST_CHUNK: Final = Metric(
+    "gen_ai.client.operation.time_to_first_chunk", "s", "Time to a model round's first chunk", _SECONDS_TO_FIRST
+)
+REQUEST: Final = Metric("gen_ai.server.request.duration", "s", "Time of a response", SECONDS)
+FIRST_TOKEN: Final = Metric(
+    "gen_ai.server.time_to_first_token", "s", "Time to a response's first output", _SECONDS_TO_FIRST
+)
+STORE: Final = Metric(
+    "llama_stack_responses.store.duration",
+    "s",
+    "Time of a call of the store",
+    (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+LOOP_DELAY: Final = Metric(
+    "llama_stack_responses.event_loop.delay",
+    "s",
+    "Lateness of a timer in the event loop",
+    (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
+)
+LOOP_HOLDS: Final = Metric(
+    "llama_stack_responses.event_loop.holds", "{hold}", "Times that the event loop was blocked for too long"
+)
+
 _MAX_LABELS: Final = 256
 """Maximum number of labels that are kept for further operations with the same model."""
 
@@ -105,7 +132,7 @@ class ResponseOperation(Operation):
         """Record that a model has begun to answer."""
         if not self._has_output:
             self._has_output = True
-            self._instruments.first_token.record(self.seconds, self._labels)
+            self._instruments.recorder(FIRST_TOKEN)(self.seconds, self._labels)
 
     def ended(self, response: Json, status: str, rounds: int, direct_writes: int = 0) -> None:
         """Record how it ended, and how often deltas were written to the client's connection without a task."""
@@ -149,7 +176,7 @@ class RoundOperation(Operation):
         self._has_output = True
         self.whole.observe()
         self.first_chunk = seconds = self.seconds
-        self._instruments.first_chunk.record(seconds, self._labels)
+        self._instruments.recorder(FIRST_CHUNK)(seconds, self._labels)
         self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
         for name in ("id", "model"):
             if isinstance(value := getattr(chunk, name, None), str) and value:
@@ -172,8 +199,9 @@ class RoundOperation(Operation):
         )
         if self._wants_content:
             span.set_attribute("gen_ai.output.messages", content.output_messages(items, finish.reason))
+        record = self._instruments.recorder(TOKENS)
         for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
-            self._instruments.tokens.record(count, {**self._labels, "gen_ai.token.type": kind})
+            record(count, {**self._labels, "gen_ai.token.type": kind})
 
 
 class ToolOperation(Operation):
@@ -200,7 +228,7 @@ class _Doing[Kind: Operation]:
 
     __slots__ = ("_attached", "_measured", "_span", "operation")
 
-    def __init__(self, operation: Kind, span: Span, measured: Histogram) -> None:
+    def __init__(self, operation: Kind, span: Span, measured: Recorder) -> None:
         self.operation = operation
         self._span = span
         self._measured = measured
@@ -218,7 +246,7 @@ class _Doing[Kind: Operation]:
         try:
             if error:
                 operation.failed(error)
-            self._measured.record(operation.seconds, operation.labels)
+            self._measured(operation.seconds, operation.labels)
         finally:
             if self._attached:
                 self._attached.__exit__()
@@ -256,12 +284,12 @@ class Telemetry:
         }
         if conversation := response["conversation"]:
             more["gen_ai.conversation.id"] = conversation["id"]
-        measured = self._instruments.request
+        measured = self._instruments.recorder(REQUEST)
         return self._doing(ResponseOperation, "invoke_agent", SpanKind.INTERNAL, labels, more, measured)
 
     def round(self, model: str, whole: ResponseOperation) -> AbstractContextManager[RoundOperation]:
         """Trace a model round of this response that runs within the block."""
-        name, labels, measured = f"chat {model}", self._labels_of("chat", model), self._instruments.operation
+        name, labels, measured = f"chat {model}", self._labels_of("chat", model), self._instruments.recorder(OPERATION)
         doing = self._doing(RoundOperation, name, SpanKind.CLIENT, labels, {}, measured)
         doing.operation.whole = whole
         return doing
@@ -276,23 +304,18 @@ class Telemetry:
             "gen_ai.tool.call.id": call.call_id,
             "gen_ai.tool.type": "extension",
         }
-        measured = self._instruments.operation
+        measured = self._instruments.recorder(OPERATION)
         doing = self._doing(ToolOperation, name, SpanKind.INTERNAL, labels, more, measured)
         doing.operation.set_arguments(call.arguments)
         return doing
 
     def storing(self, operation: str) -> AbstractContextManager[None]:
         """Time a call of the store within the block."""
-        return _StoreCall(self._instruments.store, operation)
+        return _StoreCall(self._instruments.recorder(STORE), operation)
 
-    def waited(self, seconds: float) -> None:
-        """Record how long a background response waited in the queue."""
-        self._instruments.queue.record(max(0.0, seconds))
-
-    def adapted(self, provider: str, change: str) -> None:
-        """Count a change of a chat request that a provider's model server had refused."""
-        labels = {"gen_ai.provider.name": provider, "llama_stack_responses.adaptation": change}
-        self._instruments.adaptations.add(1, labels)
+    def record(self, metric: Metric, value: float = 1, labels: Labels | None = None) -> None:
+        """Record a value, or add it to a counter. The labels have few values: never a name that clients choose."""
+        self._instruments.recorder(metric)(value, labels)
 
     def show(self, sources: GaugeSources) -> None:
         """Let exporters read the gauges of the server of this event loop. Without one, they are never read."""
@@ -303,10 +326,10 @@ class Telemetry:
 
         The caller has to stop the returned monitor.
         """
-        delay, blocks = self._instruments.loop_delay, self._instruments.loop_blocks
+        delay, holds = self._instruments.recorder(LOOP_DELAY), self._instruments.recorder(LOOP_HOLDS)
         # Prometheus computes increases between scrapes: of a counter that begins at one, the first one would be lost.
-        blocks.add(0)
-        monitor = EventLoopMonitor(threshold, delay.record, lambda _: blocks.add(1))
+        holds(0, None)
+        monitor = EventLoopMonitor(threshold, lambda seconds: delay(seconds, None), lambda _: holds(1, None))
         monitor.start()
         return monitor
 
@@ -319,7 +342,7 @@ class Telemetry:
         return labels
 
     def _doing[Kind: Operation](
-        self, kind: type[Kind], name: str, span_kind: SpanKind, labels: Labels, more: Labels, measured: Histogram
+        self, kind: type[Kind], name: str, span_kind: SpanKind, labels: Labels, more: Labels, measured: Recorder
     ) -> _Doing[Kind]:
         span = self._tracer.start_span(name, kind=span_kind, attributes={**labels, **more})
         wants_content = self._wants_content and span.is_recording()
@@ -334,7 +357,7 @@ class _StoreCall:
         operation: the name of the call.
     """
 
-    def __init__(self, measured: Histogram, operation: str) -> None:
+    def __init__(self, measured: Recorder, operation: str) -> None:
         self._measured = measured
         self._labels = {"llama_stack_responses.store.operation": operation}
         self._began = perf_counter()
@@ -345,7 +368,7 @@ class _StoreCall:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, ApiError):
             self._labels["error.type"] = _kind(error)
-        self._measured.record(perf_counter() - self._began, self._labels)
+        self._measured(perf_counter() - self._began, self._labels)
 
 
 def _labels(operation: str, model: str) -> Labels:

@@ -12,7 +12,8 @@ from fastapi import Response
 
 from ..chat.prompt_comparison import REASONS
 from ..core.schema.items import ITEMS_SCHEMA
-from ..core.schema.request import INCLUDABLE
+from ..core.schema.request import ECHOED
+from ..core.schema.request_values import INCLUDABLE
 from ..core.shapes import Schema, any_of, metadata, or_null, schema_of
 from ..core.statuses import STATUSES
 
@@ -108,37 +109,14 @@ RESPONSE: Final = whole(
     object=constant("response"),
     created_at=TIME,
     status=one_of(*STATUSES),
-    background=YES_OR_NO,
     completed_at=or_null(TIME),
     error=or_null(whole(code=TEXT, message=TEXT)),
     incomplete_details=or_null(whole(reason=TEXT)),
     input_transformations=or_null(_OBJECT),
-    access_programs=or_null(_OBJECT),
-    conversation=or_null(whole(id=TEXT)),
-    image=or_null(_OBJECT),
-    instructions=or_null(any_of(TEXT, {"type": "array", "items": _ITEM})),
-    max_output_tokens=or_null(WHOLE),
-    max_tool_calls=or_null(WHOLE),
-    metadata={"type": "object", "additionalProperties": TEXT},
-    model=TEXT,
+    **{name: schema for name, (_, schema) in ECHOED.items()},
     moderation=or_null(_OBJECT),
-    parallel_tool_calls=YES_OR_NO,
-    previous_response_id=or_null(an_id("resp")),
-    prompt=or_null(_OBJECT),
-    prompt_cache_key=or_null(TEXT),
-    prompt_cache_options=or_null(_OBJECT),
-    prompt_cache_retention=or_null(TEXT),
     reasoning=_OBJECT,
-    safety_identifier=or_null(TEXT),
-    service_tier=TEXT,
-    temperature={"type": "number"},
-    text=_OBJECT,
-    tool_choice=any_of(TEXT, TYPED),
     tools={"type": "array", "items": TYPED},
-    top_logprobs=WHOLE,
-    top_p={"type": "number"},
-    truncation=one_of("auto", "disabled"),
-    user=or_null(TEXT),
     output={"type": "array", "items": _ITEM},
     prompt_cache_diagnostics=or_null(_CACHE_DIAGNOSTICS),
     tool_usage=or_null(whole(image_gen=_IMAGE_USAGE, web_search=whole(num_requests=WHOLE))),

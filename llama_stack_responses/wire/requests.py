@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..core.errors import ApiError, bad_request
 from ..core.listed_items import Order
-from ..core.schema.request import INCLUDABLE
+from ..core.schema.request_values import INCLUDABLE
 from ..generation.response_log import log_refused
 from ..logs import get_logger
 from .headers import known, request_id

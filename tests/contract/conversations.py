@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.stream.response import UNSENT
 from llama_stack_responses.store.archive import Archive
 
 type Json = dict[str, Any]
@@ -44,38 +45,21 @@ async def stored_item(archive: Archive, owner: Owner, item_id: str) -> Json | No
 def response(*output: Json, **fields: Any) -> Json:
     """Return a response object with every field that OpenAI's has."""
     return {
+        **UNSENT,
         "id": new_id("resp"),
         "object": "response",
         "created_at": CREATED,
         "status": "completed",
-        "background": False,
         "billing": {"payer": "developer"},
         "completed_at": CREATED + 3,
-        "conversation": None,
         "error": None,
-        "frequency_penalty": 0.0,
         "incomplete_details": None,
-        "instructions": None,
-        "max_output_tokens": None,
-        "max_tool_calls": None,
         "model": "openai/gpt-oss-20b",
+        "moderation": None,
         "output": list(output),
-        "parallel_tool_calls": True,
-        "presence_penalty": 0.0,
-        "previous_response_id": None,
-        "prompt": None,
-        "prompt_cache_key": None,
         "reasoning": {"effort": "medium", "summary": None},
-        "safety_identifier": None,
         "service_tier": "default",
-        "store": True,
-        "temperature": 1.0,
-        "text": {"format": {"type": "text"}, "verbosity": "medium"},
-        "tool_choice": "auto",
         "tools": [],
-        "top_logprobs": 0,
-        "top_p": 1.0,
-        "truncation": "disabled",
         "usage": {
             "input_tokens": 1234,
             "input_tokens_details": {"cached_tokens": 1024, "cache_write_tokens": 0},
@@ -83,8 +67,6 @@ def response(*output: Json, **fields: Any) -> Json:
             "output_tokens_details": {"reasoning_tokens": 64},
             "total_tokens": 1555,
         },
-        "user": None,
-        "metadata": {},
         **fields,
     }
 

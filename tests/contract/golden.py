@@ -93,7 +93,6 @@ async def _write_chain(archive: Archive) -> None:
         {"id": "rs_1", "type": "reasoning", "summary": [], "content": None, "encrypted_content": "x" * 300},
         assistant("Füße \U0001f600", id="msg_2"),
         id="resp_1",
-        moderation=None,
         tools=_TOOLS,
     )
     transcript = Transcript()
@@ -315,8 +314,8 @@ async def _read_shared(records: Records, clock: Clock) -> Json:
 async def _fill_items(records: Records, clock: Clock) -> None:
     """Write a response with an item of every kind in its input, and one with every kind of output."""
     archive = Archive(records, clock=clock)
-    await archive.save(response(id="resp_in", moderation=None), owner=ALICE, base=None, input_items=ITEMS)
-    made = response(*OUTPUTS, id="resp_out", moderation=None)
+    await archive.save(response(id="resp_in"), owner=ALICE, base=None, input_items=ITEMS)
+    made = response(*OUTPUTS, id="resp_out")
     transcript = Transcript()
     transcript.note(replay(made))
     await archive.save(made, owner=ALICE, base=None, input_items=[], transcript=transcript.marks())

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
 from typing import Any, Final, Literal
 
-from ..answer_settings import EFFORT, FORMAT
 from ..errors import bad_request
-from ..ids import check_conversation_id, check_response_id
-from ..items.parts import OUTPUT_PARTS
-from ..items.registry import ITEM_KINDS
 from ..shapes import (
     DEFAULT_LIMITS,
     Check,
     Location,
     RequestLimits,
     Schema,
-    an_object,
     any_of,
     array,
     boolean,
-    check_count,
     check_json,
     excerpt,
     integer,
-    invalid_type,
     kind,
     metadata,
     missing,
@@ -35,12 +28,16 @@ from ..shapes import (
     or_null,
     schema_of,
     string,
-    tagged,
-    takes,
 )
+from . import request_values as values
 from .declared_tools import check_choice, tool_choice, tools
 from .item_tools import check_carried
 from .items import INPUT_SCHEMA, TRIGGER, check_input
+from .request_field import declared, or_else, request_field, same
+
+_TEXT: Final[Schema] = {"type": "string"}
+_OBJECT: Final[Schema] = {"type": "object"}
+_LIST: Final[Schema] = {"type": "array", "items": _OBJECT}
 
 DEFAULT_PASSTHROUGH: Final = frozenset(
     {
@@ -62,9 +59,10 @@ DEFAULT_PASSTHROUGH: Final = frozenset(
 class CreateRequest:
     """A checked request: OpenAI's fields by their names.
 
-    A field that the client omitted, or sent as null, has its default from here; None leaves the default to the model
-    server. The values are the client's own JSON and are shared with the response that echoes them, so they must not be
-    changed.
+    Each field is declared once, with `request_field`: its check, its default for clients that omit it or send null,
+    what a response repeats of it, and whether a chat request has it too. A default of None leaves the value to the
+    model server. The values are the client's own JSON and are shared with the response that echoes them, so they must
+    not be changed.
 
     Attributes:
         input: as the client sent it.
@@ -77,48 +75,62 @@ class CreateRequest:
         passthrough: fields for the engine, by name, that OpenAI does not have.
     """
 
-    model: str
+    model: str = request_field(string(1, 512), MISSING, echo=same, schema=_TEXT)
     input: str | list[Any] | None = None
     input_items: list[dict[str, Any]] = field(default_factory=list)
-    instructions: str | list[dict[str, Any]] | None = None
-    previous_response_id: str | None = None
-    conversation: str | None = None
-    prompt: dict[str, Any] | None = None
-    context_management: Sequence[dict[str, Any]] = ()
-    truncation: Literal["auto", "disabled"] = "disabled"
-    image: dict[str, Any] | None = None
+    instructions: str | list[dict[str, Any]] | None = request_field(
+        string(), echo=same, schema=or_null(any_of(_TEXT, _LIST))
+    )
+    previous_response_id: str | None = request_field(values.previous_response_id, echo=same)
+    conversation: str | None = request_field(
+        values.conversation, echo=values.echoed_conversation, schema=or_null(_OBJECT)
+    )
+    prompt: dict[str, Any] | None = request_field(values.PROMPT, echo=same, schema=or_null(_OBJECT))
+    context_management: Sequence[dict[str, Any]] = request_field(array(values.CONTEXT_ENTRY), ())
+    truncation: Literal["auto", "disabled"] = request_field(one_of("auto", "disabled"), "disabled", echo=same)
+    image: dict[str, Any] | None = request_field(
+        values.IMAGE, echo=values.echoed_image, unsupported=values.unsupported_image
+    )
 
-    tools: list[dict[str, Any]] = field(default_factory=list)
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    max_tool_calls: int | None = None
+    tools: list[dict[str, Any]] = request_field(tools, factory=list)
+    tool_choice: str | dict[str, Any] | None = request_field(
+        tool_choice, echo=or_else("auto"), schema=any_of(_TEXT, _OBJECT)
+    )
+    parallel_tool_calls: bool | None = request_field(boolean, echo=or_else(True))
+    max_tool_calls: int | None = request_field(integer(1), echo=same)
 
-    max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    top_logprobs: int | None = None
-    text: dict[str, Any] | None = None
-    reasoning: dict[str, Any] | None = None
-    include: Sequence[str] = ()
+    max_output_tokens: int | None = request_field(integer(16), echo=same)
+    temperature: float | None = request_field(number(0, 2), echo=or_else(1.0), forwarded=True)
+    top_p: float | None = request_field(number(0, 1), echo=or_else(1.0), forwarded=True)
+    frequency_penalty: float | None = request_field(number(-2, 2), echo=or_else(0.0), forwarded=True)
+    presence_penalty: float | None = request_field(number(-2, 2), echo=or_else(0.0), forwarded=True)
+    top_logprobs: int | None = request_field(integer(0, 20), echo=or_else(0))
+    text: dict[str, Any] | None = request_field(values.TEXT, echo=values.echoed_text, schema=_OBJECT)
+    reasoning: dict[str, Any] | None = request_field(values.REASONING)
+    include: Sequence[str] = request_field(array(one_of(*values.INCLUDABLE)), ())
 
-    stream: bool = False
-    stream_options: dict[str, Any] | None = None
-    background: bool = False
-    background_options: dict[str, Any] | None = None
-    store: bool = True
-    metadata: dict[str, str] = field(default_factory=dict)
+    stream: bool = request_field(boolean, False)
+    stream_options: dict[str, Any] | None = request_field(object_of({"include_obfuscation": boolean}))
+    background: bool = request_field(boolean, False, echo=same)
+    background_options: dict[str, Any] | None = request_field(values.BACKGROUND_OPTIONS)
+    store: bool = request_field(boolean, True, echo=same)
+    metadata: dict[str, str] = request_field(metadata, factory=dict, echo=or_else({}))
 
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_options: dict[str, Any] | None = None
-    prompt_cache_retention: str | None = None
-    access_programs: dict[str, Any] | None = None
-    moderation: dict[str, Any] | None = None
-    guardrails: Sequence[str | None] = ()
-    safety_identifier: str | None = None
-    user: str | None = None
+    service_tier: str | None = request_field(
+        one_of(*values.SERVICE_TIERS), echo=values.echoed_tier, schema=_TEXT, forwarded=True
+    )
+    prompt_cache_key: str | None = request_field(string(0, 512), echo=same, forwarded=True)
+    prompt_cache_options: dict[str, Any] | None = request_field(
+        values.CACHE_OPTIONS, echo=values.echoed_cache_options, schema=or_null(_OBJECT)
+    )
+    prompt_cache_retention: str | None = request_field(one_of("in_memory", "24h"), echo=same, forwarded=True)
+    access_programs: dict[str, Any] | None = request_field(
+        values.ACCESS_PROGRAMS, echo=lambda programs: programs or None, schema=or_null(_OBJECT)
+    )
+    moderation: dict[str, Any] | None = request_field(values.MODERATION)
+    guardrails: Sequence[str | None] = request_field(values.guardrails, (), lenient=True)
+    safety_identifier: str | None = request_field(string(0, 128), echo=same, forwarded=True)
+    user: str | None = request_field(string(0, 512), echo=same, forwarded=True)
 
     passthrough: dict[str, Any] = field(default_factory=dict)
 
@@ -155,6 +167,23 @@ class CreateRequest:
         return form is not None and form["type"] != "text"
 
 
+REQUEST_FIELDS: Final = declared(CreateRequest)
+"""The declared fields of a request. The only other one is `input`, which has a check of its own."""
+
+ECHOED: Final = {name: (each.echo, each.schema) for name, each in REQUEST_FIELDS.items() if each.echo}
+"""What a response repeats of each field, and its JSON Schema."""
+
+FORWARDED: Final = tuple(name for name, each in REQUEST_FIELDS.items() if each.forwarded)
+"""Fields with the same name in a chat request."""
+
+_CHECKS: Final[Mapping[str, Check]] = {name: each.check for name, each in REQUEST_FIELDS.items()} | {
+    "input": check_input
+}
+
+FIELDS: Final = frozenset(_CHECKS)
+"""The names of the fields."""
+
+
 def parse_create(
     body: Any,
     *,
@@ -186,7 +215,7 @@ def parse_create(
     _refuse_chat_fields(body, passthrough)
     if refuse_unknown:
         _refuse_unknown(body, passthrough)
-    fields = {name: check(body[name], _at(top, name)) for name, check in _FIELDS.items() if body.get(name) is not None}
+    fields = {name: check(body[name], _at(top, name)) for name, check in _CHECKS.items() if body.get(name) is not None}
     _check_together(fields, may_be_empty=may_be_empty)
     if limits.bounded:
         check_carried(fields.get("input", []), fields.get("tools", []), limits)
@@ -194,177 +223,20 @@ def parse_create(
     return CreateRequest(
         input_items=fields.pop("input", []),
         input=body.get("input"),
-        passthrough={name: body[name] for name in passthrough - _FIELDS.keys() if body.get(name) is not None},
+        passthrough={name: body[name] for name in passthrough - FIELDS if body.get(name) is not None},
         **fields,
     )
 
 
 def _at(top: Location, name: str) -> Location:
-    return top.key(name).leniently() if name in _LENIENT else top.key(name)
+    # Clients send items back as they keep them.
+    lenient = name == "input" or REQUEST_FIELDS[name].lenient
+    return top.key(name).leniently() if lenient else top.key(name)
 
 
 def read_fields(body: Mapping[str, Any], passthrough: frozenset[str]) -> dict[str, Any]:
     """Return the fields that `parse_create` reads. It ignores the others, which may hold a client's keys."""
-    return {name: value for name, value in body.items() if name in _FIELDS or name in passthrough}
-
-
-# Checks of single fields
-
-
-SERVICE_TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
-
-
-@takes(any_of({"type": "string"}, {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}))
-def _conversation(value: Any, at: Location) -> str:
-    """Check the id of a conversation, given alone or as the member of an object."""
-    if isinstance(value, str):
-        return check_conversation_id(value, at.path)
-    if not isinstance(value, dict):
-        raise invalid_type(value, at, "one of a string or an object")
-    conversation: dict[str, str] = object_of({"id": string()}, "id")(value, at)
-    return check_conversation_id(conversation["id"], at.key("id").path)
-
-
-@takes({"type": "string", "pattern": "^resp_[0-9a-zA-Z_-]{1,64}$"})
-def _previous_response_id(value: Any, at: Location) -> str:
-    return check_response_id(string()(value, at), at.path)
-
-
-_SUMMARY: Final = one_of("auto", "concise", "detailed")
-
-_REASONING: Final = object_of(
-    {
-        "effort": EFFORT,
-        "summary": _SUMMARY,
-        "generate_summary": _SUMMARY,
-        "context": one_of("auto", "current_turn", "all_turns"),
-        "mode": string(1, 64),
-    }
-)
-
-_TEXT: Final = object_of({"format": FORMAT, "verbosity": one_of("low", "medium", "high")})
-
-_NAME: Final = string(1, 512)
-_MAX_GUARDRAILS: Final = 16
-
-_POLICY: Final = object_of({"mode": one_of("score", "block")}, "mode")
-
-_MODERATION: Final = object_of(
-    {"model": string(1, 512), "policy": object_of({"input": _POLICY, "output": _POLICY})}, "model"
-)
-
-
-_NAMED: Final = object_of({"type": _NAME}, "type")
-
-
-@takes(any_of(schema_of(_NAME), schema_of(_NAMED)))
-def _guardrail(value: Any, at: Location) -> str:
-    name: str = _NAME(value, at) if isinstance(value, str) else _NAMED(value, at)["type"]
-    return name
-
-
-@takes(any_of({"type": "boolean"}, {"type": "array", "maxItems": _MAX_GUARDRAILS, "items": schema_of(_guardrail)}))
-def _guardrails(value: Any, at: Location) -> list[str | None]:
-    """Check names, or objects with a name as their `type`; true selects the stack's default."""
-    if isinstance(value, bool):
-        return [None] if value else []
-    if not isinstance(value, list):
-        raise invalid_type(value, at, "one of an array or a boolean")
-    check_count(value, at, _MAX_GUARDRAILS)
-    names: list[str | None] = array(_guardrail)(value, at)
-    return names
-
-
-_VARIABLE: Final = tagged(OUTPUT_PARTS)
-
-
-def _variables(value: Any, at: Location) -> dict[str, Any]:
-    """Check variables by name: strings, and parts of messages."""
-    variables = an_object(value, at)
-    return {name: _variable(variable, at.key(name)) for name, variable in variables.items()}
-
-
-def _variable(value: Any, at: Location) -> str | dict[str, Any]:
-    if not isinstance(value, str | dict):
-        raise invalid_type(value, at, "one of a string or an object")
-    variable: str | dict[str, Any] = (string() if isinstance(value, str) else _VARIABLE)(value, at)
-    return variable
-
-
-_PROMPT: Final = object_of({"id": string(1, 512), "variables": _variables, "version": string(1, 64)}, "id")
-
-_CACHE_OPTIONS: Final = object_of(
-    {
-        "mode": one_of("implicit", "explicit"),
-        "ttl": one_of("30m", "12h"),
-        "prewarm": boolean,
-        "comparison_response_id": string(1, 512),
-    }
-)
-
-_BACKGROUND_OPTIONS: Final = object_of(
-    {"completion_window": one_of("soonest", "2h", "8h"), "continuation_id": string(1, 512)}
-)
-
-_CONTEXT_ENTRY: Final = object_of({"type": one_of("compaction"), "compact_threshold": integer(1)}, "type")
-
-INCLUDABLE: Final = tuple(value for kind in ITEM_KINDS.values() for value in kind.includable)
-"""The supported values of `include`."""
-
-
-# The whole request
-
-_FIELDS: Final[Mapping[str, Check]] = {
-    "access_programs": object_of({"cyber": one_of("standard", "daybreak_blue", "daybreak_red")}),
-    "background": boolean,
-    "background_options": _BACKGROUND_OPTIONS,
-    "context_management": array(_CONTEXT_ENTRY),
-    "conversation": _conversation,
-    "frequency_penalty": number(-2, 2),
-    "guardrails": _guardrails,
-    "image": object_of({"context_compression": one_of("auto", "enabled", "disabled")}),
-    "include": array(one_of(*INCLUDABLE)),
-    "input": check_input,
-    "instructions": string(),
-    "max_output_tokens": integer(16),
-    "max_tool_calls": integer(1),
-    "metadata": metadata,
-    "model": string(1, 512),
-    "moderation": _MODERATION,
-    "parallel_tool_calls": boolean,
-    "presence_penalty": number(-2, 2),
-    "previous_response_id": _previous_response_id,
-    "prompt": _PROMPT,
-    "prompt_cache_key": string(0, 512),
-    "prompt_cache_options": _CACHE_OPTIONS,
-    "prompt_cache_retention": one_of("in_memory", "24h"),
-    "reasoning": _REASONING,
-    "safety_identifier": string(0, 128),
-    "service_tier": one_of(*SERVICE_TIERS),
-    "store": boolean,
-    "stream": boolean,
-    "stream_options": object_of({"include_obfuscation": boolean}),
-    "temperature": number(0, 2),
-    "text": _TEXT,
-    "tool_choice": tool_choice,
-    "tools": tools,
-    "top_logprobs": integer(0, 20),
-    "top_p": number(0, 1),
-    "truncation": one_of("auto", "disabled"),
-    "user": string(0, 512),
-}
-"""Checks of OpenAI's fields, the penalties of the Open Responses specification, and the host's `guardrails`.
-
-Null means absent for each field but the model.
-"""
-
-_UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    "image": (lambda image: image.get("context_compression") == "enabled", "'image.context_compression': 'enabled'"),
-}
-"""Unsupported values, by field: which values request the feature, and its name in the error message.
-
-Such a request is refused: ignoring the field silently would be worse.
-"""
+    return {name: value for name, value in body.items() if name in FIELDS or name in passthrough}
 
 
 _CHAT_FIELDS: Final[Mapping[str, str]] = {
@@ -384,30 +256,21 @@ _WITHOUT_MEANING: Final = frozenset({"client_metadata", "max_infer_iters"})
 """Ignored fields that some clients send: Codex CLI's metadata, and the hosts' limit on rounds."""
 
 
-_LENIENT: Final = frozenset({"guardrails", "input"})
-"""Fields whose objects may have unknown members: clients send items back as they keep them, and the hosts' clients have
-more fields in `guardrails`."""
-
-
-FIELDS: Final = frozenset(_FIELDS)
-"""The names of the fields."""
-
-
 def request_schema(names: Collection[str] = FIELDS) -> Schema:
     """Return the JSON Schema of a request with these fields. Other fields are ignored, or passed to the engine."""
     required = ("model",)
-    checks = {name: schema_of(check) for name, check in _FIELDS.items() if name in names}
+    checks = {name: schema_of(check) for name, check in _CHECKS.items() if name in names}
     fields = {**checks, "input": INPUT_SCHEMA}
     properties = {name: schema if name in required else or_null(schema) for name, schema in fields.items()}
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
-def _refuse_unsupported(body: Mapping[str, Any]) -> None:
-    for name, (asks_for_it, what) in _UNSUPPORTED.items():
-        if name in body and asks_for_it(body[name]):
-            raise bad_request(
-                f"Unsupported parameter: {what} is not supported by this server.", name, "unsupported_parameter"
-            )
+def _refuse_unsupported(fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        known = REQUEST_FIELDS.get(name)
+        if known and known.unsupported and (what := known.unsupported(value)):
+            message = f"Unsupported parameter: {what} is not supported by this server."
+            raise bad_request(message, name, "unsupported_parameter")
 
 
 def _refuse_chat_fields(body: Mapping[str, Any], passthrough: frozenset[str]) -> None:
@@ -424,7 +287,7 @@ def _refuse_chat_fields(body: Mapping[str, Any], passthrough: frozenset[str]) ->
 
 def _refuse_unknown(body: Mapping[str, Any], passthrough: frozenset[str]) -> None:
     """Refuse unknown fields, as OpenAI does."""
-    for name in sorted(body.keys() - _FIELDS.keys() - passthrough - _WITHOUT_MEANING):
+    for name in sorted(body.keys() - FIELDS - passthrough - _WITHOUT_MEANING):
         if body[name] is not None:
             raise bad_request(
                 f"Unknown parameter: '{excerpt(name)}'. Omit it, or ask the operator to add it to 'passthrough', the "
