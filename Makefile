@@ -179,6 +179,12 @@ types-gpt-oss: $(READY_GPT_OSS)
 golden: $(READY) ## Write what this version stores into tests/golden/, before its tag; later versions have to read it
 	@$(PYTHON) -m tests.support.golden_store
 
+.PHONY: release
+release: $(READY) ## Build the wheels and sdists of a release into dist/, and check them as an index would
+	@rm -rf dist
+	@for folder in . providers/gpt_oss; do (cd $$folder && $(CURDIR)/$(PYTHON) -m hatchling build -d $(CURDIR)/dist) || exit 1; done
+	@.venv/bin/uv tool run twine check --strict dist/*
+
 .PHONY: constraints
 constraints: $(READY) ## Resolve every dependency again and pin the newest versions that go together
 	@scripts/renew-constraints .venv/bin/uv

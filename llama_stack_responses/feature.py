@@ -27,11 +27,13 @@ from .config import ResponsesConfig
 from .core.items.kind import HostedToolType
 from .core.moderation_results import Kind, Side
 from .core.owner import Owner
+from .core.schema.request import CreateRequest
 from .core.types import Json
 from .fetch.address_policy import AddressPolicy
 from .fetch.fetcher import Fetcher, FetchLimits
 from .generation.dependencies import Fill
 from .inputs.files import Files
+from .inputs.large_work import LargeWork
 from .inputs.moderation import Moderation
 from .process_pool.pool import WorkerPool
 from .store.records import Records
@@ -39,7 +41,21 @@ from .tools.hosted.runtime import ToolRuntime
 from .tools.hosted.vector_stores import VectorStores
 from .tools.registry import HostedTool
 from .wire.public_routes import PublicRoute
+from .wire.requests import routes_within
 from .wire.response_routes import Routes
+from .wire.route_admission import RouteAdmission
+
+__all__ = [
+    "CreateRequest",
+    "Feature",
+    "LargeWork",
+    "PublicRoute",
+    "RouteAdmission",
+    "Routes",
+    "Stack",
+    "TextChecker",
+    "routes_within",
+]
 
 
 class TextChecker(Protocol):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from ..config import ResponsesConfig
-from ..config.stores import HostStore, PostgresStore, RedisStore, Store
+from ..config.stores import HostStore, OtherStore, PostgresStore, RedisStore, Store
 from ..core.errors import ApiError
 from ..logs import print_no_lines
 from ..store.records import Persistent, Records
@@ -78,5 +78,7 @@ def _description(store: Store) -> str:
             return f"{schema}: check DATABASE_URL, or its url and schema_name"
         case HostStore():
             return f"store with the prefix {store.prefix!r} in the backend {store.backend!r}: {CHECK_STATE}"
+        case OtherStore():
+            return f"store {store.name!r}: check its settings"
         case _:
             return f"store {getattr(store, 'path', '')}: {CHECK_STATE}"

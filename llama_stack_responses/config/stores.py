@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -104,7 +104,24 @@ class HostStore(BaseModel):
     prefix: str = Field(default="responses:", pattern=r"^[A-Za-z0-9_:./-]+$")
 
 
-Store = Annotated[MemoryStore | SqliteStore | RedisStore | PostgresStore | HostStore, Field(discriminator="type")]
+class OtherStore(BaseModel):
+    """Keeps responses in a store of another distribution.
+
+    Attributes:
+        name: the name of its entry point in the group `llama_stack_responses.stores`.
+        settings: its settings, which it checks.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["other"]
+    name: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+Store = Annotated[
+    MemoryStore | SqliteStore | RedisStore | PostgresStore | HostStore | OtherStore, Field(discriminator="type")
+]
 
 
 def accepts_losses(store: Store) -> bool:

@@ -1,24 +1,41 @@
-"""Finds what the features bring. The core knows no feature, only the names of the modules that a feature may have."""
+"""Finds what the features bring. The core knows no feature, only the names of the modules that a feature may have.
+
+A feature of another distribution is a package that an entry point of the group `llama_stack_responses.features` names.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Final
 
+FEATURES: Final = "llama_stack_responses.features"
+"""The group of entry points that name the features of other distributions."""
+
 _FOLDER: Final = Path(__file__).parents[1] / "features"
 _PACKAGE: Final = f"{__name__.partition('.')[0]}.features"
 
 
+def _found() -> dict[str, str]:
+    own = {found.name: f"{_PACKAGE}.{found.name}" for found in iter_modules([str(_FOLDER)]) if found.ispkg}
+    return {each.name: each.value for each in entry_points(group=FEATURES)} | own
+
+
+_PACKAGES: Final[Mapping[str, str]] = _found()
+"""The packages of the features of this installation, by the names of these."""
+
+
 def feature_names() -> list[str]:
-    """Return the names of the features of this installation, which are those of their folders."""
-    return sorted(found.name for found in iter_modules([str(_FOLDER)]) if found.ispkg)
+    """Return the names of the features of this installation: of their folders, and of those of other distributions."""
+    return sorted(_PACKAGES)
 
 
 def modules_of_features(name: str) -> dict[str, ModuleType]:
     """Return the modules with this name of all features, by the name of the feature; not every feature has one."""
-    paths = {feature: f"{_PACKAGE}.{feature}.{name}" for feature in feature_names()}
+    paths = {feature: f"{_PACKAGES[feature]}.{name}" for feature in feature_names()}
     return {feature: import_module(path) for feature, path in paths.items() if find_spec(path)}

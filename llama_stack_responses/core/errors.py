@@ -11,6 +11,8 @@ import re
 from math import ceil
 from typing import Any, Final
 
+__all__ = ["ApiError", "bad_request", "not_found"]
+
 _OF_HOST = re.compile(r"resp_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|conv_[0-9a-f]{48}")
 """Ids that the hosts' own providers create; those of this server are shorter."""
 

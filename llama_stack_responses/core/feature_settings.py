@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, BeforeValidator
 
+__all__ = ["FeatureSettings", "absent_without"]
+
 
 @dataclass(frozen=True, slots=True)
 class FeatureSettings[Value]:

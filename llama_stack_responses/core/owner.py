@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+__all__ = ["ANONYMOUS", "Owner"]
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:

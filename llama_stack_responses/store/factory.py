@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any, Final
 
-from ..config.stores import HostStore, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store
+from ..config.stores import HostStore, MemoryStore, OtherStore, PostgresStore, RedisStore, SqliteStore, Store
 from ..core.owner import ANONYMOUS, Owner
 from ..sealing.sealer import SecretKeeper
 from .host_keyvalue import KeyValue, KeyValueRecords
@@ -12,6 +14,9 @@ from .kept_secret import SecretFile, SecretInMemory, SecretRow
 from .memory import MemoryRecords
 from .records import Records
 from .sqlite import SqliteRecords
+
+STORES: Final = "llama_stack_responses.stores"
+"""The group of entry points of the stores of other distributions: functions from settings to `Records`."""
 
 
 def open_records(
@@ -36,6 +41,8 @@ def open_records(
             return _postgres(store)
         case HostStore():
             return KeyValueRecords(host_backend(store.backend), prefix=store.prefix)
+        case OtherStore():
+            return _other(store)
 
 
 def secret_keeper(store: Store, records: Records) -> SecretKeeper:
@@ -52,6 +59,17 @@ def secret_keeper(store: Store, records: Records) -> SecretKeeper:
             return SecretFile(path.with_name(f"{path.name}.secret"))
         case _:
             return SecretRow(records)
+
+
+def _other(store: OtherStore) -> Records:
+    found = {each.name: each for each in entry_points(group=STORES)}
+    if store.name not in found:
+        names = ", ".join(sorted(found)) or "none"
+        raise ValueError(
+            f"store.name: no installed package has a store '{store.name}'; those of this installation are: {names}"
+        )
+    open_store: Callable[[Mapping[str, Any]], Records] = found[store.name].load()
+    return open_store(store.settings)
 
 
 def _redis(store: RedisStore) -> Records:

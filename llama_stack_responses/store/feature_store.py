@@ -12,6 +12,8 @@ from ..core.types import Json
 from .decoder import Decoder
 from .records import Records
 
+__all__ = ["Decoder", "Exported", "FeatureStore"]
+
 
 @dataclass(frozen=True, slots=True)
 class Exported:

@@ -14,6 +14,30 @@ from typing import Final, Protocol, runtime_checkable
 
 from ..core.errors import ApiError
 
+__all__ = [
+    "UNAVAILABLE",
+    "Condition",
+    "Conflict",
+    "Delete",
+    "Empty",
+    "Ensure",
+    "Notify",
+    "Op",
+    "Persistent",
+    "PubSub",
+    "Put",
+    "Record",
+    "Records",
+    "Snapshots",
+    "Unanswered",
+    "VersionIs",
+    "Write",
+    "after_prefix",
+    "committed",
+    "until",
+    "writes_of",
+]
+
 UNAVAILABLE: Final = 503
 """Status of the error while the store is unreachable, does not answer, is full or locked."""
 

@@ -40,6 +40,7 @@ EXAMPLES: Final[Mapping[tuple[str, str], Any]] = MappingProxyType(
         ("DdgsConfig", "service"): "${env.WEB_SEARCH:=ddgs}",
         ("SearxngConfig", "url"): "http://localhost:8888",
         ("RedisStore", "url"): "redis://localhost:6379/0",
+        ("OtherStore", "name"): "acme",
         ("PostgresStore", "url"): "postgresql://responses@localhost:5432/responses",
         ("CodeInterpreter", "folder"): "~/.llama-stack-responses/containers",
         ("ImageGeneration", "url"): "http://localhost:1234/v1",

@@ -286,8 +286,11 @@ TEAM: Final = [
 
 NOT_RUN: Final = {
     "README.md, Tests, console": "these tests",
-    "CONTRIBUTING.md, Set up, console": "installs what these tests run in",
-    "CONTRIBUTING.md, Run tests, console": "these tests",
+    "CONTRIBUTING.md, Contributing, console": "these tests",
+    "docs/reference/public-api.md, A feature of your own, toml": "test_third_party.py has such a package",
+    "docs/reference/public-api.md, A feature of your own, python": "the same",
+    "docs/reference/public-api.md, A store of your own, toml": "the same",
+    "docs/reference/public-api.md, A store of your own, yaml": "the same",
     "providers/gpt_oss/README.md, llama-stack-gpt-oss, console": "installs torch: `make test-gpt-oss` does",
     "providers/gpt_oss/README.md, llama-stack-gpt-oss, yaml": "loads a checkpoint; test_snippets.py compares it with the template",
     "docs/explanation/performance.md, Performance, console": "measures for ten minutes",

@@ -3,13 +3,16 @@
 A Python version that is not installed is reported at the beginning and skipped.
 """
 
+import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
+from zipfile import ZipFile
 
 import pytest
 
@@ -30,6 +33,8 @@ PASTED: Final[list[tuple[str, Host]]] = list(
 
 pip takes minutes for each. The test of the wheels has every Python with every host.
 """
+PACKAGES: Final = ["llama_stack_gpt_oss", "llama_stack_responses"]
+"""What a release has."""
 WRONG_MCP: Final[dict[Host, str]] = {"llama_stack": "mcp>=2", "ogx": "mcp<2"}
 
 
@@ -55,6 +60,46 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpstreamProce
     """The model server."""
     with UpstreamProcess(tmp_path_factory.mktemp("upstream") / "upstream.log") as process:
         yield process
+
+
+def test_release_is_what_an_index_takes(tmp_path: Path) -> None:
+    """The wheels are built from the sdists, as for a user of another platform, and are the same."""
+    built = tmp_path / "dist"
+    for folder in (REPOSITORY, REPOSITORY / "providers" / "gpt_oss"):
+        subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(built)], cwd=folder, check=True)
+    assert sorted(each.name.split("-")[0] for each in built.glob("*.whl")) == PACKAGES
+    uv("tool", "run", "twine", "check", "--strict", *built.iterdir())
+    for sdist in built.glob("*.tar.gz"):
+        uv("build", "--wheel", "--out-dir", tmp_path / "again", sdist)
+    for wheel in built.glob("*.whl"):
+        assert names_in(tmp_path / "again" / wheel.name) == names_in(wheel)
+
+
+def test_wheels_say_what_they_are(wheels: Path, tmp_path: Path) -> None:
+    uv("venv", "--python", next(iter(FOUND.values())), tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    [wheel] = wheels.glob("llama_stack_responses-*.whl")
+    uv("pip", "install", "--python", python, "--no-deps", wheel)
+    program = (
+        "import json; from importlib.metadata import distribution; from importlib.resources import files\n"
+        "found = distribution('llama-stack-responses')\n"
+        "print(json.dumps([found.version, found.metadata.get_all('Classifier'), found.metadata.get_all('Project-URL'),"
+        " files('llama_stack_responses').joinpath('py.typed').is_file()]))"
+    )
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True)
+    version, classifiers, urls, is_typed = json.loads(done.stdout)
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert (version, classifiers) == (project["version"], project["classifiers"])
+    assert urls == [f"{name}, {url}" for name, url in project["urls"].items()]
+    assert is_typed
+    heading = (REPOSITORY / "CHANGELOG.md").read_text().partition("\n## ")[2].split()[0]
+    assert heading == version
+
+
+def names_in(wheel: Path) -> list[str]:
+    """Return the names of the files in a wheel."""
+    with ZipFile(wheel) as archive:
+        return sorted(archive.namelist())
 
 
 @pytest.mark.parametrize("host", list(EXTRAS))
