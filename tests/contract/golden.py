@@ -46,7 +46,7 @@ from llama_stack_responses.store.saving import Recording
 from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user
-from tests.unit.core.test_items import WHOLE
+from tests.unit.core.test_items import INPUT_TEXT, WHOLE
 
 ALICE: Final = Owner("alice", {"teams": ["search"]}, "shop")
 
@@ -64,8 +64,18 @@ INPUT_ONLY: Final = frozenset(
     | {"computer_call_output", "additional_tools", "configuration_update", "mcp_approval_response"}
 )
 """Kinds of items that only clients send."""
-ITEMS: Final = [item for item, _ in WHOLE if item["type"] != "item_reference"]
-OUTPUTS: Final = [item for item in ITEMS if item["type"] not in INPUT_ONLY and item.get("role") != "user"]
+OF_CODEX: Final[list[Json]] = [
+    {"type": "agent_message", "id": "amsg_1", "author": "a", "recipient": "b", "content": [INPUT_TEXT]},
+    {"type": "agent_reasoning", "id": "rs_2", "text": "Hm."},
+    {"type": "context_compaction", "id": "cmp_2"},
+    {"type": "ghost_snapshot", "id": "gs_1"},
+    {"type": "other", "id": "item_1"},
+]
+"""Items of Codex that OpenAI's API does not have."""
+ITEMS: Final[list[Json]] = [*(item for item, _ in WHOLE if item["type"] != "item_reference"), *OF_CODEX]
+OUTPUTS: Final = [
+    item for item in ITEMS if item["type"] not in INPUT_ONLY and item.get("role") != "user" and item not in OF_CODEX
+]
 _SEALER: Final = Sealer([bytes(range(SECRET_BYTES))])
 _BODY: Final[Json] = {"model": "m", "stream": True, "tools": _TOOLS}
 _EVENTS: Final[list[Json]] = [
