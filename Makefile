@@ -13,6 +13,7 @@ READY := .venv/.ready
 READY_RUN := .venv-run/.ready
 READY_RUN_SEARCH := .venv-run/.search
 READY_RUN_MODEL := .venv-run/.model
+READY_RUN_FILES := .venv-run/.files$(FILE_SEARCH:%=-%)
 # One for each choice of packages.
 READY_RUN_CODE := .venv-run/.code-$(subst $() ,,$(CODE_PACKAGES))
 READY_OGX := .venv-ogx/.ready
@@ -66,6 +67,10 @@ $(READY_RUN_MODEL): $(READY_RUN) | check-environment
 	@scripts/install-run .venv-run model
 	@touch $@
 
+$(READY_RUN_FILES): $(READY_RUN) | check-environment
+	@scripts/install-run .venv-run files
+	@touch $@
+
 $(READY_RUN_CODE): $(READY_RUN) | check-environment
 	@scripts/install-run .venv-run code
 	@touch $@
@@ -88,7 +93,8 @@ $(READY_CLIENTS): constraints/clients/*.txt scripts/install-clients $(INSTALL_SC
 
 # Without INFERENCE_URL, a small model is installed and served. Some tools need additional packages.
 SEARCHES := $(WEB_SEARCH)$(SEARXNG_URL)$(TAVILY_SEARCH_API_KEY)$(BRAVE_SEARCH_API_KEY)
-TOOLS_NEED := $(if $(SEARCHES),$(READY_RUN_SEARCH)) $(if $(CODE_PACKAGES),$(READY_RUN_CODE))
+TOOLS_NEED := $(if $(SEARCHES),$(READY_RUN_SEARCH)) $(if $(FILE_SEARCH)$(EMBEDDING_MODELS),$(READY_RUN_FILES)) \
+	$(if $(CODE_PACKAGES),$(READY_RUN_CODE))
 SERVE_NEEDS := $(if $(INFERENCE_URL),,$(READY_RUN_MODEL)) $(TOOLS_NEED)
 
 .PHONY: demo

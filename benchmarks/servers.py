@@ -35,7 +35,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 def use_hosts_inference(config: Json) -> None:
     """Replace the bundled inference provider with the host's own."""
-    [local] = config["providers"]["inference"]
+    local = config["providers"]["inference"][0]
     settings = {"base_url": local["config"]["base_url"], "max_tokens": 0, "refresh_models": True}
     found = {"provider_id": local["provider_id"], "provider_type": "remote::vllm", "config": settings}
     config["providers"]["inference"] = [found]

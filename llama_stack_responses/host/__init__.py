@@ -98,7 +98,7 @@ async def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAcce
         WorkerPool(config.files.pool_limits),
         await _tool_runtime(deps.get(Api.tool_runtime), access),
         _safety(config, deps.get(SAFETY)),
-        HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
+        vector_stores_of(deps.get(Api.vector_io)),
     )
 
 
@@ -148,6 +148,11 @@ def _model_refresh(router: Any) -> ModelRefresh | None:
 
 def _safety(config: ResponsesConfig, router: Any | None) -> HostSafety | None:
     return HostSafety(router, store_chat_completions=config.store_chat_completions) if router else None
+
+
+def vector_stores_of(router: Any | None) -> HostVectorStores | None:
+    """Return the host's vector stores; None if the stack has no provider for them, even if it has the API."""
+    return HostVectorStores(router) if router and router.routing_table.impls_by_provider_id else None
 
 
 def _address_policy(fetching: Fetching, current_user: Callable[[], Owner]) -> AddressPolicy:

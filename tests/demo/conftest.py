@@ -15,8 +15,19 @@ from tests.support.process import free_port
 from tests.support.stack import REPOSITORY
 from tests.support.terminal import Terminal
 
-STAMPS: Final = (".ready", ".model", ".search", ".code-numpy,pandas,matplotlib")
-READ: Final = ("INFERENCE_", "LLAMA_STACK_", "STATE_DIR", "RESPONSES_SECRET", "WEB_SEARCH", "MAKE", "MFLAGS")
+STAMPS: Final = (".ready", ".model", ".search", ".files-local", ".code-numpy,pandas,matplotlib")
+READ: Final = (
+    "INFERENCE_",
+    "EMBEDDING_",
+    "LLAMA_STACK_",
+    "STATE_DIR",
+    "RESPONSES_SECRET",
+    "WEB_SEARCH",
+    "FILE_SEARCH",
+    "CODE_PACKAGES",
+    "MAKE",
+    "MFLAGS",
+)
 
 
 @pytest.fixture

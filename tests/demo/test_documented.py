@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx
+import openai
 import pytest
 
 from tests.demo.checkout import LAST, interrupt
@@ -17,18 +19,19 @@ from tests.support.snippet_programs import CODEX_BY_URL, MAKE, QUICKSTART
 from tests.support.snippets import blocks
 from tests.support.stack import READY_SECONDS
 from tests.support.terminal import Terminal, wait_for_line
-from tests.support.upstream import UpstreamProcess, reply, text
+from tests.support.upstream import UpstreamProcess, reply, text, tool_call
 
 BLOCKS: Final = blocks()
 FIVE_MINUTES: Final = "README.md, Five minutes, console"
 STEPS: Final = [name for name in QUICKSTART if name.startswith("docs/quickstart.md") and ", 6. " not in name]
 """The steps for which the small model is enough."""
 OWN_MODEL_SERVER: Final = ("README.md, Five minutes, console 2", "docs/quickstart.md, 1. Start a server, console")
+WITH_FILES: Final = "docs/guides/file-search.md, Try it, console"
 WITH_PACKAGES: Final = "docs/guides/code-interpreter.md, Packages, console"
 
 
 def test_every_make_block_is_pasted_by_a_test_of_this_file() -> None:
-    assert {FIVE_MINUTES, *OWN_MODEL_SERVER, WITH_PACKAGES} == set(MAKE)
+    assert {FIVE_MINUTES, *OWN_MODEL_SERVER, WITH_PACKAGES, WITH_FILES} == set(MAKE)
 
 
 def pasted_python(output: str) -> str:
@@ -103,6 +106,59 @@ def test_documented_serve_command_with_packages_lists_them(terminal: Terminal, t
         [sent] = upstream.client.requests("echo")
         assert f"Installed packages: {listed[1]}." in sent.body["tools"][0]["function"]["description"]
         interrupt(child)
+
+
+PASSAGES: Final = {
+    "otters.txt": "Otters sleep on their backs in the water and hold hands, so that they do not drift apart.",
+    "invoice.txt": "The invoice has to be paid within thirty days of delivery.",
+    "router.txt": "To reset the router, press the small button at its back for ten seconds.",
+    "bread.txt": "Bake the bread at 230 degrees for forty minutes, with a bowl of water in the oven.",
+    "holiday.txt": "Employees may take up to twenty-six days of holiday a year.",
+    "minka.txt": "Our cat is afraid of thunder and hides below the sofa.",
+}
+ASKED: Final = {
+    "How do sea mammals avoid floating away at night?": "otters.txt",
+    "When is the bill due?": "invoice.txt",
+    "My internet box does not work": "router.txt",
+    "How hot is the stove for a loaf?": "bread.txt",
+    "vacation of staff": "holiday.txt",
+    "What frightens our pet?": "minka.txt",
+}
+"""Questions that share hardly a word with the passage that answers them."""
+
+
+def test_documented_serve_command_finds_passages_by_their_meaning(terminal: Terminal, tmp_path: Path) -> None:
+    with UpstreamProcess(tmp_path / "upstream.log") as upstream, terminal.pasting(BLOCKS[WITH_FILES]) as lines:
+        child = lines.start("INFERENCE_URL=", **{"http://localhost:8000": upstream.client.url})
+        output = wait_for_line(child, LAST, READY_SECONDS)
+        model = re.search(r"^  file_search +on, with the embedding model (\S+):", output, re.MULTILINE)
+        assert model, output
+        url = f"http://127.0.0.1:{terminal.env['LLAMA_STACK_PORT']}/v1"
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=240) as client:
+            store = client.vector_stores.create(name="notes", extra_body={"embedding_model": model[1]})
+            for name, passage in PASSAGES.items():
+                file = client.files.create(file=(name, passage.encode()), purpose="assistants")
+                attached = client.vector_stores.files.create(vector_store_id=store.id, file_id=file.id)
+                assert attached.status == "completed", attached
+            found = {query: best_file(client, store.id, upstream, query) for query in ASKED}
+        assert found == ASKED
+        interrupt(child)
+
+
+def best_file(client: openai.OpenAI, store_id: str, upstream: UpstreamProcess, query: str) -> str:
+    """Return the name of the file that a response's search finds first."""
+    arguments = json.dumps({"queries": [query]})
+    upstream.client.script("NAME", [reply(tool_call(0, "c1", "file_search", arguments)), reply(text("Found."))])
+    response = client.responses.create(
+        model="local/NAME",
+        input=query,
+        tools=[{"type": "file_search", "vector_store_ids": [store_id]}],
+        include=["file_search_call.results"],
+    )
+    [call] = [item for item in response.output if item.type == "file_search_call"]
+    assert call.results
+    assert call.results[0].filename
+    return call.results[0].filename
 
 
 def test_codex_works_with_three_line_config(terminal: Terminal, tmp_path: Path) -> None:

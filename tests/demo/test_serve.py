@@ -34,6 +34,8 @@ READ = (
     "FINISH_SECONDS",
     "CONTAINERS_DIR",
     "CODE_PACKAGES",
+    "FILE_SEARCH",
+    "EMBEDDING_",
     "UNAVAILABLE_TOOLS",
     "ALLOWED_NETWORKS",
 )
@@ -106,6 +108,12 @@ def refusal(forks: Forks, env: dict[str, str], folder: Path) -> str:
             "numpy,-r x",
             "CODE_PACKAGES has '-r x'; it lists names of packages such as numpy,pandas",
         ),
+        (
+            "EMBEDDING_MODELS",
+            "nomic",
+            "EMBEDDING_MODELS has 'nomic'; it lists models with the length of their vectors, as",
+        ),
+        ("FILE_SEARCH", "e5", "FILE_SEARCH is 'e5'; it can be 'local', or be left out."),
         ("SEARXNG_URL", "nowhere", "SEARXNG_URL is 'nowhere'; it must be of the form http://HOST:PORT."),
         ("FINISH_SECONDS", "soon", "FINISH_SECONDS is 'soon'; it must be a number of seconds, 0 or more."),
         ("FINISH_SECONDS", "-1", "FINISH_SECONDS is '-1'; it must be a number of seconds, 0 or more."),

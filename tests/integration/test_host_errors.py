@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.upstream import UpstreamProcess
-from tests.support.variants import add_vector_stores, variant
+from tests.support.variants import add_vector_stores, open_this_machine, variant
 from tests.support.wire import Json
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -24,7 +24,8 @@ class RefusedRequest:
     """A request that the host refuses.
 
     Attributes:
-        stack: the stack: "bare", without all but responses, or "vectors", without a default embedding model.
+        stack: the stack: "bare", without all but responses; "starter", without embedding models; or "vectors", without a
+            default one.
         hosts: the hosts that answer like this.
     """
 
@@ -42,6 +43,7 @@ REFUSED: Final = [
     RefusedRequest("bare", "POST", "/v1/files", 404, ABSENT),
     RefusedRequest("bare", "GET", "/v1/vector_stores", 404, ABSENT),
     RefusedRequest("bare", "POST", "/v1/vector_stores", 404, ABSENT, {"name": "v"}),
+    RefusedRequest("starter", "POST", "/v1/vector_stores", 400, "No vector_io providers available", {"name": "v"}),
     RefusedRequest("bare", "POST", "/v1/moderations", 404, ABSENT, {"input": "x"}),
     RefusedRequest(
         "bare",
@@ -80,7 +82,7 @@ REFUSED: Final = [
 
 def leave_out_all(config: Json) -> None:
     config["apis"] = ["inference", "responses"]
-    for api in ("files", "tool_runtime"):
+    for api in ("files", "tool_runtime", "vector_io", "file_processors"):
         del config["providers"][api]
 
 
@@ -100,10 +102,10 @@ def stacks(
     [vocabularies] = Path(sys.prefix).glob("lib/python*/site-packages/llama_index/core/_static/tiktoken_cache")
     found = {"INFERENCE_URL": upstream_process.client.base_url, "TIKTOKEN_CACHE_DIR": str(vocabularies)}
     env = {**stack_env, **found}
-    changes = {"bare": leave_out_all, "vectors": leave_out_embedder}
+    changes = {"bare": leave_out_all, "starter": open_this_machine, "vectors": leave_out_embedder}
     configs = {name: variant(STARTER, folder / f"{name}.yaml", change) for name, change in changes.items()}
     servers = {name: LiveStack(config, env, folder / name, host=host) for name, config in configs.items()}
-    with servers["bare"], servers["vectors"]:
+    with servers["bare"], servers["starter"], servers["vectors"]:
         yield servers
 
 

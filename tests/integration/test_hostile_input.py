@@ -173,7 +173,7 @@ def expose(issuer: Issuer, web: Web, config: Json) -> None:
         "history_bytes": histories.HISTORY_BYTES,
     }
     found["fetch"] |= {"lookup_seconds": 1}
-    [local] = config["providers"]["inference"]
+    local = config["providers"]["inference"][0]
     local["config"]["network"] = {"idle_seconds": 0.001}
     hostile = {**local, "provider_id": "hostile", "config": {"base_url": web.url(MODELS)}}
     config["providers"]["inference"].append(hostile)

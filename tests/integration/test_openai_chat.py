@@ -38,7 +38,7 @@ def settled(
     """A stack whose provider has most settings set."""
 
     def settle(config: Json) -> None:
-        [local] = config["providers"]["inference"]
+        local = config["providers"]["inference"][0]
         more = {
             "api_key": "sk-config",
             "allowed_models": ["echo", "nomic"],

@@ -220,6 +220,7 @@ MAKE: Final = (
     "README.md, Five minutes, console 2",
     "docs/quickstart.md, 1. Start a server, console",
     "docs/guides/code-interpreter.md, Packages, console",
+    "docs/guides/file-search.md, Try it, console",
 )
 """`tests/demo/test_documented.py` pastes them."""
 INSTALL: Final = "docs/guides/installation.md, In a stack of your own, console"

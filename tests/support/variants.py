@@ -28,7 +28,7 @@ def variant(template: Path, target: Path, change: Callable[[Json], None]) -> Pat
 
 def add_host_provider(config: Json) -> None:
     """Add the host's own provider for the model server, with the id `vllm`."""
-    [local] = config["providers"]["inference"]
+    local = config["providers"]["inference"][0]
     of_host = {
         "base_url": local["config"]["base_url"],
         "api_token": local["config"]["api_key"],
@@ -48,9 +48,7 @@ def add_containers(config: Json) -> None:
 
 def add_vector_stores(config: Json) -> None:
     """Add vector stores, and the embedding model `words-64` of the model server."""
-    config["apis"] += ["vector_io", "file_processors"]
     config["providers"]["inference"][0]["config"]["embedding_models"] = {"words-64": 64}
-    config["providers"]["file_processors"] = [{"provider_id": "files", "provider_type": "inline::pypdf"}]
     found = {"persistence": {"namespace": "vector_io", "backend": "kv_default"}}
     config["providers"]["vector_io"] = [{"provider_id": "vectors", "provider_type": "inline::faiss", "config": found}]
 

@@ -163,6 +163,19 @@ class OpenAIChatConfig(BaseModel):
     def _empty_is_none(cls, value: SecretStr | None) -> SecretStr | None:
         return value if value and value.get_secret_value() else None
 
+    @field_validator("embedding_models", mode="before")
+    @classmethod
+    def _text_is_read(cls, value: Any) -> Any:
+        # An environment variable has `nomic-embed-text=768,other=384`; an unset one becomes null.
+        if value is None:
+            return {}
+        if not isinstance(value, str):
+            return value
+        entries = [entry.strip().rpartition("=") for entry in value.split(",") if entry.strip()]
+        if any(not name for name, _, _ in entries):
+            raise ValueError(f"'{value}' has a model without the length of its vectors, as in nomic-embed-text=768")
+        return {name: length for name, _, length in entries}
+
     @field_validator("network", mode="before")
     @classmethod
     def _nothing_is_the_default(cls, value: Any) -> Any:

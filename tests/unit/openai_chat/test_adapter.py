@@ -4,6 +4,7 @@ from typing import Any
 
 import openai
 import pytest
+from pydantic import ValidationError
 
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_openai_chat.host.adapter import OpenAIChatAdapter
@@ -170,3 +171,23 @@ async def test_unstreamed_answer_without_choices_is_502(answer: Any) -> None:
             with pytest.raises(openai.InternalServerError, match="has other fields than it should") as raised:
                 await call
             assert raised.value.status_code == 502
+
+
+@pytest.mark.parametrize(
+    ("given", "models"),
+    [
+        ("nomic-embed-text:v1.5=768, other=384", {"nomic-embed-text:v1.5": 768, "other": 384}),
+        ("", {}),
+        (None, {}),
+        ({"nomic": 2}, {"nomic": 2}),
+    ],
+)
+def test_embedding_models_can_be_text_with_commas(given: object, models: dict[str, int]) -> None:
+    settings = {"base_url": "http://localhost", "embedding_models": given}
+    assert OpenAIChatConfig.model_validate(settings).embedding_models == models
+
+
+@pytest.mark.parametrize("given", ["nomic", "=768", "nomic=long", "nomic=768,other"])
+def test_embedding_model_without_length_is_refused(given: str) -> None:
+    with pytest.raises(ValidationError):
+        OpenAIChatConfig.model_validate({"base_url": "http://localhost", "embedding_models": given})
