@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import suppress
 from contextvars import Token
 from traceback import TracebackException
 from typing import Any, Final
@@ -40,17 +39,11 @@ _LEVEL_CHARACTERS: Final = 8
 _INDENT: Final = "\n" + " " * (_LEVEL_CHARACTERS + 1)
 """What begins further lines of a record, below its level of `_LEVEL_CHARACTERS` characters."""
 
-_LEVEL_STYLE: Final = re.compile(r"\[(?:critical|debug|error|info|notset|warning) *\]")
-"""The level as structlog writes it into each line of the hosts, which `rich` takes for a style and leaves out."""
+_LEVEL: Final = re.compile(r"\[(?:critical|debug|error|info|notset|warning) *\]")
+"""The level as structlog writes it into each line of the hosts."""
 
-_STYLE: Final = re.compile(r"(\\*)\[([a-z#/@][^[]*?)]")
-"""What `rich` takes for a style."""
-
-_EMOJI: Final = re.compile(r":([^\s:]++):")
-"""What `rich` may replace by an emoji."""
-
-_NUMERIC_EMOJIS: Final = ("100", "1234")
-"""The emojis that are named by numbers. Others are times of the day."""
+_LOGGER: Final = re.compile(r"\[[a-z_][a-z0-9_.]*\]")
+"""The name of a logger, as the hosts write it. `rich` takes it for a style and leaves it out."""
 
 _CONTROLS: Final = dict.fromkeys(map(ord, "\a\b\v\f\r"))
 """Characters that `rich` leaves out."""
@@ -125,7 +118,8 @@ def plain_lines(environment: Mapping[str, str] = os.environ) -> None:
 
     They lay out each line with `rich`, also in files and pipes. For the host's line of each
     request, that takes a large part of the CPU of a short response. The words, the fields and the level are the same;
-    only long lines are not wrapped. If the operator has set the width of lines, they are laid out as before.
+    only long lines are not wrapped, and what looks like a style or an emoji in a message stays as it is. If the
+    operator has set the width of lines, they are laid out as before.
     """
     if any(name in environment for name in _WIDTHS):
         return
@@ -188,30 +182,15 @@ class _PlainLines(logging.StreamHandler[Any]):
 
     def __init__(self, rich: Any) -> None:
         super().__init__(rich.console.file)
-        # The colours that they choose are not written, but finding them takes several times as long as the styles.
-        rich.highlighter, rich.keywords = None, []
-        self._rich = rich
         self.setLevel(rich.level)
         self.setFormatter(rich.formatter)
         self.filters = rich.filters
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the level and the message; styles in the message are left out."""
-        message = _LEVEL_STYLE.sub("", super().format(record), count=1)
-        if "[" in message:
-            message = self._without_styles(record, message)
+        """Return the level and the message, which has neither the level nor the name of the logger again."""
+        message = _LOGGER.sub("", _LEVEL.sub("", super().format(record), count=1)).translate(_CONTROLS)
         # Only the first line of a record begins at the margin, so a value with line ends cannot pass for other records.
         return f"{record.levelname:<{_LEVEL_CHARACTERS}} {message.replace('\n', _INDENT)}"
-
-    def _without_styles(self, record: logging.LogRecord, message: str) -> str:
-        # The lines of requests have the loggers' names in brackets, which `rich` takes for styles: it would need a
-        # twentieth of the CPU of a short request for them.
-        plain = not any(each[1] or each[2][0] in "/@" for each in _STYLE.finditer(message))
-        if plain and all(each.isdigit() and each not in _NUMERIC_EMOJIS for each in _EMOJI.findall(message)):
-            return _STYLE.sub("", message).translate(_CONTROLS)
-        with suppress(Exception):  # an invalid style stays as it is
-            return str(self._rich.render_message(record, message).plain)
-        return message
 
 
 class Outage:
