@@ -7,6 +7,7 @@ loop. So it gets only the answers that it waits for and a bounded number of ping
 from __future__ import annotations
 
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any, Final
 
 from ...admission import Reservation
@@ -17,7 +18,6 @@ from ...core.json_blocks import blocks
 from ...core.json_values import fits
 from ...core.types import Json
 from .failure import BAD_GATEWAY, Failure, no_protocol, too_large
-from .large_texts import LargeTexts
 
 _MAX_DEPTH: Final = 64
 _MAX_MESSAGES: Final = 20_000
@@ -33,6 +33,9 @@ _NAME_CHARACTERS: Final = 100
 """Maximum length of a method or an id, in characters."""
 
 _MESSAGE_CHARACTERS: Final = 2_000
+
+_LARGE_CHARACTERS: Final = 4_096
+"""Minimum length of a string that the package does not get, in characters."""
 
 _INLINE_BYTES: Final = 65_536
 """Maximum size of a message that is decoded in the event loop; a larger one is decoded in a thread."""
@@ -51,6 +54,45 @@ class IncomingLimits:
     answer_bytes: int
     answer_values: int
     session_bytes: int
+
+
+class LargeTexts:
+    """The large strings of one session, which the package would decode and validate in the event loop.
+
+    Their placeholders contain a secret, so that servers cannot guess them.
+    """
+
+    def __init__(self) -> None:
+        self._secret = token_hex(16)
+        self._texts: dict[str, str] = {}
+
+    def replace_large(self, value: Any) -> Any:
+        """Replace each large string of a JSON value with a placeholder."""
+        match value:
+            case str() if len(value) >= _LARGE_CHARACTERS:
+                stand_in = f"{self._secret}-{len(self._texts)}"
+                self._texts[stand_in] = value
+                return stand_in
+            case list():
+                return [self.replace_large(each) for each in value]
+            case dict():
+                return {name: self.replace_large(each) for name, each in value.items()}
+        return value
+
+    def restore_large(self, value: Any) -> Any:
+        """Restore the large strings of a JSON value, or of each value of a tuple."""
+        if not self._texts:
+            return value
+        match value:
+            case str():
+                return self._texts.get(value, value)
+            case list():
+                return [self.restore_large(each) for each in value]
+            case tuple():
+                return tuple(self.restore_large(each) for each in value)
+            case dict():
+                return {name: self.restore_large(each) for name, each in value.items()}
+        return value
 
 
 class IncomingMessages:

@@ -20,8 +20,7 @@ from ...fetch.address_policy import AddressPolicy
 from ...fetch.slices import receive_in_slices
 from ...fetch.transport import SOCKET_OPTIONS, GuardedTransport
 from .failure import REFUSED, Failure
-from .incoming_messages import IncomingLimits, IncomingMessages
-from .large_texts import LargeTexts
+from .incoming_messages import IncomingLimits, IncomingMessages, LargeTexts
 from .servers import Counted, McpAddress, McpError
 from .transport import HTTP_STATUS, McpTransport
 from .versions import RequestFailed, SdkSession, http, over_sse, over_streamable_http

@@ -9,8 +9,7 @@ import pytest
 from llama_stack_responses.admission import Reservation
 from llama_stack_responses.tools.mcp.failure import BrokenConnection, Failure
 from llama_stack_responses.tools.mcp.http_bodies import AnswerEvents, Body, SessionEvents
-from llama_stack_responses.tools.mcp.incoming_messages import IncomingLimits, IncomingMessages
-from llama_stack_responses.tools.mcp.large_texts import LargeTexts
+from llama_stack_responses.tools.mcp.incoming_messages import IncomingLimits, IncomingMessages, LargeTexts
 from llama_stack_responses.tools.mcp.versions import http
 from tests.support.reservations import limited, unlimited
 

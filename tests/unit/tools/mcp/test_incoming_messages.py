@@ -6,8 +6,7 @@ import orjson
 import pytest
 
 from llama_stack_responses.tools.mcp.failure import Failure
-from llama_stack_responses.tools.mcp.incoming_messages import IncomingLimits, IncomingMessages
-from llama_stack_responses.tools.mcp.large_texts import LargeTexts
+from llama_stack_responses.tools.mcp.incoming_messages import IncomingLimits, IncomingMessages, LargeTexts
 from tests.support.reservations import unlimited
 
 type Json = dict[str, Any]
