@@ -427,4 +427,6 @@ class GenerationContext:
         factory = self.factory
         profile = profile_for(model, factory.profiles)
         request = partial(summary_request, model, profile, detail=detail)
-        return ReasoningSummarizer(factory.inference, request, profile, factory.limits.idle_seconds, factory.timer)
+        return ReasoningSummarizer(
+            factory.inference, factory.servers, request, profile, factory.limits.idle_seconds, factory.timer
+        )

@@ -14,6 +14,7 @@ from ..chat.adaptation.enforced import Expectation, expected
 from ..chat.adaptation.refusal import Refusal
 from ..chat.adaptation.registry import adapted, asked_by, in_order, lasts, tell, walks_messages
 from ..chat.inference import Inference, ModelServer
+from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
 from ..core.types import Json
@@ -169,6 +170,13 @@ class ModelServers:
         work = partial(adapted, chat, steps)
         return await self._large_work.run(work, chat) if walks_messages(steps) else work()
 
+    async def asked(self, refusal: Refusal, chat: Json) -> list[Step]:
+        """Return the changes that a refusal of a chat request asks for.
+
+        In a thread: a server's text is searched for many things, and a conversation may be long.
+        """
+        return await in_thread(asked_by, refusal, chat)
+
     async def _read(self, server: ModelServer) -> Learned:
         name = self._name_of(server)
         try:
@@ -233,7 +241,7 @@ class AdaptedRequest:
         if self.chat is None or self._retries >= _MAX_RETRIES:
             return False
         model: str = self.chat["model"]
-        asked = [step for step in asked_by(refusal, self.chat) if step not in self._steps]
+        asked = [step for step in await self._servers.asked(refusal, self.chat) if step not in self._steps]
         known = self._steps
         if not self._retries:
             known = in_order([*known, *await self._servers.learned_meanwhile(self._server, model)])

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
+from ..chat.adaptation.refusal import RefusedError
 from ..chat.chunks import ChunkReader, OutputLimitReached
 from ..chat.inference import Inference
 from ..chat.profile import Profile
@@ -14,6 +15,7 @@ from ..core.stream.deltas import Delta, Finish, Reasoning, Text
 from ..core.stream.usage import Usage
 from ..core.types import Json
 from ..logs import get_logger
+from .model_servers import ModelServers
 from .shared_timer import SharedTimer
 from .stream_close import ClosedStream
 from .watchdog import Watchdog
@@ -31,6 +33,7 @@ class ReasoningSummarizer:
 
     Args:
         inference: runs the call.
+        servers: changes the chat request as its model server needs it.
         request: builds the chat request for a summary of a text.
         profile: the profile of the model that writes the summary.
         idle_seconds: timeout for the model server's next data.
@@ -40,12 +43,14 @@ class ReasoningSummarizer:
     def __init__(
         self,
         inference: Inference,
+        servers: ModelServers,
         request: Callable[[str], Json],
         profile: Profile,
         idle_seconds: float,
         timer: SharedTimer,
     ) -> None:
         self._inference = inference
+        self._servers = servers
         self._request = request
         self._profile = profile
         self._idle_seconds = idle_seconds
@@ -76,7 +81,7 @@ class ReasoningSummarizer:
         try:
             with Watchdog(self._idle_seconds, self._timer) as watchdog:
                 reader = ChunkReader(self._profile, _MAX_CHARACTERS)
-                async with ClosedStream(await self._inference.open_stream(self._request(text))) as chunks:
+                async with ClosedStream(await self._opened(self._request(text))) as chunks:
                     with suppress(OutputLimitReached):
                         async for chunk in chunks:
                             for delta in _new_text(reader, chunk, watchdog):
@@ -88,6 +93,20 @@ class ReasoningSummarizer:
             logger.warning("reasoning summary failed: %s", error)
         except Exception as error:  # noqa: BLE001 - any error of the provider's library
             logger.warning("reasoning summary failed: %s", self._inference.to_api_error(error))
+
+    async def _opened(self, chat: Json) -> AsyncGenerator[Any]:
+        """Return the chunks of the answer to a request, which is changed as refusals ask."""
+        request = await self._servers.prepare(chat)
+        while True:
+            assert request.chat is not None
+            try:
+                stream = await self._inference.open_stream(request.chat)
+            except RefusedError as error:
+                if not await request.adapt(error.refusal):
+                    raise
+            else:
+                request.begun()
+                return stream
 
 
 def _new_text(reader: ChunkReader, chunk: Any, watchdog: Watchdog) -> list[Delta]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ...core.errors import ApiError
 
-_READ_CHARACTERS: Final = 10_000
+_READ_CHARACTERS: Final = 2_000
 """Maximum characters of a text that are searched: a server may repeat the request in it."""
 
 _SHOWN_CHARACTERS: Final = 1_000
@@ -42,6 +42,7 @@ _BOUNDED: Final = re.compile(
 )
 """Words that say that a value is out of its bounds."""
 
+_WORD: Final = re.compile(r"[a-z][a-z0-9_]*")
 _MARKS: Final = "'\"`\u2018\u2019\u201c\u201d\u300c\u300d"
 
 
@@ -66,6 +67,11 @@ class Refusal:
     def words(self) -> str:
         """The part of the text that is searched."""
         return self.text[:_READ_CHARACTERS]
+
+    @cached_property
+    def identifiers(self) -> frozenset[str]:
+        """All words of the text, in lower case: most parameters are not among them."""
+        return frozenset(_WORD.findall(self.words.lower()))
 
     @property
     def shown(self) -> str:
@@ -98,30 +104,41 @@ class Refusal:
             return True
         if self.places and not set(self.places) & _VAGUE:
             return False
-        if _pattern_of(name).search(self.words):
+        if self._mentions(name):
             return True
-        return any(re.search(rf"\b{re.escape(other)}\b", self.words, re.IGNORECASE) for other in others)
+        return any(other in self._spaced for other in others)
+
+    def _mentions(self, name: str) -> bool:
+        """Return whether the text has the name of a parameter.
+
+        A name of several words stands for itself, also in camel case, as xAI has it. One of one word may be a word of
+        the sentence, so it must be in quotation marks or after a noun such as "parameter".
+        """
+        if "_" in name:
+            return not self.identifiers.isdisjoint((name, name.replace("_", "")))
+        return name in self.identifiers and _pattern_of(name).search(self.words) is not None
+
+    @cached_property
+    def _spaced(self) -> str:
+        """The text in lower case, with one space between its words."""
+        return " ".join(self.words.lower().split())
 
 
 _VAGUE: Final = frozenset({"", "messages", "prompt", "input", "__root__"})
 """Places that say nothing of a parameter."""
 
 
-def _pattern_of(name: str) -> re.Pattern[str]:
-    """Return the pattern of a parameter's name in a text.
+_NOUNS: Final = (
+    r"(?:parameters?|params?|arguments?|args?|fields?|propert(?:y|ies)|options?|keys?|names?|inputs?|body)"
+    r"(?: supplied| provided| received)?(?: in [a-z ]{1,30})?[:\s]\s?"
+)
 
-    A name of several words stands for itself, also in camel case, as xAI has it. One of one word may be a word of the
-    sentence, so it must be in quotation marks or after a noun such as "parameter".
-    """
-    head, *rest = name.split("_")
+
+def _pattern_of(name: str) -> re.Pattern[str]:
+    """Return the pattern of a parameter's name of one word where it is no word of the sentence."""
     exact = re.escape(name)
-    if rest:
-        camel = re.escape(head + "".join(word.capitalize() for word in rest))
-        return re.compile(rf"(?<![A-Za-z0-9_])(?:{exact}|{camel})(?![A-Za-z0-9_])")
-    nouns = r"(?:parameters?|params?|arguments?|args?|fields?|propert(?:y|ies)|options?|keys?|names?|inputs?|body)"
     return re.compile(
-        rf"[{_MARKS}\[.]{exact}[{_MARKS}\].]"
-        rf"|\b{nouns}(?: supplied| provided| received)?(?: in [a-z ]{{1,30}})?(?::|\s)\s*[{_MARKS}\[(]{{0,2}}{exact}\b"
+        rf"[{_MARKS}\[.]{exact}[{_MARKS}\].]|\b{_NOUNS}[{_MARKS}\[(]{{0,2}}{exact}\b"
         rf"|^\W{{0,3}}{exact}\b(?:\W|$)|(?<![\w-]){exact}(?: is|=| does| isn't| not|:)",
         re.IGNORECASE,
     )
@@ -148,7 +165,7 @@ class RefusedError(ApiError):
 
 
 _DETAIL: Final = re.compile(
-    r"""['"]loc['"]: ?[\[(]([^\])]{0,200})[\])](?:, ?['"][a-z]+['"]: ?[^,]{0,200})??, ?['"]msg['"]: ?"""
+    r"""['"]loc['"]: ?[\[(]([^\[\]()]{0,200})[\])](?:, ?['"][a-z]+['"]: ?[^,]{0,200})??, ?['"]msg['"]: ?"""
     r"""(?:'([^']{0,500})'|"([^"]{0,500})")"""
 )
 """An entry of a list of invalid fields that a server has written into its text, as Python or as JSON."""

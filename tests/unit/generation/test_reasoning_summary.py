@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.chat.adaptation.refusal import Refusal, RefusedError
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.chat.summary import summary_request
 from llama_stack_responses.core.errors import ApiError
@@ -16,6 +17,7 @@ from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.generation.reasoning_summary import ReasoningSummarizer
 from llama_stack_responses.generation.shared_timer import SharedTimer
 from tests.support.clock import LoopClock
+from tests.support.generations import model_servers
 from tests.support.inference import FakeInference, Round, finish, reasoning, text
 from tests.support.waiting import until
 
@@ -31,7 +33,8 @@ class Harness:
         self.inference = FakeInference(*rounds)
         request = partial(summary_request, "small", Profile(), detail="concise")
         self.timer = SharedTimer()
-        self.gate = ReasoningSummarizer(self.inference, request, Profile(), idle_seconds, self.timer)
+        servers = model_servers(self.inference)
+        self.gate = ReasoningSummarizer(self.inference, servers, request, Profile(), idle_seconds, self.timer)
 
     async def shown(self, *deltas: Delta) -> list[Delta]:
         """Return the deltas that come out for `deltas`."""
@@ -55,6 +58,13 @@ async def test_summary_follows_reasoning(behind: Delta) -> None:
     assert request["max_completion_tokens"] == 1024
     assert len(harness.timer._timeouts) == 1, "the timeout is one of the shared timer"
     assert harness.inference.closed == 1
+
+
+async def test_request_for_a_summary_is_changed_if_it_is_refused() -> None:
+    refused = "Unsupported parameter: 'max_completion_tokens'. Use 'max_tokens' instead."
+    harness = Harness(RefusedError(ApiError(400, refused), Refusal(400, refused)), SHORT)
+    assert SUMMARY[0] in await harness.shown(Reasoning("Hm."), Text("Hello"), STOP)
+    assert harness.inference.requests[1]["max_tokens"] == 1024
 
 
 async def test_each_block_of_reasoning_gets_summary() -> None:
