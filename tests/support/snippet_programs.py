@@ -186,6 +186,7 @@ IN_THE_STACK: Final = (
     "docs/guides/file-search.md, Set up vector stores, yaml",
     "docs/guides/image-generation.md, Set up an image server, yaml",
     "docs/guides/installation.md, In a stack of your own, yaml",
+    "docs/guides/model-servers.md, Dialects of messages, yaml",
     "docs/guides/model-servers.md, Your own changes, yaml",
     "docs/guides/moderation.md, Set up a moderator, yaml",
     "docs/guides/moderation.md, Set up a moderator, yaml 2",
