@@ -90,6 +90,8 @@ _BLOCKS_ONLY: Final = Origin(BLOCKS)
 _PARTS: Final = Origin(PARTS)
 _THINK_TAGS: Final = Origin("think_tags")
 """Where the text of reasoning came."""
+_SIGNATURE_IN_ID: Final = "__thought__"
+"""What LiteLLM puts between the id of a call and Gemini's signature, which is part of the id for its clients."""
 _MAX_HALF_TOKENS: Final = 16
 """Maximum tokens held back as parts of one character, which has at most four bytes."""
 
@@ -721,6 +723,7 @@ class ChunkReader:
         written = orjson.dumps(arguments).decode() if as_object else arguments or ""
         if not (isinstance(name, str) and isinstance(call_id, str) and isinstance(index, int | str | None)):
             raise ApiError(502, "The model server's stream has an invalid tool call.")
+        call_id = call_id.partition(_SIGNATURE_IN_ID)[0]
         if self._calls is None:
             self._calls = CallFragments()
         begun = self._calls.begun
@@ -789,10 +792,12 @@ def _reasoning_blocks(fields: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 def _signed_members(call: Any) -> dict[str, Any]:
     """Return the members with which some providers sign a call instead of their reasoning."""
+    call_id = text(call, "id")
+    of_id = {"id": call_id} if _SIGNATURE_IN_ID in call_id else {}
     if isinstance(call, dict):
-        return signatures_in(call)
+        return signatures_in(call) | of_id
     extra, of_function = (getattr(each, "__pydantic_extra__", None) for each in (call, getattr(call, "function", None)))
-    return signatures_in({**(extra or {}), "function": of_function}) if extra or of_function else {}
+    return signatures_in({**(extra or {}), "function": of_function}) | of_id if extra or of_function else of_id
 
 
 def _are_marks(deltas: Any) -> bool:

@@ -149,13 +149,16 @@ class _Builder:
         if assistant is None or not (any(assistant.text) or assistant.calls):
             return
         message: Json = {"role": "assistant", "content": "\n\n".join(filter(None, assistant.text)) or None}
-        if assistant.calls:
-            message["tool_calls"] = [self._chat_call(call, signatures) for call, signatures in assistant.calls]
+        chat_calls = [self._chat_call(call, signatures) for call, signatures in assistant.calls]
+        if chat_calls:
+            message["tool_calls"] = chat_calls
         add_reasoning(message, assistant.reasoning, self._profile)
         if assistant.left_out and self._profile.reasoning_replay != "none":
             message = WithReasoning(message, partial(text_of, assistant.left_out))
         self._say(message)
-        self._tool_messages(call for call, _ in assistant.calls)
+        self._tool_messages(
+            (call["call_id"], made["id"]) for (call, _), made in zip(assistant.calls, chat_calls, strict=True)
+        )
 
     def _chat_call(self, call: Json, signatures: Sequence[ReasoningSegment]) -> Json:
         chat_call: Json = {"id": call["call_id"]}
@@ -169,15 +172,16 @@ class _Builder:
                 add_signature(chat_call, each)
         return chat_call
 
-    def _tool_messages(self, calls: Iterable[Json]) -> None:
+    def _tool_messages(self, calls: Iterable[tuple[str, str]]) -> None:
+        """Append the outputs of calls, given the id of each, and that which the model server knows it by."""
         media: list[Json] = []
-        for call in calls:
-            waiting = self._outputs[call["call_id"]]
+        for call_id, name in calls:
+            waiting = self._outputs[call_id]
             if waiting:
                 answer = waiting.popleft()
                 output = self._seen(answer["output"]) if answer.get(HOSTED) else answer["output"]
                 content = self._tool_content(output, media)
-                self._messages.append({"role": "tool", "tool_call_id": call["call_id"], "content": content})
+                self._messages.append({"role": "tool", "tool_call_id": name, "content": content})
         if media:
             self._messages.append({"role": "user", "content": media})
 

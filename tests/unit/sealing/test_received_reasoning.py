@@ -187,6 +187,9 @@ def test_details_behind_the_answer_leave_its_text_whole() -> None:
 # Signatures of calls
 
 
+DONE: Final = {"type": "function_call_output", "call_id": "c1", "output": ""}
+
+
 def fragment(index: int | None = 0, call_id: str | None = None, arguments: str = "", **more: Any) -> Json:
     name = {"name": "f"} if call_id is not None else {}
     place = {} if index is None else {"index": index}
@@ -263,12 +266,21 @@ def test_signature_of_call_goes_back_where_it_was(form: str) -> None:
     assert all(each.keys() == {"id", "type", "function"} for each in unsigned["tool_calls"])
 
 
+def test_signature_in_the_id_of_a_call_stays_inside() -> None:
+    """LiteLLM; the ids have kilobytes, which clients of OpenAI's API do not take."""
+    whole = f"call_1__thought__{'A' * 3_000}"
+    items = output(calls(fragment(0, whole, "{}")), finish("tool_calls"))
+    assert [item.get("call_id") for item in items] == [None, "call_1"]
+    messages = chat_messages([USER, *items, {**DONE, "call_id": "call_1"}], Profile(), read_reasoning=private().read)
+    assert (messages[1]["tool_calls"][0]["id"], messages[2]["tool_call_id"]) == (whole, whole)
+    assert (
+        message_of([*items, {**DONE, "call_id": "call_1"}], reasoning_replay="none")["tool_calls"][0]["id"] == "call_1"
+    )
+
+
 def test_signature_that_comes_with_the_arguments_is_one_item() -> None:
     items = output(*CALLS["twice"][0], finish("tool_calls"))
     assert [item["type"] for item in items] == ["reasoning", "function_call"]
-
-
-DONE: Final = {"type": "function_call_output", "call_id": "c1", "output": ""}
 
 
 @pytest.mark.parametrize("runs_here", [False, True])

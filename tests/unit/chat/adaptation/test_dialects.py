@@ -19,7 +19,22 @@ from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, di
 from llama_stack_responses.chat.adaptation.roles import BRIDGE
 from llama_stack_responses.chat.adaptation.schemas import simplified
 from llama_stack_responses.chat.profile import Profile
-from tests.support.chat_templates import CHECKS, gemma
+from tests.support.chat_templates import (
+    CHECKS,
+    Check,
+    deepseek,
+    gemma,
+    groq,
+    llama_cpp_text,
+    mistral,
+    mistral_api,
+    mistral_ids,
+    no_blanks,
+    no_nulls,
+    old_roles,
+    qwen,
+    strings,
+)
 
 type Json = dict[str, Any]
 
@@ -313,6 +328,33 @@ def test_changed_messages_satisfy_the_check(dialect: str, messages: list[Json]) 
         steps = list(in_order([Step("no_developer"), Step("user_first"), *steps]))
     changed, _ = adapted({"messages": messages}, steps)
     assert CHECKS[dialect](changed["messages"]) is None
+
+
+SERVERS: Final[dict[str, list[Check]]] = {
+    "Mistral": [old_roles, mistral_ids, mistral_api, mistral, no_nulls, strings, groq],
+    "Qwen": [old_roles, qwen, llama_cpp_text, no_nulls],
+    "DeepSeek": [old_roles, strings, deepseek],
+    "Bedrock": [no_blanks, old_roles, qwen],
+}
+RETRIES: Final = 6
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@settings(max_examples=60)
+@given(messages=MESSAGES)
+def test_server_with_several_checks_takes_the_messages_after_a_few_refusals(server: str, messages: list[Json]) -> None:
+    chat: Json = {"messages": messages}
+    steps: tuple[Step, ...] = ()
+    refusals: list[str] = []
+    while refusal := next(
+        filter(None, (check(adapted(chat, steps)[0]["messages"]) for check in SERVERS[server])), None
+    ):
+        refusals.append(refusal)
+        assert len(refusals) <= RETRIES, refusals
+        asked = asked_by(Refusal(400, refusal), adapted(chat, steps)[0])
+        assert set(asked) - set(steps), refusals
+        steps = in_order([*steps, *asked])
+    assert words(adapted(chat, steps)[0]["messages"]) == words(messages)
 
 
 @settings(max_examples=60)
