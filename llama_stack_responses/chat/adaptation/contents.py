@@ -23,26 +23,29 @@ _SIGNATURES: Final = ("extra_content", "provider_specific_fields")
 """Members of a message with its reasoning, and of a message or a call with a signature."""
 
 _NO_IMAGES: Final = re.compile(
-    r"\bimages?\b(?: inputs?| content| parts?)?(?: is| are)? ?not (?:currently )?(?:support|allow|accept|enabl)"
-    r"|(?:not|n't|cannot|unable to|no) (?:support|accept|process|handle|read|see|view|allow|take)\w*[^.]{0,24}"
-    r"\bimages?\b(?! (?:formats?|types?|urls?|sizes?|media))"
-    r"|support image input|not a multi-?modal|\bmmproj\b|at most 0 image"
-    r"|(?:unknown|unsupported|invalid|unexpected|unrecogni[sz]ed)[^.]{0,40}\bimage_url\b"
-    r"|\bimage_url\b[^.]{0,30}(?:not |un)supported"
-    r"|(?:text[- ]only|only (?:supports?|accepts?|allows?)(?: \w+)? text)\b"
-    r"|\bvision\b[^.]{0,30}(?:not |n't |dis)(?:support|enabl|avail|able)|(?:not|n't) (?:have|support) vision",
+    r"\b(?:images?|image_url|multi-?modal|vision)\b(?: inputs?| content| parts?)?(?: is| are)? ?"
+    r"not (?:currently )?(?:support|allow|accept|enabl|available)"
+    r"|(?:not|n't|cannot|unable to|no) (?:support|accept|process|handle|read|see|view|allow|take|have)\w*[^.]{0,24}"
+    r"\b(?:images?|image_url|vision|multi-?modal)\b(?! (?:formats?|types?|urls?|sizes?|media|generation))"
+    r"|support image input|not a multi-?modal|\bmmproj\b|at most 0 image|\bno vision\b|required for image"
+    r"|(?:unknown|unsupported|invalid|unexpected|unrecogni[sz]ed)[^.]{0,40}\b(?:image_url|modalit(?:y|ies))\b"
+    r"|\bimage_url\b[^.]{0,30}(?:not |un|only )supported"
+    r"|\btext[- ]only\b|only (?:supports?|accepts?|allows?)(?: \w+)? text\b"
+    r"|only text\b[^.]{0,20}(?:support|allow|accept)"
+    r"|\u4e0d\u652f\u6301.{0,8}(?:\u56fe|\u89c6\u89c9|\u591a\u6a21\u6001)",
     re.IGNORECASE,
 )
 _TEXT_CONTENT: Final = re.compile(
     r"(?:expect\w*|must be|should be|needs to be|require\w*|not)\W+(?:an? )?(?:valid )?(?:string|str)\b"
     r"|(?:got|is|received|not support\w*)(?: an?)? (?:array|list|sequence)|invalid type: sequence"
-    r"|unknown (?:part|content) type",
+    r"|unknown (?:part|content) type|\bArrayValue\b|(?:str|string) type expected|cannot unmarshal array"
+    r"|\(not \"list\"\) to str|only (?:string|plain text) content",
     re.IGNORECASE,
 )
 _NULL_CONTENT: Final = re.compile(
     r"\bcontent\b.{0,200}(?:\bnull\b|\bNone(?:Type)?\b|missing|required|string)"
-    r"|(?:\bnull\b|\bNone(?:Type)?\b|missing|required|string)\b.{0,200}\bcontent\b",
-    re.DOTALL,
+    r"|(?:\bnull\b|\bNone(?:Type)?\b|missing|required|string)\b.{0,200}\bcontent\b|\bNoneType\b",
+    re.DOTALL | re.IGNORECASE,
 )
 _BLANK_CONTENT: Final = re.compile(
     r"\b(?:empty|blank|non-?empty|non-?whitespace|min_length|at least (?:1|one) char\w*|have either)\b", re.IGNORECASE
@@ -51,8 +54,9 @@ _ID: Final = re.compile(r"tool.?call.?ids?\b|tool_calls\b.{0,8}\bid\b", re.IGNOR
 _ID_FORM: Final = re.compile(r"length|a-z|alphanumeric|too long|characters|pattern|match|format", re.IGNORECASE)
 _DEMANDED: Final = re.compile(
     r"(?:reasoning_content|reasoning_details|\bthinking\b|\breasoning\b).{0,80}"
-    r"(?:passed back|must be (?:passed|provided|included|returned|present|set)|is (?:missing|required)|not provided)"
-    r"|missing\b.{0,40}reasoning_content",
+    r"(?:passed back|must be (?:passed|provided|included|returned|present|set)|is (?:missing|required)|not provided"
+    r"|must not be (?:empty|null))"
+    r"|(?:missing|must (?:contain|have|include))\b.{0,40}reasoning_content",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -89,7 +93,11 @@ def _without_images(message: Json) -> Json:
 def _asks_text_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_content = "content" in refusal.words or any("content" in place for place in refusal.places)
     says = _TEXT_CONTENT.search(refusal.words) and (of_content or "messages" in refusal.words or not refusal.places)
-    if says and any(isinstance(message.get("content"), list) for message in chat["messages"]):
+    if (
+        says
+        and not list(_asks_no_images(refusal, chat))
+        and any(isinstance(message.get("content"), list) for message in chat["messages"])
+    ):
         yield None
 
 
@@ -102,7 +110,7 @@ def _as_text(message: Json) -> Json:
 
 
 def _asks_empty_content(refusal: Refusal, chat: Json) -> Iterator[None]:
-    of_content = any(place.endswith("content") for place in refusal.places)
+    of_content = any("content" in place.split(".") for place in refusal.places)
     lacking = any(message.get("content") is None for message in chat["messages"])
     if lacking and (of_content or _NULL_CONTENT.search(refusal.words)):
         yield None

@@ -24,9 +24,10 @@ CONTINUE: Final = "Continue."
 
 _SYSTEM_ORDER: Final = re.compile(
     r"system (?:message|role|prompt|instruction)s?\b[^.]{0,80}"
-    r"\b(?:begin|first|start|top|once|one|single|multiple|index 0)"
+    r"\b(?:begin|first|start|top|once|one|single|multiple|(?:index|position) 0)"
     r"|\b(?:only|multiple|single|one|first|several)\b[^.]{0,40}\bsystem (?:message|role|prompt)"
-    r"|role\W{1,3}(?:system|developer)\W{1,3}after\b",
+    r"|role\W{1,3}(?:system|developer)\W{1,3}after\b|\bsystem\W{1,3}role\b[^.]{0,40}\b(?:first|begin|start)"
+    r"|\bonly the first message\b[^.]{0,40}\bsystem\b|\binitial optional system\b",
     re.IGNORECASE,
 )
 _NO_SYSTEM: Final = re.compile(
@@ -45,11 +46,13 @@ _DEVELOPER: Final = re.compile(
 _ALTERNATE: Final = re.compile(
     r"\balternat\w+\b.{0,100}\b(?:user|assistant|roles?|messages?)\b"
     r"|\b(?:user|assistant|roles?|messages?)\b.{0,100}\balternat"
-    r"|(?:consecutive|successive|two|2 or more|multiple|repeated)\b[^.]{0,30}\b(?:user|assistant)\b",
+    r"|(?:consecutive|successive|two|2 or more|multiple|repeated)\b[^.]{0,30}\b(?:user|assistant)\b"
+    r"|\bassistant after user\b|\buser after assistant\b",
     re.IGNORECASE | re.DOTALL,
 )
 _AFTER_TOOL: Final = re.compile(
-    r"role\W{1,3}user\W{1,3}(?:\w+ ){0,2}after\b[^.]{0,12}\btool\b"
+    r"role\W{1,3}(?:\w+\.)?user\W{1,3}(?:\w+ ){0,2}after\b[^.]{0,12}\W(?:\w+\.)?tool\b"
+    r"|\bassistant\b[^.]{0,20}\bafter\b[^.]{0,12}\btool\b[^.]{0,30}\buser\b"
     r"|\buser\b[^.]{0,40}\b(?:after|follow\w*)\b[^.]{0,30}\btool\b"
     r"|\btool\b[^.]{0,60}\bfollowed by\b[^.]{0,12}\bassistant\b",
     re.IGNORECASE,
@@ -58,7 +61,9 @@ _USER_FIRST: Final = re.compile(
     r"\b(?:first|begin|start)\w*\b[^.]{0,60}\buser\b|\bno user (?:query|message)|at least one user\b", re.IGNORECASE
 )
 _USER_LAST: Final = re.compile(r"\b(?:last|ends?|final)\b[^.]{0,60}\buser\b|\bprefill", re.IGNORECASE)
-_LISTED: Final = re.compile(r"(?:one of|should be|must be|expected|supported)\b([^.]{0,200})", re.IGNORECASE)
+_LISTED: Final = re.compile(
+    r"(?:one of|should be|must be|expected|supported:?)\b([^.]{0,200})|\bonly ([a-z, ]{1,60}) roles\b", re.IGNORECASE
+)
 
 
 def _has(chat: Json, *roles: str) -> bool:
@@ -67,9 +72,10 @@ def _has(chat: Json, *roles: str) -> bool:
 
 def _lists_roles_without(refusal: Refusal, role: str) -> bool:
     """Return whether a refusal lists the roles that there are, and this one is not among them."""
-    if "role" not in refusal.words and "variant" not in refusal.words:
+    of_role = any(place.endswith("role") for place in refusal.places)
+    if not of_role and "role" not in refusal.words and "variant" not in refusal.words:
         return False
-    lists = [found.lower() for found in _LISTED.findall(refusal.words)]
+    lists = ["".join(found).lower() for found in _LISTED.findall(refusal.words)]
     return any("user" in each and "assistant" in each and role not in each for each in lists)
 
 

@@ -225,6 +225,166 @@ def test_refusal_asks_for_the_dialect_that_answers_it(words: str, chat: Json, di
     assert not asked_by(Refusal(400, words), changed)
 
 
+OTHER_WORDS: Final[dict[str, list[str]]] = {
+    "no_images": [
+        "This model does not support images",
+        "Model does not support multimodal inputs",
+        "image content is not supported",
+        "Multimodal input not supported",
+        "unsupported content type 'image_url'",
+        "The model does not support vision",
+        "Image inputs are not supported by this model",
+        "Invalid content type. image_url is only supported by certain models.",
+        "unsupported modality: image",
+        "Input modality image is not supported",
+        "Vision is not enabled for this model",
+        "Cannot process images: the loaded model has no vision adapter",
+        "this model is missing data required for image input",
+        "Provided model does not support image_url content",
+        "Model 'x' is text-only",
+        "image_url content is not allowed for this model",
+        "Failed to process image: no vision encoder",
+        "multimodal inputs are not supported",
+        "Only text content is supported",
+        "Unknown part type: image_url",
+        "Unexpected content chunk type: image_url",
+        "当前模型不支持图片输入",
+    ],
+    "alternate": [
+        "Jinja Exception: Conversation roles must alternate user/assistant",
+        "roles should alternate",
+        "Invalid message sequence: consecutive user messages are not allowed",
+        "messages must alternate between user and assistant roles",
+        'Error rendering prompt with jinja template: "Conversation roles must alternate user/assistant/user/assistant/..."',
+        "Expected role assistant after user, got user",
+        'found multiple "user" roles in a row',
+        "Roles must alternate in the conversation",
+    ],
+    "assistant_after_tool": [
+        "Unexpected role 'user' after role 'tool'",
+        "Role 'user' is not allowed after 'tool'",
+        "Expected assistant role after tool but got user",
+        "Unexpected message role user following tool",
+        "User message cannot follow a tool message",
+        "Unexpected role RoleEnum.user after role RoleEnum.tool",
+    ],
+    "nine_character_ids": [
+        "Invalid tool_call_id: must match ^[a-zA-Z0-9]{9}$",
+        "tool_call_id must be 9 characters",
+        "`tool_calls[0].id` must be alphanumeric",
+        "Tool call id was call_1 but must be a-z, A-Z, 0-9, with a length of 9.",
+        "Tool call IDs should be alphanumeric strings with length >= 9!",
+        "Invalid 'messages[1].tool_calls[0].id': string too long",
+    ],
+    "system_first": [
+        "Only user and assistant roles are supported, with the exception of an initial optional system message!",
+        "System messages are only allowed at the start of the conversation",
+        "'system' role must come first",
+        "Unexpected role 'system' after role 'user'",
+        "Only the first message can have role system",
+        "system message must be the first",
+        "The system message must be at position 0",
+        "Multiple system messages are not supported",
+        "Conversation can only have one system message",
+    ],
+    "no_system": [
+        "System messages are not supported by this model",
+        "This model does not support system prompts",
+        "Only user, assistant and tool roles are supported, got system.",
+        "Only user and assistant roles are supported!",
+        "system role is not supported",
+        "Invalid role: system",
+        "Unsupported role: 'system'",
+    ],
+    "empty_content": [
+        "messages.1.content: Field required",
+        'jinja2 TemplateError: can only concatenate str (not "NoneType") to str',
+        "Missing required field: content",
+        "content cannot be null",
+        "messages[1].content must not be null",
+        "assistant message content should not be None",
+        "'content' is a required property - 'messages.1'",
+        "invalid type: null, expected a string at line 1 (content)",
+        "Value error, content should be a string",
+        "json: cannot unmarshal null into field content of type string",
+    ],
+    "text_content": [
+        "'messages.0.content' : value must be a string",
+        "Unknown ArrayValue filter: trim",
+        "content: str type expected",
+        "Message content must be a string",
+        "json: cannot unmarshal array into Go struct field .messages.content of type string",
+        'can only concatenate str (not "list") to str',
+        "Only string content is supported",
+    ],
+    "all_reasoning": [
+        "reasoning_content is required",
+        "Missing `reasoning_content` field in the assistant message at message index 1",
+        "assistant message must contain reasoning_content",
+        "The reasoning content in thinking mode must be passed back",
+        "messages[1]: reasoning_content must not be empty",
+    ],
+    "no_reasoning": [
+        "Unknown field: reasoning_content",
+        "Additional properties are not allowed ('reasoning_content' was unexpected)",
+        "The reasoning_content is not allowed in the input",
+        "body.messages.1.reasoning_content: Extra inputs are not permitted",
+        "Unrecognized key(s) in object: 'reasoning_content'",
+        "unknown field `reasoning_content`, expected one of `role`, `content`",
+    ],
+    "plain_schemas": [
+        "Invalid schema for function 'f': format is not supported",
+        "Unsupported JSON schema keyword: format",
+        "The schema contains features not supported by xgrammar: format",
+        'Grammar error: Unimplemented keys: ["format"]',
+        "tools[0].function_declarations[0].parameters.properties[x].format: only 'enum' and 'date-time' are supported for STRING type",
+        "Unresolvable $ref",
+        "failed to parse grammar",
+        "error parsing grammar: unknown escape",
+        'Unrecognized schema: {"format": "date"}',
+        "JSON schema conversion failed: Unsupported pattern",
+        "invalid JSON schema in tool definition",
+    ],
+    "user_last": [
+        "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant",
+        "Last message must have role user or tool",
+        "This model does not support assistant message prefill. The conversation must end with a user message.",
+        "Cannot continue from assistant message: prefill",
+        "the last message must be from the user",
+    ],
+    "no_blank_content": [
+        "messages.1: all messages must have non-empty content except for the optional final assistant message",
+        "The text field in the ContentBlock object is blank",
+        "content must not be empty",
+        "Assistant message must have either content or tool_calls, but not none.",
+    ],
+}
+"""Other words for the same, as servers, templates and languages have them."""
+
+REFUSED: Final[dict[str, list[Json]]] = {
+    "all_reasoning": [user(), said(), user()],
+    "alternate": [user(), user()],
+    "assistant_after_tool": [*LOOP, user()],
+    "empty_content": LOOP,
+    "nine_character_ids": LOOP,
+    "no_blank_content": [user(), said(" ")],
+    "no_images": [user([IMAGE])],
+    "no_reasoning": [user(), said(reasoning_content="a")],
+    "no_system": [system(), user()],
+    "plain_schemas": [user()],
+    "system_first": [system(), user(), system(), user()],
+    "text_content": [user([text("a")])],
+    "user_last": [user(), said()],
+}
+"""A history that a server refuses with such words."""
+
+
+@pytest.mark.parametrize(("dialect", "words"), [(name, each) for name, some in OTHER_WORDS.items() for each in some])
+def test_refusal_in_other_words_asks_for_the_same_dialect(dialect: str, words: str) -> None:
+    chat = {"messages": REFUSED[dialect], **({"tools": TOOLS} if dialect == "plain_schemas" else {})}
+    assert [step.kind for step in asked_by(Refusal(400, words), chat)] == [dialect]
+
+
 @pytest.mark.parametrize(
     "loc",
     [("messages", 3, "assistant", "reasoning_content"), ("messages", 1, "assistant", "reasoning_details")],
