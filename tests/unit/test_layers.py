@@ -317,6 +317,7 @@ EARLY: Final = {
         "core.exchanges",
         "core.ids",
         "core.item_fields",
+        "core.items.call_result",
         "core.items.form",
         "core.items.kind",
         "core.items.view",

@@ -8,6 +8,7 @@ from typing import Any, Final
 from ..item_fields import CALLER, ID, OWN_ID, TEXT
 from ..shapes import object_of, one_of, tagged
 from ..types import Json
+from .call_result import CallResult, json_result
 from .form import ItemForm, ItemType
 from .kind import ItemKind, Names, Reply, made_call
 from .view import CallView, OutputView, Shown
@@ -64,12 +65,18 @@ def _summary(item: Shown) -> str:
 
 _VIEW: Final = CallView("apply_patch", written=_diff, language="diff", summary=_summary, run_by="client")
 
+
+def _result(item: Json) -> CallResult:
+    return json_result({"status": item["status"], "output": item.get("output") or ""})
+
+
 KINDS: Final = (
     ItemKind(APPLY_PATCH_CALL, _CALL, call=_made, written={"operation": ("path", "diff")}, view=_VIEW),
     ItemKind(
         ItemType("apply_patch_call_output", "apco"),
         _OUTPUT,
         output=_patched,
+        result=_result,
         reply=Reply("apply_patch_call"),
         joinable=True,
         view=OutputView(),

@@ -7,6 +7,7 @@ from typing import Final
 from ..item_fields import CALLER, ID, NAME, OWN_ID, STATUS, TEXT
 from ..shapes import boolean, object_of
 from ..types import Json
+from .call_result import CallResult, text_result
 from .form import ItemForm, ItemType, streamed_events
 from .kind import ItemKind, Names, Reply, called, made_call, text_or_parts
 from .parts import call_output
@@ -43,12 +44,17 @@ def _made(item: Json, names: Names) -> Json:
     return {**made_call(called(item, names), {CUSTOM_INPUT: item["input"]}), "input": item["input"]}
 
 
+def _result(item: Json) -> CallResult:
+    return text_result(item["output"])
+
+
 KINDS: Final = (
     ItemKind(CUSTOM_TOOL_CALL, _CALL, call=_made, written={"input": ()}, view=CallView(text="input", run_by="client")),
     ItemKind(
         ItemType("custom_tool_call_output", "ctco"),
         _OUTPUT,
         output=text_or_parts,
+        result=_result,
         reply=Reply("custom_tool_call"),
         joinable=True,
         view=OutputView(),

@@ -8,6 +8,7 @@ from typing import Final
 from ..item_fields import CALLER, ID, NAME, OWN_ID, STATUS, TEXT
 from ..shapes import boolean, object_of
 from ..types import Json
+from .call_result import CallResult, text_result
 from .form import ItemForm, ItemType, streamed_events
 from .kind import ItemKind, Names, Reply, called, text_or_parts
 from .parts import call_output
@@ -64,6 +65,10 @@ def _made(item: Json, names: Names) -> Json:
     return {"name": called(item, names), "arguments": item["arguments"]}
 
 
+def _result(item: Json) -> CallResult:
+    return text_result(item["output"])
+
+
 KINDS: Final = (
     ItemKind(
         FUNCTION_CALL,
@@ -76,6 +81,7 @@ KINDS: Final = (
         ItemType("function_call_output", "fco"),
         _OUTPUT,
         output=text_or_parts,
+        result=_result,
         reply=Reply("function_call", repeats=("name",)),
         joinable=True,
         view=OutputView(),

@@ -10,6 +10,7 @@ import orjson
 
 from ..shapes import Check, object_of
 from ..types import Json
+from .call_result import CallResult
 from .form import ItemType
 from .view import View
 
@@ -75,6 +76,7 @@ class ItemKind:
         call: for calls whose outputs are items of their own: returns the function call that the model made, without its
             `type` and `call_id` (`made_call`).
         output: for outputs: returns what the model reads, as text or content parts.
+        result: for items with the result of a call that programs may make: returns what the program gets.
         reply: for items that reply to an earlier one: how.
         joinable: for outputs of what the client runs: whether they may lack their `call_id` where the limits of a
             request do not require it.
@@ -92,6 +94,7 @@ class ItemKind:
     view: View | None = None
     call: Callable[[Json, Names], Json] | None = None
     output: Callable[[Json, Names], Any] | None = None
+    result: Callable[[Json], CallResult] | None = None
     reply: Reply | None = None
     joinable: bool = False
     carrier: Callable[[Check], Check] | None = None

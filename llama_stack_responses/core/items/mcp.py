@@ -22,6 +22,7 @@ from ..shapes import (
     takes,
 )
 from ..types import Json
+from .call_result import CUT_OFF, CallResult, failed
 from .form import ItemForm, ItemType, stage_events, streamed_events
 from .kind import ItemKind, Reply
 from .view import ApprovalReplyView, ApprovalView, CallView, Shown, ToolListView, given_arguments, listed_tools
@@ -125,6 +126,13 @@ def _approved(item: Shown) -> bool:
     return bool(item.get("approve"))
 
 
+def _result(item: Json) -> CallResult:
+    if item.get("output") is not None:
+        return CallResult("text", item["output"])
+    error = item.get("error")
+    return failed(error_text(error) if error else CUT_OFF)
+
+
 KINDS: Final = (
     ItemKind(MCP_LIST_TOOLS, _LIST, view=ToolListView(listed_tools, "server_label")),
     ItemKind(
@@ -132,6 +140,7 @@ KINDS: Final = (
         _CALL,
         _exchange,
         CallView(arguments=given_arguments, answer="output"),
+        result=_result,
         written={"arguments": ()},
     ),
     ItemKind(MCP_APPROVAL_REQUEST, _REQUEST, written={"arguments": ()}, view=ApprovalView()),

@@ -8,6 +8,7 @@ from ..item_fields import CALLER, ID, OWN_ID, STATUS, TEXT
 from ..shapes import MAX_INTEGER, array, integer, object_of, tagged
 from ..types import Json
 from . import shell_events
+from .call_result import CallResult, json_result
 from .form import Details, ItemForm
 from .kind import ItemKind, Names, Reply, given, made_call
 from .view import CallView, OutputView, Shown
@@ -107,7 +108,20 @@ def _summary(item: Shown) -> str:
 
 SHELL_VIEW: Final = CallView("shell", written=_written, language="shell", summary=_summary, run_by="client")
 
+
+def _result(item: Json) -> CallResult:
+    return json_result(item["output"])
+
+
 KINDS: Final = (
     ItemKind(SHELL_CALL, _CALL, call=_made, written={"action": ("commands",)}, whole=_whole, view=SHELL_VIEW),
-    ItemKind(SHELL_CALL_OUTPUT, _OUTPUT, output=_printed, reply=Reply("shell_call"), joinable=True, view=OutputView()),
+    ItemKind(
+        SHELL_CALL_OUTPUT,
+        _OUTPUT,
+        output=_printed,
+        result=_result,
+        reply=Reply("shell_call"),
+        joinable=True,
+        view=OutputView(),
+    ),
 )

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ...core.exchanges import exchange
 from ...core.item_fields import CALL_STATUS, ID, OWN_ID, TEXT
+from ...core.items.call_result import CUT_OFF, CallResult, failed
 from ...core.items.form import ItemForm, stage_events, streamed_events
 from ...core.items.kind import ItemKind, Kinds, ToolType
 from ...core.items.view import CallView, Printed, Shown, objects
@@ -110,6 +111,13 @@ def _exchange(item: Json) -> Json:
     return exchange(PYTHON, {"code": item.get("code", "")}, shown)
 
 
+def _result(item: Json) -> CallResult:
+    if item.get("outputs") is None:
+        return failed(CUT_OFF)
+    printed = "".join(output["logs"] for output in item["outputs"] if output["type"] == "logs")
+    return failed(printed or "The code failed.") if item["status"] != "completed" else CallResult("text", printed)
+
+
 def _shown_outputs(item: Shown) -> Iterable[Printed]:
     return [
         Printed(image_url=each.get("url") or "") if each.get("type") == "image" else Printed(each.get("logs"))
@@ -122,6 +130,7 @@ _CALL: Final = ItemKind(
     _ITEM,
     _exchange,
     CallView("code_interpreter", text="code", language="python", printed=_shown_outputs),
+    result=_result,
     written={"code": ()},
     includable=(OUTPUTS,),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -12,14 +12,15 @@ import orjson
 from ...concurrency.offloading import computed
 from ...core.arguments import decoded_arguments
 from ...core.errors import ApiError
+from ...core.items.call_result import CUT_OFF, CallResult, failed
 from ...core.items.custom_tool_call import CUSTOM_INPUT, CUSTOM_TOOL_CALL
+from ...core.items.registry import ITEM_KINDS
 from ...core.program_calls import ProgramRecord, unfinished_programs
 from ...core.stream.calls import ServerCall
 from ...core.types import Json
 from ...process_pool.time_budget import TimeBudget
 from ...tools.tool_function import Function, ItemReporter, ToolError
-from .results import result_of
-from .runtime import CallResult, ProgramCall, ProgramRuntime, ProgramTool, Step
+from .runtime import ProgramCall, ProgramRuntime, ProgramTool, Step
 
 _SECONDS: Final = 60.0
 """Time of all steps of a program in one response, without the time of its calls: each step runs it from its start."""
@@ -203,7 +204,7 @@ class ProgramRun:
         for number, position in zip(numbers, positions, strict=True):
             item = self._record.calls[position]
             schema = self._schemas.get((item.get("namespace"), item.get("name", "")))
-            if result := result_of(item, self._record.outputs.get(item.get("call_id", "")), schema):
+            if result := _result_of(item, self._record.outputs.get(item.get("call_id", "")), schema):
                 results[number] = result
         return results
 
@@ -241,6 +242,33 @@ def _read(functions: Mapping[str, Function], call: ProgramCall) -> _Read | CallR
     if streamed:
         said = {streamed.key: value[streamed.key] if kind.decoder else arguments}
     return _Read(function, arguments, {"type": kind.form.type, **kind.fields(function.name, ""), **said})
+
+
+def _result_of(call: Json, output: Json | None, schema: Json | None) -> CallResult | None:
+    """Return the result of a call; None if the client has not sent it.
+
+    Args:
+        call: the item of the call.
+        output: the item of its output, if that is one of its own.
+        schema: the JSON schema of the value that the output encodes; None for text.
+    """
+    if take := ITEM_KINDS[call["type"]].result:
+        return take(call)
+    if output is None:
+        # The output of a hosted tool's call follows the call. The client's calls are complete.
+        return failed(CUT_OFF) if call.get("status") == "incomplete" else None
+    take = ITEM_KINDS[output["type"]].result
+    assert take, f"programs cannot read items of the type {output['type']}"
+    result = take(output)
+    return replace(result, kind="json") if schema is not None and _is_json(result) else result
+
+
+def _is_json(result: CallResult) -> bool:
+    try:
+        orjson.loads(result.value)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def _refused(call: ProgramCall, why: str) -> CallResult:

@@ -24,6 +24,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from ...concurrency.offloading import computed
+from ...core.items.call_result import CallResult
 from ...core.surrogates import without_surrogates
 from ...process_pool.pool import Task, WorkerPool
 from ...process_pool.time_budget import TimeBudget
@@ -73,19 +74,6 @@ class ProgramTool:
 
     name: str
     hosted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class CallResult:
-    """The result of a call.
-
-    Attributes:
-        kind: what the program gets: the text as a string, the value of the JSON, or an `Error` with the message.
-        value: the text, the JSON, or the message.
-    """
-
-    kind: Literal["text", "json", "error"]
-    value: str
 
 
 @dataclass(frozen=True, slots=True)
