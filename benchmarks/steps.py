@@ -83,7 +83,7 @@ class Kind:
 
 _TEXT: Final = Kind(lambda count: text(*["word "] * count))
 _REASONING: Final = Kind(lambda count: reasoning(*["word "] * count))
-_ARGUMENTS: Final = Kind(lambda count: tool_call(0, "call_1", "f", *["word "] * count))
+_ARGUMENTS: Final = Kind(lambda count: tool_call(0, "call_1", "f", '{"text": "', *["word "] * count, '"}'))
 KINDS: Final = {
     "text": _TEXT,
     "text, one a read": Kind(_TEXT.chunks, 1),

@@ -163,7 +163,8 @@ class ChunkReader:
         characters: number of characters read so far, including those that are hidden from the client.
         extensions: number of chunks whose text was taken from their JSON.
         max_characters: the argument.
-        max_extension: maximum characters of a text that `extension` returns: a longer one may repeat the text so far.
+        max_extension: maximum characters of a text that extends the last delta: a longer one may repeat the text so
+            far. It is 0 after a chunk was read, until `extension` or `resume` finds out what the next one may extend.
         open_arguments: the arguments of a call that `extension` extends; None if it extends another text.
         opening: the text that `extension` extends, until its beginning is complete.
     """
@@ -182,6 +183,7 @@ class ChunkReader:
         "_late",
         "_only_words",
         "_own_summaries",
+        "_resumed",
         "_said",
         "_seen",
         "_signed",
@@ -208,7 +210,7 @@ class ChunkReader:
         self.characters = 0
         self.extensions = 0
         self.max_characters = max_characters
-        self.max_extension = PIECE_CHARACTERS
+        self.max_extension = 0
         self.open_arguments: CallArguments | None = None
         self.opening: RepeatedText | None = None
         self._seen = 0
@@ -226,6 +228,7 @@ class ChunkReader:
         self._calls: CallFragments | None = None
         self._last: tuple[Delta, dict[str, Any]] | None = None
         self._extended: _Extended | None = None
+        self._resumed: _Extended | None = None  # the last form of an extension
         self._said, self._thought = RepeatedText(), RepeatedText()
         self._entries = ReasoningEntries()
         self._late: dict[str, None] | None = None
@@ -243,7 +246,9 @@ class ChunkReader:
             OutputLimitReached: the round has exceeded a limit.
             ApiError: the chunk is invalid.
         """
-        self._last = self._extended = self.open_arguments = self.opening = None
+        self._resumed, self._extended = self._extended or self._resumed, None
+        self._last = self.open_arguments = self.opening = None
+        self.max_extension = 0
         self._count_extended()
         if self.characters > self.max_characters:
             raise self.cut()
@@ -293,6 +298,20 @@ class ChunkReader:
             return None
         text = extended.text(raw)
         return text if text is not None and (text.isascii() or is_whole(text)) else None
+
+    def resume(self, size: int) -> bool:
+        """Return whether a chunk with a text of this size may extend the last delta as others extended one before it.
+
+        It has the form of those, and so have all chunks that were read since.
+        """
+        last, resumed = self._last, self._resumed
+        if self._extended is not None or last is None or resumed is None or self._joiner.is_buffering:
+            return False
+        if (extended := self._extendable(*last)) != resumed:
+            self.open_arguments, self.max_extension = None, 0
+            return False
+        self._last, self._extended = None, extended
+        return 0 < size <= self.max_extension
 
     def _extendable(self, delta: Delta, fields: dict[str, Any]) -> _Extended | None:
         """Return how the next chunk may extend this delta, the only one of a chunk with these fields."""

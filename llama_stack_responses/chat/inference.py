@@ -22,6 +22,9 @@ class Extender(Protocol):
     def extend(self, text: str, *, alone: bool) -> bool:
         """Take the text of such a chunk; return False to have the chunk built and passed to `Receive`.
 
+        Of a chunk that repeats the last one with another text, it is called without `text_of`; after a chunk that was
+        passed to `Receive`, it returns False until `text_of` was called.
+
         Args:
             text: the text.
             alone: whether the chunk has arrived without others, so that waiting for more is of no use.

@@ -203,7 +203,7 @@ class Intake:
         if assembler is None or (open_text := assembler.open_text) is None:
             return False
         size = len(text)
-        if not 0 < size <= reader.max_extension or reader.characters > reader.max_characters:
+        if not (0 < size <= reader.max_extension or reader.resume(size)) or reader.characters > reader.max_characters:
             return False
         if number == self._pause and not self._begin_next_burst():
             return False

@@ -25,6 +25,9 @@ class Extender(Protocol):
     def extend(self, text: str, *, alone: bool) -> bool:
         """Take the text of such an event; return False to have the event built and passed to `Receive`.
 
+        Of an event that repeats the last one with another text, it is called without `text_of`; after an event that
+        was passed to `Receive`, it returns False until `text_of` was called.
+
         Args:
             text: the text.
             alone: whether the event has arrived without others, so that waiting for more is of no use.
@@ -89,12 +92,13 @@ class Delivery:
         extender, repeated = self.extender, self._repeated
         try:
             for data in self._frames:
-                if extender and (text := repeated.text(data)) is not None and extender.extend(text, alone=False):
+                text = repeated.text(data) if extender else None
+                if extender and text is not None and extender.extend(text, alone=False):
                     continue
                 value = self._reader.value(data)
                 if self._reader.done:
                     return False
-                if not (extender and self._extends(extender, data, value)):
+                if not (extender and self._extends(extender, data, value, known=text is not None)):
                     self._pass(self._reader.build(value))
                 if self._left is not _NOTHING:
                     return False
@@ -103,15 +107,16 @@ class Delivery:
             return False
         return True
 
-    def _extends(self, extender: Extender, data: bytes, value: Any) -> bool:
-        """Return whether an event only extended the last one."""
+    def _extends(self, extender: Extender, data: bytes, value: Any, *, known: bool) -> bool:
+        """Return whether an event only extended the last one; `known` says whether what repeats was learned."""
         text = extender.text_of(value)
         if text is None:
             self._repeated.forget()
             return False
         if not extender.extend(text, alone=False):
             return False
-        self._repeated.learn(data, text, extender.text_of)
+        if not known:
+            self._repeated.learn(data, text, extender.text_of)
         return True
 
     def _pass(self, event: Any) -> None:
