@@ -1,1 +1,1 @@
-"""Tasks, threads and turns of the event loop."""
+"""How work shares the event loop: turns, tasks, threads, and a fair budget of users."""

@@ -1,4 +1,4 @@
-"""The configuration of the provider."""
+"""The settings of the provider: a class for each part of the configuration."""
 
 from __future__ import annotations
 

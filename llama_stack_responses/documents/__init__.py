@@ -1,1 +1,1 @@
-"""Text extraction from users' files."""
+"""Files of users as text, read in worker processes."""

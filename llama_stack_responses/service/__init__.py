@@ -1,1 +1,1 @@
-"""The API without HTTP: `responses.py`, `conversations.py`, `compaction.py`, `token_counting.py`, `readiness.py`."""
+"""The API without HTTP: one module for each resource, such as `responses.py`, and for start and stop."""

@@ -1,1 +1,1 @@
-"""Spans (`telemetry.py`) and metrics (`instruments.py`; `gauges.py` has those that are read on demand)."""
+"""What a server reports of itself: spans (`telemetry.py`), metrics (`instruments.py`) and gauges (`gauges.py`)."""
