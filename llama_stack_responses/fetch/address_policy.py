@@ -72,7 +72,7 @@ class AddressPolicy:
         if not allowed:
             raise UrlRefused(
                 f"The host '{host}' has no public address. The operator of this server can allow it with the setting "
-                "'fetch.allowed_networks'."
+                "'fetch.allowed_networks', which the starter template takes from the variable ALLOWED_NETWORKS."
             )
         # IPv4 first: without IPv6 connectivity, a host's IPv6 address is still found but cannot be reached.
         return sorted(allowed, key=lambda each: ":" in each)

@@ -17,7 +17,7 @@ from ..chat.messages import chat_messages
 from ..chat.profile import Profile
 from ..chat.request import chat_request
 from ..concurrency.fair_yield import FairYield
-from ..core.errors import ApiError, TooLongError
+from ..core.errors import ApiError, TooLongError, UnusableAnswerError
 from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..core.schema.request import CreateRequest
 from ..core.stream.assembler import Assembler
@@ -336,6 +336,9 @@ class ModelRound:
                 end = await self._read(stream, round_, intake, watchdog)
         except OutputLimitReached:
             end = None
+        except UnusableAnswerError:
+            self.accept()  # The model has answered, even if its server passed nothing on.
+            raise
         except ApiError:
             raise
         except Exception as error:

@@ -22,7 +22,7 @@ from llama_stack_openai_chat.errors import from_answer, reported, status_in, wor
 from ..chat.adaptation.refusal import Refusal, RefusedError, places_of, plain
 from ..chat.context_errors import says_too_long, too_long
 from ..chat.inference import Extender, ModelServer, Receive
-from ..core.errors import ApiError, TooLongError
+from ..core.errors import ApiError, TooLongError, UnusableAnswerError
 from ..core.types import Json
 from ..logs import get_logger
 from .chat_routing import ChatRouting
@@ -42,7 +42,12 @@ _NOT_OF_REQUEST: Final = frozenset({401, 402, 403, 408, 429, 502, 503, 504})
 """Statuses that no change of a request helps against."""
 
 _UNREADABLE_OUTPUT: Final = "Invalid diff: "
-"""The start of llama.cpp's error for an output that its parser first read in another way."""
+"""The start of llama.cpp's error for an output that its parser first read in another way. It quotes both readings."""
+
+_UNREADABLE: Final = (
+    "llama.cpp could not read the model's output, which does not keep to the form of its chat template. Try again, "
+    "without tools or without 'text.format', or use a larger model."
+)
 
 _SHOWN_CHARACTERS: Final = 1_000
 """Characters of the text of a failure that are passed on."""
@@ -227,6 +232,8 @@ class HostInference:
         match error:
             case ApiError():
                 return error
+            case openai.APIError() if _message(error).startswith(_UNREADABLE_OUTPUT):
+                return UnusableAnswerError(_UNREADABLE)
             case openai.APIStatusError():
                 return _refused(_from_status(error), error, error.status_code)
             case openai.APITimeoutError() | TimeoutError():
@@ -366,12 +373,7 @@ def _message(error: openai.APIError) -> str:
 
 
 def _shown(message: str) -> str:
-    """Return what a client reads of the text of a failure. That of llama.cpp may quote a whole answer twice."""
-    if message.startswith(_UNREADABLE_OUTPUT):
-        return (
-            "llama.cpp could not read the model's output, which does not keep to the form of its chat template. Try "
-            "again, without tools or without 'text.format', or use a larger model."
-        )
+    """Return what a client reads of the text of a failure."""
     return message if len(message) <= _SHOWN_CHARACTERS else f"{message[:_SHOWN_CHARACTERS]}..."
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import openai
@@ -502,6 +502,33 @@ def test_broken_model_server_stream_keeps_partial_output(
         assert output_text(response) == "Half an answer"
         assert response["output"][2]["arguments"] == '{"a'
         assert response["output"][2]["status"] == "incomplete"
+
+
+UNREADABLE: Final = {"error": {"message": f"Invalid diff: '{'tools ' * 400}'", "type": "server_error", "code": 500}}
+"""The error of llama.cpp for an output that it first read in another way, which it quotes."""
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "said"),
+    [(reply(HALF, end="error_frame", body=UNREADABLE), "Half an answer"), (Reply(status=500, body=UNREADABLE), "")],
+    ids=["in the middle", "before any output"],
+)
+def test_output_that_llama_cpp_cannot_read_is_a_failed_response_with_a_short_sentence(
+    wire: Wire, upstream: Upstream, unreadable: Reply, said: str
+) -> None:
+    """A client that does not stream gets it with status 200: it would try again after a 502."""
+    upstream.script("unreadable", unreadable)
+    answer = wire.post({"model": "local/unreadable", "input": "hello", "tools": [TOOL]})
+    assert answer.status_code == 200
+    failed = answer.json()
+    assert (failed["status"], output_text(failed)) == ("failed", said)
+    assert failed["error"]["code"] == "server_error"
+    assert failed["error"]["message"].startswith("llama.cpp could not read the model's output, which")
+    assert len(failed["error"]["message"]) < 300
+    assert wire.retrieve(failed["id"]) == failed
+    streamed = final(wire.stream(model="local/unreadable", input="hello", tools=[TOOL]))
+    assert (streamed["status"], streamed["error"]) == ("failed", failed["error"])
+    assert len(upstream.requests("unreadable")) == 2, "nothing is asked twice"
 
 
 @pytest.mark.parametrize(
