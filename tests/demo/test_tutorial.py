@@ -34,6 +34,16 @@ FILES: Final = {
     "agent.py": "4. Write the agent, python",
     "report.py": "7. Let it write a report, python",
 }
+COMMANDS: Final = (
+    "1. Start the server, console",
+    "2. Begin with an empty folder, console",
+    "3. Write a tool, console",
+    "4. Write the agent, console",
+    "5. Draw a chart, console",
+    "6. Restart the server, console",
+    "7. Let it write a report, console",
+)
+SHOWN: Final = ("4. Write the agent, text",)
 SERVE: Final = PAGE["1. Start the server, console"]
 SUM: Final = "print(15 + 12 + 18 + 22 + 31 + 45)"
 CHART: Final = """
@@ -59,18 +69,6 @@ HELD: Final = 8
 
 def test_every_block_of_the_tutorial_is_used_here() -> None:
     assert sorted(PAGE) == sorted([*FILES.values(), *COMMANDS, *SHOWN])
-
-
-COMMANDS: Final = (
-    "1. Start the server, console",
-    "2. Begin with an empty folder, console",
-    "3. Write a tool, console",
-    "4. Write the agent, console",
-    "5. Draw a chart, console",
-    "6. Restart the server, console",
-    "7. Let it write a report, console",
-)
-SHOWN: Final = ("4. Write the agent, text",)
 
 
 class Reader:
