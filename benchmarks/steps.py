@@ -52,8 +52,8 @@ from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.wire.answers import RunEventsResponse
 from llama_stack_responses.wire.request_cycle import RequestCycle
-from llama_stack_responses.wire.responses import RunEventsResponse
 from tests.support.frames import frames
 from tests.support.generations import model_servers
 from tests.support.script import Chunk, reasoning, reply, text, tool_call

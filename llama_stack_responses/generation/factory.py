@@ -40,8 +40,8 @@ from ..tools.mcp.list_budget import ServerBounds
 from ..tools.registry import tool_makers
 from ..tools.toolset import Makers, Toolset
 from .activity import Activity
+from .auto_compaction import AutoCompaction
 from .cache_diagnostics import CacheDiagnostics, PromptOf, no_prompt
-from .compaction import AutoCompaction
 from .connection_options import ConnectionOptions
 from .context_fit import ContextFit
 from .context_lengths import ContextLengths

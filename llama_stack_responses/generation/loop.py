@@ -24,8 +24,8 @@ from ..tools.mcp.list_budget import ServerBounds
 from ..tools.tool_function import Output
 from ..tools.toolset import SERVERS, Toolset
 from .activity import Running
+from .auto_compaction import AutoCompaction, Compact
 from .cache_diagnostics import CacheDiagnostics
-from .compaction import AutoCompaction, Compact
 from .event_buffer import EventBuffer
 from .held_output import HeldOutput
 from .model_round import ModelRound, RoundResult

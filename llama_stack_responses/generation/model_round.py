@@ -11,11 +11,11 @@ from typing import Any, Final
 from ..chat.adaptation.explanation import explained
 from ..chat.adaptation.refusal import RefusedError
 from ..chat.chunks import ChunkReader, OutputLimitReached
-from ..chat.compaction import compaction_request
 from ..chat.inference import Inference
 from ..chat.messages import chat_messages
 from ..chat.profile import Profile
 from ..chat.request import chat_request
+from ..chat.summary import compaction_request
 from ..concurrency.fair_yield import FairYield
 from ..core.errors import ApiError, TooLongError, UnusableAnswerError
 from ..core.reasoning_segments import ReasoningSegment, plain_reasoning

@@ -45,7 +45,7 @@ from ..store.running_response import RunningResponse
 from ..store.sweep_guard import SweepGuard
 from ..telemetry.gauges import GaugeSources
 from ..tools.registry import available_tools
-from .compaction import Compaction
+from .compact import Compaction
 from .conversations import Conversations
 from .detached_responses import DetachedResponse, DetachedResponses
 from .foreground_responses import ForegroundResponses

@@ -7,12 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from ..core.schema.request import FIELDS, request_schema
-from ..service.compaction import COMPACTED, Compaction
+from ..service.compact import COMPACTED, Compaction
 from ..service.token_counting import NOT_COUNTED, TokenCounting
+from .answers import FinishedJsonResponse, JsonResponse
 from .bodies import Bodies
 from .openapi import COMPACTION, TOKENS, described
 from .requests import METHODS, Handler, nothing, routes_within
-from .responses import FinishedJsonResponse, JsonResponse
 from .route_admission import RouteAdmission
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from ..service.conversations import Conversations
+from .answers import JsonResponse
 from .openapi import (
     CONVERSATION,
     INCLUDE,
@@ -20,7 +21,6 @@ from .openapi import (
     described,
 )
 from .requests import MAX_PAGE_ROWS, Handler, add_fallback, page_of, query_of_items, routes_within
-from .responses import JsonResponse
 from .route_admission import RouteAdmission
 
 

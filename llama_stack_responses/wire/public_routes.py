@@ -10,9 +10,9 @@ from fastapi import APIRouter, Response
 
 from ..service.readiness import ReadinessReport
 from ..service.responses import OpenAIResponsesImpl
+from .answers import JsonResponse
 from .openapi import READINESS, described
 from .requests import METHODS, Handler, nothing, routes_within
-from .responses import JsonResponse
 from .route_admission import RouteAdmission
 
 _READY: Final = "/v1/ready"

@@ -20,10 +20,10 @@ from ..core.listed_items import Order
 from ..core.schema.request_values import INCLUDABLE
 from ..generation.response_log import log_refused
 from ..logs import get_logger
+from .answers import JsonResponse, failure
 from .headers import known, request_id
 from .openapi import ERROR
 from .request_cycle import RequestCycle, cycle_of, log_failure
-from .responses import JsonResponse, failure
 from .route_admission import RouteAdmission
 
 logger = get_logger(__name__)

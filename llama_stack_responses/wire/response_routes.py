@@ -16,12 +16,7 @@ from ..core.schema.request import request_schema
 from ..jobs.direct_delivery import DirectClient
 from ..service.detached_responses import DetachedResponse
 from ..service.responses import OpenAIResponsesImpl
-from .context_routes import context_router
-from .conversation_routes import conversations_router
-from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
-from .public_routes import PublicRoute, add_public_routes, add_ready_route
-from .requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, query_of_items, routes_within
-from .responses import (
+from .answers import (
     FinishedJsonResponse,
     JsonResponse,
     RunEventsResponse,
@@ -29,6 +24,11 @@ from .responses import (
     followed,
     write_past_asgi,
 )
+from .context_routes import context_router
+from .conversation_routes import conversations_router
+from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
+from .public_routes import PublicRoute, add_public_routes, add_ready_route
+from .requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, query_of_items, routes_within
 from .route_admission import RouteAdmission
 from .route_order import RouteOrder
 from .sse import KEEP_ALIVE_SECONDS

@@ -24,9 +24,9 @@ from ..generation.response_log import log_refused
 from ..logs import get_logger
 from ..service.responses import OpenAIResponsesImpl
 from ..websocket.session import Caller, ClientGone, Session
+from .answers import failure
 from .direct_writer import pass_bodies
 from .headers import known, request_id
-from .responses import failure
 from .route_admission import RouteAdmission
 from .websocket_data import Incoming, incoming_of
 

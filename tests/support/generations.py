@@ -15,7 +15,7 @@ from llama_stack_responses.core.compaction import continued
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.assembler import Assembler
-from llama_stack_responses.generation.compaction import AutoCompaction
+from llama_stack_responses.generation.auto_compaction import AutoCompaction
 from llama_stack_responses.generation.context_fit import ContextFit
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.event_buffer import EventBuffer

@@ -114,7 +114,7 @@ LAYERS: Final = {
         },
         {"context_fit", "intake"},
         {"model_round"},
-        {"compaction"},
+        {"auto_compaction"},
         {"loop"},
         {"driver", "warmup"},
         {"factory", "run"},

@@ -11,7 +11,7 @@ from ...inputs.history import Hold
 from ...service.responses import OpenAIResponsesImpl
 from ...store.list_rows import Row
 from .lists import Lists
-from .responses import Found, Views, as_stored
+from .response_views import Found, Views, as_stored
 
 _MAX_BRANCHES: Final = 50
 _PAGE_BYTES: Final = 8 * 2**20

@@ -17,14 +17,14 @@ from ...core.statuses import STATUSES
 from ...installed_host import own_version
 from ...service.responses import OpenAIResponsesImpl
 from ...wire import sse
+from ...wire.answers import JsonResponse, stream_headers
 from ...wire.openapi import EVENTS, TEXT, WHOLE, described, one_of
 from ...wire.requests import Handler, Query, add_fallback, routes_within
-from ...wire.responses import JsonResponse, stream_headers
 from ...wire.route_admission import RouteAdmission
 from . import schemas
 from .chains import ChainViews
 from .lists import ListFilter, Lists
-from .responses import Views, settings_of
+from .response_views import Views, settings_of
 from .streams import NamedEvent, Streams
 
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")

@@ -18,7 +18,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.deltas import Finish, Text
 from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.host.inference import HostInference
-from llama_stack_responses.wire.responses import failure
+from llama_stack_responses.wire.answers import failure
 from tests.support.inference import chunk, finish, reasoning, text
 from tests.support.routing import Provider, Table
 

@@ -10,7 +10,7 @@ import pytest
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
 from llama_stack_responses.core.stream import events
 from llama_stack_responses.core.stream.delta_forms import DeltaForm, DeltaRun
-from llama_stack_responses.wire import responses, sse, websocket
+from llama_stack_responses.wire import answers, sse, websocket
 
 LIKE = events.output_text_delta(7, "msg_%d", 1, 2, "a", [])
 OTHER = events.output_text_delta(12, "msg_%d", 1, 3, "a", [])
@@ -34,7 +34,7 @@ def run(*texts: str, like: events.Event = LIKE) -> DeltaRun:
 
 def test_run_is_written_as_frames_of_its_events() -> None:
     client = Client()
-    writer = responses._DirectEvents(client)  # type: ignore[arg-type]
+    writer = answers._DirectEvents(client)  # type: ignore[arg-type]
     for each in (run(*TEXTS), run(*TEXTS, like=OTHER), run(*TEXTS, like=OTHER | {"sequence_number": 8})):
         assert writer.write(each)
         assert client.taken.pop() == sse.encode(each.events())
@@ -42,7 +42,7 @@ def test_run_is_written_as_frames_of_its_events() -> None:
 
 def test_large_run_is_not_written_as_frames() -> None:
     client = Client()
-    assert not responses._DirectEvents(client).write(run("a" * BLOCK_BYTES, "b" * BLOCK_BYTES))  # type: ignore[arg-type]
+    assert not answers._DirectEvents(client).write(run("a" * BLOCK_BYTES, "b" * BLOCK_BYTES))  # type: ignore[arg-type]
     assert client.taken == []
 
 

@@ -10,7 +10,7 @@ import pytest
 from fastapi import Request, Response
 from starlette.types import Message
 
-from llama_stack_responses.wire.responses import FinishedJsonResponse, JsonResponse, RunJsonResponse, followed
+from llama_stack_responses.wire.answers import FinishedJsonResponse, JsonResponse, RunJsonResponse, followed
 from tests.support.asgi import App, Body, ask, scope_of
 from tests.support.waiting import until
 

@@ -11,6 +11,7 @@ from python_multipart.multipart import parse_options_header
 
 from ....core.errors import ApiError
 from ....core.listed_items import page_after
+from ....wire.answers import JsonResponse
 from ....wire.openapi import (
     BINARY,
     PAGING,
@@ -26,7 +27,6 @@ from ....wire.openapi import (
     whole,
 )
 from ....wire.requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
-from ....wire.responses import JsonResponse
 from ....wire.route_admission import RouteAdmission
 from ..file_answers import FileInBlocks
 from ..forms import uploaded

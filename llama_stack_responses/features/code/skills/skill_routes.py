@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from ....core.errors import bad_request
 from ....core.shapes import Schema, any_of
+from ....wire.answers import JsonResponse
 from ....wire.openapi import (
     BINARY,
     PAGING,
@@ -22,7 +23,6 @@ from ....wire.openapi import (
     whole,
 )
 from ....wire.requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
-from ....wire.responses import JsonResponse
 from ....wire.route_admission import RouteAdmission
 from ..file_answers import FileInBlocks
 from ..forms import FormShape, SentForm, sent_form

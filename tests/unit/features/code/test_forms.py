@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from llama_stack_responses.features.code import forms
 from llama_stack_responses.features.code.forms import uploaded
-from llama_stack_responses.wire.responses import JsonResponse
+from llama_stack_responses.wire.answers import JsonResponse
 from tests.support.asgi import App, Body, ask
 from tests.support.waiting import until
 

@@ -13,10 +13,10 @@ import pytest
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import not_found
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.features.page import responses
+from llama_stack_responses.features.page import response_views
 from llama_stack_responses.features.page.chains import ChainViews
 from llama_stack_responses.features.page.lists import Lists
-from llama_stack_responses.features.page.responses import Views
+from llama_stack_responses.features.page.response_views import Views
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.sealing.sealer import Sealer
@@ -135,7 +135,7 @@ async def test_pages_of_events_of_one_user_take_one_thread(impl: Impl, monkeypat
         assert may_end.wait(60)
         return {"data": len(entered)}
 
-    monkeypatch.setattr(responses, "_events", slow)
+    monkeypatch.setattr(response_views, "_events", slow)
     asking = [asyncio.create_task(views(impl)[0].events(created, -1, 10)) for _ in range(40)]
     try:
         await until(lambda: bool(entered))

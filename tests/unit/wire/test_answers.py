@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Send
 
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
-from llama_stack_responses.wire.responses import JsonResponse, followed
+from llama_stack_responses.wire.answers import JsonResponse, followed
 from llama_stack_responses.wire.websocket import encoded
 from tests.support.asgi import App, Body, scope_of
 
