@@ -154,6 +154,23 @@ def test_reasoning_that_a_model_server_refuses_stays_away(
     assert checked == [True, False, True, True]
 
 
+def test_signature_of_another_model_is_left_out_of_the_request_that_is_refused_for_it(
+    client: openai.OpenAI, upstream: Upstream, model: str
+) -> None:
+    other = f"{model}-b"
+    details = [{"type": "reasoning.text", "text": "Hm.", "signature": "s", "index": 0}]
+    called = reply([{"reasoning_details": details}], tool_call(0, "call_1", "weather", "{}"))
+    upstream.script(model, [called])
+    words = "messages.1.content.0: Invalid `signature` in `thinking` block"
+    upstream.script(other, [error(400, words), HELLO, called, HELLO])
+    first = create(client, model=f"local/{model}", input="Hi", tools=TOOLS)
+    create(client, model=f"local/{other}", input=[output()], previous_response_id=first["id"], tools=TOOLS)
+    second = create(client, model=f"local/{other}", input="Hi", tools=TOOLS)
+    create(client, model=f"local/{other}", input=[output()], previous_response_id=second["id"], tools=TOOLS)
+    found = [messages[1].get("reasoning_details") for messages in sent(upstream, other) if len(messages) > 1]
+    assert found == [details, None, details]
+
+
 def test_schema_that_a_grammar_compiler_refuses_is_simplified(
     client: openai.OpenAI, upstream: Upstream, model: str
 ) -> None:

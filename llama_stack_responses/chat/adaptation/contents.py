@@ -61,8 +61,15 @@ _DEMANDED: Final = re.compile(
 )
 
 
-def _is_media(part: Json) -> bool:
-    return part.get("type") in MEDIA
+_INVALID_SIGNATURE: Final = re.compile(
+    r"(?:invalid|corrupted|not valid|mismatch\w*|could not be (?:verified|decrypted))\b[^.]{0,30}\bsignature"
+    r"|\bsignature\b[^.]{0,30}(?:invalid|corrupted|not valid|mismatch|could not be verified)"
+    r"|encrypted[_ ]content\b[^.]{0,40}could not be",
+    re.IGNORECASE,
+)
+_NO_SIGNATURE: Final = re.compile(r"missing an? \W?thought.?signature", re.IGNORECASE)
+STAND_IN: Final = "skip_thought_signature_validator"
+"""What Gemini's documentation has for calls of another model: Gemini does not check it."""
 
 
 # Images
@@ -172,13 +179,36 @@ def _with_short_ids(message: Json) -> Json:
 # Reasoning
 
 
-def _asks_no_reasoning(refusal: Refusal, chat: Json) -> Iterator[None]:
-    if not (refusal.says_unsupported and _no_reasoning(chat, None) is not chat) or _DEMANDED.search(refusal.words):
+def refused_members(refusal: Refusal, chat: Json) -> Iterator[str]:
+    """Yield the paths of the members with reasoning or signatures that a refusal names as unknown."""
+    if not refusal.says_unsupported or _DEMANDED.search(refusal.words):
         return
+    messages = [message for message in chat["messages"] if message["role"] == "assistant"]
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
     for name in (*_REASONING, *_SIGNATURES):
         if any(place.endswith(f".{name}") for place in refusal.places) or _names(refusal, name):
-            yield None
-            return
+            holders = {"messages": messages, "messages.tool_calls": calls}
+            yield from (f"{path}.{name}" for path, some in holders.items() if any(name in each for each in some))
+
+
+def _asks_no_reasoning(refusal: Refusal, chat: Json) -> Iterator[None]:
+    """Answer a server that finds signatures invalid, which another model made."""
+    if _INVALID_SIGNATURE.search(refusal.words) and _no_reasoning(chat, None) is not chat:
+        yield None
+
+
+def _asks_stand_ins(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if _NO_SIGNATURE.search(refusal.words) and each_message(chat, _with_stand_in) is not chat:
+        yield None
+
+
+def _with_stand_in(message: Json) -> Json:
+    """Return a message whose first call has a signature; one that the server does not check, if it has none."""
+    calls = message.get("tool_calls")
+    if not calls or any(name in calls[0] for name in _SIGNATURES):
+        return message
+    first = calls[0] | {"extra_content": {"google": {"thought_signature": STAND_IN}}}
+    return message | {"tool_calls": [first, *calls[1:]]}
 
 
 def _names(refusal: Refusal, name: str) -> bool:
@@ -227,7 +257,9 @@ def _walking(change: Callable[[Json], Json]) -> Callable[[Json, Any], Json]:
 
 CONTENTS: Final = (
     Adaptation("all_reasoning", _asks_all_reasoning, _walking(_with_reasoning), walks_messages=True),
-    Adaptation("no_reasoning", _asks_no_reasoning, _no_reasoning, walks_messages=True),
+    # Another model's signatures are in one conversation, not in all.
+    Adaptation("no_reasoning", _asks_no_reasoning, _no_reasoning, lasts=lambda _: False, walks_messages=True),
+    Adaptation("stand_in_signatures", _asks_stand_ins, _walking(_with_stand_in), walks_messages=True),
     Adaptation("no_images", _asks_no_images, _walking(_without_images), walks_messages=True),
     Adaptation("text_content", _asks_text_content, _walking(_as_text), walks_messages=True),
     Adaptation("empty_content", _asks_empty_content, _walking(_with_content), walks_messages=True),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ...core.types import Json
 from .adaptation import Adaptation
+from .contents import refused_members
 from .refusal import Refusal
 
 _ESSENTIAL: Final = frozenset(
@@ -83,6 +84,7 @@ def _may_drop(refusal: Refusal, chat: Json) -> Iterator[str]:
     for path in STRICT:
         if refusal.names(path) and dropped(chat, path) is not chat:
             yield path
+    yield from refused_members(refusal, chat)
     effort = chat.get("reasoning_effort")
     if effort and names_effort(refusal, effort) and not _known_efforts(refusal, effort):
         yield "reasoning_effort"
@@ -212,6 +214,6 @@ def _never(_: Refusal, __: Json) -> tuple[()]:
 PARAMETERS: Final = (
     Adaptation("map", _map_asks, _mapped, _tell_mapped),
     Adaptation("rename", _rename_asks, _renamed),
-    Adaptation("drop", _may_drop, dropped, _tell_dropped),
+    Adaptation("drop", _may_drop, dropped, _tell_dropped, walks_messages=True),
     Adaptation("add", _never, _added),
 )

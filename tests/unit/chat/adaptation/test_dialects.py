@@ -169,13 +169,31 @@ REFUSALS: Final[list[tuple[str, Json, str]]] = [
     (
         "messages.2.assistant.reasoning_content: property 'messages.2.assistant.reasoning_content' is unsupported",
         {"messages": [user(), said(reasoning_content="Hm.")]},
-        "no_reasoning",
+        "drop messages.reasoning_content",
     ),
     (
         "'messages.1' : for 'role:assistant' the following must be satisfied[('messages.1' : property 'reasoning' is "
         "unsupported)]",
         {"messages": [user(), said(reasoning="Hm.")]},
+        "drop messages.reasoning",
+    ),
+    # Anthropic (agno issue 8794, claude-code-hub issue 518), Vertex
+    (
+        "messages.1.content.0: Invalid `signature` in `thinking` block",
+        {"messages": [user(), said(reasoning_details=[{"type": "reasoning.text"}])]},
         "no_reasoning",
+    ),
+    (
+        "Unable to submit request because Thought signature is not valid.. Learn more: https://cloud.google.com/",
+        {"messages": [user(), called("c1", extra_content={})]},
+        "no_reasoning",
+    ),
+    # Gemini (rust-genai issue 115)
+    (
+        "Function call is missing a thought_signature in functionCall parts. This is required for tools to work "
+        "correctly, and missing thought_signature may lead to degraded model performance.",
+        {"messages": LOOP},
+        "stand_in_signatures",
     ),
     # DeepSeek (opencode issue 24135), Kimi (continue issue 11527)
     (
@@ -324,7 +342,7 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "The reasoning content in thinking mode must be passed back",
         "messages[1]: reasoning_content must not be empty",
     ],
-    "no_reasoning": [
+    "drop": [
         "Unknown field: reasoning_content",
         "Additional properties are not allowed ('reasoning_content' was unexpected)",
         "The reasoning_content is not allowed in the input",
@@ -369,7 +387,7 @@ REFUSED: Final[dict[str, list[Json]]] = {
     "nine_character_ids": LOOP,
     "no_blank_content": [user(), said(" ")],
     "no_images": [user([IMAGE])],
-    "no_reasoning": [user(), said(reasoning_content="a")],
+    "drop": [user(), said(reasoning_content="a")],
     "no_system": [system(), user()],
     "plain_schemas": [user()],
     "system_first": [system(), user(), system(), user()],
@@ -394,7 +412,7 @@ def test_forbidden_reasoning_is_read_from_its_place(loc: tuple[Any, ...]) -> Non
     entry = {"type": "extra_forbidden", "loc": ["body", *loc], "msg": "Extra inputs are not permitted", "input": "\n"}
     refusal = Refusal(422, json.dumps([entry]), places=places_of([entry]))
     chat = {"messages": [user(), said(**{str(loc[-1]): "Hm."})]}
-    assert asked_by(refusal, chat) == [Step("no_reasoning")]
+    assert asked_by(refusal, chat) == [Step("drop", f"messages.{loc[-1]}")]
     assert adapted(chat, asked_by(refusal, chat))[0]["messages"] == [user(), said()]
 
 
