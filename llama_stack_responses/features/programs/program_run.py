@@ -272,7 +272,7 @@ def _is_json(result: CallResult) -> bool:
 
 
 def _refused(call: ProgramCall, why: str) -> CallResult:
-    return CallResult("error", f"The arguments of tools.{call.name} are not valid: {why}.")
+    return failed(f"The arguments of tools.{call.name} are not valid: {why}.")
 
 
 def _is_same(read: _Read, item: Json) -> bool:
