@@ -119,15 +119,15 @@ class ResponseWriter:
             self._lease.mark_unstored(ApiError(500, "The response could not be stored."))
             raise
 
-    async def _save_leased(self, lease: Lease, final: Json, more: Mapping[str, Any], again: bool) -> None:
+    async def _save_leased(self, lease: Lease, final: Json, more: Mapping[str, Any], _: bool) -> None:
         try:
             await self._archive.save(final, extra_ops=lease.ops, conditions=lease.conditions, **more)
         except Conflict as conflict:
             entry = await self._archive.entry(final["id"])
             if entry is None:
                 raise ApiError(500, "The response was deleted while it was generated.") from conflict
-            # Another server may have stored the response as failed.
-            if not again or any(entry.response[name] != final[name] for name in ("status", "error")):
+            # An earlier call may have stored it, or another server may have stored it as failed.
+            if any(entry.response[name] != final[name] for name in ("status", "error")):
                 raise server_died_error() from conflict
 
     async def _join(self, final: Json, exchanges: Mapping[str, Json]) -> None:

@@ -221,6 +221,22 @@ async def test_response_failed_by_other_server_during_lost_reply_stays_failed(
         await here.keep(final, stored())
 
 
+async def test_response_that_the_store_refuses_is_stored_as_failed_later(here: Server) -> None:
+    final, works = done(await here.streamed()), here.lossy.commit
+
+    async def refuse(_: Sequence[Op], __: Sequence[Condition] = ()) -> None:
+        raise ApiError(507, "The store is full.")
+
+    monkeypatch_commit(here.lossy, refuse)
+    with pytest.raises(ApiError, match="The store is full"):
+        await here.keep(final, stored())
+    monkeypatch_commit(here.lossy, works)
+    await here.background.foreground.flush_unstored()
+    found = await here.archive.load(final["id"])
+    assert found is not None
+    assert (found.response["status"], found.response["error"]["message"]) == ("failed", "The store is full.")
+
+
 def monkeypatch_commit(records: ReplyLosingRecords, commit: Callable[..., Awaitable[None]]) -> None:
     """Replace the `commit` of the records."""
     records.commit = commit  # type: ignore[method-assign,assignment]

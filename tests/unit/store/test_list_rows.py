@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.store.list_rows import row_of
+from llama_stack_responses.store.hashing import canonical
+from llama_stack_responses.store.list_rows import answered, row_of
 
 type Json = dict[str, Any]
 
@@ -57,3 +58,33 @@ def search(execution: str, call_id: str | None) -> list[Json]:
 def test_response_waits_for_search_that_the_client_runs(output: list[Json], waits_for: str | None) -> None:
     response = {"status": "completed", "model": "m", "created_at": 1, "output": output}
     assert row_of(response, "", None)["waits_for"] == waits_for
+
+
+def test_response_waits_for_approvals_before_outputs() -> None:
+    request: Json = {
+        "type": "mcp_approval_request",
+        "id": "mcpr_1",
+        "server_label": "s",
+        "name": "n",
+        "arguments": "{}",
+    }
+    call: Json = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"}
+    response = {"status": "completed", "model": "m", "created_at": 1, "output": [call, request]}
+    row = row_of(response, "", None)
+    assert (row["waits_for"], len(row["asks"])) == ("approval", 1)
+    answers = [{"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}]
+    assert answered([request, *answers]) == row["asks"]
+    assert answered([request | {"id": "mcpr_2"}, *answers]) == []
+
+
+def test_name_of_an_approval_request_depends_on_its_id() -> None:
+    request: Json = {
+        "type": "mcp_approval_request",
+        "id": "mcpr_1",
+        "server_label": "s",
+        "name": "n",
+        "arguments": "{}",
+    }
+    call: Json = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"}
+    assert canonical(request) != canonical(request | {"id": "mcpr_2"})
+    assert canonical(call) == canonical(call | {"id": "fc_2"})
