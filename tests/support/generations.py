@@ -41,12 +41,13 @@ def model_servers(
     profile: Profile | None = None,
     learned: LearnedSteps | None = None,
     clock: Callable[[], float] = time.time,
+    telemetry: Telemetry | None = None,
 ) -> ModelServers:
     """Return what is known of the model server of a fake."""
     profile = profile or Profile()
     steps = steps_of(profile.parameters, profile.dialect)
     large_work = LargeWork(lambda: ANONYMOUS)
-    return ModelServers(inference, lambda *_: steps, "", learned, large_work, Telemetry(), clock)
+    return ModelServers(inference, lambda *_: steps, "", learned, large_work, telemetry or Telemetry(), clock)
 
 
 async def check_json(text: str, schema: dict[str, Any]) -> str:
