@@ -19,9 +19,27 @@ _OPTIONAL: Final = (
 )
 
 
+_SEARCHES: Final = {
+    "searxng": (
+        "SearxngConfig",
+        "llama-stack-responses",
+        "Web search by a SearXNG server, which needs no key.",
+    ),
+    "ddgs": (
+        "DdgsConfig",
+        "llama-stack-responses[ddgs]",
+        "Web search by public search engines, which needs neither key nor server.",
+    ),
+}
+"""The web searches of this package by the names of their modules: config class, package, description."""
+
+WEB_SEARCHES: Final = frozenset(f"remote::{name}" for name in _SEARCHES)
+"""The provider types of these."""
+
+
 def get_provider_spec() -> list[InlineProviderSpec | RemoteProviderSpec]:
     """Return all providers of this package; the host takes the one whose type the configuration names."""
-    return [_responses(), _searxng(), _ddgs(), openai_chat()]
+    return [_responses(), *(_web_search(name, *about) for name, about in _SEARCHES.items()), openai_chat()]
 
 
 def _responses() -> InlineProviderSpec:
@@ -50,13 +68,3 @@ def _web_search(name: str, settings: str, package: str, description: str) -> Rem
         toolgroup_id="builtin::websearch",
         description=description,
     )
-
-
-def _searxng() -> RemoteProviderSpec:
-    description = "Web search by a SearXNG server, which needs no key."
-    return _web_search("searxng", "SearxngConfig", "llama-stack-responses", description)
-
-
-def _ddgs() -> RemoteProviderSpec:
-    description = "Web search by public search engines, which needs neither key nor server."
-    return _web_search("ddgs", "DdgsConfig", "llama-stack-responses[ddgs]", description)

@@ -12,12 +12,15 @@ from ..logs import get_logger
 from ..tools.tool_function import ToolError
 from .failures import failed
 from .platform import AuthenticationRequiredError
+from .spec import WEB_SEARCHES
 
 logger = get_logger(__name__)
 
-_FILTER_THEMSELVES: Final = frozenset(
-    {"remote::searxng", "remote::ddgs", "remote::exa-search", "remote::serply-search", "remote::nimble-search"}
-)
+_FILTER_THEMSELVES: Final = WEB_SEARCHES | {
+    "remote::exa-search",
+    "remote::serply-search",
+    "remote::nimble-search",
+}
 """Providers that restrict a search to `allowed_domains`; for the rest, the query contains the domains."""
 
 
