@@ -217,38 +217,31 @@ class FinishedJsonResponse(Response):
             finished.cancel()
 
 
-class _FollowedResponse(StreamingResponse):
+class FollowedResponse(StreamingResponse):
     """A stream of the events of a response that may still run, which readers share in memory.
 
     It closes its iterators when it ends, however it ends. Otherwise the events would be held, and count for the user,
     until the cyclic garbage collector finds the traceback of the cancellation that refers to them.
+
+    Args:
+        batches: the events; an empty batch sends a keep-alive comment.
+        headers: additional headers.
+        head_sent: called when the head was sent.
     """
 
     def __init__(
-        self, batches: AsyncGenerator[list[Event]], headers: Mapping[str, str], head_sent: Callable[[], None]
+        self,
+        batches: AsyncGenerator[list[Event]],
+        headers: Mapping[str, str] | None = None,
+        head_sent: Callable[[], None] = lambda: None,
     ) -> None:
         self._batches = batches
         self._frames = _frames_of(batches, head_sent)
-        super().__init__(self._frames, media_type="text/event-stream", headers=stream_headers() | dict(headers))
+        super().__init__(self._frames, media_type="text/event-stream", headers=stream_headers() | dict(headers or {}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._batches), aclosing(self._frames):
             await super().__call__(scope, receive, send)
-
-
-def followed(
-    batches: AsyncGenerator[list[Event]],
-    headers: Mapping[str, str] | None = None,
-    head_sent: Callable[[], None] = lambda: None,
-) -> Response:
-    """Return a stream of the events of a response that may still run; an empty batch sends a keep-alive comment.
-
-    Args:
-        batches: the events.
-        headers: additional headers.
-        head_sent: called when the head was sent.
-    """
-    return _FollowedResponse(batches, headers or {}, head_sent)
 
 
 async def _frames_of(batches: AsyncIterator[list[Event]], head_sent: Callable[[], None]) -> AsyncGenerator[bytes]:

@@ -18,10 +18,10 @@ from ..service.detached_responses import DetachedResponse
 from ..service.responses import OpenAIResponsesImpl
 from .answers import (
     FinishedJsonResponse,
+    FollowedResponse,
     JsonResponse,
     RunEventsResponse,
     RunJsonResponse,
-    followed,
     write_past_asgi,
 )
 from .context_routes import context_router
@@ -188,7 +188,7 @@ async def _followed(
     reserve = partial(limits.large_answer, impl.access.current_user())
     client = DirectClient(partial(write_past_asgi, scope))
     batches = await impl.reader.follow(response_id, after, KEEP_ALIVE_SECONDS, reserve, client)
-    return followed(batches, headers, client.connect)
+    return FollowedResponse(batches, headers, client.connect)
 
 
 def _list(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:

@@ -9,7 +9,7 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.service.response_reader import ServerClosing
 from llama_stack_responses.wire import sse
-from llama_stack_responses.wire.answers import followed
+from llama_stack_responses.wire.answers import FollowedResponse
 
 EVENT = {"type": "response.queued", "sequence_number": 1}
 
@@ -24,7 +24,7 @@ async def answered(batches: AsyncGenerator[list[Any]]) -> list[bytes]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await followed(batches)({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+    await FollowedResponse(batches)({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
     assert sent[0]["status"] == 200
     return [message["body"] for message in sent[1:] if message["body"]]
 
@@ -63,4 +63,4 @@ async def test_followed_stream_sends_headers_before_first_event() -> None:
         await asyncio.sleep(60)
 
     async with asyncio.timeout(60):
-        await followed(batches())({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+        await FollowedResponse(batches())({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)

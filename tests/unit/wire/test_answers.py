@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Send
 
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
-from llama_stack_responses.wire.answers import JsonResponse, followed
+from llama_stack_responses.wire.answers import FollowedResponse, JsonResponse
 from llama_stack_responses.wire.websocket import encoded
 from tests.support.asgi import App, Body, scope_of
 
@@ -45,7 +45,7 @@ async def test_others_run_between_blocks_of_answer_to_client_that_reads_at_once(
         yield [EVENT]
 
     async def answer(_: Request) -> Response:
-        return followed(batches()) if streams else JsonResponse(EVENT)
+        return FollowedResponse(batches()) if streams else JsonResponse(EVENT)
 
     served = App().serve(answer)
     turns = await other_turns(sent, asyncio.create_task(_call(served, send)))
@@ -84,7 +84,7 @@ async def test_stream_whose_client_has_left_holds_no_events_without_the_garbage_
     try:
         version = "2.4" if leaves == "with an error" else "2.3"
         with suppress(ClientDisconnect):
-            await followed(batches())({"type": "http", "asgi": {"spec_version": version}}, receive, send)
+            await FollowedResponse(batches())({"type": "http", "asgi": {"spec_version": version}}, receive, send)
         assert closed.is_set()
     finally:
         gc.enable()

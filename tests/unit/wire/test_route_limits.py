@@ -10,7 +10,7 @@ import pytest
 from fastapi import Request, Response
 from starlette.types import Message
 
-from llama_stack_responses.wire.answers import FinishedJsonResponse, JsonResponse, RunJsonResponse, followed
+from llama_stack_responses.wire.answers import FinishedJsonResponse, FollowedResponse, JsonResponse, RunJsonResponse
 from tests.support.asgi import App, Body, ask, scope_of
 from tests.support.waiting import until
 
@@ -68,7 +68,7 @@ async def test_large_event_is_sent_to_stalled_client_in_blocks() -> None:
         yield [{"type": "response.x", "delta": "y" * 10_000_000}]
 
     async def answer(_: Request) -> Response:
-        return followed(batches())
+        return FollowedResponse(batches())
 
     async def send(message: Message) -> None:
         sent.append(message.get("body", b""))
