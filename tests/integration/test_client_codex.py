@@ -251,7 +251,18 @@ THREE_LINES: Final = """\
 openai_base_url = "{url}/v1"
 model = "local/codex"
 """
-"""The configuration. Codex takes the key from the environment."""
+"""The configuration. Codex takes the key from the environment, and keeps a WebSocket open."""
+OVER_HTTP: Final = """\
+model = "local/codex"
+model_provider = "stack"
+
+[model_providers.stack]
+name = "Llama Stack"
+base_url = "{url}/v1"
+wire_api = "responses"
+"""
+"""The same with a provider of its own, which Codex asks over HTTP."""
+CODE: Final = "local/code"
 FULL_ACCESS: Final = ("-c", 'sandbox_mode="danger-full-access"')
 """With full access, Codex requests live web search."""
 FOUND: Final = [("https://otters.example/", "Otters", "Otters sleep hand in hand.")]
@@ -264,11 +275,14 @@ class Starter:
         self.stack = stack
         self._home, self._work = folder / "codex home", folder / "work"
 
-    def codex(self, *arguments: str) -> FinishedClient:
-        """Run `codex exec`."""
+    def codex(self, *arguments: str, config: str = THREE_LINES, catalog: str = "") -> FinishedClient:
+        """Run `codex exec`, with descriptions of models if there are some."""
         for each in (self._home, self._work):
             each.mkdir(exist_ok=True)
-        (self._home / "config.toml").write_text(THREE_LINES.format(url=self.stack.base_url))
+        if catalog:
+            (self._home / "models.json").write_text(catalog)
+            config = f'model_catalog_json = "{self._home}/models.json"\n{config}'
+        (self._home / "config.toml").write_text(config.format(url=self.stack.base_url))
         command: list[str | Path] = [codex_command(), "exec", "--skip-git-repo-check", "--json", *arguments]
         return run(command, self._work, {"CODEX_HOME": str(self._home), "CODEX_API_KEY": "none"})
 
@@ -296,6 +310,49 @@ def test_codex_with_full_access_and_without_search_service_answers(plain_starter
     assert not {name for name in offered(chat(upstream)) if "search" in name}
     log = plain_starter.stack.log.read_text(errors="replace")
     assert "omitted a tool of requests that this stack has not: type web_search" in log
+
+
+def texts(request: Json) -> list[str]:
+    """Return the texts of a chat request's messages."""
+    return [str(message["content"]) for message in request["messages"]]
+
+
+@pytest.mark.parametrize("config", [THREE_LINES, OVER_HTTP], ids=["websocket", "http"])
+def test_codex_sub_agent_gets_its_task_and_reports(
+    plain_starter: Starter, upstream: Upstream, catalog: str, config: str
+) -> None:
+    task = {"task_name": "worker", "message": "Count the otters in the pond.", "fork_turns": "none"}
+    spawn = reply(tool_call(0, "c1", "collaboration__spawn_agent", json.dumps(task)))
+    wait = reply(tool_call(0, "c2", "collaboration__wait_agent", '{"timeout_ms": 60000}'))
+    # The parent waits while its agent answers; which of the two asks first does not matter.
+    upstream.script("code", [spawn, wait, reply(text("Four otters.")), reply(text("All done.")), reply(text("Yes."))])
+    finished = plain_starter.codex("-m", CODE, "Ask an agent.", config=config, catalog=catalog)
+    assert finished.code == 0, f"{finished.out}\n{finished.errors}"
+    requests = [each.body for each in upstream.requests("code")]
+    [task_text] = {each for request in requests for each in texts(request) if "to agent '/root/worker'" in each}
+    assert "[Message from agent '/root' to agent '/root/worker']" in task_text
+    assert task_text.endswith("Count the otters in the pond.")
+    reports = [each for each in texts(requests[-1]) if "[Message from agent '/root/worker' to agent '/root']" in each]
+    assert reports
+
+
+def test_codex_thread_is_compacted_by_the_server_and_resumed(
+    plain_starter: Starter, upstream: Upstream, catalog: str
+) -> None:
+    usage = {"prompt_tokens": 90_000, "completion_tokens": 5, "total_tokens": 90_005}
+    run_code = reply(tool_call(0, "c1", "functions__exec", json.dumps({"input": "text('1')"})), usage=usage)
+    summary = reply(text("Summary: canary-2718."))
+    upstream.script("code", [run_code, summary, reply(text("Done.")), reply(text("As before."))])
+    limit = ("-c", "model_auto_compact_token_limit=20000", "-m", CODE)
+    assert answers(plain_starter.codex(*limit, "Begin.", catalog=catalog)) == ["Done."]
+    requests = [each.body for each in upstream.requests("code")]
+    assert "write a summary of this conversation" in texts(requests[1])[-1]
+    assert any("canary-2718" in each for each in texts(requests[2]))
+    finished = plain_starter.codex("resume", "--last", *limit, "Go on.", catalog=catalog)
+    assert answers(finished) == ["As before."]
+    last = texts(upstream.requests("code")[-1].body)
+    assert any("canary-2718" in each for each in last)
+    assert last[-1] == "Go on."
 
 
 def test_codex_with_starter_template_and_ddgs_searches_the_web(
