@@ -20,6 +20,8 @@ READY_OGX := .venv-ogx/.ready
 READY_GPT_OSS := .venv-gpt-oss/.ready
 READY_CLIENTS := .clients/.ready
 READY_DOCS := .venv-docs/.ready
+READY_MODEL_SERVERS := .venv-model-servers/.ready
+READY_LITELLM := .venv-litellm/.ready
 # A test waits for servers half of its time, so there are more processes than cores. Tests of one file share servers.
 WORKERS ?= 3
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
@@ -91,6 +93,20 @@ $(READY_CLIENTS): constraints/clients/*.txt scripts/install-clients $(INSTALL_SC
 	@scripts/install-clients
 	@touch $@
 
+$(READY_MODEL_SERVERS): constraints/model-servers.txt $(INSTALL_SCRIPTS) | $(READY)
+	@scripts/make-venv .venv-model-servers
+	@echo "Installing vLLM and transformers into .venv-model-servers (two minutes and 6 GB the first time)"
+	@scripts/install-into .venv-model-servers --quiet --no-deps --requirement constraints/model-servers.txt
+	@touch $@
+
+$(READY_LITELLM): constraints/litellm.txt $(INSTALL_SCRIPTS) | $(READY)
+	@scripts/make-venv .venv-litellm
+	@scripts/install-into .venv-litellm --quiet --no-deps --requirement constraints/litellm.txt
+	@touch $@
+
+.PHONY: model-servers
+model-servers: $(READY_MODEL_SERVERS) $(READY_LITELLM) ## Install the model servers that tests start: vLLM, transformers, LiteLLM
+
 # Without INFERENCE_URL, a small model is installed and served. Some tools need additional packages.
 SEARCHES := $(WEB_SEARCH)$(SEARXNG_URL)$(TAVILY_SEARCH_API_KEY)$(BRAVE_SEARCH_API_KEY)
 TOOLS_NEED := $(if $(SEARCHES),$(READY_RUN_SEARCH)) $(if $(FILE_SEARCH)$(EMBEDDING_MODELS),$(READY_RUN_FILES)) \
@@ -115,11 +131,11 @@ test: $(TESTS) ## Run the tests that each change has to pass, and a fifth of the
 test-all: $(TESTS) ## Run all tests
 
 .PHONY: test-llama-stack
-test-llama-stack: $(READY) $(READY_CLIENTS) ## Run all tests but those of the other environments
+test-llama-stack: $(READY) $(READY_CLIENTS) $(READY_MODEL_SERVERS) $(READY_LITELLM) ## Run all tests but those of the other environments
 	$(call PYTEST,llama-stack,$(PYTHON),$(PARALLEL))
 
 .PHONY: test-ogx
-test-ogx: $(READY_OGX) $(READY_CLIENTS) ## Run the live tests on OGX, except those of what does not depend on the host
+test-ogx: $(READY_OGX) $(READY_CLIENTS) $(READY_MODEL_SERVERS) $(READY_LITELLM) ## Run the live tests on OGX, except those of what does not depend on the host
 	$(call PYTEST,ogx,.venv-ogx/bin/python,$(BESIDE) -m 'not one_host' tests/integration)
 
 .PHONY: test-wheels
@@ -197,4 +213,4 @@ constraints: $(READY) ## Resolve every dependency again and pin the newest versi
 
 .PHONY: clean
 clean: ## Remove what the other targets created, but not the responses that `make serve` keeps in .state
-	rm -rf .venv .venv-run .venv-ogx .venv-gpt-oss .venv-docs .clients site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-run .venv-ogx .venv-gpt-oss .venv-docs .venv-model-servers .venv-litellm .clients site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
