@@ -12,6 +12,7 @@ import pytest
 from tests.support.openai_client import Json, function, stream
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Reply, Upstream, error, reply, text, tool_call
+from tests.support.websocket_client import WebSocketClient
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
@@ -58,6 +59,19 @@ def test_refused_parameters_are_dropped_and_stay_away(
         assert response["status"] == "completed"
         assert (response["parallel_tool_calls"], response["prompt_cache_key"]) == (True, None)
     assert ["prompt_cache_key" in each for each in sent(upstream, model)] == [True, False, False]
+
+
+def test_refusal_on_a_websocket_is_answered_too(
+    stack: LiveStack, upstream: Upstream, provider: str, model: str
+) -> None:
+    upstream.script(model, [forbidden("user"), HELLO])
+    with WebSocketClient(stack) as websocket:
+        websocket.ask(model=f"{provider}/{model}", input="Hi", user="ada")
+        first = websocket.response()
+        websocket.ask(model=f"{provider}/{model}", input="Go on", user="ada", previous_response_id=first["id"])
+        second = websocket.response()
+    assert [each["status"] for each in (first, second)] == ["completed"] * 2
+    assert ["user" in each for each in sent(upstream, model)] == [True, False, False]
 
 
 def test_refusal_in_a_tool_loop_is_learned_once(

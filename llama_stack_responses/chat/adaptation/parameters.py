@@ -43,6 +43,8 @@ _HINTS: Final = frozenset(
 """Parameters that are dropped for any reason: no value of them is worth a failed request."""
 
 STRICT: Final = ("tools.function.strict", "response_format.json_schema.strict")
+_INNER: Final = (*STRICT, "messages.content.prompt_cache_breakpoint")
+"""Hints within others."""
 
 _TOGETHER: Final = {"logprobs": ("top_logprobs",), "prompt_cache_options": ("prompt_cache_key",)}
 """Parameters that mean nothing without another one."""
@@ -81,7 +83,7 @@ def _may_drop(refusal: Refusal, chat: Json) -> Iterator[str]:
             continue
         if refusal.names(name) and (name in _HINTS or isinstance(value, bool) or _cannot_be_used(refusal)):
             yield name
-    for path in STRICT:
+    for path in _INNER:
         if refusal.names(path) and dropped(chat, path) is not chat:
             yield path
     yield from refused_members(refusal, chat)
@@ -214,6 +216,6 @@ def _never(_: Refusal, __: Json) -> tuple[()]:
 PARAMETERS: Final = (
     Adaptation("map", _map_asks, _mapped, _tell_mapped),
     Adaptation("rename", _rename_asks, _renamed),
-    Adaptation("drop", _may_drop, dropped, _tell_dropped, walks_messages=True),
+    Adaptation("drop", _may_drop, dropped, _tell_dropped),
     Adaptation("add", _never, _added),
 )

@@ -129,7 +129,7 @@ _VAGUE: Final = frozenset({"", "messages", "prompt", "input", "__root__"})
 
 
 _NOUNS: Final = (
-    r"(?:parameters?|params?|arguments?|args?|fields?|propert(?:y|ies)|options?|keys?|names?|inputs?|body)"
+    r"(?:parameters?|params?|arguments?|args?|fields?|propert(?:y|ies)|options?|keys?|names?|inputs?|body)(?:\(s\))?"
     r"(?: supplied| provided| received)?(?: in [a-z ]{1,30})?[:\s]\s?"
 )
 

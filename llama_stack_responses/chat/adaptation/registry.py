@@ -33,7 +33,7 @@ def in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
 
 def walks_messages(steps: Iterable[Step]) -> bool:
     """Return whether one of the changes takes long for a long conversation."""
-    return any(_KINDS[step.kind][1].walks_messages for step in steps)
+    return any(_KINDS[step.kind][1].walks_messages or str(step.argument).startswith("messages.") for step in steps)
 
 
 def adapted(chat: Json, steps: Sequence[Step]) -> tuple[Json, tuple[Step, ...]]:

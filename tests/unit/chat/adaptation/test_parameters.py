@@ -6,7 +6,7 @@ import pytest
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
 from llama_stack_responses.chat.adaptation.refusal import Refusal, places_of
-from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, in_order, tell
+from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, in_order, tell, walks_messages
 
 type Json = dict[str, Any]
 
@@ -54,6 +54,14 @@ FORBIDDEN = "Extra inputs are not permitted"
         ({"stream_options": {"include_usage": True}}, "Unknown field: stream_options"),
         ({"user": "u"}, "Unknown parameter: 'user'."),
         ({"user": "u"}, "body.user: unrecognized key"),
+        ({"user": "u"}, "Unsupported parameter(s): user"),
+        # Fireworks, Bedrock, OpenAI's models that reason
+        ({"prompt_cache_key": "k"}, "Extra inputs are not permitted, field: 'prompt_cache_key', value: 'k'"),
+        ({"stream_options": {}}, "Malformed input request: extraneous key [stream_options] is not permitted"),
+        (
+            {"temperature": 0},
+            "'temperature' does not support 0 with this model. Only the default (1) value is supported.",
+        ),
         ({"verbosity": "low"}, "unknown variant `verbosity`, expected one of `model`, `messages`"),
     ],
 )
@@ -82,6 +90,19 @@ def test_strict_is_dropped_where_it_is_named() -> None:
     changed, _ = adapted(BASE | chat, in_order([Step("drop", "tools.function.strict")]))
     assert changed["tools"] == [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     assert chat["tools"] == [TOOL], "the request itself is not changed"
+
+
+def test_hint_within_messages_is_dropped_there() -> None:
+    part = {"type": "text", "text": "Hi"}
+    marked = part | {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    chat: Json = {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": [marked, part]}]}
+    loc = ["body", "messages", 1, "user", "content", 0, "prompt_cache_breakpoint"]
+    path = "messages.content.prompt_cache_breakpoint"
+    assert asked(chat, FORBIDDEN, body={"detail": [{"loc": loc, "msg": FORBIDDEN}]}) == {f"drop {path}"}
+    changed, _ = adapted(BASE | chat, (Step("drop", path),))
+    assert changed["messages"] == [{"role": "system", "content": "x"}, {"role": "user", "content": [part, part]}]
+    assert walks_messages([Step("drop", path)])
+    assert not walks_messages([Step("drop", "user")])
 
 
 @pytest.mark.parametrize(
