@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any, Final
 from unittest.mock import patch
 
+from llama_stack_responses.chat.adaptation.adaptation import Step
 from llama_stack_responses.core.compaction import Summary
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.reasoning_segments import ReasoningSegment
@@ -40,6 +41,7 @@ from llama_stack_responses.service.idempotency import IdempotencyClaim, Idempote
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversation_store import Conversation, stand_in
 from llama_stack_responses.store.kept_secret import SecretInMemory
+from llama_stack_responses.store.learned_steps import LearnedSteps
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Records
 from llama_stack_responses.store.saving import Recording
@@ -83,7 +85,10 @@ _EVENTS: Final[list[Json]] = [
     {"type": "response.queued", "sequence_number": 1, "response": {"id": "resp_job", "status": "queued"}},
 ]
 _CLAIM: Final = IdempotencyClaim.of(ALICE, "key", {"model": "m", "input": "hi"})
-_SEGMENTS: Final = [ReasoningSegment("First this, then that.", "signature", "call_1")]
+_SEGMENTS: Final = [
+    ReasoningSegment("First this, then that.", "signature", "call_1"),
+    ReasoningSegment("So.", None, None, "reasoning", '["reasoning_details",{"type":"reasoning.text"}]'),
+]
 _SUMMARY: Final = Summary("Up to here.", [{"type": "input_text", "text": "And now?"}])
 _KEYS: Final[Json] = {"token": "the user's own"}
 
@@ -336,6 +341,18 @@ async def _read_items(records: Records, clock: Clock) -> Json:
     return {name: await _read_response(archive, name) for name in ("resp_in", "resp_out")}
 
 
+async def _fill_learned(records: Records, _: Clock) -> None:
+    """Write what a server learned about a model server."""
+    steps = [Step("omit", "user"), Step("effort", ("high", "low"))]
+    await LearnedSteps(records).add("http://localhost:8000 1", "local", "qwen3", steps)
+
+
+async def _read_learned(records: Records, clock: Clock) -> Json:
+    clock.now = CREATED
+    known = await LearnedSteps(records).of("http://localhost:8000 1")
+    return {model: [[each.kind, each.argument, at] for each, at in of.items()] for model, of in known.items()}
+
+
 async def _fill_joined(records: Records, _: Clock) -> None:
     """Write a response whose items also are in two conversations."""
     archive, answer = Archive(records), assistant("two", id="msg_answer")
@@ -422,6 +439,7 @@ EVERY_KIND: Final = "every-kind"
 STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     EVERY_KIND: (fill, read),
     "items": (_fill_items, _read_items),
+    "learned": (_fill_learned, _read_learned),
     "own-ids": (_fill_shared, _read_shared),
     "joined-items": (_fill_joined, _read_joined),
     "secrets-in-use": (_fill_secrets, _read_secrets),

@@ -111,6 +111,18 @@ async def test_input_and_output_may_be_empty(archive: Archive, inputs: int, outp
         assert await archive.history(stored.history) == before + items + created["output"]
 
 
+@pytest.mark.parametrize("field", ["access_programs", "frequency_penalty", "store"])
+async def test_response_of_earlier_version_gets_fields_added_since(archive: Archive, field: str) -> None:
+    kept = response(assistant("4"))
+    earlier = {name: value for name, value in kept.items() if name != field}
+    await archive.save(earlier, owner=ALICE, base=None, input_items=[user("2 + 2?")])
+    loaded = await archive.load(kept["id"])
+    assert loaded
+    assert loaded.response == kept
+    [listed] = (await archive.list(ALICE, limit=2, after=None, order="desc", model=None)).items
+    assert listed.response == kept
+
+
 async def test_own_inputs_are_inputs_of_each_request(archive: Archive) -> None:
     stored = await chain(archive, 3)
     prose = Prose()

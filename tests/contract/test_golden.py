@@ -103,6 +103,8 @@ def test_golden_stores_have_every_kind_of_item_and_row() -> None:
 
 
 def kinds_of_rows() -> Iterator[str]:
-    """Yield the beginnings of keys that the docstrings of the modules list."""
+    """Yield the beginnings of keys that the docstrings of the modules list, and those that the code has."""
     for path in (REPOSITORY / "llama_stack_responses").rglob("*.py"):
-        yield from re.findall(r"^ {4}([a-z]{1,3})/(?:<|turn|reached)", path.read_text(), re.MULTILINE)
+        text = path.read_text()
+        yield from re.findall(r"^ {4}([a-z]{1,2})/(?:<|turn|reached)", text, re.MULTILINE)
+        yield from re.findall(r'"([a-z]{1,2})/["{]', text)
