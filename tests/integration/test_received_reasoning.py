@@ -94,6 +94,19 @@ def test_reasoning_goes_back_as_it_came(
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_reasoning_goes_back_as_it_came_through_a_provider_of_the_host(
+    client: openai.OpenAI, upstream: Upstream, form: str
+) -> None:
+    chunks, expected = FORMS[form]
+    upstream.script(NAME, [reply(chunks, call("weather")), reply(text("Snow."))])
+    request: Json = {"model": f"vllm/{NAME}", "tools": TOOLS}
+    first = made(client, streamed=True, input=[QUESTION], **request)
+    output = {"type": "function_call_output", "call_id": first["output"][1]["call_id"], "output": "Snow."}
+    made(client, streamed=True, previous_response_id=first["id"], input=[output], **request)
+    assert more_of(upstream) == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_reasoning_goes_back_as_it_came_within_a_response(
     client: openai.OpenAI, upstream: Upstream, mcp: McpServers, form: str
 ) -> None:
