@@ -35,6 +35,13 @@ _NO_IMAGES: Final = re.compile(
     r"|\u4e0d\u652f\u6301.{0,8}(?:\u56fe|\u89c6\u89c9|\u591a\u6a21\u6001)",
     re.IGNORECASE,
 )
+_NO_AUDIO: Final = re.compile(
+    r"\b(?:audio|input_audio)\b(?: inputs?| content| parts?)?(?: is| are)? ?not (?:currently )?(?:support|allow|accept)"
+    r"|(?:not|n't|no) (?:support|accept|process|handle|allow|take)\w*[^.]{0,24}\baudio\b(?! (?:formats?|types?|output))"
+    r"|support (?:input )?audio|\bmmproj\b|at most 0 audio"
+    r"|(?:unknown|unsupported|invalid|unexpected|unrecogni[sz]ed)[^.]{0,40}\binput_audio\b",
+    re.IGNORECASE,
+)
 _TEXT_CONTENT: Final = re.compile(
     r"(?:expect\w*|must be|should be|needs to be|require\w*|not)\W+(?:an? )?(?:valid )?(?:string|str)\b"
     r"|(?:got|is|received|not support\w*)(?: an?)? (?:array|list|sequence)|invalid type: sequence"
@@ -72,26 +79,39 @@ STAND_IN: Final = "skip_thought_signature_validator"
 """What Gemini's documentation has for calls of another model: Gemini does not check it."""
 
 
-# Images
+# Images and audio
 
 
-def _images_in(content: Any) -> bool:
-    return isinstance(content, list) and any(part.get("type") == "image_url" for part in parts_of(content))
+def _media_in(content: Any, kind: str) -> bool:
+    return isinstance(content, list) and any(part.get("type") == kind for part in parts_of(content))
 
 
-def _asks_no_images(refusal: Refusal, chat: Json) -> Iterator[None]:
-    if _NO_IMAGES.search(refusal.words) and any(_images_in(message.get("content")) for message in chat["messages"]):
-        yield None
+def _asks_without(kind: str, pattern: re.Pattern[str]) -> Callable[[Refusal, Json], Iterator[None]]:
+    """Return `asks` of the kind that answers these words if there are parts of this type."""
+
+    def asks(refusal: Refusal, chat: Json) -> Iterator[None]:
+        if pattern.search(refusal.words) and any(_media_in(each.get("content"), kind) for each in chat["messages"]):
+            yield None
+
+    return asks
 
 
-def _without_images(message: Json) -> Json:
-    content = message.get("content")
-    if not _images_in(content):
-        return message
-    note = {"type": "text", "text": MEDIA["image_url"]}
-    parts = [note if part.get("type") == "image_url" else part for part in parts_of(content)]
-    plain = all(part.keys() == {"type", "text"} for part in parts)
-    return message | {"content": text_of(parts) if plain else parts}
+def _without(kind: str) -> Callable[[Json], Json]:
+    """Return a function that puts a note in place of each part of this type in a message."""
+
+    def change(message: Json) -> Json:
+        content = message.get("content")
+        if not _media_in(content, kind):
+            return message
+        note = {"type": "text", "text": MEDIA[kind]}
+        parts = [note if part.get("type") == kind else part for part in parts_of(content)]
+        plain = all(part.keys() == {"type", "text"} for part in parts)
+        return message | {"content": text_of(parts) if plain else parts}
+
+    return change
+
+
+_ASKS_NO_IMAGES: Final = _asks_without("image_url", _NO_IMAGES)
 
 
 # Texts
@@ -100,11 +120,8 @@ def _without_images(message: Json) -> Json:
 def _asks_text_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_content = "content" in refusal.words or any("content" in place for place in refusal.places)
     says = _TEXT_CONTENT.search(refusal.words) and (of_content or "messages" in refusal.words or not refusal.places)
-    if (
-        says
-        and not list(_asks_no_images(refusal, chat))
-        and any(isinstance(message.get("content"), list) for message in chat["messages"])
-    ):
+    in_parts = any(isinstance(message.get("content"), list) for message in chat["messages"])
+    if says and in_parts and not list(_ASKS_NO_IMAGES(refusal, chat)):
         yield None
 
 
@@ -260,7 +277,10 @@ CONTENTS: Final = (
     # Another model's signatures are in one conversation, not in all.
     Adaptation("no_reasoning", _asks_no_reasoning, _no_reasoning, lasts=lambda _: False, walks_messages=True),
     Adaptation("stand_in_signatures", _asks_stand_ins, _walking(_with_stand_in), walks_messages=True),
-    Adaptation("no_images", _asks_no_images, _walking(_without_images), walks_messages=True),
+    Adaptation("no_images", _ASKS_NO_IMAGES, _walking(_without("image_url")), walks_messages=True),
+    Adaptation(
+        "no_audio", _asks_without("input_audio", _NO_AUDIO), _walking(_without("input_audio")), walks_messages=True
+    ),
     Adaptation("text_content", _asks_text_content, _walking(_as_text), walks_messages=True),
     Adaptation("empty_content", _asks_empty_content, _walking(_with_content), walks_messages=True),
     Adaptation("no_blank_content", _asks_no_blanks, _walking(_without_blank), walks_messages=True),

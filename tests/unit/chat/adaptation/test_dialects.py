@@ -38,6 +38,7 @@ from tests.support.chat_templates import (
 
 type Json = dict[str, Any]
 
+AUDIO: Final[Json] = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
 IMAGE: Final[Json] = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
 
 
@@ -138,6 +139,14 @@ REFUSALS: Final[list[tuple[str, Json, str]]] = [
     ),
     ("qwen3-8b is not a multimodal model", {"messages": [user([IMAGE])]}, "no_images"),
     ("At most 0 image(s) may be provided in one prompt.", {"messages": [user([IMAGE])]}, "no_images"),
+    # llama.cpp, OpenRouter, vLLM
+    (
+        "audio input is not supported - hint: you may need to provide the mmproj",
+        {"messages": [user([AUDIO])]},
+        "no_audio",
+    ),
+    ("No endpoints found that support input audio", {"messages": [user([AUDIO])]}, "no_audio"),
+    ("At most 0 audio(s) may be provided in one prompt.", {"messages": [user([text("a"), AUDIO])]}, "no_audio"),
     # LibreChat issue 3111, duckai issue 16, gpt-load issue 743
     (
         "Invalid type for 'messages[0].content': expected a string, but got an array instead.",
