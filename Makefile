@@ -13,9 +13,9 @@ READY := .venv/.ready
 READY_RUN := .venv-run/.ready
 READY_RUN_SEARCH := .venv-run/.search
 READY_RUN_MODEL := .venv-run/.model
-READY_RUN_FILES := .venv-run/.files$(FILE_SEARCH:%=-%)
-# One for each choice of packages.
-READY_RUN_CODE := .venv-run/.code-$(subst $() ,,$(CODE_PACKAGES))
+READY_RUN_FILES := .venv-run/.files$(if $(FILE_SEARCH),-local)
+# One for each choice of packages; wrong separators are refused by `check-environment`.
+READY_RUN_CODE := .venv-run/.code-$(subst $() ,,$(subst ;,,$(subst :,,$(CODE_PACKAGES))))
 READY_OGX := .venv-ogx/.ready
 READY_GPT_OSS := .venv-gpt-oss/.ready
 READY_CLIENTS := .clients/.ready

@@ -15,6 +15,7 @@ from terminal import error
 
 SECRET_BYTES = 32
 SECRETS = ("RESPONSES_SECRET", "RESPONSES_SECRET_2")
+DEFAULT_PORT = "8321"
 CHOICES = {"WEB_SEARCH": ["ddgs"], "FILE_SEARCH": ["local"], "UNAVAILABLE_TOOLS": ["refuse", "omit"]}
 """The values that a variable can have."""
 
@@ -25,6 +26,8 @@ def check_environment() -> None:
         _check_secret(name)
     for name, values in CHOICES.items():
         _check_choice(name, values)
+    chosen_port()
+    _check_url("INFERENCE_URL")
     _check_seconds("FINISH_SECONDS")
     _check_networks("ALLOWED_NETWORKS")
     _check_packages("CODE_PACKAGES")
@@ -33,6 +36,14 @@ def check_environment() -> None:
         raise ValueError("FILE_SEARCH starts an embedding model, and EMBEDDING_MODELS names others; set only one.")
     if folder := os.environ.get("CONTAINERS_DIR"):
         writable("CONTAINERS_DIR", Path(folder))
+
+
+def chosen_port() -> int:
+    """Return the port to listen on; raise `ValueError` if it is not valid."""
+    port = os.environ.get("LLAMA_STACK_PORT") or DEFAULT_PORT
+    if not port.isdecimal() or not 1024 <= int(port) <= 65535:
+        raise ValueError(f"LLAMA_STACK_PORT is {port!r}; it must be a number from 1024 to 65535.")
+    return int(port)
 
 
 def writable(name: str, folder: Path) -> Path:
@@ -58,6 +69,12 @@ def _check_secret(name: str) -> None:
             f"{name} is not a secret of {SECRET_BYTES} bytes in base64. "
             f"Make one with: openssl rand -base64 {SECRET_BYTES}"
         )
+
+
+def _check_url(name: str) -> None:
+    url = os.environ.get(name)
+    if url and not url.startswith(("http://", "https://")):
+        raise ValueError(f"{name} is {url!r}; it must begin with http:// or https://.")
 
 
 def _check_choice(name: str, values: list[str]) -> None:

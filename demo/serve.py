@@ -28,43 +28,38 @@ from pathlib import Path
 import openai
 from pydantic import ValidationError
 
-from environment import check_environment, writable
+from environment import check_environment, chosen_port, writable
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from processes import ServerError, bypass_proxies, exit_on_signals
 from stack import ROOT, Stack, running_stack
 from terminal import bold, error
 from tools import check_searxng, described, why_no_sandbox
 
-DEFAULT_PORT = "8321"
 CHECK_URL = "check INFERENCE_URL, which mostly ends with /v1"
 
 
 @contextmanager
-def chosen_port() -> Iterator[int]:
-    """Reserve the requested port, if it is valid and unused.
+def reserved_port() -> Iterator[int]:
+    """Reserve the requested port, if it is unused.
 
     A server listens only after some seconds. Until then, a lock keeps a second program from the port.
     """
-    port = os.environ.get("LLAMA_STACK_PORT") or DEFAULT_PORT
-    if not port.isdecimal() or not 1024 <= int(port) <= 65535:
-        raise ValueError(f"LLAMA_STACK_PORT is {port!r}; it must be a number from 1024 to 65535.")
+    port = chosen_port()
     taken = ValueError(f"Port {port} is taken; choose another: make serve LLAMA_STACK_PORT=8400")
-    lock = Path(tempfile.gettempdir()) / f"llama-stack-responses-{os.getuid()}-{int(port)}.lock"
+    lock = Path(tempfile.gettempdir()) / f"llama-stack-responses-{os.getuid()}-{port}.lock"
     with os.fdopen(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)) as held, socket.socket() as probe:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise taken from None
-        if probe.connect_ex(("127.0.0.1", int(port))) == 0:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise taken
-        yield int(port)
+        yield port
 
 
 def chosen_model_server() -> str | None:
     """Return the requested model server; check its URL and key."""
     url, key = os.environ.get("INFERENCE_URL") or None, os.environ.get("INFERENCE_API_KEY", "")
-    if url and not url.startswith(("http://", "https://")):
-        raise ValueError(f"INFERENCE_URL is {url!r}; it must begin with http:// or https://.")
     try:
         OpenAIChatConfig(base_url=url or "http://localhost")
     except ValidationError as problem:
@@ -145,7 +140,7 @@ def serve() -> None:
     if not no_sandbox:
         os.environ.setdefault("CONTAINERS_DIR", str(state / "containers"))
     with (
-        chosen_port() as port,
+        reserved_port() as port,
         running_stack(inference_url=url, state=state, port=port, embeds=bool(os.environ.get("FILE_SEARCH"))) as stack,
     ):
         introduce(stack, state, no_sandbox)

@@ -49,6 +49,8 @@ def add_containers(config: Json) -> None:
 def add_vector_stores(config: Json) -> None:
     """Add vector stores, and the embedding model `words-64` of the model server."""
     config["providers"]["inference"][0]["config"]["embedding_models"] = {"words-64": 64}
+    config["apis"].append("file_processors")
+    config["providers"]["file_processors"] = [{"provider_id": "files", "provider_type": "inline::pypdf"}]
     found = {"persistence": {"namespace": "vector_io", "backend": "kv_default"}}
     config["providers"]["vector_io"] = [{"provider_id": "vectors", "provider_type": "inline::faiss", "config": found}]
 
