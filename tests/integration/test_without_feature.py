@@ -142,7 +142,7 @@ def test_stack_without_feature_answers_and_refuses_what_needs_it(
 ) -> None:
     folder = without(feature, tmp_path / "package")
     config = variant(STARTER, tmp_path / "config.yaml", leaving_out(feature))
-    env = {**path_of(folder), "INFERENCE_URL": upstream.base_url}
+    env = {**path_of(folder), "INFERENCE_URL": upstream.base_url, "UNAVAILABLE_TOOLS": "refuse"}
     upstream.script("local", reply(text("Hello")))
     with LiveStack(config, env, tmp_path / "state", host=host, fork=False) as stack, stack.client() as client:
         assert client.responses.create(model="local/local", input="Hi").output_text == "Hello"
