@@ -32,7 +32,7 @@ PAINT: Final[Json] = {
 TOOL: Final = {"type": "function", "name": "paint", "description": "Paint it.", "parameters": PAINT, "strict": True}
 
 
-@pytest.fixture(scope="module", params=["llama.cpp", "litellm", "transformers"])
+@pytest.fixture(scope="module", params=MODEL_SERVERS)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
     """A real model server."""
     with MODEL_SERVERS[request.param](tmp_path_factory.mktemp("server")) as running:
@@ -87,7 +87,8 @@ def test_turns_of_a_chain_are_answered_streamed_and_whole(
 
 def test_call_of_a_tool_is_made_and_answered(client: openai.OpenAI, model: str, server: ModelServer) -> None:
     if server.forces_calls:
-        asked = stream(client, model=model, input="Paint it.", tools=[TOOL], tool_choice="required", **FORCED).response
+        required: Any = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
+        asked = stream(client, model=model, input="Paint it.", **required, **FORCED).response
         [call] = items(asked, "function_call")
         assert (call["name"], json.loads(call["arguments"])["color"] in COLOR["enum"]) == ("paint", True)
         context: Any = {"previous_response_id": asked["id"]}

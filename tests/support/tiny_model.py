@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SPECIAL = ("<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>")
+SPECIAL = ("<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content or '' }}"
     "{% for call in message.tool_calls or [] %}{{ call.function | tojson }}{% endfor %}<|im_end|>\n{% endfor %}"
