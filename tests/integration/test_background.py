@@ -41,7 +41,7 @@ def small(
         responses_config(config).update(background={"concurrency": 2, "waiting": 2}, flush_seconds=1)
 
     folder = tmp_path_factory.mktemp("small")
-    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url, "UNAVAILABLE_TOOLS": "refuse"}
     with LiveStack(variant(STARTER, folder / "config.yaml", shrink), env, folder / "state", host=host) as live:
         yield live
 

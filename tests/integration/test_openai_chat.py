@@ -187,4 +187,4 @@ def test_fields_unknown_to_the_host_reach_the_model_server(wire: Wire, upstream:
     assert (record.body["service_tier"], record.body["top_k"]) == ("priority", 5)
     parts = {part["type"]: part for part in record.body["messages"][0]["content"]}
     assert parts["input_audio"]["input_audio"] == audio["input_audio"]
-    assert parts["image_url"]["image_url"]["detail"] == "original"
+    assert parts["image_url"]["image_url"]["detail"] == "high", "'original' is a detail of responses only"

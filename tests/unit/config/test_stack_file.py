@@ -87,7 +87,7 @@ def test_settings_of_a_template_are_those_of_the_host(path: Path, monkeypatch: p
     assert settings is not None
     [provider] = replace_env_vars(yaml.safe_load(path.read_text()))["providers"]["responses"]
     assert settings == type(settings)(**provider["config"])
-    if isinstance(settings.store, SqliteStore):
+    if isinstance(settings.store, SqliteStore) and "path" in provider["config"].get("store", {}):
         assert settings.store.path == Path("/home/someone/state/responses.db")
     if isinstance(settings.store, RedisStore):
         assert settings.store.url == "redis://other:6379/3"
