@@ -107,6 +107,12 @@ $(READY_LITELLM): constraints/litellm.txt $(INSTALL_SCRIPTS) | $(READY)
 .PHONY: model-servers
 model-servers: $(READY_MODEL_SERVERS) $(READY_LITELLM) ## Install the model servers that tests start: vLLM, transformers, LiteLLM
 
+# The day of tests/integration/test_model_servers.py, the only tests that need these environments: `make test` makes
+# them on that day only.
+MODEL_SERVERS_DAY := 2
+IN_TURN := $(and $(filter test,$(MAKECMDGOALS)),$(filter-out $(MODEL_SERVERS_DAY),$(GATE_DAY)))
+MODEL_SERVERS := $(if $(IN_TURN),,$(READY_MODEL_SERVERS) $(READY_LITELLM))
+
 # Without INFERENCE_URL, a small model is installed and served. Some tools need additional packages.
 SEARCHES := $(WEB_SEARCH)$(SEARXNG_URL)$(TAVILY_SEARCH_API_KEY)$(BRAVE_SEARCH_API_KEY)
 TOOLS_NEED := $(if $(SEARCHES),$(READY_RUN_SEARCH)) $(if $(FILE_SEARCH)$(EMBEDDING_MODELS),$(READY_RUN_FILES)) \
@@ -131,11 +137,11 @@ test: $(TESTS) ## Run the tests that each change has to pass, and a fifth of the
 test-all: $(TESTS) ## Run all tests
 
 .PHONY: test-llama-stack
-test-llama-stack: $(READY) $(READY_CLIENTS) $(READY_MODEL_SERVERS) $(READY_LITELLM) ## Run all tests but those of the other environments
+test-llama-stack: $(READY) $(READY_CLIENTS) $(MODEL_SERVERS) ## Run all tests but those of the other environments
 	$(call PYTEST,llama-stack,$(PYTHON),$(PARALLEL))
 
 .PHONY: test-ogx
-test-ogx: $(READY_OGX) $(READY_CLIENTS) $(READY_MODEL_SERVERS) $(READY_LITELLM) ## Run the live tests on OGX, except those of what does not depend on the host
+test-ogx: $(READY_OGX) $(READY_CLIENTS) $(MODEL_SERVERS) ## Run the live tests on OGX, except those of what does not depend on the host
 	$(call PYTEST,ogx,.venv-ogx/bin/python,$(BESIDE) -m 'not one_host' tests/integration)
 
 .PHONY: test-wheels

@@ -15,7 +15,7 @@ from tests.support.openai_client import Json, create, stored, stream
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.variants import add_host_provider, variant
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_day]
 
 PROVIDERS: Final = ("local", "vllm", "openai")
 """The bundled provider, and `remote::vllm` and `remote::openai` of the host."""

@@ -55,9 +55,14 @@ def takes_turns(test: pytest.Item) -> bool:
     return ON_OGX and "both_hosts" not in marks
 
 
-def day_of(node_id: str) -> int:
-    """Return the day of a test that takes turns. It depends on nothing but its id."""
-    return int.from_bytes(blake2b(node_id.encode(), digest_size=8).digest()) % DAYS
+def turn_of(test: pytest.Item) -> str:
+    """Return what has a day: the test, or its file if it has `one_day`."""
+    return _file(test) if test.get_closest_marker("one_day") else test.nodeid
+
+
+def day_of(turn: str) -> int:
+    """Return the day of a test that takes turns. It depends on nothing but its id, or its file."""
+    return int.from_bytes(blake2b(turn.encode(), digest_size=8).digest()) % DAYS
 
 
 class DaySelection:
@@ -76,7 +81,7 @@ class DaySelection:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep the tests of the day, after `-m` and `-k` have selected."""
         turns = [test for test in items if takes_turns(test)]
-        left = {test for test in turns if day_of(test.nodeid) != self._day}
+        left = {test for test in turns if day_of(turn_of(test)) != self._day}
         self._lines = self._described(len(items) - len(turns), turns, left)
         if left:
             self._config.hook.pytest_deselected(items=list(left))

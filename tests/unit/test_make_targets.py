@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.selection import DAYS
+from tests.support.selection import DAYS, day_of
 
 ROOT: Final = Path(__file__).parents[2]
 TESTS: Final = ROOT / "tests"
@@ -114,3 +114,19 @@ def test_unknown_web_search_is_refused_before_packages_are_installed(target: str
     assert ran.returncode == 2
     assert "WEB_SEARCH is 'google'; it can be 'ddgs', or be left out." in ran.stderr
     assert "installing" not in ran.stdout
+
+
+@pytest.mark.parametrize("day", range(DAYS))
+def test_model_servers_are_installed_on_the_day_of_their_tests(day: int) -> None:
+    command = ["make", "--dry-run", "--always-make", "--directory", str(ROOT), "lint", "test"]
+    environment = ENV | {"GATE_DAY": str(day)}
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    is_their_day = day == day_of("tests/integration/test_model_servers.py")
+    assert ("constraints/model-servers.txt" in printed) is is_their_day
+    assert ("constraints/litellm.txt" in printed) is is_their_day
+
+
+def test_all_tests_need_the_model_servers() -> None:
+    command = ["make", "--dry-run", "--always-make", "--directory", str(ROOT), "test-all"]
+    printed = subprocess.run(command, env=ENV, capture_output=True, text=True, check=True).stdout
+    assert "constraints/model-servers.txt" in printed
