@@ -26,10 +26,20 @@ def test_templates_differ_only_in_store(name: str, tmp_path: Path) -> None:
         configs.append((config["providers"]["responses"][0]["config"].pop("store")["type"], config))
     (kind, config), (sqlite, starter) = configs
     assert (kind, sqlite) == (name, "sqlite")
-    # A container lives in one server, and the others are for several.
-    assert starter["providers"]["responses"][0]["config"].pop("code_interpreter")
+    # A container and a vector store in files live in one server, and the others are for several.
+    providers = starter["providers"]
+    settings, several = (each["providers"]["responses"][0]["config"] for each in (starter, config))
+    assert settings.pop("code_interpreter")
+    starter["apis"].remove("vector_io")
+    assert providers.pop("vector_io")
+    assert providers.pop("file_processors")
+    [local, embeddings] = providers["inference"]
+    assert embeddings["config"]["embedding_models"] == local["config"].pop("embedding_models")
+    providers["inference"] = [local]
     # Only the starter takes over threads of other servers: of several servers, one may lack a secret.
-    assert starter["providers"]["responses"][0]["config"].pop("unreadable_reasoning") == "drop"
+    assert settings.pop("unreadable_reasoning") == "drop"
+    assert settings.pop("unavailable_tools") == "${env.UNAVAILABLE_TOOLS:=omit}"
+    assert several.pop("unavailable_tools") == "${env.UNAVAILABLE_TOOLS:=refuse}"
     assert config == starter
 
 
