@@ -18,6 +18,9 @@ SECRETS = ("RESPONSES_SECRET", "RESPONSES_SECRET_2")
 DEFAULT_PORT = "8321"
 CHOICES = {"WEB_SEARCH": ["ddgs"], "FILE_SEARCH": ["local"], "UNAVAILABLE_TOOLS": ["refuse", "omit"]}
 """The values that a variable can have."""
+PACKAGE = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+HOST = r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?"
+ORIGIN = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s]+/?"
 
 
 def check_environment() -> None:
@@ -30,7 +33,9 @@ def check_environment() -> None:
     _check_url("INFERENCE_URL")
     _check_seconds("FINISH_SECONDS")
     _check_networks("ALLOWED_NETWORKS")
-    _check_packages("CODE_PACKAGES")
+    _check_each("ALLOWED_HOSTS", HOST, "host names such as responses.example.com, without a scheme or a port")
+    _check_each("ALLOWED_ORIGINS", ORIGIN, "origins such as https://app.example.com, without a path")
+    _check_each("CODE_PACKAGES", PACKAGE, "names of packages such as numpy,pandas,matplotlib")
     _check_lengths("EMBEDDING_MODELS")
     if os.environ.get("FILE_SEARCH") and os.environ.get("EMBEDDING_MODELS"):
         raise ValueError("FILE_SEARCH starts an embedding model, and EMBEDDING_MODELS names others; set only one.")
@@ -102,10 +107,10 @@ def _check_networks(name: str) -> None:
             raise ValueError(f"{name} has {network!r}; it lists networks such as loopback,10.1.0.0/16.") from None
 
 
-def _check_packages(name: str) -> None:
-    for package in filter(None, map(str.strip, os.environ.get(name, "").split(","))):
-        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", package):
-            raise ValueError(f"{name} has {package!r}; it lists names of packages such as numpy,pandas,matplotlib.")
+def _check_each(name: str, form: str, listed: str) -> None:
+    for value in filter(None, map(str.strip, os.environ.get(name, "").split(","))):
+        if not re.fullmatch(form, value):
+            raise ValueError(f"{name} has {value!r}; it lists {listed}.")
 
 
 def _check_lengths(name: str) -> None:

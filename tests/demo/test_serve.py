@@ -101,6 +101,17 @@ def refusal(forks: Forks, env: dict[str, str], folder: Path) -> str:
         ("RESPONSES_SECRET", "schlüssel", "RESPONSES_SECRET is not a secret of 32 bytes"),
         ("WEB_SEARCH", "google", "WEB_SEARCH is 'google'; it can be 'ddgs', or be left out."),
         ("RESPONSES_SECRET_2", "abc", "RESPONSES_SECRET_2 is not a secret of 32 bytes"),
+        (
+            "ALLOWED_HOSTS",
+            "http://x/",
+            "ALLOWED_HOSTS has 'http://x/'; it lists host names such as responses.example.com, without a scheme or a "
+            "port.",
+        ),
+        (
+            "ALLOWED_ORIGINS",
+            "foo",
+            "ALLOWED_ORIGINS has 'foo'; it lists origins such as https://app.example.com, without a path.",
+        ),
         ("UNAVAILABLE_TOOLS", "skip", "UNAVAILABLE_TOOLS is 'skip'; it can be 'refuse' or 'omit', or be left out."),
         ("ALLOWED_NETWORKS", "loopback,mine", "ALLOWED_NETWORKS has 'mine'; it lists networks such as loopback,10."),
         (
