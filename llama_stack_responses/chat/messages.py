@@ -7,6 +7,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 import orjson
@@ -19,6 +20,8 @@ from .function_calls import HOSTED, as_functions
 from .profile import Profile
 from .replayed_reasoning import Thoughts, add_reasoning, add_signature, signs_call, text_of
 
+_WITHIN: Final = (" ", "\n", "\t", ".", ",", ";", ":", "!", "?", ")")
+"""Beginnings of a text that goes on within a sentence."""
 _ATTACHED: Final = "(see the attachment in the next message)"
 _UNSEEN: Final = "(an attachment that this model cannot read)"
 _DETAILS: Final = {"original": "high"}
@@ -128,7 +131,7 @@ class _Builder:
         else:
             parts = item["content"]
             self._attached += [self._part(part) for part in parts if part["type"] != "input_text"]
-            self.system(item["role"], "\n\n".join(part.get("text", _ATTACHED) for part in parts))
+            self.system(item["role"], _joined([part.get("text", _ATTACHED) for part in parts]))
 
     def _say(self, message: Json) -> None:
         """Append a message other than a system message, after the media of the system messages before it."""
@@ -279,3 +282,12 @@ def _merge_system(messages: list[Json], profile: Profile) -> list[Json]:
     if len(first) < 2:
         return first + rest
     return [{"role": first[0]["role"], "content": "\n\n".join(message["content"] for message in first)}, *rest]
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Return texts with a blank line between two of them, except within a sentence: the variables of a prompt."""
+    pieces = list(texts[:1])
+    for before, text in pairwise(texts):
+        within = before[-1:].isspace() or text.startswith(_WITHIN)
+        pieces += [text] if within else ["\n\n", text]
+    return "".join(pieces)
