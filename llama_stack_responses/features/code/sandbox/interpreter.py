@@ -113,7 +113,7 @@ def _run(code: str, scope: Json, name: str) -> Answer:
         _show(error, name)
     images = _figures()
     if images and not _has_saved_picture(began):
-        _save(images)
+        _save(images, began)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     return {"failed": failed}, images
@@ -166,14 +166,15 @@ def _has_saved_picture(began: int) -> bool:
     return False
 
 
-def _save(images: list[bytes]) -> None:
-    """Save figures that the code only showed, under the first free names."""
+def _save(images: list[bytes], began: int) -> None:
+    """Save figures that the code only showed, under the first free names; `began` is when the run began."""
     names = (_DATA / f"figure-{number}.png" for number in itertools.count(1))
     for image in images:
         path = next(each for each in names if not os.path.lexists(each))
         with contextlib.suppress(OSError):  # in a closed folder there is no file
             try:
                 path.write_bytes(image)
+                os.utime(path, ns=(began - 1, began - 1))  # the next run may begin within the same tick of the clock
             except OSError:
                 path.unlink(missing_ok=True)  # no part of one that does not fit
 
