@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,3 +58,13 @@ class Adaptation:
     tell: Callable[[Json, Any], None] = _tells_nothing
     lasts: Callable[[Refusal], bool] = _always
     walks_messages: bool = False
+
+
+def answers(pattern: re.Pattern[str], apply: Callable[[Json, Any], Json]) -> Callable[[Refusal, Json], Iterator[None]]:
+    """Return `asks` of a kind without an argument that answers these words, if `apply` changes the request."""
+
+    def asks(refusal: Refusal, chat: Json) -> Iterator[None]:
+        if pattern.search(refusal.words) and apply(chat, None) is not chat:
+            yield None
+
+    return asks

@@ -9,7 +9,7 @@ from string import ascii_letters, digits
 from typing import Any, Final
 
 from ...core.types import Json
-from .adaptation import Adaptation
+from .adaptation import Adaptation, answers
 from .messages import MEDIA, WithReasoning, each_message, parts_of, text_of
 from .refusal import Refusal
 
@@ -79,6 +79,11 @@ STAND_IN: Final = "skip_thought_signature_validator"
 """What Gemini's documentation has for calls of another model: Gemini does not check it."""
 
 
+def _walking(change: Callable[[Json], Json]) -> Callable[[Json, Any], Json]:
+    """Return `apply` of a kind that changes each message by itself."""
+    return lambda chat, _: each_message(chat, change)
+
+
 # Images and audio
 
 
@@ -86,18 +91,8 @@ def _media_in(content: Any, kind: str) -> bool:
     return isinstance(content, list) and any(part.get("type") == kind for part in parts_of(content))
 
 
-def _asks_without(kind: str, pattern: re.Pattern[str]) -> Callable[[Refusal, Json], Iterator[None]]:
-    """Return `asks` of the kind that answers these words if there are parts of this type."""
-
-    def asks(refusal: Refusal, chat: Json) -> Iterator[None]:
-        if pattern.search(refusal.words) and any(_media_in(each.get("content"), kind) for each in chat["messages"]):
-            yield None
-
-    return asks
-
-
-def _without(kind: str) -> Callable[[Json], Json]:
-    """Return a function that puts a note in place of each part of this type in a message."""
+def _without(kind: str) -> Callable[[Json, Any], Json]:
+    """Return `apply` of the kind that puts a note in place of each part of this type."""
 
     def change(message: Json) -> Json:
         content = message.get("content")
@@ -108,10 +103,11 @@ def _without(kind: str) -> Callable[[Json], Json]:
         plain = all(part.keys() == {"type", "text"} for part in parts)
         return message | {"content": text_of(parts) if plain else parts}
 
-    return change
+    return _walking(change)
 
 
-_ASKS_NO_IMAGES: Final = _asks_without("image_url", _NO_IMAGES)
+_NO_IMAGE_PARTS: Final = _without("image_url")
+_ASKS_NO_IMAGES: Final = answers(_NO_IMAGES, _NO_IMAGE_PARTS)
 
 
 # Texts
@@ -147,11 +143,6 @@ def _with_content(message: Json) -> Json:
 def _is_blank(message: Json) -> bool:
     content = message.get("content")
     return isinstance(content, str) and not content.strip()
-
-
-def _asks_no_blanks(refusal: Refusal, chat: Json) -> Iterator[None]:
-    if _BLANK_CONTENT.search(refusal.words) and any(map(_is_blank, chat["messages"])):
-        yield None
 
 
 def _without_blank(message: Json) -> Json:
@@ -208,17 +199,6 @@ def refused_members(refusal: Refusal, chat: Json) -> Iterator[str]:
             yield from (f"{path}.{name}" for path, some in holders.items() if any(name in each for each in some))
 
 
-def _asks_no_reasoning(refusal: Refusal, chat: Json) -> Iterator[None]:
-    """Answer a server that finds signatures invalid, which another model made."""
-    if _INVALID_SIGNATURE.search(refusal.words) and _no_reasoning(chat, None) is not chat:
-        yield None
-
-
-def _asks_stand_ins(refusal: Refusal, chat: Json) -> Iterator[None]:
-    if _NO_SIGNATURE.search(refusal.words) and each_message(chat, _with_stand_in) is not chat:
-        yield None
-
-
 def _with_stand_in(message: Json) -> Json:
     """Return a message whose first call has a signature; one that the server does not check, if it has none."""
     calls = message.get("tool_calls")
@@ -232,10 +212,6 @@ def _names(refusal: Refusal, name: str) -> bool:
     """Return whether a refusal names a member of messages; a word of sentences has to be in marks or behind a dot."""
     before, after = ("", "") if "_" in name else (r"['\"`.\[]", r"['\"`\]:]")
     return bool(re.search(rf"{before}(?<!\w){name}(?!\w){after}", refusal.words))
-
-
-def _no_reasoning(chat: Json, _: Any) -> Json:
-    return each_message(chat, _without_reasoning)
 
 
 def _without_reasoning(message: Json) -> Json:
@@ -268,21 +244,26 @@ def _with_reasoning(message: Json) -> Json:
     return message | {"reasoning_content": known if isinstance(known, str) else ""}
 
 
-def _walking(change: Callable[[Json], Json]) -> Callable[[Json, Any], Json]:
-    return lambda chat, _: each_message(chat, change)
-
+_NO_AUDIO_PARTS: Final = _without("input_audio")
+_WITH_STAND_INS: Final = _walking(_with_stand_in)
+_WITHOUT_REASONING: Final = _walking(_without_reasoning)
+_WITHOUT_BLANKS: Final = _walking(_without_blank)
 
 CONTENTS: Final = (
     Adaptation("all_reasoning", _asks_all_reasoning, _walking(_with_reasoning), walks_messages=True),
     # Another model's signatures are in one conversation, not in all.
-    Adaptation("no_reasoning", _asks_no_reasoning, _no_reasoning, lasts=lambda _: False, walks_messages=True),
-    Adaptation("stand_in_signatures", _asks_stand_ins, _walking(_with_stand_in), walks_messages=True),
-    Adaptation("no_images", _ASKS_NO_IMAGES, _walking(_without("image_url")), walks_messages=True),
     Adaptation(
-        "no_audio", _asks_without("input_audio", _NO_AUDIO), _walking(_without("input_audio")), walks_messages=True
+        "no_reasoning",
+        answers(_INVALID_SIGNATURE, _WITHOUT_REASONING),
+        _WITHOUT_REASONING,
+        lasts=lambda _: False,
+        walks_messages=True,
     ),
+    Adaptation("stand_in_signatures", answers(_NO_SIGNATURE, _WITH_STAND_INS), _WITH_STAND_INS, walks_messages=True),
+    Adaptation("no_images", _ASKS_NO_IMAGES, _NO_IMAGE_PARTS, walks_messages=True),
+    Adaptation("no_audio", answers(_NO_AUDIO, _NO_AUDIO_PARTS), _NO_AUDIO_PARTS, walks_messages=True),
     Adaptation("text_content", _asks_text_content, _walking(_as_text), walks_messages=True),
     Adaptation("empty_content", _asks_empty_content, _walking(_with_content), walks_messages=True),
-    Adaptation("no_blank_content", _asks_no_blanks, _walking(_without_blank), walks_messages=True),
+    Adaptation("no_blank_content", answers(_BLANK_CONTENT, _WITHOUT_BLANKS), _WITHOUT_BLANKS, walks_messages=True),
     Adaptation("nine_character_ids", _asks_short_ids, _walking(_with_short_ids), walks_messages=True),
 )

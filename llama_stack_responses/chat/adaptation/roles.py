@@ -7,11 +7,11 @@ template's author, so they are read by what they name: a role, and what is wrong
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from ...core.types import Json
-from .adaptation import Adaptation
+from .adaptation import Adaptation, answers
 from .messages import INSTRUCTING, each_message, joined, text_of, with_messages
 from .refusal import Refusal
 
@@ -79,16 +79,9 @@ def _lists_roles_without(refusal: Refusal, role: str) -> bool:
     return any("user" in each and "assistant" in each and role not in each for each in lists)
 
 
-def _answers(
-    pattern: re.Pattern[str], change: Callable[[Json, Any], Json]
-) -> Callable[[Refusal, Json], Iterator[None]]:
-    """Return `asks` of a kind that answers these words, if it changes the request."""
-
-    def asks(refusal: Refusal, chat: Json) -> Iterator[None]:
-        if pattern.search(refusal.words) and change(chat, None) is not chat:
-            yield None
-
-    return asks
+def _end_of_instructions(messages: list[Json]) -> int:
+    """Return the index of the first message that is not of the system or the developer."""
+    return next((n for n, message in enumerate(messages) if message["role"] not in INSTRUCTING), len(messages))
 
 
 # No developer, no system
@@ -108,7 +101,7 @@ def _as_system(chat: Json, _: Any) -> Json:
 def _system_first(chat: Json, _: Any) -> Json:
     """Merge the system messages at the beginning, and put each later one into the next user message."""
     messages = chat["messages"]
-    end = next((n for n, message in enumerate(messages) if message["role"] not in INSTRUCTING), len(messages))
+    end = _end_of_instructions(messages)
     first, rest = messages[:end], messages[end:]
     rest, left = _folded(rest)
     if len(first) + len(left) > 1 or left:
@@ -152,7 +145,7 @@ def _no_system(chat: Json, _: Any) -> Json:
 
 def _user_first(chat: Json, _: Any) -> Json:
     messages = chat["messages"]
-    begin = next((n for n, message in enumerate(messages) if message["role"] not in INSTRUCTING), len(messages))
+    begin = _end_of_instructions(messages)
     if begin < len(messages) and messages[begin]["role"] == "user":
         return chat
     return with_messages(chat, [*messages[:begin], {"role": "user", "content": OPENING}, *messages[begin:]])
@@ -204,12 +197,12 @@ def _together(one: Json, other: Json) -> Json:
 
 ROLES: Final = (
     Adaptation("no_developer", _asks_no_developer, _as_system, walks_messages=True),
-    Adaptation("system_first", _answers(_SYSTEM_ORDER, _system_first), _system_first, walks_messages=True),
+    Adaptation("system_first", answers(_SYSTEM_ORDER, _system_first), _system_first, walks_messages=True),
     Adaptation("no_system", _asks_no_system, _no_system, walks_messages=True),
-    Adaptation("user_first", _answers(_USER_FIRST, _user_first), _user_first, walks_messages=True),
+    Adaptation("user_first", answers(_USER_FIRST, _user_first), _user_first, walks_messages=True),
     Adaptation(
-        "assistant_after_tool", _answers(_AFTER_TOOL, _assistant_after_tool), _assistant_after_tool, walks_messages=True
+        "assistant_after_tool", answers(_AFTER_TOOL, _assistant_after_tool), _assistant_after_tool, walks_messages=True
     ),
-    Adaptation("alternate", _answers(_ALTERNATE, _alternate), _alternate, walks_messages=True),
-    Adaptation("user_last", _answers(_USER_LAST, _user_last), _user_last, walks_messages=True),
+    Adaptation("alternate", answers(_ALTERNATE, _alternate), _alternate, walks_messages=True),
+    Adaptation("user_last", answers(_USER_LAST, _user_last), _user_last, walks_messages=True),
 )
