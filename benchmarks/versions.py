@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from benchmarks.overhead import PACE, TOOLS, Bench, Load, say
+from benchmarks.overhead import PACE, SETTLE, TOOLS, Bench, Load, say
 from benchmarks.report import markdown_table
 from benchmarks.servers import Worker, allow_many_in_background, cpu_seconds, memory, stored_bytes
 from benchmarks.texts import pieces, texts
@@ -71,7 +71,7 @@ def measure_load(bench: Bench, pair: tuple[LiveStack, LiveStack], load: Load, nu
     for place, stack in alternating(pair, number):
         before = cpu_seconds(stack.pid)
         bench.load.ask(load.job(stack.port))
-        time.sleep(0.3)  # what a server does after its answers
+        time.sleep(SETTLE)
         spent[place] = (cpu_seconds(stack.pid) - before) / load.units * 1e6
     return spent[0], spent[1]
 

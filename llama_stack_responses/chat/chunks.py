@@ -166,7 +166,7 @@ class ChunkReader:
         max_extension: maximum characters of a text that extends the last delta: a longer one may repeat the text so
             far. It is 0 after a chunk was read, until `extension` or `resume` finds out what the next one may extend.
         open_arguments: the arguments of a call that `extension` extends; None if it extends another text.
-        opening: the text that `extension` extends, until its beginning is complete.
+        is_opening: whether the text that `extension` extends has no complete beginning yet.
     """
 
     __slots__ = (
@@ -196,10 +196,10 @@ class ChunkReader:
         "_usage",
         "characters",
         "extensions",
+        "is_opening",
         "max_characters",
         "max_extension",
         "open_arguments",
-        "opening",
         "service_tier",
     )
 
@@ -212,7 +212,7 @@ class ChunkReader:
         self.max_characters = max_characters
         self.max_extension = 0
         self.open_arguments: CallArguments | None = None
-        self.opening: RepeatedText | None = None
+        self.is_opening = False
         self._seen = 0
         self._stalls = 0
         self._only_words = only_words
@@ -247,8 +247,8 @@ class ChunkReader:
             ApiError: the chunk is invalid.
         """
         self._resumed, self._extended = self._extended or self._resumed, None
-        self._last = self.open_arguments = self.opening = None
-        self.max_extension = 0
+        self._last = self.open_arguments = None
+        self.is_opening, self.max_extension = False, 0
         self._count_extended()
         if self.characters > self.max_characters:
             raise self.cut()
@@ -286,7 +286,7 @@ class ChunkReader:
 
         The caller may take the text as a delta of its own, if it has 1 to `max_extension` characters and
         `characters` are at most `max_characters`, and then counts it. If there are `open_arguments`, it asks whether
-        the text extends them, and appends it there too. If there is an `opening`, it passes the text to `open_with`.
+        the text extends them, and appends it there too. If it `is_opening`, it passes the text to `open_with`.
         """
         extended = self._extended
         if extended is None:
@@ -341,17 +341,16 @@ class ChunkReader:
             return False
         self.max_extension = min(PIECE_CHARACTERS, text.size - 1)
         self._extended_text = text, self.characters
-        self.opening = None if text.is_begun else text
+        self.is_opening = not text.is_begun
         return True
 
-    def open_with(self, opening: RepeatedText, text: str) -> None:
+    def open_with(self, text: str) -> None:
         """Add the text of an extension, which has been counted, to the beginning of the text that it extends."""
-        opening.begin(text)
-        if self._extended_text:
-            size = opening.size + self.characters - self._extended_text[1]
-            self.max_extension = min(PIECE_CHARACTERS, size - 1)
-        if opening.is_begun:
-            self.opening = None
+        assert self._extended_text
+        extended, characters = self._extended_text
+        extended.begin(text)
+        self.max_extension = min(PIECE_CHARACTERS, extended.size + self.characters - characters - 1)
+        self.is_opening = not extended.is_begun
 
     def cut(self) -> OutputLimitReached:
         """End the round here as incomplete, and ignore the following chunks."""
@@ -477,7 +476,7 @@ class ChunkReader:
             return
         if self._entries.is_open:
             out += self._end_entry()
-        if type(visible) is not str or self._own_summaries or fields.get("thinking_blocks"):
+        if type(visible) is not str or self._own_summaries or fields.get(BLOCKS):
             out += self._reasoning(fields, visible)
             return
         for part in self._thought.take(ContentPart(visible, None)):

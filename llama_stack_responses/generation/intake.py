@@ -216,8 +216,8 @@ class Intake:
             return False
         reader.characters += size
         reader.extensions += 1
-        if (opening := reader.opening) is not None:
-            reader.open_with(opening, text)
+        if reader.is_opening:
+            reader.open_with(text)
         self._watchdog.reset()
         self._read = number
         return True

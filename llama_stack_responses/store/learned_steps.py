@@ -51,8 +51,8 @@ class LearnedSteps:
         now = await self._records.now()
         return _decoded((await self._records.get_many([key])).get(key), now)
 
-    async def add(self, server: str, provider: str, model: str, steps: Sequence[Step]) -> Learned:
-        """Add changes to what was learned about a model; return all that is known about its server.
+    async def add(self, server: str, provider: str, model: str, steps: Sequence[Step]) -> None:
+        """Add changes to what was learned about a model; add nothing if others write the row all the time.
 
         Args:
             server: as for `of`.
@@ -61,9 +61,9 @@ class LearnedSteps:
             steps: the changes.
 
         Raises:
-            ApiError: 503, the store does not answer, or others write the row all the time.
+            ApiError: 503, the store does not answer.
         """
-        key, known = _key(server), dict[str, Mapping[Step, float]]()
+        key = _key(server)
         for _ in range(_TRIES):
             now = await self._records.now()
             record = (await self._records.get_many([key])).get(key)
@@ -75,8 +75,7 @@ class LearnedSteps:
             known = dict(list(known.items())[-MAX_MODELS:])
             put = Put(key, _encoded(provider, known), expires)
             if await committed(self._records, [put], [VersionIs(key, record.version if record else None)]):
-                return known
-        return known
+                return
 
     async def all(self) -> AsyncIterator[tuple[str, Learned]]:
         """Yield the id of each provider with what was learned about it."""
