@@ -23,13 +23,13 @@ from typing import Any, Final
 
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.hashing import Hasher
 from llama_stack_responses.store.layout import listing, order_of
 from llama_stack_responses.store.list_rows import list_row
 from llama_stack_responses.store.records import Put
 from llama_stack_responses.store.sqlite import SqliteRecords
+from llama_stack_responses.stream.response import new_response
 from tests.support.browser import Browser, BrowserPage
 from tests.support.seed import seed
 from tests.support.stack import REPOSITORY, STARTER, LiveStack

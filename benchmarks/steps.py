@@ -34,9 +34,6 @@ from llama_stack_responses.chat.inference import Extender, ModelServer, Receive
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.event_buffer import EventBuffer
@@ -49,8 +46,11 @@ from llama_stack_responses.inputs.files import NoFiles
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.moderation import NoModeration
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
+from llama_stack_responses.stream.response import new_response
+from llama_stack_responses.stream.transcript import Transcript
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.wire.answers import RunEventsResponse
 from llama_stack_responses.wire.request_cycle import RequestCycle

@@ -3,8 +3,8 @@
 A feature is a folder of `features/`. What the core reads of it is in modules with these names, each of which it may
 have or lack:
 
-- `kinds.py` with `KINDS`, a `Kinds` of `core/items/kind.py`: its kinds of items and types of tools. It is imported with
-  the checks of requests, and imports only `core/shapes.py`, `core/item_fields.py`, `core/items/` and what is below.
+- `kinds.py` with `KINDS`, a `Kinds` of `items/kind.py`: its kinds of items and types of tools. It is imported with
+  the checks of requests, and imports only `core/shapes.py`, `core/item_fields.py`, `items/kind.py` and what is below.
 - `settings.py` with a `FeatureSettings` of `core/feature_settings.py` for each of its keys of the configuration. It is
   imported with the configuration, and imports only what is below `config/`.
 - `stored.py` with `open_store(records, decoder) -> FeatureStore`: what it keeps for users in the store
@@ -24,10 +24,8 @@ from typing import Protocol
 
 from .admission import Admission, Reservation
 from .config import ResponsesConfig
-from .core.items.kind import HostedToolType
 from .core.moderation_results import Kind, Side
 from .core.owner import Owner
-from .core.schema.request import CreateRequest
 from .core.types import Json
 from .fetch.address_policy import AddressPolicy
 from .fetch.fetcher import Fetcher, FetchLimits
@@ -35,7 +33,9 @@ from .generation.dependencies import Fill
 from .inputs.files import Files
 from .inputs.large_work import LargeWork
 from .inputs.moderation import Moderation
+from .items.kind import HostedToolType
 from .process_pool.pool import WorkerPool
+from .requests.request import CreateRequest
 from .store.records import Records
 from .tools.hosted.runtime import ToolRuntime
 from .tools.hosted.vector_stores import VectorStores

@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 
 from ..core.arguments import decoded_arguments
-from ..core.stream.json_object_end import JsonObjectEnd
+from ..stream.json_object_end import JsonObjectEnd
 
 _OPENING: Final = ("{", "[")
 _CLOSING: Final = "}] \n\r\t"

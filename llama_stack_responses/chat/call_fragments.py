@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import Final
 
 from ..core.errors import ApiError
-from ..core.stream.deltas import ToolCall
+from ..stream.deltas import ToolCall
 from .call_arguments import CallArguments, HalfArgumentsError, UnclearArgumentsError
 from .call_names import without_marks
 

@@ -11,8 +11,10 @@ from typing import Any, Final
 import orjson
 
 from ..core.errors import ApiError
-from ..core.items.custom_tool_call import CUSTOM_INPUT
-from ..core.stream.deltas import (
+from ..core.surrogates import without_surrogates
+from ..items.kinds.custom_tool_call import CUSTOM_INPUT
+from ..logs import get_logger
+from ..stream.deltas import (
     Annotation,
     Delta,
     Finish,
@@ -23,8 +25,6 @@ from ..core.stream.deltas import (
     Text,
     ToolCall,
 )
-from ..core.surrogates import without_surrogates
-from ..logs import get_logger
 from .call_arguments import CallArguments
 from .call_fragments import CallFragments, Fragment
 from .finish_reasons import meaning_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from ..core.stream.deltas import FinishReason
+from ..stream.deltas import FinishReason
 
 _BY_MEANING: Final[dict[FinishReason | Literal["failed"], tuple[str, ...]]] = {
     "stop": (

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from ..core.exchanges import EXCHANGE
-from ..core.items.kind import Names
-from ..core.items.mcp import exchange_of
-from ..core.items.registry import ITEM_KINDS
-from ..core.mcp_approvals import Approvals
-from ..core.program_calls import NOT_CONTINUED, ProgramCalls
 from ..core.types import Json
+from ..items.kind import Names
+from ..items.kinds.mcp import exchange_of
+from ..items.mcp_approvals import Approvals
+from ..items.program_calls import NOT_CONTINUED, ProgramCalls
+from ..items.registry import ITEM_KINDS
 
 NO_OUTPUT: Final = "(The call was interrupted: it has no output, and may have run in part.)"
 """What the model sees in place of the output of a call after which the user went on."""

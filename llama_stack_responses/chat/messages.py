@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import orjson
 
-from ..core.items.kind import Names
-from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..core.types import Json
+from ..items.kind import Names
+from ..items.reasoning_segments import ReasoningSegment, plain_reasoning
 from .adaptation.messages import WithReasoning
 from .function_calls import HOSTED, as_functions
 from .profile import Profile

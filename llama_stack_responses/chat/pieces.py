@@ -8,8 +8,8 @@ from itertools import batched, islice
 from typing import Any, Final
 
 from ..core.errors import ApiError
-from ..core.stream.deltas import Delta, ToolCall
 from ..core.surrogates import without_surrogates
+from ..stream.deltas import Delta, ToolCall
 
 PIECE_CHARACTERS: Final = 4_096
 """Maximum characters of one delta's text or arguments."""

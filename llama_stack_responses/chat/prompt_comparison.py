@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..core.items.compaction import COMPACTION
 from ..core.types import Json
+from ..items.kinds.compaction import COMPACTION
 from .estimate import estimated_bytes, tokens_of
 from .messages import turn_start
 from .profile import Profile

@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
-from ..core.reasoning_segments import ReasoningSegment
 from ..core.types import Json
+from ..items.reasoning_segments import ReasoningSegment
 from .profile import Profile
 from .reasoning_entries import BLOCKS, DETAILS, MESSAGE, PARTS, TOOL_CALL, decoded, joined
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..core.stream.usage import Usage
+from ..stream.usage import Usage
 from .pieces import member
 
 _MAX_TOKENS: Final = 2**53

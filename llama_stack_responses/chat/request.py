@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..core.items.custom_tool_call import CUSTOM_INPUT
-from ..core.schema.request import FORWARDED, CreateRequest
 from ..core.types import Json
+from ..items.kinds.custom_tool_call import CUSTOM_INPUT
+from ..requests.request import FORWARDED, CreateRequest
 from .profile import Profile
 
 _CACHE: Final = ("mode", "ttl")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from ..core.schema.request import CreateRequest
 from ..core.types import Json
+from ..requests.request import CreateRequest
 from .profile import Profile
 from .request import chat_request
 

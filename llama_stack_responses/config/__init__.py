@@ -23,9 +23,9 @@ from ..core import shapes
 from ..core.discovery import feature_names, modules_of_features
 from ..core.feature_settings import settings_of
 from ..core.input_policy import InputPolicy
-from ..core.items.kind import HostedToolType
-from ..core.schema.request import DEFAULT_PASSTHROUGH
-from ..core.unavailable_tools import Policy
+from ..items.kind import HostedToolType
+from ..requests.request import DEFAULT_PASSTHROUGH
+from ..requests.unavailable_tools import Policy
 from ..sealing.sealer import SECRET_BYTES
 from .limits import BackgroundWork, Limits
 from .services import Fetching, FileInputs, McpServers

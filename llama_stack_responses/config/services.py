@@ -16,7 +16,7 @@ from pydantic import (
 
 from ..admission import Quota
 from ..core.lists import listed
-from ..core.mcp_approvals import Approval
+from ..items.mcp_approvals import Approval
 from ..process_pool.pool import PoolLimits
 
 _MIN_HELD_BYTES = 16 * 2**20

@@ -1,5 +1,1 @@
-"""Values without I/O, which all layers above share.
-
-`schema/` checks requests, `stream/` turns deltas into events and the response. `errors.py` has the API's errors,
-`charsets.py` the accepted charsets.
-"""
+"""Values without I/O, which all other folders share. `errors.py` has the API's errors, `shapes.py` builds checks."""

@@ -8,8 +8,8 @@ from typing import Any, Final, Self
 
 from ..core.lru_cache import LruCache
 from ..core.owner import Owner
-from ..core.stream.assembler import Assembler
-from ..core.stream.usage import Usage
+from ..stream.assembler import Assembler
+from ..stream.usage import Usage
 
 _MAX_OWNERS: Final = 1024
 """Maximum number of users whose counts are kept; those seen least recently are dropped."""

@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from ..core.compaction import (
+from ..core.types import Json
+from ..inputs.large_work import LargeWork
+from ..items.compaction import (
     Summary,
     as_message,
     before_question,
@@ -17,14 +19,12 @@ from ..core.compaction import (
     open_message,
     shown_message,
 )
-from ..core.items.compaction import FORM
-from ..core.schema.request import CreateRequest
-from ..core.stream.assembler import Assembler
-from ..core.stream.deltas import Finish
-from ..core.types import Json
-from ..inputs.large_work import LargeWork
+from ..items.kinds.compaction import FORM
+from ..requests.request import CreateRequest
 from ..sealing.sealer import SEALED
 from ..sealing.summaries import PrivateSummaries
+from ..stream.assembler import Assembler
+from ..stream.deltas import Finish
 from ..telemetry.telemetry import RoundOperation
 from ..tools.tool_function import ItemReporter
 from .event_buffer import EventBuffer

@@ -10,10 +10,10 @@ from typing import Final
 from ..chat.estimate import estimated_tokens
 from ..chat.profile import Profile
 from ..core.errors import TooLongError
-from ..core.stream.deltas import Delta, Finish
-from ..core.truncation import droppable, without
 from ..core.types import Json
 from ..inputs.large_work import LargeWork
+from ..items.truncation import droppable, without
+from ..stream.deltas import Delta, Finish
 from .context_lengths import ContextLengths
 from .token_counts import TokenCounts
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
-from ..core.stream.deltas import Delta
+from ..stream.deltas import Delta
 
 
 class DeltaFilter(Protocol):

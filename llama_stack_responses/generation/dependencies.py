@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..chat.inference import Inference
-from ..core.schema.request import CreateRequest
 from ..inputs.attachments import Attachments
 from ..inputs.large_work import LargeWork
 from ..inputs.moderation import Moderation
 from ..inputs.prompts import Prompts
 from ..process_pool.pool import WorkerPool
+from ..requests.request import CreateRequest
 from ..telemetry.telemetry import Telemetry
 from ..tools.registry import HostedToolServices
 

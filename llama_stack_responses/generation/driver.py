@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError
-from ..core.stream.assembler import Assembler
 from ..logs import get_logger
+from ..stream.assembler import Assembler
 from .event_buffer import EventBuffer
 from .loop import Ending
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from ..core.stream.delta_forms import DeltaForm, DeltaRun
-from ..core.stream.events import Event
-from ..core.stream.item_order import ItemOrder
-from ..core.stream.output import OpenText
-from ..core.stream.transcript import Transcript
+from ..stream.delta_forms import DeltaForm, DeltaRun
+from ..stream.events import Event
+from ..stream.item_order import ItemOrder
+from ..stream.output import OpenText
+from ..stream.transcript import Transcript
 from .event_times import EventTimes
 from .shared_timer import SharedTimer, Timeout
 

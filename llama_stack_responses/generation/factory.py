@@ -15,26 +15,26 @@ from ..chat.summary import Detail, summary_request
 from ..concurrency.fair_yield import FairYield
 from ..config import ResponsesConfig
 from ..config.server_profiles import ServerProfiles, merged
-from ..core.compaction import continued
-from ..core.configuration import configured
 from ..core.ids import new_id
-from ..core.mcp_approvals import Approval
 from ..core.owner import Owner
-from ..core.schema.request import CreateRequest
-from ..core.stream.assembler import Assembler
-from ..core.stream.response import new_response
 from ..core.types import Json
-from ..core.unavailable_tools import Unavailable
 from ..inputs.attachments import Attachments
 from ..inputs.large_work import LargeWork
 from ..inputs.moderation import Moderation, OutputModeration
+from ..items.compaction import continued
+from ..items.mcp_approvals import Approval
 from ..process_pool.pool import WorkerPool
+from ..requests.configuration_updates import configured
+from ..requests.request import CreateRequest
+from ..requests.unavailable_tools import Unavailable
 from ..sealing.reasoning import PrivateReasoning
 from ..sealing.sealed_items import Opened, SealedItems, unopened
 from ..sealing.sealer import Sealer
 from ..sealing.summaries import PrivateSummaries
 from ..store.learned_steps import LearnedSteps
 from ..store.records import Records
+from ..stream.assembler import Assembler
+from ..stream.response import new_response
 from ..telemetry.telemetry import Telemetry
 from ..tools.mcp.list_budget import ServerBounds
 from ..tools.registry import tool_makers

@@ -9,10 +9,10 @@ from ..chat.adaptation.enforced import Expectation, json_text
 from ..core.errors import UnusableAnswerError
 from ..core.json_blocks import dumps
 from ..core.owner import Owner
-from ..core.stream.deltas import Annotation, Delta, Finish, Text, ToolCall
-from ..core.stream.usage import Usage
 from ..core.types import Json
 from ..process_pool.pool import Task, WorkerPool
+from ..stream.deltas import Annotation, Delta, Finish, Text, ToolCall
+from ..stream.usage import Usage
 
 CheckJson = Callable[[str, Json], Awaitable[str]]
 """Returns why a text is not valid against a schema, in one sentence; empty if it is."""

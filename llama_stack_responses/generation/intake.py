@@ -12,10 +12,10 @@ from typing import Any, Final, Self
 from ..chat.chunks import ChunkReader
 from ..chat.pieces import FEW
 from ..concurrency.offloading import in_thread
-from ..core.stream.assembler import Assembler
-from ..core.stream.citations import CitationExtractor
-from ..core.stream.deltas import Delta, Finish
-from ..core.stream.fragments import LARGE_CHARACTERS
+from ..stream.assembler import Assembler
+from ..stream.citations import CitationExtractor
+from ..stream.deltas import Delta, Finish
+from ..stream.fragments import LARGE_CHARACTERS
 from ..telemetry.telemetry import RoundOperation
 from .delta_filter import DeltaFilter, apply_filters
 from .event_buffer import EventBuffer

@@ -11,14 +11,14 @@ from ..admission import Reservation
 from ..chat.function_calls import tool_output
 from ..core.errors import ApiError, TooLongError
 from ..core.exchanges import with_exchanges
-from ..core.schema.request import CreateRequest
-from ..core.schema.request_values import SERVICE_TIERS
 from ..core.shapes import DEFAULT_LIMITS
-from ..core.stream.assembler import Assembler
-from ..core.stream.calls import ServerCall
-from ..core.stream.deltas import Delta, Finish, FinishReason, Refusal
 from ..core.types import Json
 from ..inputs.moderation import OutputModeration
+from ..requests.request import CreateRequest
+from ..requests.request_values import SERVICE_TIERS
+from ..stream.assembler import Assembler
+from ..stream.calls import ServerCall
+from ..stream.deltas import Delta, Finish, FinishReason, Refusal
 from ..telemetry.telemetry import RoundOperation, Telemetry
 from ..tools.mcp.list_budget import ServerBounds
 from ..tools.tool_function import Output

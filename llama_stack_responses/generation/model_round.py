@@ -18,12 +18,12 @@ from ..chat.request import chat_request
 from ..chat.summary import compaction_request
 from ..concurrency.fair_yield import FairYield
 from ..core.errors import ApiError, TooLongError, UnusableAnswerError
-from ..core.reasoning_segments import ReasoningSegment, plain_reasoning
-from ..core.schema.request import CreateRequest
-from ..core.stream.assembler import Assembler
-from ..core.stream.deltas import Delta, Finish, Text
-from ..core.stream.usage import Usage
 from ..core.types import Json
+from ..items.reasoning_segments import ReasoningSegment, plain_reasoning
+from ..requests.request import CreateRequest
+from ..stream.assembler import Assembler
+from ..stream.deltas import Delta, Finish, Text
+from ..stream.usage import Usage
 from ..telemetry.telemetry import RoundOperation
 from ..tools.toolset import Toolset
 from .context_fit import ContextFit, Make

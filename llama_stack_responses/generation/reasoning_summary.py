@@ -11,10 +11,10 @@ from ..chat.chunks import ChunkReader, OutputLimitReached
 from ..chat.inference import Inference
 from ..chat.profile import Profile
 from ..core.errors import ApiError
-from ..core.stream.deltas import Delta, Finish, Reasoning, Text
-from ..core.stream.usage import Usage
 from ..core.types import Json
 from ..logs import get_logger
+from ..stream.deltas import Delta, Finish, Reasoning, Text
+from ..stream.usage import Usage
 from .model_servers import ModelServers
 from .shared_timer import SharedTimer
 from .stream_close import ClosedStream

@@ -9,9 +9,9 @@ from time import perf_counter
 from typing import Protocol
 
 from ..core.errors import ApiError, OutcomeUnknown, UnusableAnswerError
-from ..core.stream.assembler import Assembler
 from ..core.types import Json
 from ..logs import about, get_logger
+from ..stream.assembler import Assembler
 from .driver import GenerationDriver
 from .event_buffer import EventBuffer
 from .loop import Ending

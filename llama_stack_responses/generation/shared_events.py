@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from ..core.stream.delta_forms import DeltaRun
-from ..core.stream.events import Event
 from ..store import codec
+from ..stream.delta_forms import DeltaRun
+from ..stream.events import Event
 
 
 class SharedEvents:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..core.stream.deltas import Delta, Reasoning, Refusal, Text, ToolCall
+from ..stream.deltas import Delta, Reasoning, Refusal, Text, ToolCall
 
 _KINDS: Final[dict[type, type]] = {Text: Text, Refusal: Text, Reasoning: Reasoning, ToolCall: ToolCall}
 """The kind of item that a delta adds to: message, reasoning, or call. Other deltas belong to an open item, or end the

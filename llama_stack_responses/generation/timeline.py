@@ -15,10 +15,10 @@ from ..concurrency.offloading import computed
 from ..core.json_blocks import dumps
 from ..core.json_values import is_large
 from ..core.owner import ANONYMOUS, Owner
-from ..core.stream.usage import Usage
 from ..core.types import Json
 from ..store import codec
 from ..store.saving import Recording
+from ..stream.usage import Usage
 from ..telemetry.telemetry import RoundOperation, ToolOperation
 from .activity import Activity, Counts, Running, RunningEntry
 from .event_times import EventTimes

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..concurrency.tasks import gather_or_cancel
-from ..core.items.form import ItemForm, Stage
 from ..core.json_values import bytes_left
 from ..core.program_names import PROGRAM
-from ..core.stream.assembler import Assembler
-from ..core.stream.calls import FORMS, ServerCall, made_by
 from ..core.types import Json
+from ..items.form import ItemForm, Stage
 from ..logs import get_logger
+from ..stream.assembler import Assembler
+from ..stream.calls import FORMS, ServerCall, made_by
 from ..telemetry.telemetry import Telemetry
 from ..tools.tool_function import Function, Invocation, Outcome, Output, ToolError
 from ..tools.toolset import Toolset

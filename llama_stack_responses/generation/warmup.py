@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from ..core.stream.assembler import Assembler
 from ..core.types import Json
+from ..stream.assembler import Assembler
 from .loop import Ending
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from ..chat.chunks import ChunkReader
 from ..core.errors import ApiError
-from ..core.stream.deltas import Delta
+from ..stream.deltas import Delta
 from .shared_timer import SharedTimer
 
 

@@ -25,7 +25,6 @@ from ..config.services import FileInputs
 from ..core.errors import ApiError, bad_request
 from ..core.image_formats import image_format
 from ..core.owner import Owner
-from ..core.schema.request import CreateRequest
 from ..core.types import Json
 from ..documents.document import Document, Processor, Unreadable
 from ..documents.pdf import PdfLimits, Pdfs
@@ -35,6 +34,7 @@ from ..fetch.fetcher import CONNECTION_BYTES, Fetcher, FetchLimits
 from ..logs import get_logger
 from ..process_pool.pool import WorkerPool
 from ..process_pool.time_budget import TimeBudget
+from ..requests.request import CreateRequest
 from .files import Files
 
 logger = get_logger(__name__)

@@ -12,16 +12,16 @@ from ..concurrency.offloading import computed
 from ..core.access import Access, Action
 from ..core.errors import ApiError, bad_request, import_hint
 from ..core.exchanges import EXCHANGE
-from ..core.items.registry import ANSWERS
 from ..core.json_blocks import dumps
 from ..core.owner import Owner
-from ..core.read_items import read_items
-from ..core.refused_input import without_refused
-from ..core.schema.conversation_bodies import no_conversation
-from ..core.schema.items import check_ids
-from ..core.schema.request import CreateRequest
 from ..core.statuses import UNFINISHED
 from ..core.types import Json
+from ..items.read_items import read_items
+from ..items.refused_input import without_refused
+from ..items.registry import ANSWERS
+from ..requests.conversation_bodies import no_conversation
+from ..requests.input_items import check_ids
+from ..requests.request import CreateRequest
 from ..store.archive import Archive
 from ..store.codec import TooLarge
 from ..store.conversation_store import Conversation, begins_with_stand_in, stand_in

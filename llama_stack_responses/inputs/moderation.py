@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from ..core.errors import ApiError, bad_request
-from ..core.schema.request import CreateRequest
-from ..core.stream.deltas import Delta
 from ..core.types import Json
+from ..requests.request import CreateRequest
+from ..stream.deltas import Delta
 from .large_work import LargeWork
 
 

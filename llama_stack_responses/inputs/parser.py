@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..core.schema.request import CreateRequest, parse_create, read_fields
 from ..core.shapes import RequestLimits
 from ..core.types import Json
+from ..requests.request import CreateRequest, parse_create, read_fields
 from .large_work import LargeWork
 
 

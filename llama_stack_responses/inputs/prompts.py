@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from ..core.errors import ApiError, bad_request
-from ..core.schema.request import CreateRequest
 from ..core.shapes import excerpt
 from ..core.types import Json
+from ..requests.request import CreateRequest
 
 _VARIABLE: Final = re.compile(r"{{\s*(\w+)\s*}}")
 _VERSION: Final = re.compile("[1-9][0-9]{0,8}")

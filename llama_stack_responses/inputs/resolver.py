@@ -8,15 +8,15 @@ from functools import partial
 from typing import TypedDict
 
 from ..core.access import Access
-from ..core.call_pairs import check_call_pairs, with_call_ids
 from ..core.input_policy import DEFAULT_POLICY, InputPolicy
-from ..core.listed_items import with_ids
-from ..core.mcp_approvals import check_approvals
 from ..core.owner import Owner
-from ..core.schema.items import check_ids
-from ..core.schema.request import CreateRequest
 from ..core.shapes import Location, missing
 from ..core.types import Json
+from ..items.call_pairs import check_call_pairs, with_call_ids
+from ..items.listed_items import with_ids
+from ..items.mcp_approvals import check_approvals
+from ..requests.input_items import check_ids
+from ..requests.request import CreateRequest
 from ..sealing.sealed_items import Opened, SealedItems
 from .connection_memory import ConnectionMemory
 from .history import History, HistoryReader, Hold, for_model

@@ -14,15 +14,15 @@ from ..core.access import Access
 from ..core.errors import bad_request
 from ..core.ids import new_id
 from ..core.owner import Owner
-from ..core.schema.request import CreateRequest
-from ..core.stream.events import Event
 from ..core.types import Json
 from ..generation.factory import GenerationFactory
 from ..intervals import DEFAULT, Intervals
+from ..requests.request import CreateRequest
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive, save_once
 from ..store.commit_outcome import until_known
 from ..store.records import Delete, Op, Put, Records
+from ..stream.events import Event
 from .acceptance import Acceptance
 from .event_follower import EventFollower
 from .event_log import EventLog

@@ -9,10 +9,10 @@ from functools import partial
 
 from ..admission import Reservation
 from ..core.errors import ApiError
-from ..core.stream.events import Event
 from ..intervals import Intervals
 from ..logs import get_logger
 from ..store.records import UNAVAILABLE, Condition
+from ..stream.events import Event
 from .direct_delivery import DirectClient
 from .event_log import EventLog
 from .event_rows import ReservationRefused

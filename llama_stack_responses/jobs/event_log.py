@@ -19,13 +19,13 @@ from typing import Final
 from ..admission import Reservation
 from ..concurrency.offloading import INLINE_BYTES, in_thread, list_yielding_lock
 from ..core.json_values import is_large
-from ..core.stream.delta_forms import DeltaRun
-from ..core.stream.events import TERMINAL, Event
 from ..generation.shared_events import SharedEvents
 from ..intervals import DEFAULT
 from ..store import codec
 from ..store.decoder import Decoder
 from ..store.records import Condition, Delete, Ensure, Notify, Op, Put, Records, VersionIs, after_prefix, committed
+from ..stream.delta_forms import DeltaRun
+from ..stream.events import TERMINAL, Event
 from .direct_delivery import DirectClient, Reader, Readers
 from .event_rows import EventRows, ReservationRefused, Row
 from .notifier import Notifier

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary, finalize
 
 from ..admission import Reservation
 from ..core.errors import ApiError
-from ..core.stream.events import Event
+from ..stream.events import Event
 
 
 class ReservationRefused(Exception):  # noqa: N818 - a reason to wait

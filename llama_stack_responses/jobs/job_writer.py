@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from ..core.stream.delta_forms import DeltaRun
-from ..core.stream.events import Event
-from ..core.stream.transcript import Transcript
 from ..generation.event_buffer import EventBuffer
 from ..generation.shared_events import SharedEvents
 from ..store.records import Op, Put, Records
+from ..stream.delta_forms import DeltaRun
+from ..stream.events import Event
+from ..stream.transcript import Transcript
 from .event_log import EventLog, are_large
 from .job import Checkpoint, Job
 from .recorded_requests import RecordedRequests

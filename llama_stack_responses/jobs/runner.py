@@ -13,13 +13,6 @@ from typing import Final
 from ..concurrency.offloading import computed
 from ..core.access import Access
 from ..core.errors import ApiError
-from ..core.schema.request import CreateRequest
-from ..core.stream.assembler import Assembler
-from ..core.stream.calls import ServerCall
-from ..core.stream.events import Event
-from ..core.stream.recovery import asks_client, close_cut, repeated
-from ..core.stream.transcript import Transcript
-from ..core.stream.usage import Usage
 from ..core.tool_usage import ImageUsage
 from ..core.types import Json
 from ..generation.driver import GenerationDriver
@@ -31,11 +24,18 @@ from ..generation.timeline import Earlier
 from ..inputs.history import Hold, for_model
 from ..intervals import DEFAULT, Intervals
 from ..logs import about, get_logger
+from ..requests.request import CreateRequest
 from ..store import codec
 from ..store.archive import Archive
 from ..store.records import UNAVAILABLE, Conflict, Op, Records, committed
 from ..store.saving import Recording
 from ..store.stored_response import StoredResponse
+from ..stream.assembler import Assembler
+from ..stream.calls import ServerCall
+from ..stream.events import Event
+from ..stream.recovery import asks_client, close_cut, repeated
+from ..stream.transcript import Transcript
+from ..stream.usage import Usage
 from ..telemetry.instruments import Metric
 from ..telemetry.trace_context import within
 from .acceptance import Acceptance

@@ -8,9 +8,9 @@ from typing import Any, Final
 import orjson
 
 from ..core.errors import ApiError, bad_request
-from ..core.mcp_secrets import holds_secrets, join_secrets, split_secrets
 from ..core.owner import Owner
 from ..core.types import Json
+from ..requests.mcp_secrets import holds_secrets, join_secrets, split_secrets
 from ..sealing.sealer import Sealer, Unopened
 
 _PURPOSE: Final = "job"

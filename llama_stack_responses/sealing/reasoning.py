@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..core.owner import Owner
-from ..core.reasoning_segments import ReasoningSegment, decoded, encoded, plain_reasoning
 from ..core.types import Json
+from ..items.reasoning_segments import ReasoningSegment, decoded, encoded, plain_reasoning
 from ..logs import get_logger
 from .sealed_items import Opened
 from .sealer import SEALED, Sealer, Unopened

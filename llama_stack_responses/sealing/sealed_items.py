@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..concurrency.offloading import computed, in_thread
-from ..core.compaction import Summary
 from ..core.errors import bad_request
-from ..core.items.compaction import COMPACTION
 from ..core.json_values import decoded_bytes
 from ..core.owner import Owner
-from ..core.reasoning_segments import ReasoningSegment, segments_of
 from ..core.types import Json
+from ..items.compaction import Summary
+from ..items.kinds.compaction import COMPACTION
+from ..items.reasoning_segments import ReasoningSegment, segments_of
 from .sealer import SEALED, Sealer, UnknownSecret, Unopened, unverified
 
 type _Name = tuple[str, str]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..concurrency.offloading import computed
-from ..core.compaction import Summary
-from ..core.items.compaction import COMPACTION
 from ..core.owner import Owner
 from ..core.types import Json
+from ..items.compaction import Summary
+from ..items.kinds.compaction import COMPACTION
 from ..logs import get_logger
 from .sealed_items import Opened
 from .sealer import SEALED, Sealer, Unopened

@@ -7,11 +7,7 @@ from functools import partial
 from typing import Final
 
 from ..admission import Admission
-from ..core.compaction import Summary, check_not_empty, open_message
-from ..core.configuration import without_updates
 from ..core.ids import new_id
-from ..core.listed_items import listed
-from ..core.stream.usage import usage_of
 from ..core.types import Json
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationFactory
@@ -19,6 +15,10 @@ from ..generation.response_log import log_ended
 from ..inputs.history import Hold
 from ..inputs.parser import RequestParser
 from ..inputs.resolver import RequestResolver
+from ..items.compaction import Summary, check_not_empty, open_message
+from ..items.listed_items import listed
+from ..requests.configuration_updates import without_updates
+from ..stream.usage import usage_of
 
 COMPACTED: Final = frozenset(
     {

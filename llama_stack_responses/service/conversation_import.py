@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from ..core.errors import ApiError
 from ..core.ids import check_conversation_id
-from ..core.items.compaction import COMPACTION
-from ..core.items.registry import ITEM_KINDS
-from ..core.listed_items import with_ids
 from ..core.owner import Owner
-from ..core.schema.conversation_bodies import read_metadata
-from ..core.schema.items import TRIGGER, check_input
 from ..core.shapes import Location, RequestLimits, check_json
 from ..core.types import Json
+from ..items.kinds.compaction import COMPACTION
+from ..items.listed_items import with_ids
+from ..items.registry import ITEM_KINDS
+from ..requests.conversation_bodies import read_metadata
+from ..requests.input_items import TRIGGER, check_input
 from ..store.conversation_store import Conversation, ConversationStore
 
 _MEANINGLESS: Final = frozenset({COMPACTION, TRIGGER, "item_reference"})

@@ -5,11 +5,17 @@ from __future__ import annotations
 from functools import partial
 
 from ..core.access import Access
-from ..core.call_pairs import with_call_ids
 from ..core.ids import check_conversation_id, new_id
 from ..core.input_policy import DEFAULT_POLICY, InputPolicy
-from ..core.listed_items import Order, Page, listed, with_ids
-from ..core.schema.conversation_bodies import (
+from ..core.shapes import RequestLimits
+from ..core.types import Json
+from ..inputs.history import HistoryReader, Hold
+from ..inputs.large_work import LargeWork
+from ..inputs.sealed_input import SealedInput
+from ..intervals import DEFAULT, Intervals
+from ..items.call_pairs import with_call_ids
+from ..items.listed_items import Order, Page, listed, with_ids
+from ..requests.conversation_bodies import (
     check_fields,
     conversation_object,
     no_conversation,
@@ -17,13 +23,7 @@ from ..core.schema.conversation_bodies import (
     read_items,
     read_metadata,
 )
-from ..core.schema.items import check_ids
-from ..core.shapes import RequestLimits
-from ..core.types import Json
-from ..inputs.history import HistoryReader, Hold
-from ..inputs.large_work import LargeWork
-from ..inputs.sealed_input import SealedInput
-from ..intervals import DEFAULT, Intervals
+from ..requests.input_items import check_ids
 from ..sealing.sealed_items import Opened, SealedItems
 from ..store.archive import Archive
 from ..store.commit_outcome import until_known

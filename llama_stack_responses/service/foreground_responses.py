@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from functools import partial
 
 from ..admission import Admission, Reservation
-from ..core.stream.transcript import Transcript
 from ..generation.connection_options import ConnectionOptions
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationFactory
@@ -16,6 +15,7 @@ from ..intervals import Intervals
 from ..jobs.foreground_leases import ForegroundLeases
 from ..lifecycle.finishing import Finishing
 from ..store.archive import Archive
+from ..stream.transcript import Transcript
 from .response_writer import ResponseWriter
 
 

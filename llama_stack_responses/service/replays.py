@@ -10,9 +10,9 @@ from typing import Final
 from weakref import WeakValueDictionary, finalize
 
 from ..admission import Reservation
-from ..core.stream.events import Event
-from ..core.stream.replay import replay
 from ..store.stored_response import StoredResponse
+from ..stream.events import Event
+from ..stream.replay import replay
 
 _EVENTS_PER_BATCH: Final = 64
 """Events that are generated at a time, so that a stalled reader keeps few in memory and a fast one does not block the

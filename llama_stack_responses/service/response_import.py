@@ -9,14 +9,14 @@ from typing import Any, Final, Protocol
 from ..core.errors import ApiError
 from ..core.ids import check_response_id
 from ..core.owner import Owner
-from ..core.schema.request import FIELDS, CreateRequest, parse_create
 from ..core.shapes import RequestLimits
-from ..core.stream.response import new_response
-from ..core.stream.usage import Usage, usage_of
 from ..core.types import Json
+from ..requests.request import FIELDS, CreateRequest, parse_create
 from ..store.archive import Archive
 from ..store.records import Condition, Conflict, VersionIs
 from ..store.stored_response import StoredResponse
+from ..stream.response import new_response
+from ..stream.usage import Usage, usage_of
 from .conversation_import import ImportImpossible, ImportReport, read_items
 
 _ENDED: Final = ("completed", "failed", "incomplete", "cancelled")

@@ -11,17 +11,17 @@ from ..admission import Reservation
 from ..core.access import Access, Action
 from ..core.errors import ApiError, bad_request, not_found
 from ..core.ids import check_response_id
-from ..core.listed_items import Order, Page, listed, page_after
 from ..core.owner import Owner
 from ..core.statuses import UNFINISHED
-from ..core.stream.events import TERMINAL, Event
 from ..core.types import Json
 from ..inputs.history import HistoryReader, Hold
+from ..items.listed_items import Order, Page, listed, page_after
 from ..jobs.background import BackgroundJobs
 from ..jobs.direct_delivery import DirectClient
 from ..store.archive import Archive
 from ..store.running_response import RunningResponse
 from ..store.stored_response import StoredResponse
+from ..stream.events import TERMINAL, Event
 from .replays import Replays
 
 

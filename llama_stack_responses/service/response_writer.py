@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from ..core.errors import ApiError, OutcomeUnknown
-from ..core.stream.transcript import Transcript
 from ..core.types import Json
 from ..generation.connection_options import ConnectionOptions
 from ..generation.loop import Generation
@@ -19,6 +18,7 @@ from ..jobs.foreground_leases import Lease, server_died_error
 from ..store.archive import Archive, save_once
 from ..store.commit_outcome import until_known
 from ..store.records import Conflict
+from ..stream.transcript import Transcript
 
 
 class ResponseWriter:

@@ -14,7 +14,6 @@ from ..config.stores import accepts_losses
 from ..core.access import Access
 from ..core.errors import ApiError, OutcomeUnknown, bad_request
 from ..core.json_values import VALUE_BYTES
-from ..core.schema.request import CreateRequest
 from ..core.statuses import UNFINISHED
 from ..core.types import Json
 from ..generation.activity import Activity
@@ -35,6 +34,7 @@ from ..lifecycle.durability_check import DurabilityCheck
 from ..lifecycle.secret_check import SecretCheck
 from ..lifecycle.sweeper import Sweeper
 from ..process_pool.pool import WorkerPool
+from ..requests.request import CreateRequest
 from ..sealing.sealer import Sealer, SecretKeeper
 from ..store.archive import Archive
 from ..store.clock import StoreClock

@@ -13,9 +13,9 @@ from typing import Any, Final
 from ..concurrency.offloading import Computation, computed
 from ..core.exchanges import with_exchanges
 from ..core.owner import Owner
-from ..core.stream.transcript import Mark
 from ..core.types import Json
 from ..intervals import DEFAULT, Intervals
+from ..stream.transcript import Mark
 from .commit_outcome import until_known
 from .conflict_retry import ConflictRetry
 from .conversation_store import ConversationAppend, ConversationStore, without_stand_in

@@ -21,9 +21,9 @@ from typing import Final
 
 from ..concurrency.offloading import computed
 from ..core.errors import ApiError, bad_request
-from ..core.listed_items import Order
 from ..core.owner import Owner
 from ..core.types import Json
+from ..items.listed_items import Order
 from ..logs import get_logger
 from . import codec
 from .conflict_retry import ConflictRetry

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from ..core.items.registry import ANSWERS, REQUESTS
 from ..core.json_blocks import ordered_dumps
 from ..core.owner import Owner
+from ..items.registry import ANSWERS, REQUESTS
 
 NAME_BYTES: Final = 16
 """Bytes of a name, which is written as 22 characters of base64."""

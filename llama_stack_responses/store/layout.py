@@ -37,8 +37,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ..core.owner import Owner
-from ..core.stream.transcript import Mark
 from ..core.types import Json
+from ..stream.transcript import Mark
 from . import codec
 from .hashing import Hasher
 from .records import Ensure, Op, Put, Record, after_prefix

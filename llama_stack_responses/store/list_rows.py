@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from ..core.items.registry import ITEM_KINDS, REPLIES, REQUESTS
 from ..core.json_blocks import dumps
 from ..core.types import Json
+from ..items.registry import ITEM_KINDS, REPLIES, REQUESTS
 from . import codec
 from .hashing import canonical, name_of
 

@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from ..concurrency.offloading import Computation, computed
 from ..core.ids import Seeded, seeded
-from ..core.listed_items import id_of_seed
 from ..core.types import Json
+from ..items.listed_items import id_of_seed
 from .codec import TooLarge
 from .decoder import Decoder
 from .hashing import Hasher

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-from ..core.truncation import opening_instructions, whole_turns
 from ..core.types import Json
+from ..items.truncation import opening_instructions, whole_turns
 from .codec import TooLarge
 from .conversation_store import ConversationStore, begins_with_stand_in, without_stand_in
 from .decoder import Decoder

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..core.errors import bad_request
-from ..core.listed_items import Order
 from ..core.owner import Owner
+from ..items.listed_items import Order
 from .decoder import Decoder
 from .hashing import Hasher
 from .layout import Entry, listing

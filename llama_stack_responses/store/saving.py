@@ -14,8 +14,8 @@ from ..core.json_blocks import dumps
 from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.statuses import UNFINISHED
-from ..core.stream.transcript import Mark
 from ..core.types import Json
+from ..stream.transcript import Mark
 from . import codec, nodes, own_ids
 from .conversation_store import ConversationAppend, begins_with_stand_in
 from .decoder import Decoder

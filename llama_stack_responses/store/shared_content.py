@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ..core.items.registry import ANSWERED
-from ..core.stream.calls import FORMS
 from ..core.types import Json
+from ..items.registry import ANSWERED
+from ..stream.calls import FORMS
 from . import own_ids
 from .conversation_store import without_stand_in
 from .decoder import Decoder

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..core.exchanges import without_exchange
 from ..core.owner import Owner
-from ..core.stream.response import UNSENT
-from ..core.stream.transcript import Mark
 from ..core.types import Json
+from ..stream.response import UNSENT
+from ..stream.transcript import Mark
 from .layout import Entry
 from .records import Record
 

@@ -21,11 +21,11 @@ from opentelemetry.util.types import AttributeValue
 
 from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
-from ..core.stream.calls import ServerCall
-from ..core.stream.deltas import Finish
-from ..core.stream.usage import Usage
 from ..core.types import Json
 from ..logs import Attached
+from ..stream.calls import ServerCall
+from ..stream.deltas import Finish
+from ..stream.usage import Usage
 from . import content
 from .gauges import Gauges, GaugeSources
 from .instruments import SECONDS, Instruments, Labels, Metric, Recorder

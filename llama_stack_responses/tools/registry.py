@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..core.items.kind import HOSTED_TOOL_NAMES, HostedToolType
-from ..core.schema.request import CreateRequest
 from ..core.types import Json
-from ..core.unavailable_tools import MissingTool
+from ..items.kind import HOSTED_TOOL_NAMES, HostedToolType
+from ..requests.request import CreateRequest
+from ..requests.unavailable_tools import MissingTool
 from .client.apply_patch import apply_patch_tool
 from .client.computer import computer_tool
 from .client.custom import CustomTool

@@ -7,9 +7,9 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..core.stream.calls import CallKind
-from ..core.stream.citations import Citation
 from ..core.types import Json
+from ..stream.calls import CallKind
+from ..stream.citations import Citation
 from .tool_function import Function, ItemReporter
 from .tool_history import ToolHistory
 

@@ -9,11 +9,11 @@ from typing import Any, Final, Protocol
 
 from ..concurrency.offloading import computed
 from ..core.arguments import decoded_arguments
-from ..core.items.form import ItemForm, Stage
-from ..core.items.mcp import MCP_APPROVAL_REQUEST
-from ..core.stream.calls import CallKind, ServerCall
 from ..core.tool_usage import ImageUsage
 from ..core.types import Json
+from ..items.form import ItemForm, Stage
+from ..items.kinds.mcp import MCP_APPROVAL_REQUEST
+from ..stream.calls import CallKind, ServerCall
 
 Output = str | list[Json]
 """A tool's output for the model: text, or content parts (`input_text`, `input_image`, `input_file`)."""

@@ -13,22 +13,22 @@ from ..chat.call_names import meant_name
 from ..concurrency.offloading import computed
 from ..concurrency.tasks import gather_or_cancel
 from ..core.errors import bad_request
-from ..core.mcp_approvals import Approvals
 from ..core.program_names import RUN_PROGRAM
-from ..core.schema.item_tools import (
+from ..core.shapes import DEFAULT_LIMITS
+from ..core.types import Json
+from ..items.mcp_approvals import Approvals
+from ..logs import get_logger
+from ..requests.item_tools import (
     CARRIERS,
     Identity,
     Selection,
     ToolRoom,
     identities,
 )
-from ..core.schema.request import CreateRequest
-from ..core.shapes import DEFAULT_LIMITS
-from ..core.stream.calls import CallKind, ServerCall, Whole
-from ..core.stream.citations import Citation, CitationExtractor
-from ..core.types import Json
-from ..core.unavailable_tools import MissingTool, OmittedTool, Unavailable, UnavailableTool
-from ..logs import get_logger
+from ..requests.request import CreateRequest
+from ..requests.unavailable_tools import MissingTool, OmittedTool, Unavailable, UnavailableTool
+from ..stream.calls import CallKind, ServerCall, Whole
+from ..stream.citations import Citation, CitationExtractor
 from .function_names import NO_FUNCTIONS, FunctionNames
 from .mcp.list_budget import HasList, ListBudget, ServerBounds
 from .tool import (

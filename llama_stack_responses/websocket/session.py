@@ -12,8 +12,6 @@ from ..config.limits import Limits
 from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
 from ..core.shapes import Location, boolean
-from ..core.stream.events import Event
-from ..core.stream.socket_events import refused
 from ..core.types import Json
 from ..generation.connection_options import ConnectionOptions
 from ..generation.event_buffer import EventWriter
@@ -22,6 +20,8 @@ from ..generation.run import ForegroundRun
 from ..inputs.connection_memory import ConnectionMemory
 from ..logs import get_logger
 from ..service.responses import OpenAIResponsesImpl
+from ..stream.events import Event
+from ..stream.socket_events import refused
 from .lanes import LaneLimits, Lanes, lane_of
 from .steering import Steering, Successor, steered
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from ..core.errors import ApiError
 from ..core.ids import new_id
-from ..core.schema.steer_input import as_items, check_steer, required_input
 from ..core.shapes import Location, missing
-from ..core.stream.events import Event
-from ..core.stream.socket_events import steer_accepted, steer_failed, steer_pending
 from ..core.types import Json
 from ..generation.stop_point import StopPoint
+from ..requests.steer_input import as_items, check_steer, required_input
+from ..stream.events import Event
+from ..stream.socket_events import steer_accepted, steer_failed, steer_pending
 
 _MAX_REMEMBERED: Final = 256
 """Maximum responses whose final status is remembered."""

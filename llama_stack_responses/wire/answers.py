@@ -17,8 +17,6 @@ from ..admission import Reservation
 from ..core.errors import ApiError, OutcomeUnknown
 from ..core.json_blocks import BLOCK_BYTES, blocks, dumps
 from ..core.json_values import is_large
-from ..core.stream.delta_forms import DeltaRun, LastForm
-from ..core.stream.events import Event
 from ..generation.event_buffer import EventWriter
 from ..generation.response_log import log_refused
 from ..generation.run import ForegroundRun
@@ -26,6 +24,8 @@ from ..generation.shared_events import SharedEvents
 from ..jobs.direct_delivery import WriteEvents
 from ..logs import get_logger
 from ..service.response_reader import ServerClosing
+from ..stream.delta_forms import DeltaRun, LastForm
+from ..stream.events import Event
 from . import sse
 from .direct_writer import DirectWriter
 from .disconnects import gone

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from ..core.schema.request import FIELDS, request_schema
+from ..requests.request import FIELDS, request_schema
 from ..service.compact import COMPACTED, Compaction
 from ..service.token_counting import NOT_COUNTED, TokenCounting
 from .answers import FinishedJsonResponse, JsonResponse

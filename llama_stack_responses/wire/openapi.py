@@ -11,11 +11,11 @@ from typing import Any, Final
 from fastapi import Response
 
 from ..chat.prompt_comparison import REASONS
-from ..core.schema.items import ITEMS_SCHEMA
-from ..core.schema.request import ECHOED
-from ..core.schema.request_values import INCLUDABLE
 from ..core.shapes import Schema, any_of, metadata, or_null, schema_of
 from ..core.statuses import STATUSES
+from ..requests.input_items import ITEMS_SCHEMA
+from ..requests.request import ECHOED
+from ..requests.request_values import INCLUDABLE
 
 TEXT: Final[Schema] = {"type": "string"}
 WHOLE: Final[Schema] = {"type": "integer", "minimum": 0}

@@ -16,10 +16,10 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from ..core.errors import ApiError, bad_request
-from ..core.listed_items import Order
-from ..core.schema.request_values import INCLUDABLE
 from ..generation.response_log import log_refused
+from ..items.listed_items import Order
 from ..logs import get_logger
+from ..requests.request_values import INCLUDABLE
 from .answers import JsonResponse, failure
 from .headers import known, request_id
 from .openapi import ERROR

@@ -12,8 +12,8 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Scope
 
 from ..core.errors import bad_request
-from ..core.schema.request import request_schema
 from ..jobs.direct_delivery import DirectClient
+from ..requests.request import request_schema
 from ..service.detached_responses import DetachedResponse
 from ..service.responses import OpenAIResponsesImpl
 from .answers import (

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..core import json_blocks
 from ..core.json_blocks import BLOCK_BYTES, dumps
 from ..core.json_values import is_large
-from ..core.stream.delta_forms import delta_form, literal
+from ..stream.delta_forms import delta_form, literal
 
 _IS_DELTA: Final = methodcaller("__contains__", "delta")
 DONE: Final = b"data: [DONE]\n\n"

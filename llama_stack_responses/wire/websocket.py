@@ -16,13 +16,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from ..core.errors import ApiError
 from ..core.json_blocks import BLOCK_BYTES, blocks, dumps
 from ..core.json_values import is_large
-from ..core.stream.delta_forms import DeltaRun, LastForm, delta_form
-from ..core.stream.events import Event
-from ..core.stream.socket_events import refused
 from ..generation.event_buffer import EventWriter
 from ..generation.response_log import log_refused
 from ..logs import get_logger
 from ..service.responses import OpenAIResponsesImpl
+from ..stream.delta_forms import DeltaRun, LastForm, delta_form
+from ..stream.events import Event
+from ..stream.socket_events import refused
 from ..websocket.session import Caller, ClientGone, Session
 from .answers import failure
 from .direct_writer import pass_bodies

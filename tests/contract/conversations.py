@@ -7,8 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.stream.response import UNSENT
 from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.stream.response import UNSENT
 
 type Json = dict[str, Any]
 

@@ -18,14 +18,12 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
-from llama_stack_responses.core.compaction import Summary
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.reasoning_segments import ReasoningSegment
-from llama_stack_responses.core.stream.replay import replay
-from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.features.code.skills import store as skill_store
 from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
 from llama_stack_responses.intervals import DEFAULT
+from llama_stack_responses.items.compaction import Summary
+from llama_stack_responses.items.reasoning_segments import ReasoningSegment
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.foreground_leases import ForegroundLeases
 from llama_stack_responses.jobs.heartbeat import Heartbeat
@@ -46,9 +44,11 @@ from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Records
 from llama_stack_responses.store.saving import Recording
 from llama_stack_responses.store.stored_response import StoredResponse
+from llama_stack_responses.stream.replay import replay
+from llama_stack_responses.stream.transcript import Transcript
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user
-from tests.unit.core.test_items import INPUT_TEXT, WHOLE
+from tests.unit.items.test_items import INPUT_TEXT, WHOLE
 
 ALICE: Final = Owner("alice", {"teams": ["search"]}, "shop")
 

@@ -8,16 +8,16 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.core.listed_items import with_ids
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.intervals import DEFAULT
+from llama_stack_responses.items.listed_items import with_ids
 from llama_stack_responses.jobs.foreground_leases import ForegroundLeases, Lease
 from llama_stack_responses.jobs.heartbeat import Heartbeat
 from llama_stack_responses.jobs.queue import JobQueue
+from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Put, Records, after_prefix
+from llama_stack_responses.stream.response import new_response
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
 from tests.support.strict import validate_response

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.items.registry import ITEM_KINDS
+from llama_stack_responses.items.registry import ITEM_KINDS
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Put, Records

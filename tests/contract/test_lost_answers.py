@@ -13,20 +13,20 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS
-from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.timeline import Timeline
 from llama_stack_responses.inputs.history import History, HistoryBounds, HistoryReader
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.resolver import ResolvedInput, StoredInput
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.jobs.foreground_leases import Lease
+from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.service.conversations import Conversations
 from llama_stack_responses.service.response_writer import ResponseWriter
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Condition, Conflict, Op, Records, Unanswered
+from llama_stack_responses.stream.transcript import Transcript
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, assistant, response, user
 from tests.contract.test_leftovers import left

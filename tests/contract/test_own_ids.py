@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.core.listed_items import with_ids
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.items.listed_items import with_ids
 from llama_stack_responses.store import codec, own_ids
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.stored_response import StoredResponse

@@ -14,7 +14,7 @@ from openai.types.conversations.item_retrieve_params import ItemRetrieveParams
 from openai.types.responses.input_item_list_params import InputItemListParams
 from openai.types.responses.response_retrieve_params import ResponseRetrieveParamsStreaming
 
-from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.requests.request import parse_create
 from tests.support.features import features, refused
 from tests.support.openai_client import MODEL, NAME
 from tests.support.prompts import PromptsClient

@@ -87,9 +87,9 @@ PATHS: Final = {"page": ("/ui", "/v1/ui/session")}
 """Paths of routes that the feature brings."""
 
 REPLAY: Final = """
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.replay import replay
-from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.stream.replay import replay
+from llama_stack_responses.stream.response import new_response
 
 item = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "AA=="}
 response = new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1)

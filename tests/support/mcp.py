@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from llama_stack_responses.core.mcp_approvals import Approval
-from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.items.mcp_approvals import Approval
+from llama_stack_responses.requests.request import CreateRequest
 from llama_stack_responses.tools.mcp.servers import Counted, McpAddress, McpError
 from llama_stack_responses.tools.mcp.tool import McpTool
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.core.listed_items import with_ids
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.items.listed_items import with_ids
+from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.hashing import Hasher
 from llama_stack_responses.store.sqlite import SqliteRecords
+from llama_stack_responses.stream.response import new_response
 
 type Json = dict[str, Any]
 

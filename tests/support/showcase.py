@@ -130,7 +130,9 @@ def _refusal(wire: Wire, upstream: Upstream) -> str:
 
 def _broken(wire: Wire, upstream: Upstream) -> str:
     upstream.script("broken", reply(text("The first half of ", "an answer"), end="drop"))
-    return str(final(wire.stream(model="local/broken", input="Answer, and break off.", metadata={"team": "outages"}))["id"])
+    return str(
+        final(wire.stream(model="local/broken", input="Answer, and break off.", metadata={"team": "outages"}))["id"]
+    )
 
 
 def _function(wire: Wire, upstream: Upstream) -> tuple[str, str]:

@@ -15,7 +15,7 @@ def test_stack_belongs_to_innermost_known_frame() -> None:
     assert stage_of([LOOP, TURN, ("/x/llama_stack_responses/chat/chunks.py", 1)]) == "chunks to deltas"
     assert stage_of([LOOP, TURN, ("/y/llama_stack/core/routers/inference.py", 1)]) == "the host's router and provider"
     assert stage_of([LOOP, TURN, ("/y/openai/_models.py", 1), ("/py/typing.py", 2)]) == "model server's bytes to chunks"
-    assert stage_of([LOOP, ("/x/llama_stack_responses/core/schema/request.py", 1)]) == "reading the request"
+    assert stage_of([LOOP, ("/x/llama_stack_responses/requests/request.py", 1)]) == "reading the request"
 
 
 def test_each_stage_exists_in_code() -> None:

@@ -12,11 +12,11 @@ from openai.types.responses.tool_choice_options import ToolChoiceOptions
 from openai.types.responses.tool_param import ToolParam
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema import request
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream import transcript
-from llama_stack_responses.core.stream.events import TERMINAL
-from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.requests import request
+from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.stream import transcript
+from llama_stack_responses.stream.events import TERMINAL
+from llama_stack_responses.stream.response import new_response
 from tests.support.features import features, refused, section
 
 type Json = dict[str, Any]

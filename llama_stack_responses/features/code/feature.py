@@ -10,10 +10,10 @@ from typing import Final
 from fastapi import APIRouter
 
 from ...admission import Admission
-from ...core.schema.request import CreateRequest
 from ...core.types import Json
 from ...feature import Feature, Stack
 from ...inputs.files import uploaded_with
+from ...requests.request import CreateRequest
 from ...service.responses import OpenAIResponsesImpl
 from ...store.decoder import Decoder
 from ...tools.registry import HostedTool

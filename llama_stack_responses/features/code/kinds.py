@@ -10,10 +10,6 @@ from typing import Any, Final
 
 from ...core.exchanges import exchange
 from ...core.item_fields import CALL_STATUS, ID, OWN_ID, TEXT
-from ...core.items.call_result import CUT_OFF, CallResult, failed
-from ...core.items.form import ItemForm, stage_events, streamed_events
-from ...core.items.kind import ItemKind, Kinds, ToolType
-from ...core.items.view import CallView, Printed, Shown, objects
 from ...core.shapes import (
     Check,
     Location,
@@ -29,6 +25,10 @@ from ...core.shapes import (
 )
 from ...core.tool_fields import CALLERS, LOCAL_ENVIRONMENT
 from ...core.types import Json
+from ...items.call_result import CUT_OFF, CallResult, failed
+from ...items.form import ItemForm, stage_events, streamed_events
+from ...items.kind import ItemKind, Kinds, ToolType
+from ...items.view import CallView, Printed, Shown, objects
 from .containers.bodies import AUTO_CONTAINER
 
 PYTHON: Final = "python"

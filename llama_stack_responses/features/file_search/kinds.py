@@ -7,9 +7,6 @@ from typing import Any, Final
 
 from ...core.exchanges import exchange
 from ...core.item_fields import CALL_STATUS, ID, OWN_ID, TEXT
-from ...core.items.form import ItemForm, stage_events
-from ...core.items.kind import ItemKind, Kinds, ToolType
-from ...core.items.view import CallView, Link, Shown, objects
 from ...core.shapes import (
     Location,
     an_object,
@@ -26,6 +23,9 @@ from ...core.shapes import (
     takes,
 )
 from ...core.types import Json
+from ...items.form import ItemForm, stage_events
+from ...items.kind import ItemKind, Kinds, ToolType
+from ...items.view import CallView, Link, Shown, objects
 
 _VALUE: Final = scalar_or(array(scalar_or()))
 

@@ -8,9 +8,6 @@ from typing import Any, Final
 from ...core.errors import bad_request
 from ...core.exchanges import exchange
 from ...core.item_fields import ID, IMAGE_URL, OWN_ID, TEXT
-from ...core.items.form import ItemForm, Partial, stage_events
-from ...core.items.kind import ItemKind, Kinds, ToolType
-from ...core.items.view import CallView
 from ...core.shapes import (
     Check,
     Location,
@@ -27,6 +24,9 @@ from ...core.shapes import (
     unsupported,
 )
 from ...core.types import Json
+from ...items.form import ItemForm, Partial, stage_events
+from ...items.kind import ItemKind, Kinds, ToolType
+from ...items.view import CallView
 from .names import GENERATE, generated
 
 IMAGE_CALL: Final = "image_generation_call"

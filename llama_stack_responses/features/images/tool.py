@@ -12,11 +12,11 @@ from ...concurrency.offloading import computed
 from ...core.errors import ApiError
 from ...core.image_formats import image_format
 from ...core.owner import Owner
-from ...core.schema.request import CreateRequest
-from ...core.stream.calls import CallKind, no_fields
 from ...core.types import Json
-from ...core.unavailable_tools import UnavailableTool
 from ...fetch.address_policy import UrlRefused
+from ...requests.request import CreateRequest
+from ...requests.unavailable_tools import UnavailableTool
+from ...stream.calls import CallKind, no_fields
 from ...tools.hosted.call_arguments import named_arguments
 from ...tools.tool import NeedsPreparation
 from ...tools.tool_function import Function, Invocation, ItemReporter, Outcome, Output, ToolError, chat_function

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.schema.request import CreateRequest
 from ...core.types import Json
 from ...feature import Feature, Stack, TextChecker
 from ...inputs.large_work import LargeWork
+from ...requests.request import CreateRequest
 from .checks import Checks
 from .endpoint import Endpoint
 from .filter import ModerationFilter

@@ -8,10 +8,10 @@ from typing import Final
 from ...concurrency.offloading import in_thread
 from ...core.json_values import is_large
 from ...core.moderation_results import NO_OUTPUT
-from ...core.stream.deltas import Delta, Finish, Reasoning, Refusal, Text, ToolCall
-from ...core.stream.fragments import LARGE_CHARACTERS
-from ...core.stream.usage import Usage
 from ...core.types import Json
+from ...stream.deltas import Delta, Finish, Reasoning, Refusal, Text, ToolCall
+from ...stream.fragments import LARGE_CHARACTERS
+from ...stream.usage import Usage
 from .checks import Checks
 from .policy import Policy
 from .results import merged, refusal

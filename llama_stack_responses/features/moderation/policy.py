@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...core.moderation_results import Kind, Side
-from ...core.schema.request import CreateRequest
+from ...requests.request import CreateRequest
 
 Mode = Literal["score", "block"]
 

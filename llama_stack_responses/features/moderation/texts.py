@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from ...core.items.registry import ITEM_KINDS
-from ...core.read_items import read_items
-from ...core.refused_input import is_message, without_refused
-from ...core.schema.request import CreateRequest
 from ...core.types import Json
+from ...items.read_items import read_items
+from ...items.refused_input import is_message, without_refused
+from ...items.registry import ITEM_KINDS
+from ...requests.request import CreateRequest
 
 _TEXTS: Final = ("text", "refusal", "output", "content", "stdout", "stderr")
 """Keys that hold text in items from outside."""

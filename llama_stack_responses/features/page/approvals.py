@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from ...core.items.registry import REPLIES
 from ...core.owner import Owner
 from ...core.types import Json
 from ...inputs.history import Hold
+from ...items.registry import REPLIES
 from ...store.archive import Archive
 from ...store.codec import TooLarge
 from ...store.read_allowance import ReadAllowance

@@ -10,10 +10,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from ...core.items.registry import ITEM_KINDS
-from ...core.items.view import View
-from ...core.stream.calls import FORMS
 from ...core.types import Json
+from ...items.registry import ITEM_KINDS
+from ...items.view import View
+from ...stream.calls import FORMS
 from .items import shown_as
 
 _FOLDER: Final = Path(__file__).with_name("static")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...concurrency.large_base64 import data_start
-from ...core.items.view import Link, objects
 from ...core.json_blocks import blocks
 from ...core.types import Json
+from ...items.view import Link, objects
 
 MARKDOWN_CHARACTERS: Final = 100_000
 """Maximum number of characters of a text that is rendered; a longer one is shown as it is."""

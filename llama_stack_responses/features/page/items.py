@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...core.items.registry import ITEM_KINDS, REPLIES
-from ...core.items.view import (
+from ...core.types import Json
+from ...items.program_calls import mark_in
+from ...items.registry import ITEM_KINDS, REPLIES
+from ...items.view import (
     ApprovalReplyView,
     ApprovalView,
     CallView,
@@ -21,8 +23,6 @@ from ...core.items.view import (
     View,
     objects,
 )
-from ...core.program_calls import mark_in
-from ...core.types import Json
 from ...sealing.sealer import SEALED
 from . import blocks
 from .blocks import Budget

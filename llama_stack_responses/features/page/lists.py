@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...core.errors import bad_request
-from ...core.listed_items import Order
 from ...core.owner import Owner
 from ...core.statuses import UNFINISHED
 from ...core.types import Json
+from ...items.listed_items import Order
 from ...jobs.background import BackgroundJobs
 from ...store.archive import Archive
 from ...store.list_rows import Row

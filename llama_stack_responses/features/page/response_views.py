@@ -11,17 +11,17 @@ from typing import Final
 from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError, bad_request
 from ...core.json_blocks import dumps
-from ...core.listed_items import Order
 from ...core.statuses import UNFINISHED
-from ...core.stream.replay import replay
 from ...core.types import Json
 from ...generation.event_times import times_of
 from ...inputs.history import Hold
+from ...items.listed_items import Order
 from ...service.responses import OpenAIResponsesImpl
 from ...store.layout import chat_request
 from ...store.read_allowance import ReadAllowance
 from ...store.running_response import RunningResponse
 from ...store.stored_response import StoredResponse
+from ...stream.replay import replay
 from .approvals import answered_requests
 from .blocks import Budget
 from .items import ViewContext, answered_calls, call_names, item_views

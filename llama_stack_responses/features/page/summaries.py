@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
-from ...core.compaction import Summary
 from ...core.errors import ApiError
-from ...core.items.compaction import COMPACTION
 from ...core.owner import Owner
 from ...core.types import Json
 from ...inputs.history import Hold
+from ...items.compaction import Summary
+from ...items.kinds.compaction import COMPACTION
 from ...sealing.sealed_items import Opened, SealedItems
 from ...sealing.sealer import SEALED, Sealer
 from .view_limits import ADDED_BYTES, ADDED_ITEMS

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ...core.items.view import objects
 from ...core.json_values import is_large
 from ...core.owner import Owner
 from ...core.types import Json
 from ...generation.timeline import round_fields
+from ...items.view import objects
 from ...store.list_rows import Row, answered, failed_calls, first_words, row_of
 from ...store.stored_response import StoredResponse
 from . import blocks

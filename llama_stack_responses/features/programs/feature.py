@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...core.schema.request import CreateRequest
 from ...core.types import Json
 from ...feature import Feature, Stack
 from ...logs import get_logger
+from ...requests.request import CreateRequest
 from ...tools.registry import HostedTool
 from ...tools.tool import Tool
 from .runtime import ProgramRuntime

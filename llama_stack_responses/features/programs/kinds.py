@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...core.item_fields import ID, OWN_ID, TEXT
-from ...core.items.form import ItemForm
-from ...core.items.kind import ItemKind, Kinds, Names, Reply, ToolType, made_call
-from ...core.items.view import CallView, OutputView, Shown
 from ...core.program_names import PROGRAM, PROGRAM_OUTPUT, PROGRAMS, RUN_PROGRAM
 from ...core.shapes import object_of, one_of, string
 from ...core.types import Json
+from ...items.form import ItemForm
+from ...items.kind import ItemKind, Kinds, Names, Reply, ToolType, made_call
+from ...items.view import CallView, OutputView, Shown
 from .limits import CODE_CHARACTERS
 
 _PROGRAM: Final = object_of(

@@ -24,8 +24,8 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from ...concurrency.offloading import computed
-from ...core.items.call_result import CallResult
 from ...core.surrogates import without_surrogates
+from ...items.call_result import CallResult
 from ...process_pool.pool import Task, WorkerPool
 from ...process_pool.time_budget import TimeBudget
 from .confinement import unconfinable

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...concurrency.offloading import in_thread
-from ...core.schema.request import CreateRequest
-from ...core.stream.citations import CLOSES, DAGGER, OPENS, Citation
 from ...core.types import Json
 from ...fetch.hosts import web_host
 from ...fetch.pages import WebPage
+from ...requests.request import CreateRequest
+from ...stream.citations import CLOSES, DAGGER, OPENS, Citation
 from ...tools.hosted.call_arguments import named_arguments
 from ...tools.hosted.sources import Source, sanitized, url_citation
 from ...tools.tool_function import Invocation, Outcome, ToolError, chat_function

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 
 from ...chat.profile import Profile, profile_for
 from ...core.owner import Owner
-from ...core.schema.request import CreateRequest
 from ...core.types import Json
 from ...feature import Feature, Stack
 from ...fetch.pages import WebPages
+from ...requests.request import CreateRequest
 from ...tools.hosted.runtime import ToolRuntime
 from ...tools.registry import HostedTool
 from ...tools.tool import Tool

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from ...core.exchanges import exchange
 from ...core.item_fields import CALL_STATUS, OWN_ID, TEXT
-from ...core.items.form import Details, ItemForm, stage_events
-from ...core.items.kind import ItemKind, Kinds, ToolType
-from ...core.items.view import CallView, Link, Shown, objects
 from ...core.shapes import Check, Location, array, boolean, object_of, one_of, schema_of, string, tagged, takes
 from ...core.types import Json
+from ...items.form import Details, ItemForm, stage_events
+from ...items.kind import ItemKind, Kinds, ToolType
+from ...items.view import CallView, Link, Shown, objects
 
 _LOCATION: Final = object_of(
     {

@@ -10,15 +10,15 @@ from itertools import chain, zip_longest
 from typing import Any, Final
 
 from ...concurrency.offloading import in_thread
-from ...core.items.kind import HOSTED_TOOL_NAMES
-from ...core.schema.request import CreateRequest
-from ...core.stream.calls import CallKind, no_fields
-from ...core.stream.citations import CLOSES, DAGGER, OPENS, Citation
 from ...core.types import Json
-from ...core.unavailable_tools import MissingTool
 from ...fetch.address_policy import UrlRefused
 from ...fetch.hosts import is_within, web_host
 from ...fetch.pages import OpenPages, WebPage
+from ...items.kind import HOSTED_TOOL_NAMES
+from ...requests.request import CreateRequest
+from ...requests.unavailable_tools import MissingTool
+from ...stream.calls import CallKind, no_fields
+from ...stream.citations import CLOSES, DAGGER, OPENS, Citation
 from ...tools.hosted.call_arguments import MAX_QUERIES, named_arguments, search_queries
 from ...tools.hosted.runtime import ToolRuntime
 from ...tools.hosted.sources import Sources, sanitized, sanitized_lines, sources_of, url_citation

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...core.items.apply_patch import APPLY_PATCH_CALL, PATCH_OPERATION
-from ...core.schema.request import CreateRequest
 from ...core.types import Json
+from ...items.kinds.apply_patch import APPLY_PATCH_CALL, PATCH_OPERATION
+from ...requests.request import CreateRequest
 from ..tool import Tool
 from ..tool_function import callers_of
 from .client_tool import ClientTool, an_object

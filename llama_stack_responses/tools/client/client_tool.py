@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from ...core.items.form import ItemForm
 from ...core.shapes import Check
-from ...core.stream.calls import CallKind, by_call_id
 from ...core.types import Json
+from ...items.form import ItemForm
+from ...stream.calls import CallKind, by_call_id
 from ..argument_validation import validated_arguments
 from ..choice_handles import handle
 from ..tool_function import DIRECT, Callers, Function, chat_function

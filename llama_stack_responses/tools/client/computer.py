@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...core.items.computer import COMPUTER_ACTION, COMPUTER_CALL
-from ...core.schema.client_tools import COMPUTER_TYPES
-from ...core.schema.request import CreateRequest
 from ...core.shapes import array, object_of
 from ...core.types import Json
+from ...items.kinds.computer import COMPUTER_ACTION, COMPUTER_CALL
+from ...requests.client_tools import COMPUTER_TYPES
+from ...requests.request import CreateRequest
 from ..tool import Tool
 from .client_tool import ClientTool, an_object
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ...core.schema.request import CreateRequest
-from ...core.stream.calls import CUSTOM
 from ...core.types import Json
+from ...requests.request import CreateRequest
+from ...stream.calls import CUSTOM
 from ..chat_names import chat_name
 from ..choice_handles import handle
 from ..tool_function import Function

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from ...core.schema.request import CreateRequest
 from ...core.types import Json
+from ...requests.request import CreateRequest
 from ..chat_names import free_name
 from ..choice_handles import handle
 from ..tool_function import Function

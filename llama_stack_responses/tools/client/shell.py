@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ...core.items.local_shell import LOCAL_SHELL_ACTION, LOCAL_SHELL_CALL
-from ...core.items.shell import SHELL_ACTION, SHELL_CALL, with_limits
-from ...core.schema.request import CreateRequest
 from ...core.types import Json
+from ...items.kinds.local_shell import LOCAL_SHELL_ACTION, LOCAL_SHELL_CALL
+from ...items.kinds.shell import SHELL_ACTION, SHELL_CALL, with_limits
+from ...requests.request import CreateRequest
 from ..tool import Tool
 from ..tool_function import callers_of
 from .client_tool import ClientTool, an_object

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from ...core.items.tool_search import TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT
-from ...core.schema.request import CreateRequest
 from ...core.shapes import an_object, array, object_of, string
-from ...core.stream.calls import CallKind
 from ...core.types import Json
+from ...items.kinds.tool_search import TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT
+from ...requests.request import CreateRequest
+from ...stream.calls import CallKind
 from ..argument_validation import validated_arguments
 from ..tool import FindsTools, Tool
 from ..tool_function import Function, Invocation, Outcome, chat_function

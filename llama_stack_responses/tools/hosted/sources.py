@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from ...core.stream.citations import CLOSES, OPENS, Citation
+from ...stream.citations import CLOSES, OPENS, Citation
 
 _LINK_SAFE: Final = ":/?#@!$&'*+,;=%~"
 

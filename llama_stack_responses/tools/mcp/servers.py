@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ...core.mcp_approvals import Approval
 from ...core.types import Json
+from ...items.mcp_approvals import Approval
 
 
 class McpError(Exception):

@@ -14,11 +14,11 @@ from ...admission import Reservation
 from ...concurrency.fair_yield import FairYield
 from ...concurrency.offloading import computed
 from ...core.json_blocks import blocks
-from ...core.mcp_approvals import Approval
 from ...core.types import Json
 from ...fetch.address_policy import AddressPolicy
 from ...fetch.slices import receive_in_slices
 from ...fetch.transport import SOCKET_OPTIONS, GuardedTransport
+from ...items.mcp_approvals import Approval
 from .failure import REFUSED, Failure
 from .incoming_messages import IncomingLimits, IncomingMessages, LargeTexts
 from .servers import Counted, McpAddress, McpError

@@ -10,12 +10,11 @@ from typing import Final
 from ...concurrency.offloading import computed
 from ...core.arguments import decoded_arguments
 from ...core.errors import ApiError, bad_request
-from ...core.items.mcp import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS
-from ...core.mcp_calls import qualified_name
-from ...core.schema.request import CreateRequest
-from ...core.stream.calls import CallKind
 from ...core.types import Json
+from ...items.kinds.mcp import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS, qualified_name
 from ...logs import get_logger
+from ...requests.request import CreateRequest
+from ...stream.calls import CallKind
 from ..choice_handles import handle
 from ..tool import DueCall, HasDueCalls, HoldsResources, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, callers_of, chat_function

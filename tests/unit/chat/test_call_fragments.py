@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from llama_stack_responses.chat.call_fragments import CallFragments, Fragment
 from llama_stack_responses.chat.call_names import meant_name, without_marks
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.stream.deltas import ToolCall
+from llama_stack_responses.stream.deltas import ToolCall
 
 type Call = tuple[str, str]
 

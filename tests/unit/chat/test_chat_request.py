@@ -8,7 +8,7 @@ import pytest
 
 from llama_stack_responses.chat.profile import Profile, profile_for
 from llama_stack_responses.chat.request import chat_request
-from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 

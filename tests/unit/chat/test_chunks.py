@@ -15,7 +15,8 @@ from llama_stack_openai_chat.chunks import chat_chunk
 from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.profile import InlineThinking, Profile
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.stream.deltas import (
+from llama_stack_responses.core.surrogates import without_surrogates
+from llama_stack_responses.stream.deltas import (
     Annotation,
     Delta,
     Finish,
@@ -25,8 +26,7 @@ from llama_stack_responses.core.stream.deltas import (
     Text,
     ToolCall,
 )
-from llama_stack_responses.core.stream.usage import Usage
-from llama_stack_responses.core.surrogates import without_surrogates
+from llama_stack_responses.stream.usage import Usage
 
 try:
     from llama_stack_api.inference.models import OpenAIChatCompletionChunk as HostChunk

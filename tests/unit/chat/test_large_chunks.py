@@ -13,8 +13,8 @@ from llama_stack_responses.chat.chunks import ChunkReader, OutputLimitReached
 from llama_stack_responses.chat.pieces import FEW, PIECE_CHARACTERS
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
-from llama_stack_responses.core.stream.usage import Usage
+from llama_stack_responses.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
+from llama_stack_responses.stream.usage import Usage
 from tests.support.inference import call, chunk, finish
 
 Json = dict[str, Any]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from llama_stack_responses.chat.messages import chat_messages
 from llama_stack_responses.chat.profile import InlineThinking, Profile
-from llama_stack_responses.core.call_pairs import check_call_pairs
-from llama_stack_responses.core.schema.items import parse_input
+from llama_stack_responses.items.call_pairs import check_call_pairs
+from llama_stack_responses.requests.input_items import parse_input
 
 Json = dict[str, Any]
 Role = Literal["user", "system", "developer"]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.chat.prompt_comparison import REASONS, Difference, Prompt, first_difference
-from llama_stack_responses.core.schema.items import parse_input
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.requests.input_items import parse_input
+from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.stream.response import new_response
 
 type Json = dict[str, Any]
 

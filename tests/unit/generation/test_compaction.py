@@ -11,9 +11,9 @@ from llama_stack_responses.chat.context_errors import too_long
 from llama_stack_responses.chat.estimate import estimated_tokens
 from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.stream.replay import replay
-from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.loop import Ending, GenerationProgress
+from llama_stack_responses.stream.replay import replay
+from llama_stack_responses.stream.transcript import Transcript
 from tests.support.generation_harness import GenerationHarness
 from tests.support.inference import FakeInference, Round, Step, call, chunk, finish, reasoning, text
 from tests.support.strict import check_stream

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.core.stream.delta_forms import DeltaRun
-from llama_stack_responses.core.stream.events import output_item_added, output_text_delta
-from llama_stack_responses.core.stream.fragments import Fragments
-from llama_stack_responses.core.stream.output import OpenText, Output
-from llama_stack_responses.core.stream.transcript import Transcript, lengths
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.event_times import EventTimes
+from llama_stack_responses.stream.delta_forms import DeltaRun
+from llama_stack_responses.stream.events import output_item_added, output_text_delta
+from llama_stack_responses.stream.fragments import Fragments
+from llama_stack_responses.stream.output import OpenText, Output
+from llama_stack_responses.stream.transcript import Transcript, lengths
 from tests.support.clock import LoopClock
 from tests.support.waiting import turns
 

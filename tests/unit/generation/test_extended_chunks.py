@@ -13,12 +13,12 @@ import pytest
 
 from llama_stack_responses.chat.profile import InlineThinking, Profile
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.assembler import Assembler
-from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import GenerationLimits
+from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.stream.assembler import Assembler
+from llama_stack_responses.stream.response import new_response
+from llama_stack_responses.stream.transcript import Transcript
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.generations import make_generation

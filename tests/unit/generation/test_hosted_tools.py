@@ -11,10 +11,10 @@ import pytest
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.replay import replay
-from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.loop import Ending, GenerationLimits
+from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.stream.replay import replay
+from llama_stack_responses.stream.transcript import Transcript
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Outcome, ToolError
 from llama_stack_responses.tools.toolset import Toolset

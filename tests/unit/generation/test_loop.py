@@ -13,14 +13,14 @@ from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.concurrency.fair_yield import FairYield
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.assembler import Assembler
-from llama_stack_responses.core.stream.deltas import Text
-from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation import intake
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import Ending, GenerationLimits
 from llama_stack_responses.generation.stop_point import StopPoint
+from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.stream.assembler import Assembler
+from llama_stack_responses.stream.deltas import Text
+from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.clock import LoopClock

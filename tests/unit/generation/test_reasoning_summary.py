@@ -12,10 +12,10 @@ from llama_stack_responses.chat.adaptation.refusal import Refusal, RefusedError
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.chat.summary import summary_request
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.stream.deltas import Delta, Finish, Reasoning, Text, ToolCall
-from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.generation.reasoning_summary import ReasoningSummarizer
 from llama_stack_responses.generation.shared_timer import SharedTimer
+from llama_stack_responses.stream.deltas import Delta, Finish, Reasoning, Text, ToolCall
+from llama_stack_responses.stream.usage import Usage
 from tests.support.clock import LoopClock
 from tests.support.generations import model_servers
 from tests.support.inference import FakeInference, Round, finish, reasoning, text

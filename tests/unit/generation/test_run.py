@@ -11,14 +11,14 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
-from llama_stack_responses.core.reasoning_segments import ReasoningSegment
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.assembler import Assembler
-from llama_stack_responses.core.stream.fragments import Fragments
-from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import Generation, GenerationLimits
 from llama_stack_responses.generation.run import ForegroundRun
+from llama_stack_responses.items.reasoning_segments import ReasoningSegment
+from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.stream.assembler import Assembler
+from llama_stack_responses.stream.fragments import Fragments
+from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.generations import make_generation

@@ -6,9 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from llama_stack_responses.core.stream.delta_forms import DeltaForm, DeltaRun
 from llama_stack_responses.generation.shared_events import SharedEvents
 from llama_stack_responses.store import codec
+from llama_stack_responses.stream.delta_forms import DeltaForm, DeltaRun
 
 EVENT = {"type": "response.output_text.delta", "sequence_number": 1, "delta": "word"}
 

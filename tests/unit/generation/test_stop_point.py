@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
 from llama_stack_responses.generation.stop_point import StopPoint
+from llama_stack_responses.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
 
 ROUNDS: dict[str, tuple[list[Delta], list[int]]] = {
     "a text has only its beginning": ([Text("a"), Text("b"), Annotation({}), Refusal("no"), Finish("stop")], [0]),

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import pytest
 
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.generation import timeline as timing
 from llama_stack_responses.generation.activity import Activity, Running
 from llama_stack_responses.generation.event_times import EventTimes, times_of
 from llama_stack_responses.generation.timeline import Earlier, Timeline
 from llama_stack_responses.store import codec
+from llama_stack_responses.stream.usage import Usage
 
 
 class FakeRound:

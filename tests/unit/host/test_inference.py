@@ -15,9 +15,9 @@ from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.stream.deltas import Finish, Text
-from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.host.inference import HostInference
+from llama_stack_responses.stream.deltas import Finish, Text
+from llama_stack_responses.stream.usage import Usage
 from llama_stack_responses.wire.answers import failure
 from tests.support.inference import chunk, finish, reasoning, text
 from tests.support.routing import Provider, Table

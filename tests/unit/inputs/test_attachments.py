@@ -18,12 +18,12 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.config.services import Fetching, FileInputs
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.documents.document import Document
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import Count
 from llama_stack_responses.process_pool.pool import WorkerPool
+from llama_stack_responses.requests.request import parse_create
 from tests.support.pdf import pdf, pdf_bomb
 from tests.support.waiting import until
 from tests.support.web import Answer, Web

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema.request import CreateRequest, parse_create
 from llama_stack_responses.inputs.prompts import PromptVersion, with_prompt
+from llama_stack_responses.requests.request import CreateRequest, parse_create
 
 Json = dict[str, Any]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.core.compaction import Summary
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.input_policy import DEFAULT_POLICY, InputPolicy
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
 from llama_stack_responses.inputs.sealed_input import SealedInput
+from llama_stack_responses.items.compaction import Summary
+from llama_stack_responses.items.reasoning_segments import ReasoningSegment
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer

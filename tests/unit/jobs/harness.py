@@ -11,11 +11,7 @@ from typing import Any, Final
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.access import Action, Kind
-from llama_stack_responses.core.listed_items import with_ids
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.replay import replay
-from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.features.moderation.feature import ModerationByChecks
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.context_lengths import ContextLengths
@@ -28,6 +24,7 @@ from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.prompts import Prompts, with_prompt
 from llama_stack_responses.intervals import Intervals
+from llama_stack_responses.items.listed_items import with_ids
 from llama_stack_responses.jobs.background import BackgroundJobs
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.held_inputs import HeldInputs
@@ -39,11 +36,14 @@ from llama_stack_responses.jobs.secrets import JobSecrets
 from llama_stack_responses.jobs.shared_commits import SharedCommits
 from llama_stack_responses.jobs.worker import WorkerLimits
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Put, Records
+from llama_stack_responses.stream.replay import replay
+from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers
 from tests.support.generations import model_servers

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.core.items.call_result import CallResult
-from llama_stack_responses.core.items.mcp import MCP_CALL
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.calls import CallKind
 from llama_stack_responses.features.programs.runtime import ProgramCall, ProgramTool, Step
 from llama_stack_responses.features.programs.tool import ProgramTool as Programs
+from llama_stack_responses.items.call_result import CallResult
+from llama_stack_responses.items.kinds.mcp import MCP_CALL
 from llama_stack_responses.process_pool.time_budget import TimeBudget
+from llama_stack_responses.requests.request import CreateRequest
 from llama_stack_responses.store.records import Records
+from llama_stack_responses.stream.calls import CallKind
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Function, Invocation, Outcome, chat_function
 from tests.support.inference import Round, call, finish, text

@@ -12,10 +12,6 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.stream.delta_forms import DeltaRun
-from llama_stack_responses.core.stream.fragments import Fragments
-from llama_stack_responses.core.stream.output import OpenText, Output
-from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.shared_events import SharedEvents
 from llama_stack_responses.jobs.direct_delivery import DirectClient, Reader
@@ -28,6 +24,10 @@ from llama_stack_responses.jobs.shared_commits import SharedCommits
 from llama_stack_responses.jobs.store_retry import StoreRetry
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Conflict, Op, Put
+from llama_stack_responses.stream.delta_forms import DeltaRun
+from llama_stack_responses.stream.fragments import Fragments
+from llama_stack_responses.stream.output import OpenText, Output
+from llama_stack_responses.stream.transcript import Transcript
 from tests.support.records import WatchedRecords
 from tests.support.waiting import turns
 from tests.unit.jobs.harness import PATIENCE

@@ -11,15 +11,15 @@ from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.messages import chat_messages
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.assembler import Assembler
-from llama_stack_responses.core.stream.calls import FUNCTION
-from llama_stack_responses.core.stream.replay import replay
-from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
+from llama_stack_responses.stream.assembler import Assembler
+from llama_stack_responses.stream.calls import FUNCTION
+from llama_stack_responses.stream.replay import replay
+from llama_stack_responses.stream.response import new_response
+from llama_stack_responses.stream.transcript import Transcript
 from tests.support.strict import check_stream
 
 Json = dict[str, Any]

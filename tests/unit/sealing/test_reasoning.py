@@ -11,14 +11,14 @@ import pytest
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.reasoning_segments import ReasoningSegment
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.assembler import Assembler
-from llama_stack_responses.core.stream.calls import FUNCTION
-from llama_stack_responses.core.stream.deltas import Finish, Reasoning, Refusal, Text, ToolCall
-from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.items.reasoning_segments import ReasoningSegment
+from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
+from llama_stack_responses.stream.assembler import Assembler
+from llama_stack_responses.stream.calls import FUNCTION
+from llama_stack_responses.stream.deltas import Finish, Reasoning, Refusal, Text, ToolCall
+from llama_stack_responses.stream.response import new_response
 from tests.support.inference import call, chunk, finish, reasoning, text
 from tests.unit.sealing.reasoning_harness import ANNA, NEW, OLD, USER, Json, check, output, private, replayed, sent_back
 

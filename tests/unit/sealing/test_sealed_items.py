@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.core.compaction import Summary
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.reasoning_segments import ReasoningSegment
+from llama_stack_responses.items.compaction import Summary
+from llama_stack_responses.items.reasoning_segments import ReasoningSegment
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealed_items import Opened, SealedItems, unreadable
 from llama_stack_responses.sealing.sealer import Sealer

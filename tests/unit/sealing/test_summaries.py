@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.core.compaction import Summary
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.items.compaction import Summary
 from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries

@@ -11,8 +11,8 @@ import pytest
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.core.reasoning_segments import ReasoningSegment
 from llama_stack_responses.generation.run import ForegroundRun
+from llama_stack_responses.items.reasoning_segments import ReasoningSegment
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.detached_responses import DetachedResponse

@@ -10,11 +10,11 @@ import pytest
 from llama_stack_responses.admission import Admission, Quota, Reservation
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.events import Event
-from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.service.replays import Replays
 from llama_stack_responses.store.stored_response import StoredResponse
+from llama_stack_responses.stream.events import Event
+from llama_stack_responses.stream.response import new_response
 
 SIZE = 100_000
 

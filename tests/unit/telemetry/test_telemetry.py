@@ -16,15 +16,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream.calls import ServerCall
-from llama_stack_responses.core.stream.deltas import Finish
-from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.logs import about, get_logger
+from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.instrumented import MeasuredRecords
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Conflict, Put, VersionIs
+from llama_stack_responses.stream.calls import ServerCall
+from llama_stack_responses.stream.deltas import Finish
+from llama_stack_responses.stream.response import new_response
+from llama_stack_responses.stream.usage import Usage
 from llama_stack_responses.telemetry import content
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.telemetry.trace_context import is_traced, trace_headers, within

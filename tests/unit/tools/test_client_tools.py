@@ -11,8 +11,8 @@ from openai.types.chat import ChatCompletionChunk
 from llama_stack_responses.chat.messages import chat_messages
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.stream.replay import replay
-from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.stream.replay import replay
+from llama_stack_responses.stream.transcript import Transcript
 from tests.support.generation_harness import GenerationHarness
 from tests.support.inference import Round, call, chunk, finish, text
 from tests.support.strict import check_stream

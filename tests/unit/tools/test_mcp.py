@@ -11,10 +11,10 @@ import pytest
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.exchanges import with_exchanges
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.replay import replay
-from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.loop import GenerationLimits
+from llama_stack_responses.requests.request import CreateRequest
+from llama_stack_responses.stream.replay import replay
+from llama_stack_responses.stream.transcript import Transcript
 from llama_stack_responses.tools.mcp.list_budget import ServerBounds
 from llama_stack_responses.tools.mcp.servers import McpError
 from llama_stack_responses.tools.mcp.tool import McpTool

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.unavailable_tools import UnavailableTool
+from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.requests.unavailable_tools import UnavailableTool
 from llama_stack_responses.tools.client.function import FunctionTool
 from llama_stack_responses.tools.registry import HostedTool, HostedToolServices, available_tools, tool_makers
 

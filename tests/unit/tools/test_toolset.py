@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.items.kind import HostedToolType
-from llama_stack_responses.core.schema.item_tools import Selection, ToolRoom
-from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.core.stream.assembler import Assembler
-from llama_stack_responses.core.stream.calls import FUNCTION, ServerCall
-from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.core.unavailable_tools import MissingTool, Policy, Unavailable, UnavailableTool
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.held_output import HeldOutput
 from llama_stack_responses.generation.tool_execution import ToolExecution
+from llama_stack_responses.items.kind import HostedToolType
+from llama_stack_responses.requests.item_tools import Selection, ToolRoom
+from llama_stack_responses.requests.request import CreateRequest
+from llama_stack_responses.requests.unavailable_tools import MissingTool, Policy, Unavailable, UnavailableTool
+from llama_stack_responses.stream.assembler import Assembler
+from llama_stack_responses.stream.calls import FUNCTION, ServerCall
+from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.client.function import FunctionTool
 from llama_stack_responses.tools.registry import client_tools

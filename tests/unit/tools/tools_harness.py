@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from llama_stack_responses.core.exchanges import with_exchanges
-from llama_stack_responses.core.stream.replay import replay
-from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.stream.replay import replay
+from llama_stack_responses.stream.transcript import Transcript
 from llama_stack_responses.tools.registry import HostedToolServices, tool_makers
 from tests.support.generation_harness import GenerationHarness
 from tests.support.image_server import as_replayed

@@ -9,8 +9,8 @@ import pytest
 from openai.types.responses import ResponsesServerEvent
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema.steer_input import required_input
 from llama_stack_responses.generation.stop_point import StopPoint
+from llama_stack_responses.requests.steer_input import required_input
 from llama_stack_responses.websocket.steering import Steering, steered
 from tests.support.conform import problems
 

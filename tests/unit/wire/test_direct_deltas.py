@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
-from llama_stack_responses.core.stream import events
-from llama_stack_responses.core.stream.delta_forms import DeltaForm, DeltaRun
+from llama_stack_responses.stream import events
+from llama_stack_responses.stream.delta_forms import DeltaForm, DeltaRun
 from llama_stack_responses.wire import answers, sse, websocket
 
 LIKE = events.output_text_delta(7, "msg_%d", 1, 2, "a", [])

@@ -7,10 +7,10 @@ import json
 import orjson
 import pytest
 
-from llama_stack_responses.core.items.form import streamed_events
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
-from llama_stack_responses.core.stream import events
-from llama_stack_responses.core.stream.delta_forms import DeltaForm, DeltaRun, LastForm
+from llama_stack_responses.items.form import streamed_events
+from llama_stack_responses.stream import events
+from llama_stack_responses.stream.delta_forms import DeltaForm, DeltaRun, LastForm
 from llama_stack_responses.wire import sse
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from ....core.ids import new_id
 from ....core.types import Json
-from ....core.unavailable_tools import UnavailableTool
+from ....requests.unavailable_tools import UnavailableTool
 from ....tools.tool_function import ToolError
 from ..skills.skill import Skill, shown
 from .access import ContainerAccess, FileNotCopied, SkillNotAdded

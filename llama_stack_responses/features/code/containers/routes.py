@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from python_multipart.multipart import parse_options_header
 
 from ....core.errors import ApiError
-from ....core.listed_items import page_after
+from ....items.listed_items import page_after
 from ....wire.answers import JsonResponse
 from ....wire.openapi import (
     BINARY,

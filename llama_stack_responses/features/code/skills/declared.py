@@ -12,11 +12,11 @@ from ....admission import Admission
 from ....concurrency.large_base64 import decoded, decoded_bytes
 from ....concurrency.offloading import in_thread
 from ....core.owner import Owner
-from ....core.schema.item_tools import CARRIERS
-from ....core.schema.request import CreateRequest
 from ....core.shapes import Location
 from ....core.types import Json
 from ....inputs.large_work import LargeWork
+from ....requests.item_tools import CARRIERS
+from ....requests.request import CreateRequest
 from .archive import InvalidSkill, SkillArchive
 from .skill import FoundSkill, Skill
 from .store import SkillStore, SkillVersion, StoredSkill, no_skill, no_version

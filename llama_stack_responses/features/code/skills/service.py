@@ -14,10 +14,10 @@ from ....concurrency.offloading import in_thread
 from ....core.access import Access
 from ....core.errors import ApiError, bad_request
 from ....core.ids import new_ordered_id
-from ....core.listed_items import Order, Page
 from ....core.types import Json
 from ....inputs.large_work import LargeWork
 from ....intervals import DEFAULT, Intervals
+from ....items.listed_items import Order, Page
 from ....process_pool.pool import WorkerPool
 from ....store.commit_outcome import until_known
 from .archive import MANIFEST, InvalidSkill

@@ -19,8 +19,8 @@ from secrets import token_hex
 from typing import Any, Final
 
 from ....core.errors import ApiError, bad_request
-from ....core.listed_items import Order
 from ....core.owner import Owner
+from ....items.listed_items import Order
 from ....logs import get_logger
 from ....store import codec
 from ....store.conflict_retry import ConflictRetry

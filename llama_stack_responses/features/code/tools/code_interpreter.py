@@ -9,11 +9,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ....concurrency.offloading import computed
-from ....core.schema.request import CreateRequest
-from ....core.stream.argument_text import ArgumentText
-from ....core.stream.calls import CallKind
-from ....core.stream.citations import CLOSES, OPENS, Citation
 from ....core.types import Json
+from ....requests.request import CreateRequest
+from ....stream.argument_text import ArgumentText
+from ....stream.calls import CallKind
+from ....stream.citations import CLOSES, OPENS, Citation
 from ....tools.client.shell import with_skills
 from ....tools.tool import Cites, NeedsCheck, NeedsPreparation
 from ....tools.tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, callers_of, chat_function

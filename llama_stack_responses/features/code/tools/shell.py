@@ -7,10 +7,10 @@ from functools import partial
 from typing import Final
 
 from ....concurrency.offloading import computed
-from ....core.items.shell import SHELL_ACTION, SHELL_CALL, SHELL_CALL_OUTPUT, with_limits
-from ....core.program_calls import caller
-from ....core.stream.calls import CallKind
 from ....core.types import Json
+from ....items.kinds.shell import SHELL_ACTION, SHELL_CALL, SHELL_CALL_OUTPUT, with_limits
+from ....items.program_calls import caller
+from ....stream.calls import CallKind
 from ....tools.argument_validation import validated_arguments
 from ....tools.client.shell import SHELL_PARAMETERS, SHELL_RESULT, with_skills
 from ....tools.tool import NeedsCheck, NeedsPreparation

@@ -16,7 +16,6 @@ from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_ordered_id
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.core.unavailable_tools import UnavailableTool
 from llama_stack_responses.documents.document import Document
 from llama_stack_responses.features.code.containers.access import ContainerAccess, SkillNotAdded
 from llama_stack_responses.features.code.containers.choice import ContainerChoice
@@ -25,6 +24,7 @@ from llama_stack_responses.features.code.containers.entries import files as file
 from llama_stack_responses.features.code.skills.declared import SkillReader
 from llama_stack_responses.features.code.skills.store import NewVersion, SkillQuota, SkillStore
 from llama_stack_responses.inputs.files import Count, uploaded_with
+from llama_stack_responses.requests.unavailable_tools import UnavailableTool
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.tools.tool_function import ToolError
 from tests.support.skills import MANIFEST, archive, skill

@@ -10,13 +10,13 @@ import pytest
 from openai.types.responses import InlineSkillParam, SkillReferenceParam
 from openai.types.responses.inline_skill_source_param import InlineSkillSourceParam
 
-from llama_stack_responses.core.echoed_tools import echoed
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.items.view import CallView, Printed
-from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.shapes import schema_of
 from llama_stack_responses.features.code.kinds import KINDS
 from llama_stack_responses.features.code.skills.shapes import skills
+from llama_stack_responses.items.view import CallView, Printed
+from llama_stack_responses.requests.echoed_tools import echoed
+from llama_stack_responses.requests.request import parse_create
 from tests.support.skills import skill
 
 Json = dict[str, Any]

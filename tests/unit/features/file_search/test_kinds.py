@@ -8,13 +8,13 @@ import pytest
 from openai.types.responses.file_search_tool_param import FileSearchToolParam
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.items.view import CallView, Link
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 from llama_stack_responses.features.file_search.kinds import KINDS
 from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.parser import RequestParser
+from llama_stack_responses.items.view import CallView, Link
+from llama_stack_responses.requests.request import parse_create
 
 Json = dict[str, Any]
 

@@ -8,14 +8,14 @@ import pytest
 from openai.types.responses.tool_param import ImageGeneration
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema.items import parse_input
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.stream import events
-from llama_stack_responses.core.stream.calls import ServerCall
-from llama_stack_responses.core.stream.recovery import close_cut
-from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.features.images.kinds import FORM
-from tests.unit.core.test_recovery import fresh
+from llama_stack_responses.requests.input_items import parse_input
+from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.stream import events
+from llama_stack_responses.stream.calls import ServerCall
+from llama_stack_responses.stream.recovery import close_cut
+from llama_stack_responses.stream.usage import Usage
+from tests.unit.stream.test_recovery import fresh
 
 Json = dict[str, Any]
 

@@ -12,8 +12,6 @@ import pytest
 
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.core.schema.request import parse_create
-from llama_stack_responses.core.unavailable_tools import UnavailableTool
 from llama_stack_responses.features.images.client import ImageServer, ImageServerLimits
 from llama_stack_responses.features.images.names import image_name
 from llama_stack_responses.features.images.reader import ImageReader
@@ -21,6 +19,8 @@ from llama_stack_responses.features.images.tool import ImageServices, ImageSuppo
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.inputs.files import NoFiles
+from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.requests.unavailable_tools import UnavailableTool
 from llama_stack_responses.tools.registry import HostedTool
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support import image_server

@@ -8,10 +8,10 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.moderation_results import NO_OUTPUT, NOT_YET, result
-from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
-from llama_stack_responses.core.stream.usage import Usage
 from llama_stack_responses.features.moderation.filter import ModerationFilter
 from llama_stack_responses.features.moderation.policy import Mode, Policy
+from llama_stack_responses.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
+from llama_stack_responses.stream.usage import Usage
 from tests.support.moderation import AWAY, FakeModerator, checks
 from tests.support.thread_calls import calls_of_this_thread
 

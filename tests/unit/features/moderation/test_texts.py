@@ -8,15 +8,15 @@ import pytest
 from openai.types.responses.response import Moderation
 from pydantic import TypeAdapter
 
-from llama_stack_responses.core.items.form import ItemForm
-from llama_stack_responses.core.items.kind import ItemKind
-from llama_stack_responses.core.items.registry import ITEM_KINDS
-from llama_stack_responses.core.items.view import CallView
 from llama_stack_responses.core.moderation_results import NO_OUTPUT, NOT_YET, result
-from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.features.moderation.policy import Policy, policy_of
 from llama_stack_responses.features.moderation.results import failure, merged, refusal
 from llama_stack_responses.features.moderation.texts import input_texts, output_texts
+from llama_stack_responses.items.form import ItemForm
+from llama_stack_responses.items.kind import ItemKind
+from llama_stack_responses.items.registry import ITEM_KINDS
+from llama_stack_responses.items.view import CallView
+from llama_stack_responses.requests.request import parse_create
 from tests.support.input_items import NO, call_output, called, message
 from tests.support.moderation import AWAY
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.core.items.registry import ITEM_KINDS
-from llama_stack_responses.core.items.view import CallView
-from llama_stack_responses.core.program_calls import mark_of
-from llama_stack_responses.core.stream.calls import FORMS
 from llama_stack_responses.core.types import Json
 from llama_stack_responses.features.page.blocks import Budget
 from llama_stack_responses.features.page.items import MAX_ITEMS, ViewContext, item_views
+from llama_stack_responses.items.program_calls import mark_of
+from llama_stack_responses.items.registry import ITEM_KINDS
+from llama_stack_responses.items.view import CallView
+from llama_stack_responses.stream.calls import FORMS
 
 from .kinds_of_page import kinds_of_page
 

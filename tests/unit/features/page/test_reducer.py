@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from llama_stack_responses.core.stream.transcript import TYPES
 from llama_stack_responses.features import page
+from llama_stack_responses.stream.transcript import TYPES
 
 from .kinds_of_page import kinds_of_page
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from llama_stack_responses.core.items.call_result import CallResult
 from llama_stack_responses.features.programs.runtime import ProgramRuntime, ProgramTool, Step
+from llama_stack_responses.items.call_result import CallResult
 from llama_stack_responses.process_pool.pool import WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
 

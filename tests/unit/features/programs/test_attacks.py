@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from llama_stack_responses.core.items.call_result import CallResult
 from llama_stack_responses.features.programs import runtime
 from llama_stack_responses.features.programs.runtime import ProgramCall, ProgramRuntime
+from llama_stack_responses.items.call_result import CallResult
 from llama_stack_responses.process_pool.pool import WorkerPool
 from tests.unit.features.programs.program_harness import TOOLS, Programs, data, error, text
 

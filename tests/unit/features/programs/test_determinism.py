@@ -9,8 +9,8 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_stack_responses.core.items.call_result import CallResult
 from llama_stack_responses.features.programs.runtime import Step
+from llama_stack_responses.items.call_result import CallResult
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from tests.unit.features.programs.program_harness import Programs
 

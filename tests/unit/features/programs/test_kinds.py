@@ -7,9 +7,9 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.items.view import CallView, OutputView
-from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.features.programs.kinds import KINDS
+from llama_stack_responses.items.view import CallView, OutputView
+from llama_stack_responses.requests.request import parse_create
 
 Json = dict[str, Any]
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.features.programs.runtime import ProgramRuntime
 from llama_stack_responses.features.programs.tool import ProgramTool
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from llama_stack_responses.requests.request import CreateRequest
 from llama_stack_responses.tools.mcp.servers import McpError
 from llama_stack_responses.tools.registry import HostedTool
 from llama_stack_responses.tools.tool import Tool

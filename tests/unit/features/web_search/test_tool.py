@@ -11,12 +11,12 @@ import pytest
 
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.features.web_search.tool import wrapped
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.pages import WebPages
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.tools.tool_function import ToolError
 from tests.support.inference import Round, finish, text
 from tests.support.web import Answer, Web
