@@ -5,18 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 from io import BytesIO
-from typing import Final
 
 from ..core.base64_pieces import PIECE_BYTES, pieces
-
-_HEAD_CHARACTERS: Final = 1_000
-"""Characters of a data URL within which its data begins."""
-
-
-def data_start(text: str) -> int:
-    """Return where the base64 of a text begins: after the head of a data URL, at 0 in plain base64."""
-    # Base64 contains no comma.
-    return text.find(",", 0, _HEAD_CHARACTERS) + 1
 
 
 async def decoded(data: str, start: int = 0) -> bytes:

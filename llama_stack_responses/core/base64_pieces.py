@@ -9,6 +9,15 @@ from typing import Final
 PIECE_BYTES: Final = 3 * 64 * 1024
 """Characters or bytes per piece. Three bytes are four characters."""
 
+HEAD_CHARACTERS: Final = 1_000
+"""Characters of a data URL within which its data begins."""
+
+
+def data_start(text: str) -> int:
+    """Return where the base64 of a text begins: after the head of a data URL, at 0 in plain base64."""
+    # Base64 contains no comma.
+    return text.find(",", 0, HEAD_CHARACTERS) + 1
+
 
 def pieces(data: str, start: int = 0) -> Iterator[bytes]:
     """Yield the decoded bytes in pieces, from character `start` on; white space is ignored.

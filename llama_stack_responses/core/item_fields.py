@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from .image_data import check_image, is_data_url
+from .inline_data import check_image, is_data_url
 from .shapes import Check, Location, data, invalid, object_of, one_of, schema_of, string, tagged, takes
 
 
@@ -29,12 +29,15 @@ def _url(*, or_image: bool = False) -> Check:
             return url
         try:
             parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
         except ValueError:
             raise invalid(at, "Expected a valid URL.") from None
         if not url[:8].lower().startswith(starts):
             raise invalid(at, f"Expected a URL that begins with {' or '.join(starts)}.")
         if "@" in parts.netloc:
             raise invalid(at, "A URL must not contain a user or a password. Use a signed one, or upload the file.")
+        if at.limits.bounded and not host:
+            raise invalid(at, "Expected a URL with the name of a host after '//'.")
         return url
 
     return check

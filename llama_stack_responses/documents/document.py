@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..core.media_formats import is_pdf
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -23,8 +25,8 @@ class Document:
 
     @property
     def is_pdf(self) -> bool:
-        """Whether it is a PDF, which may have up to a kilobyte of other data before its header."""
-        return b"%PDF-" in self.content[:1024]
+        """Whether it is a PDF."""
+        return is_pdf(self.content)
 
 
 class Unreadable(Exception):  # noqa: N818 (the answer, not a defect)

@@ -69,8 +69,6 @@ class Texts:
             Unreadable: it has no readable text, or too much.
             ApiError: 429 or 503 if it cannot be read now.
         """
-        if not document.content:
-            raise Unreadable("is empty.")
         text = await self._text(document, context)
         if not text.strip():
             raise Unreadable("has no readable text. If it is scanned, send its pages as images.")

@@ -17,13 +17,14 @@ from urllib.parse import unquote, urlsplit
 from ..admission import Admission, Reservation
 from ..chat.adaptation.messages import MEDIA
 from ..chat.profile import Profile
-from ..concurrency.large_base64 import data_start, decoded, decoded_bytes, encoded, encoded_bytes
+from ..concurrency.large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
 from ..concurrency.offloading import computed
 from ..concurrency.tasks import gather_or_cancel
 from ..config import ResponsesConfig
 from ..config.services import FileInputs
+from ..core.base64_pieces import data_start
 from ..core.errors import ApiError, bad_request
-from ..core.image_formats import image_format
+from ..core.media_formats import SNIFFED_MEDIA_TYPES, false_format, image_format
 from ..core.owner import Owner
 from ..core.types import Json
 from ..documents.document import Document, Processor, Unreadable
@@ -290,6 +291,10 @@ class _RequestFiles:
 
     async def _file(self, source: _Source, document: Document, reading: Reservation) -> Json:
         name = source.filename or document.name
+        if not document.content:
+            raise Unreadable("is empty.")
+        if called := false_format(document.content, document.media_type, name):
+            raise Unreadable(f"is called {called} by its type or name, but its content is none.")
         if self.profile.files:
             self._count_parts(source, document, len(document.content))
             reading.add(encoded_bytes(document.content))
@@ -349,7 +354,7 @@ def _parts(item: Json) -> Iterator[tuple[str, Json]]:
 async def _image(document: Document) -> Json:
     found = image_format(document.content)
     media_type = f"image/{found}" if found else document.media_type
-    if not media_type.startswith("image/"):
+    if not media_type.startswith("image/") or (found is None and media_type in SNIFFED_MEDIA_TYPES):
         raise Unreadable("is not an image. Send PNG, JPEG, GIF or WebP.")
     return {"image_url": await _data_url(media_type, document.content)}
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ..core.inline_data import check_file, check_sound
 from ..core.item_fields import FILE_URL, ID, IMAGE_URL, TEXT
 from ..core.shapes import (
     Check,
@@ -55,7 +56,7 @@ _INPUT_IMAGE: Final = _needing(
     "file_id",
 )
 
-_INPUT_FILE: Final = _needing(
+_FILE: Final = _needing(
     object_of(
         {
             "detail": one_of("auto", "low", "high"),
@@ -71,14 +72,31 @@ _INPUT_FILE: Final = _needing(
     "file_url",
 )
 
-_INPUT_AUDIO: Final = object_of(
-    {"input_audio": object_of({"data": data, "format": one_of("mp3", "wav")}, "data", "format")}, "input_audio"
-)
+
+@takes(schema_of(_FILE))
+def _input_file(value: Any, at: Location) -> dict[str, Any]:
+    part: dict[str, Any] = _FILE(value, at)
+    if given := part.get("file_data"):
+        check_file(given, part.get("filename") or "", at.key("file_data"))
+    return part
+
+
+_SOUND: Final = object_of({"data": data, "format": one_of("mp3", "wav")}, "data", "format")
+
+
+@takes(schema_of(_SOUND))
+def _sound(value: Any, at: Location) -> dict[str, Any]:
+    sound: dict[str, Any] = _SOUND(value, at)
+    check_sound(sound["data"], sound["format"], at.key("data"))
+    return sound
+
+
+_INPUT_AUDIO: Final = object_of({"input_audio": _sound}, "input_audio")
 
 OUTPUT_PARTS: Final[Mapping[str, Check]] = {
     "input_text": _INPUT_TEXT,
     "input_image": _INPUT_IMAGE,
-    "input_file": _INPUT_FILE,
+    "input_file": _input_file,
 }
 """Checks of the parts of a call's output and of a prompt's variables, by type."""
 

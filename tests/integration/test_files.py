@@ -131,7 +131,10 @@ WRONG: Final[dict[str, tuple[Json, str, str]]] = {
     "broken": ({"file_data": data_url(PDF[:200])}, "invalid_file", "a damaged PDF"),
     "encrypted": ({"file_data": data_url(encrypted(PDF, "secret"))}, "invalid_file", "needs a password"),
     "pictures of pages": ({"file_data": data_url(pdf("", ""))}, "invalid_file", "no readable text"),
-    "no base64": ({"file_data": "data:application/pdf;base64,?!"}, "invalid_file", "not in base64"),
+    "no base64": ({"file_data": "data:application/pdf;base64,?!"}, "invalid_value", "invalid base64"),
+    "nothing": ({"file_data": data_url(b"")}, "invalid_value", "empty base64"),
+    "HTML called PDF": ({"file_data": data_url(b"<p>Sign in.</p>")}, "invalid_value", "called a PDF"),
+    "no host": ({"file_url": "https:///otters.pdf"}, "invalid_value", "name of a host"),
     "a picture": ({"file_data": data_url(b"\x89PNG\r\n\x1a\n\0\0", "image/png")}, "invalid_file", "neither text nor"),
     "no charset": (
         {"file_data": data_url(zlib.compress(b"A"), "image/x;charset=zlib_codec")},

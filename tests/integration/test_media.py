@@ -46,8 +46,8 @@ PARTS: Final[dict[str, tuple[Json, Json]]] = {
         for detail in ("low", "high", "original")
     },
     "audio": (
-        {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
-        {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+        {"type": "input_audio", "input_audio": {"data": "UklGRiQAAABXQVZF", "format": "wav"}},
+        {"type": "input_audio", "input_audio": {"data": "UklGRiQAAABXQVZF", "format": "wav"}},
     ),
 }
 
@@ -162,7 +162,7 @@ def test_uploaded_image_in_tool_output_is_sent_as_data(client: openai.OpenAI, up
     "part",
     [
         {"type": "input_image", "image_url": URL},
-        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+        {"type": "input_audio", "input_audio": {"data": "UklGRiQAAABXQVZF", "format": "wav"}},
     ],
     ids=["an image", "audio"],
 )
@@ -240,6 +240,11 @@ WRONG: Final[dict[str, tuple[Json, str]]] = {
     "an image in a file of the server's": (
         {"type": "input_image", "image_url": "file:///etc/passwd"},
         "input[0].content[0].image_url",
+    ),
+    "an image without a host": ({"type": "input_image", "image_url": "http:///x"}, "input[0].content[0].image_url"),
+    "audio of broken base64": (
+        {"type": "input_audio", "input_audio": {"data": "UklGRiQAAABXQVZF?!", "format": "wav"}},
+        "input[0].content[0].input_audio.data",
     ),
     "audio of an unknown format": (
         {"type": "input_audio", "input_audio": {"data": "AA==", "format": "flac"}},

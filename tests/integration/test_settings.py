@@ -217,7 +217,7 @@ def test_media_stay_in_tool_output_if_the_template_supports_them(client: openai.
     "part",
     [
         IMAGE,
-        {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+        {"type": "input_audio", "input_audio": {"data": "UklGRiQAAABXQVZF", "format": "wav"}},
     ],
     ids=["image", "audio"],
 )

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import httpx
 
 from ...concurrency.fair_budget import FairBudget, QueueFull
-from ...core.image_formats import image_format
+from ...core.media_formats import image_format
 from ...core.owner import Owner
 from ...core.types import Json
 from ...fetch.bodies import UNCOMPRESSED

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...concurrency.large_base64 import data_start, decoded, decoded_bytes
+from ...concurrency.large_base64 import decoded, decoded_bytes
+from ...core.base64_pieces import data_start
 from ...core.types import Json
 from ...fetch.fetcher import CONNECTION_BYTES, Fetcher
 from ...inputs.files import Count, Files

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...concurrency.large_base64 import data_start, decoded, encoded, encoded_bytes
-from ...core.image_formats import image_format
+from ...concurrency.large_base64 import decoded, encoded, encoded_bytes
+from ...core.base64_pieces import data_start
+from ...core.media_formats import image_format
 from ...core.tool_usage import ImageUsage, image_usage
 from ...core.types import Json
 from .failure import ImageFailed

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ...admission import Reservation
 from ...concurrency.offloading import computed
 from ...core.errors import ApiError
-from ...core.image_formats import image_format
+from ...core.media_formats import image_format
 from ...core.owner import Owner
 from ...core.types import Json
 from ...fetch.address_policy import UrlRefused

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...concurrency.large_base64 import data_start
+from ...core.base64_pieces import data_start
 from ...core.json_blocks import blocks
 from ...core.types import Json
 from ...items.view import Link, objects

@@ -6,7 +6,8 @@ import base64
 
 import pytest
 
-from llama_stack_responses.concurrency.large_base64 import data_start, decoded, decoded_bytes
+from llama_stack_responses.concurrency.large_base64 import decoded, decoded_bytes
+from llama_stack_responses.core.base64_pieces import data_start
 
 CONTENT = bytes(range(256)) * 4
 

@@ -84,7 +84,6 @@ async def test_unknown_charset_is_ignored(pool: WorkerPool, charset: str, text: 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (document(b""), "is empty"),
         (document(b" \n"), "no readable text"),
         (document(ZIP), "neither text nor a PDF"),
         (document("Größe".encode("latin-1")), "neither text nor a PDF"),

@@ -199,7 +199,7 @@ async def test_unreadable_file_names_its_parameter(part: Json, field: str) -> No
     [
         (image(file_id="image"), Profile(images=False)),
         (image(image_url="https://a.b/c"), Profile(images=False)),
-        ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, Profile(audio=False)),
+        ({"type": "input_audio", "input_audio": {"data": "UklGRiQAAABXQVZF", "format": "wav"}}, Profile(audio=False)),
     ],
 )
 async def test_unsupported_part_of_the_newest_question_names_its_parameter(part: Json, profile: Profile) -> None:
@@ -379,11 +379,40 @@ async def test_base64_of_any_size_is_decoded() -> None:
     assert read[0]["content"][0]["text"] == f'<file name="a.txt">\n{content.decode()}\n</file>'
 
 
-@pytest.mark.parametrize("data", ["A", "AA=A" * 100_000, "AAAA" * 100_000 + "*", "AAAA" * 100_000 + "A"])
-async def test_invalid_base64_is_refused(data: str) -> None:
-    assert "not in base64" in (await refused([user(file(filename="a", file_data=data))])).message
+HTML = b"<!doctype html><p>Sign in.</p>"
 
 
-async def test_data_url_with_very_long_header_is_refused() -> None:
-    data = f"data:text/plain{';' * 1_000_000},QUFB"
-    assert "not in base64" in (await refused([user(file(filename="a", file_data=data))])).message
+@pytest.mark.parametrize("profile", [Profile(), Profile(files=True)], ids=["as text", "as file"])
+@pytest.mark.parametrize(
+    ("stored", "why"),
+    [
+        (Document("a.pdf", "application/pdf", HTML), "called a PDF"),
+        (Document("a.PDF", "text/html", HTML), "called a PDF"),
+        (Document("a", "application/pdf", b"a\0"), "called a PDF"),
+        (Document("a.png", "image/png", HTML), "called an image"),
+        (Document("a.pdf", "application/pdf", b""), "is empty"),
+        (Document("a.txt", "text/plain", b""), "is empty"),
+    ],
+)
+async def test_stored_file_that_is_not_what_it_is_called_is_refused(
+    stored: Document, why: str, profile: Profile
+) -> None:
+    error = await refused([user(file(file_id="a"))], profile, stored_files=StoredFiles(a=stored))
+    assert (error.code, error.param) == ("invalid_file", "input[0].content[0].file_id")
+    assert why in error.message
+
+
+async def test_page_at_the_url_of_a_pdf_is_refused(web: Web) -> None:
+    web.say("/a.pdf", HTML.decode())
+    error = await refused([user(file(file_url=web.url("/a.pdf")))])
+    assert (error.code, error.param) == ("invalid_file", "input[0].content[0].file_url")
+
+
+async def test_text_keeps_the_name_of_the_pdf_that_it_was_read_from() -> None:
+    [item] = await resolved([user(file(filename="a.pdf", file_data=data_url(b"Hello", "text/markdown")))])
+    assert item["content"][0]["text"] == '<file name="a.pdf">\nHello\n</file>'
+
+
+async def test_stored_image_that_is_none_is_refused() -> None:
+    error = await refused([user(image(file_id="a"))], stored_files=StoredFiles(a=Document("a.png", "image/png", HTML)))
+    assert error.code == "unsupported_image_media_type"

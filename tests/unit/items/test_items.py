@@ -75,7 +75,7 @@ INPUT_FILE: Json = {
     "filename": "a.txt",
     "prompt_cache_breakpoint": BREAKPOINT,
 }
-INPUT_AUDIO: Json = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
+INPUT_AUDIO: Json = {"type": "input_audio", "input_audio": {"data": "UklGRiQAAABXQVZF", "format": "wav"}}
 TOKEN: Json = {"token": "a", "bytes": [0, 97, 255], "logprob": -0.5}
 OUTPUT_TEXT: Json = {
     "type": "output_text",
@@ -756,13 +756,26 @@ def test_image_is_accepted_from_each_source(source: Json) -> None:
     assert parsed({"role": "user", "content": [image]})["content"] == [image]
 
 
-@pytest.mark.parametrize("source", [{"file_data": "a"}, {"file_id": "a"}, {"file_url": "https://a.b/c"}])
+@pytest.mark.parametrize("source", [{"file_data": "YQ=="}, {"file_id": "a"}, {"file_url": "https://a.b/c"}])
 def test_file_is_accepted_from_each_source(source: Json) -> None:
     file = {"type": "input_file", "filename": "", **source}
     assert parsed({"role": "user", "content": [file]})["content"] == [file]
 
 
-@pytest.mark.parametrize("url", ["a", "file:///etc/passwd", "https://me:secret@a.b/c", "http://me@a.b", "http://[a"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "a",
+        "file:///etc/passwd",
+        "https://me:secret@a.b/c",
+        "http://me@a.b",
+        "http://[a",
+        "http:///x",
+        "https://",
+        "http://:80/x",
+        "http://a:99999/",
+    ],
+)
 @pytest.mark.parametrize(("kind", "field"), [("input_image", "image_url"), ("input_file", "file_url")])
 def test_invalid_url_is_refused_without_repeating_credentials(kind: str, field: str, url: str) -> None:
     error = part_refused({"type": kind, field: url})

@@ -29,7 +29,7 @@ ITEMS: list[Json] = [
             {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}},
             {"type": "input_image", "image_url": "https://a"},
             {"type": "input_file", "file_id": "a"},
-            {"type": "input_audio", "input_audio": {"data": "a", "format": "mp3"}},
+            {"type": "input_audio", "input_audio": {"data": "SUQz", "format": "mp3"}},
         ],
     },
     {

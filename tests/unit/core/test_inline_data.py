@@ -1,0 +1,147 @@
+"""Images, files and sounds as data: what is accepted, and that stored ones are not checked again."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.inline_data import check_file, check_image, check_sound
+from llama_stack_responses.core.shapes import DEFAULT_LIMITS, Location
+
+PNG: Final = b"\x89PNG\r\n\x1a\n"
+AT: Final = Location("input[0].content[0].image_url")
+
+
+def url(media_type: str, content: bytes) -> str:
+    """Return a data URL."""
+    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        url("image/png", PNG),
+        url("IMAGE/PNG", PNG).replace("data", "DATA"),
+        url("image/png;charset=utf-8", PNG),
+        url("image/jpeg", PNG),
+        url("image/jpg", b"\xff\xd8\xff\xe0"),
+        url("image/gif", b"GIF89a"),
+        url("image/webp", b"RIFF\x10\0\0\0WEBP"),
+        url("image/bmp", b"BM"),
+        f"data:image/png;base64,{base64.encodebytes(PNG * 100_000).decode()}",
+    ],
+    ids=lambda value: value[:30],
+)
+def test_image_is_accepted(accepted: str) -> None:
+    check_image(accepted, AT)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        url("image/webp", b"RIFF\x10\0\0\0WAVE"),
+        url("image/bmp", b""),
+        f"data:image/png{';' * 2_000};base64,{base64.b64encode(PNG).decode()}",
+        f"data:image/png;base64,{base64.b64encode(PNG).decode()}AAA",
+    ],
+    ids=lambda value: value[:30],
+)
+def test_other_data_is_refused_with_its_place(refused: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        check_image(refused, AT)
+    assert (raised.value.status, raised.value.param, raised.value.code) == (400, AT.path, "invalid_value")
+
+
+def test_media_type_of_any_length_is_quoted_in_part() -> None:
+    with pytest.raises(ApiError) as raised:
+        check_image(f"data:{'x' * 900};base64,AAAA", AT)
+    assert len(raised.value.message) < 400
+
+
+WAV: Final = b"RIFF\x24\0\0\0WAVE"
+
+
+@pytest.mark.parametrize(
+    ("form", "content"),
+    [
+        ("wav", WAV),
+        ("wav", WAV.replace(b"RIFF", b"RF64")),
+        ("mp3", b"ID3\x04"),
+        ("mp3", b"\xff\xfb\x90"),
+        ("mp3", b"\0\0\xff\xe3"),
+        ("mp3", b"ID3" * 200_000),
+    ],
+)
+def test_sound_of_its_format_is_accepted(form: str, content: bytes) -> None:
+    check_sound(base64.encodebytes(content).decode(), form, AT)
+
+
+@pytest.mark.parametrize(
+    ("data", "form", "got"),
+    [
+        ("?!", "wav", "an invalid base64-encoded value"),
+        (base64.b64encode(b"ID3" * 200_000).decode() + "*", "mp3", "an invalid base64-encoded value"),
+        ("", "wav", "empty base64-encoded bytes"),
+        (url("audio/wav", WAV), "wav", "a data URL"),
+        ("https://example.org/a.wav", "wav", "a URL"),
+        (base64.b64encode(b"ID3\x04").decode(), "wav", "not of the format 'wav'"),
+        (base64.b64encode(WAV).decode(), "mp3", "not of the format 'mp3'"),
+        (base64.b64encode(b"OggS" + b"\0" * 2_000 + b"\xff\xfb").decode(), "mp3", "not of the format 'mp3'"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_data_that_is_no_such_sound_is_refused(data: str, form: str, got: str) -> None:
+    with pytest.raises(ApiError, match=got) as raised:
+        check_sound(data, form, AT)
+    assert (raised.value.status, raised.value.param, raised.value.code) == (400, AT.path, "invalid_value")
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (url("application/pdf", b"%PDF-1.7"), ""),
+        (url("application/pdf", b"\n" * 1_000 + b"%PDF-1.7"), "a.pdf"),
+        (base64.encodebytes(b"%PDF-1.7").decode(), "a.pdf"),
+        (url("text/plain", b"<p>"), "a.pdf"),
+        (url("image/jpeg", PNG), "a"),
+        (url("application/zip", b"x"), "a.docx"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_file_is_accepted(data: str, name: str) -> None:
+    check_file(data, name, AT)
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "said"),
+    [
+        ("data:application/pdf;base64,?!", "a.pdf", "an invalid base64-encoded value"),
+        ("A", "a", "an invalid base64-encoded value"),
+        ("AA=A" * 100_000, "a", "an invalid base64-encoded value"),
+        ("AAAA" * 100_000 + "*", "a", "an invalid base64-encoded value"),
+        ("AAAA" * 100_000 + "A", "a", "an invalid base64-encoded value"),
+        (f"data:text/plain{';' * 1_000_000},QUFB", "a", "an invalid base64-encoded value"),
+        (url("application/pdf", b""), "a.pdf", "empty base64-encoded bytes"),
+        (url("text/plain", b""), "a", "empty base64-encoded bytes"),
+        (url("application/pdf", b"<p>Sign in.</p>"), "", "called a PDF"),
+        (url("text/html", b"<p>Sign in.</p>"), "a.PDF", "called a PDF"),
+        (base64.b64encode(b"Hello").decode(), "a.pdf", "called a PDF"),
+        (url("image/png", b"<p>Sign in.</p>"), "", "called an image"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_data_that_is_no_such_file_is_refused(data: str, name: str, said: str) -> None:
+    with pytest.raises(ApiError, match=said) as raised:
+        check_file(data, name, AT)
+    assert (raised.value.status, raised.value.param, raised.value.code) == (400, AT.path, "invalid_value")
+
+
+def test_data_of_a_stored_request_is_not_checked_again() -> None:
+    at = Location("input", replace(DEFAULT_LIMITS, bounded=False))
+    check_image("data:text/plain;base64,", at)
+    check_file("data:application/pdf;base64,", "a.pdf", at)
+    check_sound("?", "wav", at)
