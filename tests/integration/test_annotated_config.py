@@ -53,4 +53,4 @@ def test_annotated_template_with_every_block_in_force_serves(
             assert {"local", "responses", "files", "ddgs", "searxng", "faiss", "pypdf"} <= {
                 each["provider_id"] for each in listed
             }
-    assert (tmp_path / ".llama-stack-responses" / "responses.db").exists()
+    assert (tmp_path / "state" / "responses.db").exists()

@@ -39,10 +39,11 @@ EXAMPLES: Final[Mapping[tuple[str, str], Any]] = MappingProxyType(
         ("Proxy", "url"): "http://proxy.internal:3128",
         ("DdgsConfig", "service"): "${env.WEB_SEARCH:=ddgs}",
         ("SearxngConfig", "url"): "http://localhost:8888",
+        ("SqliteStore", "path"): "${env.STATE_DIR:=~/.llama-stack-responses}/responses.db",
         ("RedisStore", "url"): "redis://localhost:6379/0",
         ("OtherStore", "name"): "acme",
         ("PostgresStore", "url"): "postgresql://responses@localhost:5432/responses",
-        ("CodeInterpreter", "folder"): "~/.llama-stack-responses/containers",
+        ("CodeInterpreter", "folder"): "${env.STATE_DIR:=~/.llama-stack-responses}/containers",
         ("ImageGeneration", "url"): "http://localhost:1234/v1",
     }
 )
@@ -57,7 +58,7 @@ _SECTION: Final = re.compile(
 )
 _DESCRIBED: Final = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 _HIDDEN: Final = re.compile(r"^( *)#(?=\S)", re.MULTILINE)
-_STORES: Final = re.compile(r"^ {6}#?store:\n {8}#?type: (?P<type>\w+)\n(?: {8,}#.*\n)*", re.MULTILINE)
+_STORES: Final = re.compile(r"^ {6}#?store:\n {8}#?type: (?P<type>\w+)\n(?: {8,}.*\n)*", re.MULTILINE)
 
 
 def settings_class(provider: str) -> type[BaseModel]:
@@ -155,7 +156,7 @@ def _kinds(model: type[BaseModel], name: str, kinds: list[type[BaseModel]]) -> I
         yield f"{mark}{name}:"
         [value] = get_args(kind.model_fields["type"].annotation)
         yield f"  {mark}type: {value}"
-        yield from (f"  {line}" for each in kind.model_fields if each != "type" for line in _setting(kind, each, "#"))
+        yield from (f"  {line}" for each in kind.model_fields if each != "type" for line in _setting(kind, each, mark))
 
 
 def _comment(text: str) -> list[str]:

@@ -31,7 +31,9 @@ STORES: Final = {get_args(each.model_fields["type"].annotation)[0]: each for eac
 
 def entries(text: str) -> dict[str, dict[str, Any]]:
     """Return the `config` of each provider of this package in a configuration."""
-    providers = substituted(yaml.safe_load(text), {})["providers"]
+    # The default of the variable as it is written: the host would put the home folder in place of `~`.
+    unset = text.replace("${env.STATE_DIR:=~/.llama-stack-responses}", "~/.llama-stack-responses")
+    providers = substituted(yaml.safe_load(unset), {})["providers"]
     found = [each for of_api in providers.values() for each in of_api]
     return {each["provider_type"]: each["config"] for each in found if each["provider_type"] in PROVIDERS}
 
@@ -114,6 +116,12 @@ def test_template_has_the_tables_and_files_of_the_starter() -> None:
     assert set(starter["apis"]) <= set(yaml.safe_load(uncommented(TEXT))["apis"])
     assert annotated["server"] == starter["server"]
     assert annotated["providers"]["files"] == starter["providers"]["files"]
+
+
+def test_template_keeps_all_data_in_the_folder_of_one_variable() -> None:
+    there = substituted(yaml.safe_load(uncommented(TEXT)), {"STATE_DIR": "/data"})
+    assert "~/.llama-stack-responses" not in str(there)
+    assert entries(TEXT)["inline::kv"]["store"]["path"] == "~/.llama-stack-responses/responses.db"
 
 
 def test_lines_of_template_are_short() -> None:
