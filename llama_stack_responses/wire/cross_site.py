@@ -88,8 +88,8 @@ class CrossSitePolicy:
             raise ApiError(
                 403,
                 f"This server has no authentication and does not answer to the host name '{_shown(host)}', so that a "
-                "web page cannot reach it under a name of its own: add the name to the setting 'allowed_hosts' of the "
-                "responses provider.",
+                "web page cannot reach it under a name of its own: add the name to the variable ALLOWED_HOSTS of the "
+                "templates, or to the setting 'allowed_hosts' of the responses provider.",
                 code="host_not_allowed",
             )
 
@@ -162,8 +162,8 @@ def _foreign(origin: bytes | None) -> ApiError:
     pages = f"Web pages of the origin '{_shown(origin)}'" if origin else "Web pages of other sites"
     return ApiError(
         403,
-        f"{pages} may not use this server: add the page's origin to the setting 'allowed_origins' of the responses "
-        "provider.",
+        f"{pages} may not use this server: add the page's origin to the variable ALLOWED_ORIGINS of the templates, or "
+        "to the setting 'allowed_origins' of the responses provider.",
         code="origin_not_allowed",
     )
 

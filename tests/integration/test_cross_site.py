@@ -85,8 +85,8 @@ def test_refusal_names_the_setting(stack: LiveStack) -> None:
     refused = asked(stack, "GET", "/v1/responses", host="box.lan:8321")
     assert refused.json()["error"] == {
         "message": "This server has no authentication and does not answer to the host name 'box.lan:8321', so that a web "
-        "page cannot reach it under a name of its own: add the name to the setting 'allowed_hosts' of the responses "
-        "provider.",
+        "page cannot reach it under a name of its own: add the name to the variable ALLOWED_HOSTS of the templates, or "
+        "to the setting 'allowed_hosts' of the responses provider.",
         "type": "permission_error",
         "param": None,
         "code": "host_not_allowed",

@@ -272,8 +272,13 @@ def test_origin_does_not_count_with_a_checked_token(authorization: str, code: st
     assert refusal(policy(authenticated=True), "POST", sent) == code
 
 
-def test_refused_origin_is_quoted_with_the_setting() -> None:
-    with pytest.raises(ApiError, match=r"'https://evil\.test'.*'allowed_origins'"):
+def test_refused_origin_is_quoted_with_the_variable_and_the_setting() -> None:
+    with pytest.raises(ApiError, match=r"'https://evil\.test'.* ALLOWED_ORIGINS .*'allowed_origins'"):
         policy().check(scope("POST", OWN | {"origin": FOREIGN}))
-    with pytest.raises(ApiError, match=r"^Web pages of other sites .*'allowed_origins'"):
+    with pytest.raises(ApiError, match=r"^Web pages of other sites .* ALLOWED_ORIGINS .*'allowed_origins'"):
         policy().check(scope("POST", OWN | {"sec-fetch-site": "cross-site"}))
+
+
+def test_refused_host_is_quoted_with_the_variable_and_the_setting() -> None:
+    with pytest.raises(ApiError, match=r"'evil\.test'.* ALLOWED_HOSTS .*'allowed_hosts'"):
+        policy().check(scope("GET", {"host": "evil.test"}))
