@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .commands.command_error import CommandError
-from .commands.config_option import add_config
+from .commands.config_option import DEFAULT_CONFIG, add_config
 from .commands.interrupts import STATUS as INTERRUPTED
 from .commands.interrupts import end_in_order
 from .core.discovery import feature_names, modules_of_features
@@ -138,13 +138,20 @@ def _no_backend(name: str) -> Any:
 
 def import_stored(arguments: argparse.Namespace) -> None:
     """Run `llama-stack-responses import`."""
+    file, option = arguments.file, arguments.config
+    if file and option and file != option:
+        raise CommandError(
+            f"{file} and --config {option} both name the configuration whose store is imported into: give one, and the "
+            "configuration of an old stack as --from OLD.",
+            2,
+        )
     _import_host()
     from .host.importing import import_from
     from .service.conversation_import import ImportImpossible
 
     end_in_order()
     try:
-        print(import_from(arguments.file or arguments.config, arguments.was, lambda line: print(line, file=sys.stderr)))
+        print(import_from(file or option or DEFAULT_CONFIG, arguments.was, lambda line: print(line, file=sys.stderr)))
     except ImportImpossible as error:
         raise CommandError(str(error), 2) from error
 
@@ -185,7 +192,7 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         help="the config.yaml with the entry of the builtin provider, if its responses were not in the table "
         "'responses' of the backend 'sql_default'",
     )
-    command.set_defaults(run=import_stored)
+    command.set_defaults(run=import_stored, config=None)  # None: the option was not given
     for module in modules_of_features("commands").values():
         module.add_commands(commands)
     for each in commands.choices.values():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from pathlib import Path
+from typing import Final
+
+DEFAULT_CONFIG: Final = Path("config.yaml")
 
 
 def add_config(command: ArgumentParser) -> None:
@@ -11,7 +14,7 @@ def add_config(command: ArgumentParser) -> None:
     command.add_argument(
         "--config",
         type=Path,
-        default=Path("config.yaml"),
+        default=DEFAULT_CONFIG,
         metavar="CONFIG",
         help="the stack's configuration, which names the store (config.yaml); its variables come from the environment",
     )

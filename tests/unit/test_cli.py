@@ -142,3 +142,12 @@ def test_unknown_command_is_one_sentence_with_the_commands_that_there_are(
     assert said.startswith("llama-stack-responses: There is no command 'lst': the commands of this installation are")
     assert " list," in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["new.yaml", "config.yaml"])
+def test_import_with_two_configurations_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "old.yaml", "--config", option]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert f"old.yaml and --config {option} both name the configuration" in message
+    assert "--from OLD" in message
