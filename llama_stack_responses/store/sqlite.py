@@ -28,6 +28,7 @@ from .records import (
 )
 from .sqlite_file import OpenedFile, SqliteFile
 from .sqlite_inline import SLOW_SECONDS, Inline
+from .sqlite_reserve import Reserve
 from .sqlite_threads import ReadHandler, WriteHandler, key_list
 from .thread_pool import ThreadPool, ThreadTask, job_of
 
@@ -81,6 +82,8 @@ _MANY: Final = 1_000
 """Ops of a commit above which a thread measures them."""
 _ROW_BYTES: Final = 64
 """Bytes whose cost equals that of finding a row."""
+_FREEING_BYTES: Final = 4096
+"""Bytes that a commit which frees room may write."""
 
 
 class SqliteRecords:
@@ -117,6 +120,7 @@ class SqliteRecords:
         self._opened = OpenedFile()
         file = partial(SqliteFile, self._path, synchronous, opened=self._opened)
         self._file = file
+        self._reserve = Reserve(self._path)
         self._clock = clock
         self._waits_for_disk = synchronous == "full"
         self._writer = ThreadPool(
@@ -137,10 +141,10 @@ class SqliteRecords:
         return dict(await self._read(_GET_MANY, (key_list(unique), self._clock()), len(unique), max_bytes))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        writes, keys, size = await in_thread(_measured, ops) if len(ops) > _MANY else _measured(ops)
+        writes, keys, size, frees = await in_thread(_measured, ops) if len(ops) > _MANY else _measured(ops)
         job = job_of(partial(_commit, writes, conditions, self._clock()))
         job.size = size + _ROW_BYTES * len(conditions)
-        job.keys = keys
+        job.keys, job.frees = keys, frees
         if self._waits_for_disk:
             self._writer.put(job)
         else:
@@ -175,7 +179,11 @@ class SqliteRecords:
         return self._clock()
 
     async def sweep(self, now: float) -> int:
-        swept: int = await self._writer.submit(partial(_sweep, now))
+        # Servers call this when they start: a store that is only written by a command needs no reserve.
+        job = job_of(partial(_sweep, now, self._reserve))
+        job.frees = True
+        self._writer.put(job)
+        swept: int = await job.future
         return swept
 
     async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
@@ -215,11 +223,15 @@ def _file_size(connection: sqlite3.Connection) -> int:
     return int(size)
 
 
-def _measured(ops: Sequence[Op]) -> tuple[list[Write], list[str], int]:
-    """Return the ops of a commit that write, their keys, and about how many bytes they write."""
+def _measured(ops: Sequence[Op]) -> tuple[list[Write], list[str], int, bool]:
+    """Return the ops of a commit that write, their keys, about how many bytes they write, and whether they free room.
+
+    A commit frees room if it deletes at least as many rows as it writes, and writes little.
+    """
     writes = writes_of(ops)
-    size = sum(_ROW_BYTES if isinstance(write, Delete) else _ROW_BYTES + len(write.value) for write in writes)
-    return writes, [write.key for write in writes], size
+    written = [len(write.value) for write in writes if not isinstance(write, Delete)]
+    frees = 2 * len(written) <= len(writes) and sum(written) <= _FREEING_BYTES
+    return writes, [write.key for write in writes], _ROW_BYTES * len(writes) + sum(written), frees
 
 
 def _select(sql: str, parameters: tuple[Any, ...], connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
@@ -291,11 +303,13 @@ def _statement(op: Write, now: float) -> tuple[str, tuple[Any, ...]]:
             return _DELETE, (key,)
 
 
-def _sweep(now: float, connection: sqlite3.Connection) -> int:
+def _sweep(now: float, reserve: Reserve, connection: sqlite3.Connection) -> int:
     expired = connection.execute(_EXPIRED, (now,)).fetchall()
     sizes = accumulate(size for _, size in expired)
     count = 1 + sum(size <= _SWEPT_BYTES for size in sizes)
     swept = connection.execute(_SWEEP, (key_list([row for row, _ in expired[:count]]),)).rowcount
     # Return pages that deletions freed to the file system, a limited number at a time.
     connection.execute("PRAGMA incremental_vacuum(1000)").fetchall()
+    if not reserve.is_used():
+        reserve.fill()
     return swept

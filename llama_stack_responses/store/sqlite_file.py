@@ -8,13 +8,14 @@ import os
 import sqlite3
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from ..core.errors import ApiError
 from ..logs import get_logger
+from .sqlite_reserve import Reserve
 from .thread_pool import ThreadTask
 
 logger = get_logger(__name__)
@@ -49,6 +50,10 @@ _TROUBLE: Final = {
 }
 _MOVED: Final = "it was moved, deleted or replaced while it was open; put it back, or restart the servers"
 _PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
+_NO_ROOM: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+_FAST: Final = 2
+_REGAINED_PAGES: Final = 500
+"""Pages that a deletion on a full disk returns to it. Moving them writes as many, into a part of the reserve."""
 
 
 @dataclass(slots=True)
@@ -86,6 +91,7 @@ class SqliteFile:
     Attributes:
         busy_timeout: seconds to wait for another connection's lock.
         opened: the file that the connections of the store have open.
+        reserve: room on the disk for deletions.
     """
 
     path: Path
@@ -95,11 +101,13 @@ class SqliteFile:
     _connection: sqlite3.Connection | None = None
     _name: str = field(init=False)
     _wal: str = field(init=False)
+    reserve: Reserve = field(init=False)
 
     def __post_init__(self) -> None:
         # Every call reads the file's status, which takes several times as long for a `Path`.
         self._name = str(self.path)
         self._wal = f"{self.path}-wal"
+        self.reserve = Reserve(self.path)
 
     def connection(self) -> sqlite3.Connection:
         """Return the open connection.
@@ -138,6 +146,26 @@ class SqliteFile:
             connection.execute(f"PRAGMA busy_timeout={round(self.busy_timeout * 1000)}").fetchall()
         return not busy
 
+    @contextlib.contextmanager
+    def quick_deletion(self) -> Iterator[None]:
+        """Delete in few bytes: some builds of SQLite write all that is deleted once more, as zeros."""
+        connection = self.connection()
+        [(as_built,)] = connection.execute("PRAGMA secure_delete").fetchall()
+        connection.execute("PRAGMA secure_delete=FAST").fetchall()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute(f"PRAGMA secure_delete={'FAST' if as_built == _FAST else as_built}").fetchall()
+
+    def regain_room(self) -> None:
+        """Return room that a deletion has freed to the disk, as much as it has, and hold the reserve again."""
+        connection = self.connection()
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute(f"PRAGMA incremental_vacuum({_REGAINED_PAGES})").fetchall()
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self.reserve.fill()
+
     def roll_back(self) -> None:
         assert self._connection is not None
         try:
@@ -173,6 +201,18 @@ class SqliteFile:
             _make_private(self.path)
         else:
             self.opened.check(self._name)
+        try:
+            connection = self._connect()
+        except sqlite3.Error as error:
+            if not lacks_room(error):
+                raise
+            # Even a file that is only read needs some room beside it.
+            self.reserve.release()
+            connection = self._connect()
+        self.opened.identity = _identity(self._name)
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False
         )
@@ -181,7 +221,6 @@ class SqliteFile:
         except BaseException:
             connection.close()
             raise
-        self.opened.identity = _identity(self._name)
         return connection
 
 
@@ -208,6 +247,18 @@ def _make_private(path: Path) -> None:
 def is_locked(error: Exception) -> bool:
     """Return whether another process, or another connection of this one, holds the lock."""
     return isinstance(error, sqlite3.Error) and _primary(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def lacks_room(error: Exception) -> bool:
+    """Return whether the disk is full."""
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) in _NO_ROOM
+
+
+def full_disk() -> sqlite3.Error:
+    """Return the error of a commit for which the disk has no room."""
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
 
 
 def _sentence(error: Exception) -> str | None:

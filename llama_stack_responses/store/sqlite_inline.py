@@ -116,7 +116,8 @@ class Inline:
         if begun < self._resting_until or not self._used.acquire(blocking=False):
             return False
         try:
-            if add_stored_sizes(jobs, self._file.connection()) > _LARGE_BYTES:
+            size = add_stored_sizes(jobs, self._file.connection())
+            if size > _LARGE_BYTES or self._file.reserve.is_used():
                 return False
             self._file.begin()
             run_in_transaction(jobs, self._file)

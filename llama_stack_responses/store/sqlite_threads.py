@@ -12,7 +12,7 @@ from typing import Final
 from ..core.json_blocks import dumps
 from ..logs import get_logger
 from .records import Conflict
-from .sqlite_file import WAL_BYTES, SqliteFile
+from .sqlite_file import WAL_BYTES, SqliteFile, full_disk, lacks_room
 from .thread_pool import ThreadTask
 
 logger = get_logger(__name__)
@@ -116,7 +116,8 @@ class WriteHandler:
 
     def handle(self, jobs: list[ThreadTask[sqlite3.Connection]]) -> list[ThreadTask[sqlite3.Connection]]:
         chosen, left = self._chosen(jobs)
-        if not self._transaction(chosen):
+        chosen = self._with_room(chosen)
+        if chosen and not self._transaction(chosen):
             # One job may be the cause: run each by itself so that the others succeed.
             for job in chosen:
                 self._transaction([job])
@@ -151,8 +152,32 @@ class WriteHandler:
         except Exception as error:  # noqa: BLE001 - passed to the waiting caller
             if begun and len(jobs) > 1:
                 return False
-            self._file.fail(jobs, error)
+            if lacks_room(error) and all(job.frees for job in jobs):
+                self._free(jobs)
+            else:
+                self._file.fail(jobs, error)
         return True
+
+    def _with_room(self, jobs: list[ThreadTask[sqlite3.Connection]]) -> list[ThreadTask[sqlite3.Connection]]:
+        """Return the jobs that may run; on a disk whose reserve was used, these are those that free room."""
+        with contextlib.suppress(Exception):  # the transaction meets the same error, and reports it
+            self._file.connection()
+            if self._file.reserve.is_used() and not self._file.reserve.fill():
+                self._file.fail([job for job in jobs if not job.frees], full_disk())
+                return [job for job in jobs if job.frees]
+        return jobs
+
+    def _free(self, jobs: Sequence[ThreadTask[sqlite3.Connection]]) -> None:
+        """Run jobs that free room on a full disk."""
+        self._file.reserve.release()
+        try:
+            with self._file.quick_deletion():
+                self._file.begin()
+                run_in_transaction(jobs, self._file)
+        except Exception as error:  # noqa: BLE001 - passed to the waiting caller
+            self._file.fail(jobs, error)
+        with contextlib.suppress(Exception):  # the next commit tries again
+            self._file.regain_room()
 
     def _checkpoint(self, size: int) -> None:
         try:

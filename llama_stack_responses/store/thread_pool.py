@@ -27,12 +27,14 @@ class ThreadTask[C]:
         future: waits for the outcome.
         size: bytes that a commit writes, and, once they were looked up, those that it replaces or deletes.
         keys: the records that it writes or deletes, as long as their stored size was not looked up.
+        frees: whether a commit frees room.
     """
 
     call: Callable[[C], Any]
     future: asyncio.Future[Any]
     size: int = 0
     keys: Sequence[str] = ()
+    frees: bool = False
     result: Any = field(default=None, init=False)
     error: BaseException | None = field(default=None, init=False)
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.lifecycle.durability_check import DurabilityCheck, VolatileStore
+from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.redis import RedisRecords
+from tests.contract.conversations import assistant, response
 from tests.support.valkey import PATIENCE, Valkey
 
 
@@ -85,3 +90,27 @@ async def test_store_without_such_settings_is_not_refused() -> None:
     check = DurabilityCheck(MemoryRecords(), False, DEFAULT)
     await check.refuse()
     assert (check.known, check.volatile) == (True, False)
+
+
+async def test_responses_are_deleted_and_expire_on_full_server(tmp_path: Path) -> None:
+    """Redis refuses what takes memory, except in a script that has deleted something before."""
+    with Valkey(tmp_path / "server", "--maxmemory", "16mb", "--maxmemory-policy", "noeviction") as server:
+        records = RedisRecords(f"{server.url}?{PATIENCE}")
+        archive = Archive(records)
+        stored: list[str] = []
+
+        async def fill() -> None:
+            while True:
+                created = response(assistant(random.Random(len(stored)).randbytes(200_000).hex()))
+                await archive.save(created, owner=Owner("ada"), base=None, input_items=[])
+                stored.append(created["id"])
+
+        with pytest.raises(ApiError, match="memory"):
+            await fill()
+        with Redis.from_url(f"{server.url}?{PATIENCE}") as admin:
+            admin.config_set("maxmemory", "1mb")
+            assert await archive.delete(stored[0])
+            while await archive.sweep(Archive(records, retention=0.0).horizon(await records.now() + 60)):
+                pass
+            assert [key for key, _ in await records.range("r/", "r0", limit=100)] == []
+        await records.close()
