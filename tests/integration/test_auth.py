@@ -483,7 +483,7 @@ def test_provider_key_of_queued_job_is_stored_sealed_and_survives_a_kill(
     for token, response_id in created:
         with Wire(guarded, token) as wire, Reader.of(wire, response_id) as again:
             # The output is that of the attempt after the kill.
-            assert output_text(check_stream(again.read_to_end())) == "one two"
+            assert output_text(check_stream(again.read_to_end(), taken_over=True)) == "one two"
     for request in upstream.requests("sealed"):
         which = request.body["messages"][-1]["content"]
         assert request.headers["authorization"] == f"Bearer canary-key-of-{which}"

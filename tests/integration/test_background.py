@@ -63,11 +63,11 @@ def running(wire: Wire, upstream: Upstream, **body: Any) -> Json:
     return response
 
 
-def ended(wire: Wire, response_id: str) -> Json:
+def ended(wire: Wire, response_id: str, *, taken_over: bool = False) -> Json:
     """Wait until a response has ended, check that its events are valid and agree with it, and return it."""
     wait_until(lambda: wire.retrieve(response_id)["status"] not in ("queued", "in_progress"))
     response = wire.retrieve(response_id)
-    assert final(wire.replay(response_id)) == response
+    assert final(wire.replay(response_id, taken_over=taken_over)) == response
     return response
 
 
@@ -481,8 +481,8 @@ def test_killed_server_resumes_running_and_queued_responses(small: LiveStack, up
         upstream.wait_for(model, times, ended=True)
     with Wire(small) as wire, Reader.of(wire, reader.response_id, reader.last) as again:
         events = reader.events + again.read_to_end()
-        assert check_stream(events) == ended(wire, reader.response_id)
-        assert wire.replay(reader.response_id) == events
+        assert check_stream(events, taken_over=True) == ended(wire, reader.response_id, taken_over=True)
+        assert wire.replay(reader.response_id, taken_over=True) == events
         response = final(events)
         assert [kind for kind, *_ in spoken(response)] == ["reasoning", "message"]
         with (
@@ -499,7 +499,7 @@ def test_killed_server_resumes_running_and_queued_responses(small: LiveStack, up
         wire.create(model="local/echo", input="Go on.", previous_response_id=response["id"])
         assert "tool_calls" not in str(upstream.requests("echo")[0].body["messages"])
         for response_id in (unread, waiting):
-            response = ended(wire, response_id)
+            response = ended(wire, response_id, taken_over=True)
             assert [kind for kind, *_ in spoken(response)] == ["reasoning", "message"]
             assert spoken(response)[1] == ("message", "completed", "one two three")
             assert response["usage"]["output_tokens"] == 4
@@ -529,8 +529,8 @@ def test_stopped_server_hands_over_running_responses(small: LiveStack, upstream:
     small.start()
     with Wire(small) as wire, Reader.of(wire, reader.response_id, reader.last) as again:
         events = reader.events + again.read_to_end()
-        assert check_stream(events) == wire.retrieve(reader.response_id)
-        assert wire.replay(reader.response_id) == events
+        assert check_stream(events, taken_over=True) == wire.retrieve(reader.response_id)
+        assert wire.replay(reader.response_id, taken_over=True) == events
         [unread] = wire.listed(model="local/flood")
         assert (unread["status"], unread["error"]["message"]) == ("failed", "The server is shutting down. Try again.")
     assert output_text(final(events)) == "one two three"

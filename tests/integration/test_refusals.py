@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -39,10 +40,10 @@ def sent(upstream: Upstream, model: str) -> list[Json]:
     return [each.body for each in upstream.requests(model)]
 
 
-def ask(client: openai.OpenAI, streamed: bool, **fields: Any) -> Json:
-    """Return the response to a request."""
+def ask(client: openai.OpenAI, streamed: bool, *, adapted: Collection[str] = (), **fields: Any) -> Json:
+    """Return the response to a request; `adapted` are its fields that say at the end how the model server was asked."""
     if streamed:
-        return stream(client, **fields).response
+        return stream(client, adapted=adapted, **fields).response
     response: Json = client.responses.create(**fields).to_dict()
     return response
 
@@ -53,6 +54,7 @@ def test_refused_parameters_are_dropped_and_stay_away(
 ) -> None:
     upstream.script(model, [forbidden("prompt_cache_key", "parallel_tool_calls"), HELLO])
     fields: Json = {"prompt_cache_key": "k", "parallel_tool_calls": False, "tools": TOOLS, "input": "Hi"}
+    fields["adapted"] = {"prompt_cache_key", "parallel_tool_calls"}
     first = ask(client, streamed, model=f"{provider}/{model}", **fields)
     second = ask(client, streamed, model=f"{provider}/{model}", previous_response_id=first["id"], **fields)
     for response in (first, second):
@@ -67,9 +69,9 @@ def test_refusal_on_a_websocket_is_answered_too(
     upstream.script(model, [forbidden("user"), HELLO])
     with WebSocketClient(stack) as websocket:
         websocket.ask(model=f"{provider}/{model}", input="Hi", user="ada")
-        first = websocket.response()
+        first = websocket.response(adapted={"user"})
         websocket.ask(model=f"{provider}/{model}", input="Go on", user="ada", previous_response_id=first["id"])
-        second = websocket.response()
+        second = websocket.response(adapted={"user"})
     assert [each["status"] for each in (first, second)] == ["completed"] * 2
     assert ["user" in each for each in sent(upstream, model)] == [True, False, False]
 
@@ -82,9 +84,9 @@ def test_refusal_in_a_tool_loop_is_learned_once(
     upstream.script(model, [refusal, reply(tool_call(0, "c1", "weather", '{"city":"Oslo"}')), HELLO])
     items: list[Any] = [{"role": "user", "content": "Hi"}]
     fields: Json = {"model": f"{provider}/{model}", "reasoning": {"effort": "minimal"}, "tools": TOOLS, "store": False}
-    called = ask(client, True, input=items, **fields)
+    called = ask(client, True, adapted={"reasoning"}, input=items, **fields)
     items += [*called["output"], {"type": "function_call_output", "call_id": "c1", "output": "Rain"}]
-    answered = ask(client, True, input=items, **fields)
+    answered = ask(client, True, adapted={"reasoning"}, input=items, **fields)
     assert [each["reasoning_effort"] for each in sent(upstream, model)] == ["minimal", "low", "low"]
     assert called["reasoning"]["effort"] == answered["reasoning"]["effort"] == "low"
 

@@ -375,7 +375,7 @@ def test_store_killed_under_load_keeps_acknowledged_responses(
         for response_id, request in load.response_ids.items():
             response = ended(here, response_id)
             assert (response["status"], output_text(response)) == ("completed", request)
-            assert final(there.replay(response_id)) == response
+            assert final(there.replay(response_id, taken_over=True)) == response
     assert len(upstream.requests("m")) == 1 or longest > DEFAULT.lease_seconds / 3
 
 
@@ -406,7 +406,7 @@ def test_store_outage_is_503_and_ends_when_the_store_is_back(
             failed = check_stream(reader.events)
             assert (failed["status"], failed["error"]["message"]) == ("failed", AWAY)
         servers[kind].start()
-        streams = [check_stream(each.read_to_end()) for each in followers]
+        streams = [check_stream(each.read_to_end(), taken_over=True) for each in followers]
     for here, there in (wires, wires[::-1]):
         after = here.create(model="local/echo", input="after", previous_response_id=kept[0]["id"])
         assert there.retrieve(after["id"]) == after
@@ -495,7 +495,7 @@ class DyingStack:
         begun = [len(self._upstream.requests(model)) for model in self.models]
         for response, model, times in zip(responses, self.models, begun, strict=True):
             response_id = response["id"]
-            assert final(self.survivor.replay(response_id)) == response
+            assert final(self.survivor.replay(response_id, taken_over=True)) == response
             if times == 2 or response_id == self.response_ids[1]:
                 assert spoken(response) == expected.get(response_id, [("completed", "one two three")])
             assert [each["id"] for each in self.survivor.listed(model=f"local/{model}")] == [response_id]
@@ -506,7 +506,7 @@ class DyingStack:
     def _check_key(self) -> None:
         """Check that a repeated key returns the response that was continued meanwhile."""
         with keyed(self.survivor, self.key, self.key) as again:
-            response = check_stream(again.read_to_end())
+            response = check_stream(again.read_to_end(), taken_over=True)
         assert again.events[: len(self.waits.events)] == self.waits.events
         assert spoken(response) == [("completed", "one two three")]
         assert len(self._upstream.requests(self.key)) == 2
@@ -514,23 +514,23 @@ class DyingStack:
     def check_comes_back(self) -> None:
         """Check that the resumed stack does not change the jobs that it lost, and shows their new events."""
         assert self.left.read_to_end() == self.readers[0].events
-        assert self.survivor.replay(self.waits.response_id) == self.waits.read_to_end()
+        assert self.survivor.replay(self.waits.response_id, taken_over=True) == self.waits.read_to_end()
         before = [self.survivor.retrieve(response_id) for response_id in self.response_ids]
         counts = [len(self._upstream.requests(model)) for model in self.models]
         with Wire(self.victim) as wire:
             assert ended(wire, queue(wire, "echo"))["status"] == "completed"
             assert [wire.retrieve(response_id) for response_id in self.response_ids] == before
             for reader in self.readers:
-                assert wire.replay(reader.response_id) == reader.events
+                assert wire.replay(reader.response_id, taken_over=True) == reader.events
         assert [len(self._upstream.requests(model)) for model in self.models] == counts
 
     def _check_reader(self, reader: Reader) -> None:
         """Check that the events after the takeover follow those before it without a gap."""
         seen = list(reader.events)
-        response = check_stream(reader.read_to_end())
+        response = check_stream(reader.read_to_end(), taken_over=True)
         assert reader.events[: len(seen)] == seen
         assert response == self.survivor.retrieve(reader.response_id)
-        assert self.survivor.replay(reader.response_id) == reader.events
+        assert self.survivor.replay(reader.response_id, taken_over=True) == reader.events
         with Reader.of(self.survivor, reader.response_id, seen[-1]["sequence_number"]) as again:
             assert seen + again.read_to_end() == reader.events
 

@@ -406,8 +406,8 @@ def test_killed_server_repeats_only_the_unanswered_search(mortal: LiveStack, ups
     upstream.wait_for(NAME, 3, ended=True)
     with Wire(mortal) as wire, Reader.of(wire, reader.response_id, reader.last) as again:
         events = reader.events + again.read_to_end()
-        response = check_stream(events)
-        assert wire.replay(response["id"]) == events
+        response = check_stream(events, taken_over=True)
+        assert wire.replay(response["id"], taken_over=True) == events
     assert [each.json()["query"] for each in service.seen] == ["first", "held", "held"]
     assert [item["status"] for item in web_calls(response)] == ["completed", "completed"]
     assert [url for _, url in cited(response)] == ["https://otters.example/"]

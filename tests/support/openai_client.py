@@ -6,7 +6,7 @@ response = create(client, model=MODEL, input="Hi")     # the same, not streamed
 assert sent(upstream) == {...}                         # the only chat request to the model server
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,12 +52,12 @@ def tool_outputs(upstream: Upstream, model: str = NAME) -> list[Any]:
     return [message["content"] for message in messages(upstream, model) if message["role"] == "tool"]
 
 
-def stream(client: openai.OpenAI, **params: Any) -> ValidatedStream:
-    """Request a stream with `responses.create(stream=True, **params)` and validate it."""
+def stream(client: openai.OpenAI, *, adapted: Collection[str] = (), **params: Any) -> ValidatedStream:
+    """Request a stream with `responses.create(stream=True, **params)` and validate it; `adapted` as in `check_stream`."""
     with client.responses.with_streaming_response.create(stream=True, **params) as answer:
         headers = dict(answer.headers)
         frames = read_sse(answer.iter_bytes())
-    return ValidatedStream(frames, headers, check_stream(frames.events))
+    return ValidatedStream(frames, headers, check_stream(frames.events, adapted=adapted))
 
 
 def create(client: openai.OpenAI, **params: Any) -> Json:

@@ -59,10 +59,14 @@ CHANGING: Final = frozenset(
 )
 
 
-def check_stream(events: Sequence[Event], *, validate: bool = True) -> Json:
+def check_stream(
+    events: Sequence[Event], *, validate: bool = True, adapted: Collection[str] = (), taken_over: bool = False
+) -> Json:
     """Raise WireError unless these are all events of one well-formed stream; return its final response.
 
-    `validate=False` skips the types, to check the protocol of many streams quickly.
+    `validate=False` skips the types, to check the protocol of many streams quickly. `adapted` are the fields that say
+    at the end how the model server was asked, which did not get the client's values. `taken_over` is whether an attempt
+    was cut off with its server, whose items the response leaves out if they were made again.
     """
     for position, event in enumerate(events):
         if validate:
@@ -70,11 +74,12 @@ def check_stream(events: Sequence[Event], *, validate: bool = True) -> Json:
         require(event.get("sequence_number") == position, f"event {position} has number {event.get('sequence_number')}")
     final = _check_terminal(events)
     body = _check_prelude(events)
-    _check_snapshots(events)
+    _check_snapshots(events, adapted)
     replay = _replay(body)
     for index, item in enumerate(replay.items):
         require(item.done is not None, f"item {index} ({item.type}) is never done")
-    same(_kept(replay.output, final["output"]), final["output"], "the final response's output")
+    streamed = _kept(replay.output, final["output"]) if taken_over else replay.output
+    same(streamed, final["output"], "the final response's output")
     check_finished(final)
     return final
 
@@ -139,33 +144,12 @@ def _check_prelude(events: Sequence[Event]) -> list[Event]:
     return body
 
 
-ASKED = frozenset(
-    {
-        "frequency_penalty",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "reasoning",
-        "safety_identifier",
-        "temperature",
-        "text",
-        "tools",
-        "top_logprobs",
-        "top_p",
-        "user",
-    }
-)
-"""Fields that say at the end how the model server was asked, which may have refused the client's values."""
-
-
-def _check_snapshots(events: Sequence[Event]) -> None:
+def _check_snapshots(events: Sequence[Event], adapted: Collection[str]) -> None:
     """Check that all events have the same response; opening events have no output and the matching status."""
     carried = [event for event in events if "response" in event]
     constant = _constant(carried[0]["response"])
     for event in carried:
-        but = () if event["response"]["status"] in UNFINISHED else ASKED
+        but = () if event["response"]["status"] in UNFINISHED else adapted
         same(_constant(constant, but), _constant(event["response"], but), f"{event['type']}: the constant fields")
         if event["type"] in OPENING:
             same([], event["response"]["output"], f"{event['type']}: output")

@@ -8,7 +8,7 @@ with WebSocketClient(stack) as websocket:
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
@@ -78,8 +78,11 @@ class WebSocketClient:
             events.append(self.event(lane))
         return events
 
-    def stream(self, lane: str | None = None) -> list[Json]:
-        """Return the events of the next response in this lane, converted to their HTTP form and validated."""
+    def stream(self, lane: str | None = None, *, adapted: Collection[str] = ()) -> list[Json]:
+        """Return the events of the next response in this lane, converted to their HTTP form and validated.
+
+        `adapted` is as in `check_stream`.
+        """
         events: list[Json] = []
         while not events or events[-1]["type"] not in ENDS:
             event = self.event(lane)
@@ -87,12 +90,12 @@ class WebSocketClient:
                 raise AssertionError(f"no response but {event}")
             if not event["type"].startswith("response.steer."):
                 events.append(over_http(event))
-        check_stream(events)
+        check_stream(events, adapted=adapted)
         return events
 
-    def response(self, lane: str | None = None) -> Json:
-        """Return the next response in this lane."""
-        found: Json = self.stream(lane)[-1]["response"]
+    def response(self, lane: str | None = None, *, adapted: Collection[str] = ()) -> Json:
+        """Return the next response in this lane; `adapted` as in `check_stream`."""
+        found: Json = self.stream(lane, adapted=adapted)[-1]["response"]
         return found
 
     def error(self, lane: str | None = None) -> Json:

@@ -83,10 +83,10 @@ class Wire:
         assert answer.status_code == 200, answer.text
         return checked(answer)
 
-    def replay(self, response_id: str) -> list[Json]:
-        """Return the events of a stored response, validated like those of a new one."""
+    def replay(self, response_id: str, *, taken_over: bool = False) -> list[Json]:
+        """Return the events of a stored response, validated like those of a new one; `taken_over` as in `check_stream`."""
         with self.http.stream("GET", f"/responses/{response_id}", params={"stream": "true"}) as answer:
-            return events_of(answer)
+            return events_of(answer, taken_over=taken_over)
 
     def send_each_request(self, response_id: str) -> dict[str, httpx.Response]:
         """Send every request that names a response; return the answers by the kind of request."""
@@ -127,14 +127,14 @@ def checked(answer: httpx.Response) -> Json:
     return response
 
 
-def events_of(answer: httpx.Response) -> list[Json]:
+def events_of(answer: httpx.Response, *, taken_over: bool = False) -> list[Json]:
     """Return the events of a streamed answer, validated."""
     if answer.status_code != 200:
         answer.read()
         raise AssertionError(answer.text)
     assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
     events = read_sse(answer.iter_bytes()).events
-    check_stream(events)
+    check_stream(events, taken_over=taken_over)
     return events
 
 

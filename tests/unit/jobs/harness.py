@@ -270,10 +270,13 @@ class ProcessHarness:
             seen += events
         return seen
 
-    async def result(self, response_id: str = ID, *, background: bool = True) -> Json:
-        """Return the finished response, after checking the invariants of every finished response."""
+    async def result(self, response_id: str = ID, *, background: bool = True, taken_over: bool = False) -> Json:
+        """Return the finished response, after checking the invariants of every finished response.
+
+        `taken_over` is as in `check_stream`.
+        """
         events = await self.event_log.read_all(response_id, -1)
-        final = check_stream(events)
+        final = check_stream(events, taken_over=taken_over)
         stored = await self.archive.load(response_id)
         assert stored is not None
         assert stored.response == final

@@ -290,7 +290,7 @@ async def test_job_that_progresses_survives_any_number_of_lost_workers(records: 
         await harness.jobs.requeue_stalled()
     last = ProcessHarness(records, ROUNDS[-1])
     await last.run_job()
-    final = await last.result()
+    final = await last.result(taken_over=True)
     assert (final["status"], texts_of(final)) == ("completed", [SAID[0]] * 2 * MAX_TRIES + [SAID[-1]])
 
 
@@ -316,7 +316,7 @@ async def test_worker_lost_at_any_step_completes_job_without_repeating_rounds(
     if rest:
         async with asyncio.timeout(PATIENCE):
             await rest
-    final = await second.result()
+    final = await second.result(taken_over=True)
     assert final["status"] == "completed"
     # A reader has seen items of the unfinished round; the response has only those of the repeated one.
     assert texts_of(final) == SAID
@@ -338,7 +338,7 @@ async def test_repeatedly_lost_workers_leave_one_consistent_stream(records: Watc
     if checkpoint:
         last = ProcessHarness(records, *ROUNDS[checkpoint.rounds :])
         await last.run_job()
-    final = await harness.result()
+    final = await harness.result(taken_over=True)
     if checkpoint and checkpoint.tries == 0:
         assert last.inference.requests == []
         assert final["status"] == "failed"
@@ -436,7 +436,7 @@ async def test_next_worker_sends_earlier_rounds_to_model(records: WatchedRecords
     assert len(first.inference.requests) == 3
     second = ProcessHarness(records, ROUNDS[2])
     await second.run_job()
-    await second.result()
+    await second.result(taken_over=True)
     assert second.inference.requests == first.inference.requests[2:]
     ids = [call["id"] for message in second.inference.requests[0]["messages"] for call in message.get("tool_calls", ())]
     assert len(ids) == len(set(ids)) == 2
@@ -465,7 +465,7 @@ async def test_round_limit_holds_across_workers(records: WatchedRecords) -> None
     await lose(first, "killed", 100)
     second = ProcessHarness(records, ROUNDS[1], limits=GenerationLimits(rounds=2, idle_seconds=30.0, tool_seconds=30.0))
     await second.run_job()
-    final = await second.result()
+    final = await second.result(taken_over=True)
     assert (final["status"], final["incomplete_details"]) == ("incomplete", {"reason": "max_messages"})
 
 
@@ -476,7 +476,7 @@ async def test_cancelled_job_keeps_output_and_usage(records: WatchedRecords) -> 
     job = await first.jobs.claim_to_end(ID, "w2", "cancelled")
     assert job is not None
     await first.runner(job).run()
-    final = await first.result()
+    final = await first.result(taken_over=True)
     assert (final["status"], texts_of(final)) == ("cancelled", [SAID[0], "And"])
     assert final["output"][-1]["status"] == "incomplete"
     assert final["usage"]["output_tokens"] == 5
@@ -490,7 +490,7 @@ async def test_call_cut_by_lost_worker_is_repeated_with_new_call_id(records: Wat
     await lose(first, "killed", 100)
     second = ProcessHarness(records, [call("f", "c1", '{"a": 1}'), finish("tool_calls")])
     await second.run_job()
-    final = await second.result()
+    final = await second.result(taken_over=True)
     assert [(item["status"], item["arguments"]) for item in final["output"]] == [("completed", '{"a": 1}')]
     calls = [event["item"] for event in await reader if event["type"] == "response.output_item.done"]
     assert [item["status"] for item in calls] == ["incomplete", "completed"]
@@ -514,7 +514,7 @@ async def test_text_cut_twice_is_in_the_response_once_and_in_its_stream_three_ti
     await lose_after(second, seen, "And ag")
     last = ProcessHarness(records, *ROUNDS[1:])
     await last.run_job()
-    final = await last.result()
+    final = await last.result(taken_over=True)
     assert texts_of(final) == SAID
     assert [item["type"] for item in final["output"]] == ["reasoning", "message", "message", "message"]
     done = [event["item"] for event in await reader if event["type"] == "response.output_item.done"]
@@ -532,7 +532,7 @@ async def test_texts_cut_in_two_rounds_are_left_out(records: WatchedRecords) -> 
     await lose_after(ProcessHarness(records, ROUNDS[0], [text("An"), asyncio.Event()]), seen, "An")
     last = ProcessHarness(records, *ROUNDS[1:])
     await last.run_job()
-    assert texts_of(await last.result()) == SAID
+    assert texts_of(await last.result(taken_over=True)) == SAID
     assert texts_of({"output": [event["item"] for event in await reader if "item" in event]}, "incomplete") == [
         "Le",
         "An",
@@ -546,7 +546,7 @@ async def test_failed_job_keeps_only_what_its_last_try_wrote(records: WatchedRec
     for written in ("two", "three"):
         await lose_after(ProcessHarness(records, [reasoning("hm"), text(written), asyncio.Event()]), seen, written)
     await harness.run_job()
-    final = await harness.result()
+    final = await harness.result(taken_over=True)
     assert (final["status"], texts_of(final)) == ("failed", ["three"])
     assert [item["type"] for item in final["output"]] == ["reasoning", "message"]
     await reader
@@ -560,7 +560,7 @@ async def test_round_with_whole_client_call_that_was_read_is_not_repeated(record
     await lose(first, "killed", 100)
     second = ProcessHarness(records)
     await second.run_job()
-    final = await second.result()
+    final = await second.result(taken_over=True)
     assert second.inference.requests == []
     assert [(item["name"], item["status"]) for item in final["output"]] == [("f", "completed"), ("g", "incomplete")]
     assert final["status"] == "completed"
@@ -573,7 +573,7 @@ async def test_undelivered_client_call_is_discarded_on_resume(records: WatchedRe
     await lose(first, "killed", 100)
     second = ProcessHarness(records, [text("Hello"), finish()])
     await second.run_job()
-    assert texts_of(await second.result()) == ["Hello"]
+    assert texts_of(await second.result(taken_over=True)) == ["Hello"]
 
 
 async def test_job_of_deleted_response_is_removed(records: WatchedRecords) -> None:
@@ -667,7 +667,7 @@ async def test_server_ending_during_final_commit_leaves_finished_or_queued_job(
     assert (await first.jobs.find(ID) is None) == committed
     if not committed:
         await ProcessHarness(records, ROUNDS[2]).run_job()
-    final = await first.result()
+    final = await first.result(taken_over=True)
     assert (final["status"], texts_of(final, "completed")) == ("completed", SAID)
     assert await reader == await first.event_log.read_all(ID, -1)
 
@@ -688,7 +688,7 @@ async def test_reader_during_unconfirmed_removal_of_cut_events_sees_final_stream
     key = f"e/{ID}/{cut[-1]['sequence_number']:08d}"
     second = ProcessHarness(UncertainRecords(records, key, committed=True, meanwhile=come), [text("Hello"), finish()])
     await second.run_job()
-    final = await second.result()
+    final = await second.result(taken_over=True)
     assert texts_of(final) == ["Hello"]
     assert await readers[0] == await second.event_log.read_all(ID, -1)
 
@@ -715,7 +715,7 @@ async def test_conversation_is_compacted_once_despite_lost_worker(
     second = ProcessHarness(records, *([ANSWER] if checkpoint and checkpoint.said else [SUMMARY, ANSWER]))
     if checkpoint:
         await second.run_job("lives")
-    final = await second.result()
+    final = await second.result(taken_over=True)
     assert final["status"] == "completed"
     assert final["usage"]["output_tokens"] == 12
     whole = [item for item in final["output"] if item.get("encrypted_content")]

@@ -35,7 +35,7 @@ async def taken_over(records: WatchedRecords, rounds: Sequence[Round], steps: in
         await first.jobs.requeue_stalled()
         await ProcessHarness(records, *rounds[checkpoint.rounds :]).run_job("lives")
     async with asyncio.timeout(PATIENCE):
-        return await first.result(), json.dumps(await reader)
+        return await first.result(taken_over=True), json.dumps(await reader)
 
 
 @pytest.mark.parametrize("steps", range(1, 90, 4))

@@ -137,7 +137,7 @@ async def test_next_worker_repeats_only_repeatable_calls_of_a_program(
     )
     if checkpoint:
         await second.harness.run_job("lives")
-    final = await second.harness.result()
+    final = await second.harness.result(taken_over=True)
     if reader:
         async with asyncio.timeout(PATIENCE):
             assert await reader == await second.harness.event_log.read_all(ID, -1)

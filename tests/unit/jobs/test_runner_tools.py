@@ -67,7 +67,7 @@ async def test_worker_killed_at_any_step_completes_tool_calls_without_repeating_
     if checkpoint:
         await second.harness.run_job("lives")
         assert len(second.harness.inference.requests) == len(ROUNDS) - done, "a finished round was repeated"
-    final = await second.harness.result()
+    final = await second.harness.result(taken_over=True)
     assert final["status"] == "completed"
     assert final["usage"]["output_tokens"] == 18
     if reader:
@@ -98,7 +98,7 @@ async def test_next_worker_sends_each_tool_output_to_model_once(records: Watched
     assert len(first.harness.inference.requests) == 3
     second = JobHarness(records, ROUNDS[2], repeatable=False)
     await second.harness.run_job()
-    await second.harness.result()
+    await second.harness.result(taken_over=True)
     assert second.harness.inference.requests == first.harness.inference.requests[2:]
     assert second.tools.ran == []
 
@@ -110,7 +110,7 @@ async def test_next_worker_reports_tokens_of_images_and_searches_of_all_workers(
     await kill(first.harness, 200)
     second = JobHarness(records, ROUNDS[2], repeatable=False)
     await second.harness.run_job()
-    usage = (await second.harness.result())["tool_usage"]
+    usage = (await second.harness.result(taken_over=True))["tool_usage"]
     assert usage["image_gen"]["input_tokens_details"] == {"image_tokens": 12, "text_tokens": 15}
     assert usage["image_gen"]["output_tokens"] == 1500
     assert usage["web_search"] == {"num_requests": 3}
@@ -126,7 +126,7 @@ async def test_next_worker_compares_the_prompt_that_the_first_worker_sent(record
     longer = chunk({}, finish_reason="stop", usage={"prompt_tokens": 500, "completion_tokens": 7})
     second = JobHarness(records, [text("42"), longer], repeatable=False)
     await second.harness.run_job()
-    assert (await second.harness.result())["prompt_cache_diagnostics"] == {
+    assert (await second.harness.result(taken_over=True))["prompt_cache_diagnostics"] == {
         "type": "cache_miss",
         "reason": "prompt_cache_key_changed",
         "cache_missed_tokens": 1,
@@ -163,7 +163,7 @@ async def test_next_worker_numbers_events_after_joined_deltas_without_gap(record
     assert [event["delta"] for event in checkpoint.held_events if "delta" in event] == ["word " * 50]
     second = JobHarness(records, [text("42"), finish()], repeatable=True)
     await second.harness.run_job()
-    await second.harness.result()
+    await second.harness.result(taken_over=True)
     async with asyncio.timeout(PATIENCE):
         event_list = await reader
     check_stream(event_list)

@@ -335,7 +335,7 @@ async def test_stopping_process_hands_over_its_job(records: WatchedRecords, star
     assert (job.state.worker, job.state.tries) == (None, 0)
     second = start(*ROUNDS[1:])
     await until_ended(second)
-    assert texts_of(await second.result(), "completed") == SAID
+    assert texts_of(await second.result(taken_over=True), "completed") == SAID
 
 
 async def test_job_claimed_during_hand_over_is_released_unstarted(clock: Clock) -> None:

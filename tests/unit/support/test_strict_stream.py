@@ -181,10 +181,11 @@ def unnumbered_gap(events: list[Event]) -> list[Event]:
         (item("output_item.done", content=[]), "the item's content"),
         (item("output_item.done", status="in_progress"), "the item is done, but 'in_progress'"),
         (item("output_item.added", status="completed"), "the item is added, but not in progress"),
-        (final(output=[]), "the response leaves out its last item"),
+        (final(output=[]), "the final response's output"),
         (final(output=[message()[-1]["item"] | {"content": []}]), "the final response's output"),
         (final(id="resp_2"), "constant fields"),
         (final(store=False), "constant fields"),
+        (final(temperature=0.5), "constant fields"),
         (put("in_progress", response=response("in_progress", temperature=0.5)), "constant fields"),
         (final(status="failed"), "response.completed has status 'failed'"),
         (final(error={"code": "server_error", "message": "x"}), "status completed, error"),
@@ -200,6 +201,27 @@ def test_modified_message_streams_are_refused(bend: Callable[[list[Event]], list
     with pytest.raises(WireError) as raised:
         check_stream(bend(stream(message())))
     assert says in str(raised.value)
+
+
+def test_field_that_was_adapted_may_change_at_the_end_alone() -> None:
+    changed = final(temperature=0.5)(stream(message()))
+    assert check_stream(changed, adapted={"temperature"})["temperature"] == 0.5
+    with pytest.raises(WireError, match="constant fields"):
+        check_stream(changed, adapted={"top_p"})
+    early = put("in_progress", response=response("in_progress", temperature=0.5))(changed)
+    with pytest.raises(WireError, match="constant fields"):
+        check_stream(early, adapted={"temperature"})
+
+
+def test_items_of_a_cut_attempt_are_left_out_only_of_a_response_that_was_taken_over() -> None:
+    first, second = message(0), message(1)
+    events = stream(first, second)
+    last = final(output=[second[-1]["item"]])(events)
+    assert check_stream(last, taken_over=True)["output"] == [second[-1]["item"]]
+    with pytest.raises(WireError, match="output"):
+        check_stream(last)
+    with pytest.raises(WireError, match="leaves out its last item"):
+        check_stream(final(output=[first[-1]["item"]])(events), taken_over=True)
 
 
 @pytest.mark.parametrize(
