@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 LOADING_SECONDS = 180
 NOT_KEPT = httpx.Limits(max_keepalive_connections=0)
 """No keep-alive: the model server may close an idle connection just as the next request is sent."""
-GREEDY = {"temperature": 0, "max_output_tokens": 48}
+GREEDY: Json = {"temperature": 0, "max_output_tokens": 48}
 END_OF_TURN = "2"
 """The end-of-turn token. Without it, the model generates until its context is full, for half a minute or more."""
 
