@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -13,7 +13,9 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     SecretStr,
+    ValidationError,
     create_model,
     model_validator,
 )
@@ -30,10 +32,13 @@ from ..sealing.sealer import SECRET_BYTES
 from .limits import BackgroundWork, Limits
 from .services import Fetching, FileInputs, McpServers
 from .stores import SqliteStore, Store
+from .unknown_settings import explained
 from .web_pages import HostNames, Origins
 
 _DAY_SECONDS = 86_400.0
 _BUILTIN_SETTINGS = frozenset({"persistence", "memory_config", "compaction_config", "vector_stores_config"})
+_BUILTIN = "a setting of the host's own provider, take it out; 'store' says where responses are kept"
+"""If such a setting were ignored, responses would not be stored where it says."""
 
 
 def _given(secrets: Any) -> Any:
@@ -146,23 +151,14 @@ class ResponsesConfig(BaseModel):
     unanswered_calls: Literal["fill", "refuse"] = "fill"
     missing_call_ids: Literal["refuse", "match"] = "refuse"
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _is_no_longer_the_hosts(cls, settings: Any) -> Any:
-        # If these were ignored, responses would not be stored where this entry of the host's own provider specifies.
-        if isinstance(settings, dict) and (builtin := sorted(settings.keys() & _BUILTIN_SETTINGS)):
-            message = "settings of the host's own provider, take them out; 'store' says where responses are kept"
-            raise ValueError(f"{', '.join(builtin)}: {message}")
-        return settings
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_only_known_settings(cls, settings: Any) -> Any:
-        if isinstance(settings, dict) and (unknown := sorted(settings.keys() - cls.model_fields - _BUILTIN_SETTINGS)):
-            features = ", ".join(feature_names()) or "none"
-            message = f"there is no such setting here, take it out; the features of this installation are {features}"
-            raise ValueError(f"{', '.join(unknown)}: {message}")
-        return settings
+    def _explain_unknown_settings(cls, settings: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(settings)
+        except ValidationError as error:
+            features = f"the features of this installation are {', '.join(feature_names()) or 'none'}"
+            raise explained(cls, error, dict.fromkeys(_BUILTIN_SETTINGS, _BUILTIN), features) from None
 
     @property
     def request_limits(self) -> shapes.RequestLimits:

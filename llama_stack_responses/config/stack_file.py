@@ -15,23 +15,28 @@ from pydantic import ValidationError
 
 from . import ResponsesConfig
 from .stores import HostStore, MemoryStore
+from .unknown_settings import places_of
 
 _VARIABLE: Final = re.compile(r"\${env\.([A-Z0-9_]+)(?::([=+])([^}]*))?}")
 PROVIDER_TYPE: Final = "inline::kv"
 
 
-def misplaced_setting(stack: Mapping[str, Any], known: Collection[str]) -> str | None:
-    """Return a setting of the provider at the top level, or beside its `config`, where the host ignores it.
+def misplaced_settings(stack: Mapping[str, Any], of_host: Collection[str] = ()) -> dict[str, str]:
+    """Return the settings of the provider at the top level, or beside its `config`, where the host ignores them.
 
     Args:
         stack: the stack's configuration, of which nothing is checked yet.
-        known: the settings that a level cannot have by itself.
+        of_host: the settings that the host has at the top level.
+
+    Returns:
+        The place of each below `config`.
     """
     providers = stack.get("providers")
     entries = providers.get("responses") if isinstance(providers, dict) else None
     own = [each for each in entries or () if isinstance(each, dict) and each.get("provider_type") == PROVIDER_TYPE]
-    levels = [stack, *own] if own else []
-    return next((name for level in levels for name in level if name in known), None)
+    names = [str(name) for level in ([stack, *own] if own else []) for name in level if name not in of_host]
+    places = {name: list(dict.fromkeys(places_of(ResponsesConfig, name))) for name in names}
+    return {name: found[0] for name, found in places.items() if name in found or ("_" in name and len(found) == 1)}
 
 
 def quick_settings(path: Path, environment: Mapping[str, str]) -> ResponsesConfig | None:
@@ -43,7 +48,7 @@ def quick_settings(path: Path, environment: Mapping[str, str]) -> ResponsesConfi
     """
     try:
         stack = yaml.safe_load(path.read_text())
-        provider = None if misplaced_setting(stack, ResponsesConfig.model_fields) else _provider(stack, environment)
+        provider = None if misplaced_settings(stack) else _provider(stack, environment)
         if provider is None:
             return None
         settings = ResponsesConfig(**(substituted(provider.get("config"), environment) or {}))

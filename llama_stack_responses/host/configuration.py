@@ -6,18 +6,20 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
 
 from ..config import ResponsesConfig
-from ..config.stack_file import PROVIDER_TYPE, misplaced_setting
+from ..config.stack_file import PROVIDER_TYPE, misplaced_settings
 from ..config.stores import HostStore, MemoryStore
 from ..store.factory import open_records
 from ..store.records import Records
 from .keyvalue import backend
 from .platform import CONFIG_VARIABLE, EnvVarError, StackConfig, initialize_storage, parse_and_maybe_upgrade_config
+
+_SHOWN_ERRORS: Final = 5
 
 
 class WrongConfiguration(Exception):  # noqa: N818 (it is the user's)
@@ -46,7 +48,7 @@ def read_stack(path: Path) -> StackConfig:
         missing = f"{path} takes {error.var_name} from the environment, where it is not set or is empty"
         raise WrongConfiguration(f"{missing}.") from None
     except ValidationError as error:
-        raise WrongConfiguration(f"{path} is not a stack's configuration: {first(error)}.") from None
+        raise WrongConfiguration(f"{path} is not a stack's configuration: {listed(error)}.") from None
     except yaml.YAMLError:
         # The error's message quotes the file, which may contain a secret.
         raise WrongConfiguration(f"{path} is not a stack's configuration: it is not YAML.") from None
@@ -76,10 +78,12 @@ def check_running_stack() -> None:
 
 def _check_levels(content: Mapping[str, Any], path: Path) -> None:
     """Refuse settings of the provider at the top level, or beside its `config`, where the host ignores them."""
-    known = ResponsesConfig.model_fields.keys() - StackConfig.model_fields.keys()
-    if wrong := misplaced_setting(content, known):
+    if wrong := misplaced_settings(content, StackConfig.model_fields):
+        names = ", ".join(map(repr, wrong))
+        inner = "".join(f", '{name}' as '{place}'" for name, place in wrong.items() if name != place)
         place = "the 'config' of the provider 'inline::kv' under providers.responses"
-        raise WrongConfiguration(f"{path} has '{wrong}' at a level where it is ignored: move it into {place}.")
+        it, is_ignored = ("it", "it is ignored") if len(wrong) == 1 else ("them", "they are ignored")
+        raise WrongConfiguration(f"{path} has {names} at a level where {is_ignored}: move {it} into {place}{inner}.")
 
 
 def responses_config(stack: StackConfig, path: Path, purpose: str) -> ResponsesConfig:
@@ -98,7 +102,7 @@ def responses_config(stack: StackConfig, path: Path, purpose: str) -> ResponsesC
     try:
         config = ResponsesConfig(**(provider.config or {}))
     except ValidationError as error:
-        raise WrongConfiguration(f"{path} has a wrong setting of '{provider.provider_id}': {first(error)}.") from None
+        raise WrongConfiguration(f"{path} has wrong settings of '{provider.provider_id}': {listed(error)}.") from None
     if isinstance(config.store, MemoryStore):
         ends = "names the store 'memory', which is lost when the process ends: choose a persistent store"
         raise WrongConfiguration(f"{path} {ends}.")
@@ -125,7 +129,9 @@ def open_configured(path: Path, *, new: bool) -> tuple[Records, ResponsesConfig]
     return open_records(config.store, backend), config
 
 
-def first(error: ValidationError) -> str:
-    """Return the location and message of the first error, without the value, which may be a secret."""
-    first = error.errors(include_input=False, include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+def listed(error: ValidationError) -> str:
+    """Return the locations and messages of the first errors, without the values, which may be secret."""
+    found = error.errors(include_input=False, include_url=False)
+    shown = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:_SHOWN_ERRORS]]
+    more = [f"and {len(found) - _SHOWN_ERRORS} more"] if len(found) > _SHOWN_ERRORS else []
+    return "; ".join([*shown, *more])

@@ -15,7 +15,7 @@ from ..service.conversation_import import ImportImpossible, ImportReport, import
 from ..service.response_import import import_responses
 from ..store.archive import Archive
 from ..store.factory import open_records
-from .configuration import WrongConfiguration, first, read_stack, responses_config
+from .configuration import WrongConfiguration, listed, read_stack, responses_config
 from .keyvalue import backend
 from .platform import ResponsesStoreReference, StackConfig, initialize_storage
 from .stored_conversations import stored_conversations
@@ -54,7 +54,7 @@ def _reference(entry: dict[str, Any]) -> ResponsesStoreReference:
     try:
         return ResponsesStoreReference(**entry)
     except ValidationError as error:
-        raise ImportImpossible(f"The builtin provider's persistence.responses is wrong: {first(error)}.") from None
+        raise ImportImpossible(f"The builtin provider's persistence.responses is wrong: {listed(error)}.") from None
 
 
 def _responses_config(stack: StackConfig, path: Path) -> ResponsesConfig:

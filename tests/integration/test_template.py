@@ -249,8 +249,9 @@ def ended(child: Child) -> int:
 
 
 def misspell(config: Json) -> None:
-    """Add a setting that does not exist."""
+    """Misspell two settings."""
     responses_config(config)["retention_dayz"] = 7
+    responses_config(config)["fetch"] = {"allowed_network": "loopback"}
 
 
 def refer_to_nothing(config: Json) -> None:
@@ -276,7 +277,9 @@ WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
     "setting": (
         {},
         misspell,
-        "1 validation error for ResponsesConfig Value error, retention_dayz: there is no such setting here, take it out",
+        "2 validation errors for ResponsesConfig fetch.allowed_network there is no such setting here; did you mean "
+        "'allowed_networks'? [type=extra_forbidden] retention_dayz there is no such setting here; did you mean "
+        "'retention_days'?",
     ),
     "level": ({}, misplace, "has 'fetch' at a level where it is ignored: move it into the 'config' of the provider"),
     "backend": ({}, refer_to_nothing, "Unknown KVStore backend 'kv_elsewhere'"),

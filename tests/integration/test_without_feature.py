@@ -177,7 +177,7 @@ def test_setting_of_absent_feature_is_named(feature: str, tmp_path: Path) -> Non
     code = f"from llama_stack_responses.config import ResponsesConfig; ResponsesConfig(**{{{key!r}: {value!r}}})"
     ended = python(without(feature, tmp_path), code)
     others = ", ".join(name for name in feature_names() if name != feature)
-    said = f"{key}: there is no such setting here, take it out; the features of this installation are {others}"
+    said = f"{key}\n  there is no such setting here, take it out; the features of this installation are {others}"
     assert (ended.returncode, said in ended.stderr) == (1, True), ended.stderr
 
 

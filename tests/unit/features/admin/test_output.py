@@ -301,6 +301,35 @@ def test_setting_at_a_level_that_the_host_ignores_is_named(
     assert ended == (2, f"llama-stack-responses: {expected}\n")
 
 
+@pytest.mark.parametrize("command", ["import", "list --config"])
+def test_settings_too_high_are_named_with_their_place(
+    commands_of_the_host: Forks, command: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(f"{Path(STARTER).read_text()}\nretention_days: 3\nallowed_networks: loopback\n")
+    ended = forked(commands_of_the_host, tmp_path, *command.split(), str(config))
+    place = "the 'config' of the provider 'inline::kv' under providers.responses"
+    wrong = "'retention_days', 'allowed_networks' at a level where they are ignored"
+    expected = f"{config} has {wrong}: move them into {place}, 'allowed_networks' as 'fetch.allowed_networks'."
+    assert ended == (2, f"llama-stack-responses: {expected}\n")
+
+
+@pytest.mark.parametrize("command", ["import", "list --config"])
+def test_all_wrong_settings_are_named(commands_of_the_host: Forks, command: str, tmp_path: Path) -> None:
+    text, right = Path(STARTER).read_text(), '      fetch: {allowed_networks: "${env.ALLOWED_NETWORKS:=}"}\n'
+    assert right in text
+    config = tmp_path / "config.yaml"
+    config.write_text(text.replace(right, "      fetch: {allowed_network: loopback, seconds: 0}\n      rounds: 3\n"))
+    status, said = forked(commands_of_the_host, tmp_path, *command.split(), str(config))
+    assert (status, said.count("\n")) == (2, 1)
+    for each in (
+        "fetch.allowed_network: there is no such setting here; did you mean 'allowed_networks'?",
+        "fetch.seconds: Input should be greater than 0",
+        "rounds: there is no such setting here; move it to 'limits.rounds'",
+    ):
+        assert each in said
+
+
 def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"a": "日本語", "b": "x"}, {"a": "e\u0301", "b": "y"}, {"a": "\U0001f600", "b": "z"}]
     print_rows(rows, {"a": "A", "b": "B"}, as_json=False)
