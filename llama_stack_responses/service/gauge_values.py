@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..admission import Admission, InFlightCounter
 from ..jobs.background import BackgroundJobs
 from ..lifecycle.durability_check import DurabilityCheck
+from ..lifecycle.integrity_check import IntegrityCheck
 from ..store.records import Records
 from ..telemetry.gauges import StoreState
 from .foreground_responses import ForegroundResponses
@@ -16,6 +17,7 @@ class GaugeValues:
     Args:
         records: the store.
         durability: knows whether the store may lose responses.
+        integrity: knows whether the store's file is damaged.
         jobs: the detached responses.
         foreground: the foreground responses.
         streams: counts the open event streams and WebSockets.
@@ -26,6 +28,7 @@ class GaugeValues:
         self,
         records: Records,
         durability: DurabilityCheck,
+        integrity: IntegrityCheck,
         jobs: BackgroundJobs,
         foreground: ForegroundResponses,
         streams: Admission,
@@ -33,6 +36,7 @@ class GaugeValues:
     ) -> None:
         self._records = records
         self._durability = durability
+        self._integrity = integrity
         self._jobs = jobs
         self._foreground = foreground
         self._streams = streams
@@ -51,4 +55,5 @@ class GaugeValues:
     async def store(self) -> StoreState:
         """Return what the store counts."""
         length, age = await self._jobs.backlog()
-        return StoreState(length, age, await self._records.size(), int(self._durability.volatile))
+        losing, damaged = int(self._durability.volatile), int(self._integrity.damaged)
+        return StoreState(length, age, await self._records.size(), losing, damaged)

@@ -31,6 +31,7 @@ from ..jobs.background import BackgroundJobs
 from ..jobs.worker import WorkerLimits
 from ..lifecycle.clock_check import ClockCheck
 from ..lifecycle.durability_check import DurabilityCheck
+from ..lifecycle.integrity_check import IntegrityCheck
 from ..lifecycle.secret_check import SecretCheck
 from ..lifecycle.sweeper import Sweeper
 from ..process_pool.pool import WorkerPool
@@ -118,6 +119,7 @@ class OpenAIResponsesImpl:
         self._secret_check = SecretCheck(records, sealer, intervals)
         self._sweeper = _sweeper(records, archive, clock, config)
         self._durability = DurabilityCheck(records, accepts_losses(config.store), intervals)
+        self._integrity = IntegrityCheck(records, intervals)
         self._health = Health(records, jobs.worker)
         self._readiness = self._checks_of_readiness()
         self._lifecycle = self._server_lifecycle(records)
@@ -206,13 +208,21 @@ class OpenAIResponsesImpl:
         )
 
     def _server_lifecycle(self, records: Records) -> ServerLifecycle:
-        gauge_values = GaugeValues(records, self._durability, self.jobs, self._foreground, self.streams, self.sockets)
+        gauge_values = GaugeValues(
+            records, self._durability, self._integrity, self.jobs, self._foreground, self.streams, self.sockets
+        )
         return ServerLifecycle(
             self.config,
             self.jobs,
             self._foreground,
             self._dependencies,
-            [self._sweeper, self._secret_check, ClockCheck(self.clock, self.intervals), self._durability],
+            [
+                self._sweeper,
+                self._secret_check,
+                ClockCheck(self.clock, self.intervals),
+                self._durability,
+                self._integrity,
+            ],
             self._factory.telemetry,
             GaugeSources(gauge_values.counts, gauge_values.store),
         )
@@ -237,8 +247,12 @@ class OpenAIResponsesImpl:
         return {name: note for name, note in notes.items() if note}
 
     def _faults(self) -> dict[str, str]:
-        clock = {"clock": "wrong"} if self.clock.is_wrong else {}
-        return clock | ({"durability": "volatile"} if self._durability.refused else {})
+        faults = {
+            "clock": "wrong" if self.clock.is_wrong else "",
+            "durability": "volatile" if self._durability.refused else "",
+            "integrity": "damaged" if self._integrity.damaged else "",
+        }
+        return {name: fault for name, fault in faults.items() if fault}
 
     async def prepare(self) -> None:
         """Read the store's clock and settings before the first request, in any event loop.

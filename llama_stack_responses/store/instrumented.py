@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from ..telemetry.telemetry import Telemetry
-from .records import Condition, Configured, Op, PubSub, Record, Records
+from .records import Condition, Configured, Inspected, Op, PubSub, Record, Records
 
 
 class MeasuredRecords:
@@ -64,6 +64,10 @@ class MeasuredRecords:
     async def losses(self) -> Mapping[str, str] | None:
         """Return how the wrapped records may be lost, without timing: this is asked seldom."""
         return await self._records.losses() if isinstance(self._records, Configured) else {}
+
+    async def damage(self) -> str:
+        """Return what is damaged of the wrapped records, without timing: this is asked seldom."""
+        return await self._records.damage() if isinstance(self._records, Inspected) else ""
 
     async def close(self) -> None:
         """Close the wrapped records."""

@@ -21,6 +21,7 @@ __all__ = [
     "Delete",
     "Empty",
     "Ensure",
+    "Inspected",
     "Notify",
     "Op",
     "Persistent",
@@ -254,6 +255,18 @@ class Configured(Protocol):
 
         Raises:
             ApiError: 503, the store does not answer.
+        """
+        ...
+
+
+@runtime_checkable
+class Inspected(Protocol):
+    """Records in a file that may be damaged."""
+
+    async def damage(self) -> str:
+        """Return what is damaged, for an operator, without anything that is stored; empty if nothing was found.
+
+        The first call inspects the whole file, in a limited time. Later ones tell what calls have met since.
         """
         ...
 

@@ -28,6 +28,7 @@ from .records import (
 )
 from .sqlite_file import OpenedFile, SqliteFile
 from .sqlite_inline import SLOW_SECONDS, Inline
+from .sqlite_inspection import inspect
 from .sqlite_reserve import Reserve
 from .sqlite_threads import ReadHandler, WriteHandler, key_list
 from .thread_pool import ThreadPool, ThreadTask, job_of
@@ -121,6 +122,7 @@ class SqliteRecords:
         file = partial(SqliteFile, self._path, synchronous, opened=self._opened)
         self._file = file
         self._reserve = Reserve(self._path)
+        self._inspected = False
         self._clock = clock
         self._waits_for_disk = synchronous == "full"
         self._writer = ThreadPool(
@@ -205,6 +207,12 @@ class SqliteRecords:
     async def size(self) -> int | None:
         size: int = await self._readers.submit(_file_size)
         return size
+
+    async def damage(self) -> str:
+        if not self._inspected:
+            self._inspected = True
+            self._opened.damage = self._opened.damage or await inspect(self._path)
+        return self._opened.damage
 
     async def exists(self) -> bool:
         return self._path.exists()

@@ -50,6 +50,7 @@ _TROUBLE: Final = {
 }
 _MOVED: Final = "it was moved, deleted or replaced while it was open; put it back, or restart the servers"
 _PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
+_DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _NO_ROOM: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 _FAST: Final = 2
 _REGAINED_PAGES: Final = 500
@@ -62,9 +63,11 @@ class OpenedFile:
 
     Attributes:
         identity: its device and number; None before it was opened.
+        damage: what a call has found damaged; empty if none has.
     """
 
     identity: tuple[int, int] | None = None
+    damage: str = ""
 
     def check(self, path: str) -> None:
         """Check that the path names this file.
@@ -191,6 +194,8 @@ class SqliteFile:
         logger.error("response store unavailable: %s (%s: %s)", message, self.path, error)
         if isinstance(error, sqlite3.Error) and _primary(error) not in _PASSING:
             self.close()
+            if _primary(error) in _DAMAGE:
+                self.opened.damage = self.opened.damage or str(error)
         for job in jobs:
             job.error = ApiError(503, message, retry_after=1)
             job.error.__cause__ = error

@@ -32,12 +32,14 @@ class StoreState:
         age: seconds for which the longest has waited; 0 without any.
         size: bytes that the store takes; None if it does not report it.
         volatile: 1 if the store may lose acknowledged responses, else 0.
+        damaged: 1 if the store's file was found damaged, else 0.
     """
 
     queued: int
     age: float
     size: int | None
     volatile: int = 0
+    damaged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Gauges:
                 "Whether the store may lose acknowledged responses",
                 lambda state: state.volatile,
             ),
+            ("store.damaged", "{store}", "Whether the store's file was found damaged", lambda state: state.damaged),
         ):
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._stored(value)], unit, what)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from llama_stack_responses.cli import main
 from tests.support.reader import Reader
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
@@ -157,6 +158,36 @@ def ended(wire: Wire, response_id: str, status: str) -> Json:
 
     wait_until(has_ended)
     return wire.retrieve(response_id)
+
+
+def test_damaged_file_is_reported_and_recovered(server: LiveStack, wire: Wire) -> None:
+    kept = [wire.create(model="local/echo", input=f"{number} {noise(40_000)}") for number in range(12)]
+    server.kill()
+    path = server.state_dir / "responses.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    whole = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(len(whole) // 2 // 4096 * 4096)
+        file.write(random.Random(1).randbytes(8 * 4096))
+    server.start()
+    with Wire(server) as damaged:
+        wait_until(lambda: damaged.http.get("/ready").json().get("integrity") == "damaged")
+        assert damaged.http.get("/ready").status_code == 503
+    server.kill()
+    recovered = server.state_dir / "recovered.db"
+    assert main(["recover", str(path), str(recovered)]) == 0
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
+    recovered.rename(path)
+    server.start()
+    with Wire(server) as again:
+        found = [response for response in kept if again.get(f"/{response['id']}").json() == response]
+        assert len(found) > len(kept) // 2
+        wait_until(lambda: again.http.get("/ready").json()["store"] == "ok")
+        assert "integrity" not in again.http.get("/ready").json()
+        assert {each["id"] for each in again.listed(limit=100)} >= {response["id"] for response in found}
+        again.create(model="local/echo", input="after")
 
 
 def test_locked_database_file_is_503_and_loses_no_responses(server: LiveStack, wire: Wire, upstream: Upstream) -> None:

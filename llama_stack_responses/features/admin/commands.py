@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,15 @@ def add_commands(commands: Any) -> None:
     restore = _command(commands, "restore", "write a backup to an empty store", module="backups")
     restore.add_argument("file", type=Path, metavar="FILE", help="the backup, of any store")
     restore.add_argument("--merge", action="store_true", help="add missing rows to a store that is not empty")
+    recover = commands.add_parser(
+        "recover",
+        help="save what can be read of a damaged SQLite file to a new one",
+        description="Save what can be read of a damaged SQLite file, which no server uses, to a new one.",
+    )
+    recover.add_argument("file", type=Path, metavar="FILE", help="the damaged file, with its -wal beside it")
+    recover.add_argument("new", type=Path, metavar="NEW", help="the new file")
+    recover.add_argument("--json", action="store_true", help="print JSON, one value a line")
+    recover.set_defaults(run=partial(_run, "recovery", "recover"))
     _command(
         commands, "secret", "print the secret that the store keeps since no 'secrets' are configured", module="backups"
     )
@@ -56,9 +66,7 @@ def _command(
 
 def _run(module: str, function: str, arguments: Namespace) -> None:
     """Run a command. What it needs is imported now: an import of everything would delay each of them."""
-    from . import backups, store_commands
-
-    getattr({"backups": backups, "store_commands": store_commands}[module], function)(arguments)
+    getattr(import_module(f".{module}", __package__), function)(arguments)
 
 
 def _count(text: str) -> int:

@@ -15,6 +15,7 @@ STORE = {
     "llama_stack_responses.queue.age": 1.5,
     "llama_stack_responses.store.size": 1000,
     "llama_stack_responses.store.volatile": 1,
+    "llama_stack_responses.store.damaged": 1,
 }
 
 
@@ -37,7 +38,7 @@ class Store:
     async def load(self) -> StoreState:
         self.reads += 1
         await self.answers.wait()
-        return StoreState(4, 1.5, 1000, 1)
+        return StoreState(4, 1.5, 1000, 1, 1)
 
 
 def shown(store: Store) -> InMemoryMetricReader:
