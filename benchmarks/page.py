@@ -24,7 +24,7 @@ from typing import Any, Final
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.requests.request import parse_create
-from llama_stack_responses.store.hashing import Hasher
+from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.layout import listing, order_of
 from llama_stack_responses.store.list_rows import list_row
 from llama_stack_responses.store.records import Put

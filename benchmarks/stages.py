@@ -38,13 +38,13 @@ STAGES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "chunks to deltas": ("llama_stack_responses/chat/", "llama_stack_responses/core/surrogates"),
     "deltas to events": (
-        "llama_stack_responses/stream/(assembler|events|output|deltas|tool_calls|argument_text|calls|citations|parts)",
+        "llama_stack_responses/stream/(assembler|events|output|deltas|tool_calls|argument_text|call_kinds|citations|parts)",
         "llama_stack_responses/core/ids",
     ),
     "events to bytes": ("llama_stack_responses/wire/sse",),
     "storing": ("llama_stack_responses/(store|jobs)/", "llama_stack_responses/stream/(replay|transcript)"),
     "reading the request": (
-        "llama_stack_responses/(inputs/|wire/requests)",
+        "llama_stack_responses/(inputs/|wire/request_(bodies|handling))",
         "llama_stack_responses/(core|items|requests)/",
     ),
     "the loop of rounds": ("llama_stack_responses/",),

@@ -37,7 +37,7 @@ from benchmarks.shares import table as shares_table
 from benchmarks.texts import texts, tools
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.hashing import Hasher
+from llama_stack_responses.store.content_names import Hasher
 from tests.contract.backends import BACKENDS, Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED, assistant, response, user
 from tests.support.database import DatabaseServer

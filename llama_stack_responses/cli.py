@@ -146,7 +146,7 @@ def import_stored(arguments: argparse.Namespace) -> None:
             2,
         )
     _import_host()
-    from .host.importing import import_from
+    from .host.import_command import import_from
     from .service.conversation_import import ImportImpossible
 
     end_in_order()

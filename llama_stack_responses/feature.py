@@ -41,7 +41,7 @@ from .tools.hosted.runtime import ToolRuntime
 from .tools.hosted.vector_stores import VectorStores
 from .tools.registry import HostedTool
 from .wire.public_routes import PublicRoute
-from .wire.requests import routes_within
+from .wire.request_handling import routes_within
 from .wire.response_routes import Routes
 from .wire.route_admission import RouteAdmission
 

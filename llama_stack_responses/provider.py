@@ -10,8 +10,8 @@ if wrong := wrong_mcp(OGX if OGX.package in sys.modules else LLAMA_STACK):
     # This check precedes the imports below, which would fail with a less helpful ImportError.
     raise RuntimeError(wrong)
 
-from .host.routes import enter_router
-from .host.spec import get_provider_spec
+from .host.provider_specs import get_provider_spec
+from .host.replaced_routes import enter_router
 
 __all__ = ["get_provider_spec"]
 

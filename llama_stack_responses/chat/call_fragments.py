@@ -17,8 +17,8 @@ from typing import Final
 
 from ..core.errors import ApiError
 from ..stream.deltas import ToolCall
-from .call_arguments import CallArguments, HalfArgumentsError, UnclearArgumentsError
-from .call_names import without_marks
+from .cleaned_names import without_marks
+from .repeated_arguments import CallArguments, HalfArgumentsError, UnclearArgumentsError
 
 _NAME_CHARACTERS: Final = 1024
 _SHOWN_CHARACTERS: Final = 64

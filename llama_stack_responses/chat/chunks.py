@@ -25,7 +25,6 @@ from ..stream.deltas import (
     Text,
     ToolCall,
 )
-from .call_arguments import CallArguments
 from .call_fragments import CallFragments, Fragment
 from .finish_reasons import meaning_of
 from .pieces import (
@@ -54,9 +53,10 @@ from .reasoning_entries import (
     signatures_in,
     texts_of,
 )
+from .repeated_arguments import CallArguments
 from .repeated_text import RepeatedText
 from .reported_usage import is_empty, reported_usage, usage_of_chunk
-from .surrogates import SurrogateJoiner, is_whole
+from .split_surrogates import SurrogateJoiner, is_whole
 from .think_tags import ThinkTagSplitter
 
 logger = get_logger(__name__)
@@ -147,8 +147,8 @@ class ChunkReader:
     """Reads the chunks of one model round.
 
     It supports: reasoning as `reasoning_content`, `reasoning`, `thinking_blocks`, in a content list or between inline
-    tags; refusals; calls in all forms of `call_fragments.py` and `call_arguments.py`; calls of custom tools; usage in a
-    separate chunk or in every chunk (the last one counts); chunks without choices; null content.
+    tags; refusals; calls in all forms of `call_fragments.py` and `repeated_arguments.py`; calls of custom tools; usage
+    in a separate chunk or in every chunk (the last one counts); chunks without choices; null content.
 
     Args:
         profile: how the model's answers are read.

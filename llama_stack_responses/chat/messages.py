@@ -15,7 +15,7 @@ import orjson
 from ..core.types import Json
 from ..items.kind import Names
 from ..items.reasoning_segments import ReasoningSegment, plain_reasoning
-from .adaptation.messages import WithReasoning
+from .adaptation.message_edits import WithReasoning
 from .function_calls import HOSTED, as_functions
 from .profile import Profile
 from .replayed_reasoning import Thoughts, add_reasoning, add_signature, signs_call, text_of

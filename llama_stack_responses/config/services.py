@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from ..admission import Quota
-from ..core.lists import listed
+from ..core.setting_values import listed
 from ..items.mcp_approvals import Approval
 from ..process_pool.pool import PoolLimits
 

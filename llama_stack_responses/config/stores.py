@@ -13,7 +13,7 @@ from pydantic import (
     SecretStr,
 )
 
-from ..core.addresses import address
+from ..core.setting_values import address
 
 
 class MemoryStore(BaseModel):

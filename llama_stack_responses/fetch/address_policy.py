@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
 
-from .addresses import Address, Network, is_metadata, is_public, named_by, translated
+from .ip_ranges import Address, Network, is_metadata, is_public, named_by, translated
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """`(host, port) -> addresses`; raises OSError if there are none, or `UrlRefused` with the reason."""

@@ -31,7 +31,7 @@ from ..sealing.reasoning import PrivateReasoning
 from ..sealing.sealed_items import Opened, SealedItems, unopened
 from ..sealing.sealer import Sealer
 from ..sealing.summaries import PrivateSummaries
-from ..store.learned_steps import LearnedSteps
+from ..store.learned_adaptations import LearnedSteps
 from ..store.records import Records
 from ..stream.assembler import Assembler
 from ..stream.response import new_response

@@ -17,7 +17,7 @@ from ..inputs.moderation import OutputModeration
 from ..requests.request import CreateRequest
 from ..requests.request_values import SERVICE_TIERS
 from ..stream.assembler import Assembler
-from ..stream.calls import ServerCall
+from ..stream.call_kinds import ServerCall
 from ..stream.deltas import Delta, Finish, FinishReason, Refusal
 from ..telemetry.telemetry import RoundOperation, Telemetry
 from ..tools.mcp.list_budget import ServerBounds

@@ -26,12 +26,12 @@ from ..stream.deltas import Delta, Finish, Text
 from ..stream.usage import Usage
 from ..telemetry.telemetry import RoundOperation
 from ..tools.toolset import Toolset
+from .chunk_intake import Deltas, Intake, Preparation, Round, Take, nothing_to_prepare
 from .context_fit import ContextFit, Make
 from .delta_filter import DeltaFilter
 from .event_buffer import EventBuffer
 from .held_answer import CheckJson, HeldAnswer, UnfitAnswer, no_repair
 from .held_output import HeldOutput
-from .intake import Deltas, Intake, Preparation, Round, Take, nothing_to_prepare
 from .model_servers import AdaptedRequest, ModelServers
 from .shared_timer import SharedTimer
 from .stream_close import ClosedStream

@@ -20,8 +20,8 @@ from ..core.lru_cache import LruCache
 from ..core.types import Json
 from ..inputs.large_work import LargeWork
 from ..logs import Outage, get_logger
-from ..store.learned_steps import LEARNED_SECONDS, Learned, LearnedSteps
-from ..telemetry.instruments import Metric
+from ..store.learned_adaptations import LEARNED_SECONDS, Learned, LearnedSteps
+from ..telemetry.metrics import Metric
 from ..telemetry.telemetry import Telemetry
 
 logger = get_logger(__name__)

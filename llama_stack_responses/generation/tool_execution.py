@@ -14,7 +14,7 @@ from ..core.types import Json
 from ..items.form import ItemForm, Stage
 from ..logs import get_logger
 from ..stream.assembler import Assembler
-from ..stream.calls import FORMS, ServerCall, made_by
+from ..stream.call_kinds import FORMS, ServerCall, made_by
 from ..telemetry.telemetry import Telemetry
 from ..tools.tool_function import Function, Invocation, Outcome, Output, ToolError
 from ..tools.toolset import Toolset

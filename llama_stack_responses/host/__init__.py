@@ -39,8 +39,8 @@ from .model_refresh import ModelRefresh
 from .patches import skip_disabled_levels
 from .platform import SAFETY, AccessRule, Api, set_log_category
 from .prompts import HostPrompts
+from .replaced_routes import leave_out_conversations
 from .responses_provider import ResponsesProvider
-from .routes import leave_out_conversations
 from .safety import HostSafety
 from .tool_runtime import HostToolRuntime, forget_tool_groups_without_provider
 from .vector_stores import HostVectorStores

@@ -11,10 +11,10 @@ from urllib.request import getproxies_environment
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from ..core.addresses import address
 from ..core.errors import ApiError
 from ..core.owner import ANONYMOUS
-from ..fetch.bodies import decoded
+from ..core.setting_values import address
+from ..fetch.response_bodies import decoded
 from ..process_pool.pool import PoolLimits, Task, WorkerPool
 from .search_provider import SearchFailed, SearchProvider
 

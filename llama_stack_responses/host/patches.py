@@ -17,7 +17,7 @@ from structlog.stdlib import LoggerFactory, filter_by_level
 from ..config import ResponsesConfig
 from ..wire.after_routes import sending_rest
 from .compressed_bodies import decompressing_bodies
-from .cross_site import refusing_cross_site_requests
+from .cross_site_guard import refusing_cross_site_requests
 from .platform import SERVER, ServerCall
 from .provider_data import checking_headers
 from .web_server.protocols import use_protocols

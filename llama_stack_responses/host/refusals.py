@@ -8,7 +8,7 @@ import orjson
 from starlette.types import Scope, Send
 
 from ..core.errors import ApiError
-from ..wire.headers import has_large_body, request_id
+from ..wire.request_headers import has_large_body, request_id
 
 _DENIAL: Final = "websocket.http.response"
 """The extension of ASGI with which a handshake gets an answer over HTTP."""

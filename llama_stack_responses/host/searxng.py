@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from ..core.addresses import address
-from ..fetch.bodies import UNCOMPRESSED, BodyTooLarge, decoded, read_body
+from ..core.setting_values import address
+from ..fetch.response_bodies import UNCOMPRESSED, BodyTooLarge, decoded, read_body
 from .search_provider import SearchFailed, SearchProvider
 
 _MAX_BYTES: Final = 2 << 20

@@ -12,7 +12,7 @@ from ..logs import get_logger
 from ..tools.tool_function import ToolError
 from .failures import failed
 from .platform import AuthenticationRequiredError
-from .spec import WEB_SEARCHES
+from .provider_specs import WEB_SEARCHES
 
 logger = get_logger(__name__)
 

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..core.access import Access
 from ..core.errors import ApiError
-from ..websocket.session import Caller
-from ..wire.websocket import HandshakeRefused
+from ..wire.websocket.connection import HandshakeRefused
+from ..wire.websocket.session import Caller
 
 _ADMITTED: Final = "llama_stack_responses.admitted"
 """Key in a request's scope of the list that receives its caller once all middleware has let it pass."""

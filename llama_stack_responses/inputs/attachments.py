@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from ..admission import Admission, Reservation
-from ..chat.adaptation.messages import MEDIA
+from ..chat.adaptation.message_edits import MEDIA
 from ..chat.profile import Profile
 from ..concurrency.large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
 from ..concurrency.offloading import computed

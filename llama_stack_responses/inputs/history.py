@@ -25,8 +25,8 @@ from ..requests.request import CreateRequest
 from ..store.archive import Archive
 from ..store.codec import TooLarge
 from ..store.conversation_store import Conversation, begins_with_stand_in, stand_in
+from ..store.loaded_response import StoredResponse
 from ..store.read_allowance import ReadAllowance
-from ..store.stored_response import StoredResponse
 from .connection_memory import ConnectionMemory, RememberedTurn
 
 type Hold = Callable[[int], object]

@@ -30,13 +30,13 @@ from .foreground_leases import ForegroundLeases
 from .heartbeat import Heartbeat
 from .held_inputs import HeldInputs
 from .job import Job
+from .job_secrets import JobSecrets
 from .listener import NotificationListener
 from .live_responses import LiveResponses
 from .notifier import Notifier
 from .overview import Overview, leases_of, overview_of
 from .queue import QUEUE, JobQueue
 from .runner import JobRunner
-from .secrets import JobSecrets
 from .shared_commits import SharedCommits
 from .worker import Worker, WorkerLimits
 

@@ -25,8 +25,8 @@ from ..store.archive import Archive
 from ..store.commit_outcome import until_known
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_of
 from ..store.running_response import RunningResponse
+from .dead_workers import is_stalled, iter_stalled
 from .heartbeat import Heartbeat
-from .stalled_jobs import is_stalled, iter_stalled
 
 logger = get_logger(__name__)
 

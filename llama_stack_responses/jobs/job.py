@@ -11,8 +11,8 @@ from ..concurrency.offloading import computed
 from ..core.owner import Owner
 from ..core.types import Json
 from ..store import codec
+from ..store.content_names import Hasher
 from ..store.decoder import Decoder
-from ..store.hashing import Hasher
 from ..store.records import Condition, Delete, Notify, Op, Record, VersionIs
 
 type Verdict = Literal["cancelled", "failed"]

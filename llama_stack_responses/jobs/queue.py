@@ -44,10 +44,10 @@ from ..store.records import (
 )
 from ..telemetry.trace_context import trace_headers
 from . import fair_order
+from .dead_workers import is_stalled, iter_stalled
 from .hints import HintWriter
 from .job import QUEUED_EVENTS, Checkpoint, Job, JobState, Verdict, name_of, owner_prefix
 from .row_quota import RowQuota
-from .stalled_jobs import is_stalled, iter_stalled
 
 logger = get_logger(__name__)
 

@@ -27,25 +27,25 @@ from ..logs import about, get_logger
 from ..requests.request import CreateRequest
 from ..store import codec
 from ..store.archive import Archive
+from ..store.loaded_response import StoredResponse
 from ..store.records import UNAVAILABLE, Conflict, Op, Records, committed
 from ..store.saving import Recording
-from ..store.stored_response import StoredResponse
 from ..stream.assembler import Assembler
-from ..stream.calls import ServerCall
+from ..stream.call_kinds import ServerCall
 from ..stream.events import Event
 from ..stream.recovery import asks_client, close_cut, repeated
 from ..stream.transcript import Transcript
 from ..stream.usage import Usage
-from ..telemetry.instruments import Metric
+from ..telemetry.metrics import Metric
 from ..telemetry.trace_context import within
 from .acceptance import Acceptance
 from .event_log import EventLog
 from .held_inputs import HeldInputs
 from .job import QUEUED_EVENTS, Checkpoint, Job
+from .job_secrets import JobSecrets
 from .job_writer import JobWriter
 from .queue import JobQueue
 from .recorded_requests import RecordedRequests
-from .secrets import JobSecrets
 from .shared_commits import SharedCommits
 from .store_retry import StoreRetry
 

@@ -17,8 +17,8 @@ from ..concurrency.fair_budget import WAITING_PER_USER, FairBudget, QueueFull
 from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError
 from ..logs import get_logger
-from .fork_server import ForkServer
-from .program import LENGTH, READY
+from .fork_server_client import ForkServer
+from .fork_server_main import LENGTH, READY
 from .time_budget import TimeBudget
 
 logger = get_logger(__name__)

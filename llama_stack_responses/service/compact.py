@@ -13,7 +13,7 @@ from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationFactory
 from ..generation.response_log import log_ended
 from ..inputs.history import Hold
-from ..inputs.parser import RequestParser
+from ..inputs.request_parser import RequestParser
 from ..inputs.resolver import RequestResolver
 from ..items.compaction import Summary, check_not_empty, open_message
 from ..items.listed_items import listed

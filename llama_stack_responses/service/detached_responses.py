@@ -10,7 +10,7 @@ from ..core.statuses import UNFINISHED
 from ..core.types import Json
 from ..generation.factory import GenerationFactory
 from ..inputs.history import Hold
-from ..inputs.parser import RequestParser
+from ..inputs.request_parser import RequestParser
 from ..inputs.resolver import ResolvedInput
 from ..jobs.background import BackgroundJobs
 from ..store.archive import Archive

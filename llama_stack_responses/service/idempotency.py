@@ -20,7 +20,7 @@ from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.types import Json
 from ..store import codec
-from ..store.hashing import Hasher
+from ..store.content_names import Hasher
 from ..store.records import Put, Records, VersionIs
 
 _LIFETIME_SECONDS: Final = 86_400.0

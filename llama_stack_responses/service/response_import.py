@@ -13,8 +13,8 @@ from ..core.shapes import RequestLimits
 from ..core.types import Json
 from ..requests.request import FIELDS, CreateRequest, parse_create
 from ..store.archive import Archive
+from ..store.loaded_response import StoredResponse
 from ..store.records import Condition, Conflict, VersionIs
-from ..store.stored_response import StoredResponse
 from ..stream.response import new_response
 from ..stream.usage import Usage, usage_of
 from .conversation_import import ImportImpossible, ImportReport, read_items

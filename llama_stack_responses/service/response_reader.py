@@ -19,10 +19,10 @@ from ..items.listed_items import Order, Page, listed, page_after
 from ..jobs.background import BackgroundJobs
 from ..jobs.direct_delivery import DirectClient
 from ..store.archive import Archive
+from ..store.loaded_response import StoredResponse
 from ..store.running_response import RunningResponse
-from ..store.stored_response import StoredResponse
 from ..stream.events import TERMINAL, Event
-from .replays import Replays
+from .shared_replays import Replays
 
 
 class ServerClosing(Exception):  # noqa: N818 (nothing went wrong)

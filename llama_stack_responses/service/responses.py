@@ -23,8 +23,8 @@ from ..generation.factory import build_factory
 from ..generation.run import ForegroundRun
 from ..inputs.history import HistoryBounds, HistoryReader, Hold
 from ..inputs.large_work import LargeWork
-from ..inputs.parser import RequestParser
 from ..inputs.prompts import with_prompt
+from ..inputs.request_parser import RequestParser
 from ..inputs.resolver import RequestResolver
 from ..intervals import DEFAULT, Intervals
 from ..jobs.background import BackgroundJobs

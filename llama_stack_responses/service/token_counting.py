@@ -8,7 +8,7 @@ from ..core.errors import bad_request
 from ..core.types import Json
 from ..generation.factory import GenerationFactory
 from ..inputs.history import Hold
-from ..inputs.parser import RequestParser
+from ..inputs.request_parser import RequestParser
 from ..inputs.resolver import RequestResolver
 
 NOT_COUNTED: Final = frozenset(

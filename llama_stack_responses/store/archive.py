@@ -25,14 +25,14 @@ from .feature_store import open_feature_stores
 from .garbage_collector import GarbageCollector
 from .histories import Histories
 from .item_finder import ItemFinder
+from .item_ids import COMPARED_BYTES
 from .layout import Entry, imported, unsettled
-from .own_ids import COMPARED_BYTES
+from .list_row_pages import Listing
 from .read_allowance import PAGE_BYTES
 from .records import Condition, Conflict, Delete, Op, Record, Records, VersionIs, committed
-from .response_list import SCANNED_ROWS, ResponseList
 from .response_loader import ResponseLoader
+from .response_pages import SCANNED_ROWS, ResponseList
 from .retention import Horizon, Retention
-from .row_list import Listing
 from .running_response import RunningResponse, find_running
 from .saving import Recording, Saving
 

@@ -27,8 +27,8 @@ from ..items.listed_items import Order
 from ..logs import get_logger
 from . import codec
 from .conflict_retry import ConflictRetry
+from .content_names import Hasher
 from .decoder import Decoder
-from .hashing import Hasher
 from .layout import further_pointer, imported, item_pointer, read_pointer
 from .read_allowance import PAGE_BYTES, ReadAllowance
 from .records import Condition, Delete, Ensure, Op, Put, Record, Records, VersionIs, after_prefix, bytes_of, committed

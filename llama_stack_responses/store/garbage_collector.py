@@ -10,10 +10,10 @@ from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..logs import get_logger
 from . import codec
+from .content_names import Hasher
 from .decoder import Decoder
-from .hashing import Hasher
+from .history_nodes import Node, read_end
 from .layout import further_pointer, pointers, read_pointer, reference, unsettled
-from .nodes import Node, read_end
 from .read_allowance import PAGE_BYTES
 from .records import Condition, Conflict, Delete, Empty, Op, Records, VersionIs, after_prefix, committed
 

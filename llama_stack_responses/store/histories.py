@@ -8,12 +8,12 @@ from functools import partial
 from ..concurrency.offloading import computed
 from ..core.errors import ApiError, bad_request
 from ..core.types import Json
-from . import own_ids
+from . import item_ids
 from .codec import TooLarge
 from .conversation_store import ConversationStore
 from .decoder import Decoder
+from .history_nodes import Node, read_chain
 from .layout import split_name
-from .nodes import Node, read_chain
 from .read_allowance import ReadAllowance
 from .recent_history import RecentHistory
 from .records import Records
@@ -108,7 +108,7 @@ class Histories:
 def _joined(chain: Sequence[tuple[str, Node]], behind: int, own_id_chain: Sequence[tuple[str, Node]]) -> list[Json]:
     """Return the items of the nodes without the last `behind`, with the ids that other nodes give them."""
     items = [item for _, node in chain for item in node.items]
-    return own_ids.with_own_ids(items[: len(items) - behind], [node for _, node in own_id_chain])
+    return item_ids.with_own_ids(items[: len(items) - behind], [node for _, node in own_id_chain])
 
 
 def _history_gone() -> ApiError:

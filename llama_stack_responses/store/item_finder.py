@@ -9,9 +9,9 @@ from typing import Any, Final
 from ..core.ids import seeded
 from ..core.owner import Owner
 from ..core.types import Json
-from . import own_ids
+from . import item_ids
+from .content_names import Hasher
 from .decoder import Decoder
-from .hashing import Hasher
 from .layout import Entry, further_pointers, read_pointer
 from .read_allowance import ReadAllowance
 from .records import Records, after_prefix
@@ -87,8 +87,8 @@ class ItemFinder:
         """Return the items with these ids and indices that one record holds."""
         record = (await self._records.get_many([key])).get(key)
         items = _items(key, *await self._decoder.decode([record.value], allowance)) if record else ()
-        if own_ids.are_own_ids(items):
-            return await own_ids.find(self._records, self._decoder, items, named, allowance)
+        if item_ids.are_own_ids(items):
+            return await item_ids.find(self._records, self._decoder, items, named, allowance)
         return [(item_id, items[index]) for item_id, index in named if index < len(items)]
 
 

@@ -3,7 +3,7 @@
 `<of>` is a hash of the owner; a name is a hash of the owner and the content.
 
     r/<response>                 a response (`Entry`)
-    n/<name>                     a node of a history (`nodes.py`), or of ids for the items of one (`own_ids.py`)
+    n/<name>                     a node of a history (`history_nodes.py`), or of ids for its items (`item_ids.py`)
     b/<name>                     a big field that many responses share
     f/<name>/<source>            a reference to that node or big field; its source is a child node or a response
     i/<hash of owner, item id>   a pointer to the item: the key of the record that holds it, and its index there; or,
@@ -40,7 +40,7 @@ from ..core.owner import Owner
 from ..core.types import Json
 from ..stream.transcript import Mark
 from . import codec
-from .hashing import Hasher
+from .content_names import Hasher
 from .records import Ensure, Op, Put, Record, after_prefix
 
 BUCKET: Final = 4

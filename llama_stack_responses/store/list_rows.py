@@ -11,7 +11,7 @@ from ..core.json_blocks import dumps
 from ..core.types import Json
 from ..items.registry import ITEM_KINDS, REPLIES, REQUESTS
 from . import codec
-from .hashing import canonical, name_of
+from .content_names import canonical, name_of
 
 type Row = Json
 """The data of a response in a list: the fields of `_DEFAULTS`, its `id`, and the `version` of the row."""

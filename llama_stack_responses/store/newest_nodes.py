@@ -8,7 +8,7 @@ from typing import Final
 
 from .codec import TooLarge
 from .decoder import Decoder
-from .nodes import Node, ancestors, depth_of, encoded_end, node_of, total
+from .history_nodes import Node, ancestors, depth_of, encoded_end, node_of, total
 from .read_allowance import ReadAllowance
 from .records import Records
 

@@ -11,10 +11,10 @@ from ..items.truncation import opening_instructions, whole_turns
 from .codec import TooLarge
 from .conversation_store import ConversationStore, begins_with_stand_in, without_stand_in
 from .decoder import Decoder
+from .history_nodes import Node, read_chain, read_end
+from .item_ids import end_of, with_own_ids
 from .layout import split_name
 from .newest_nodes import read_newest
-from .nodes import Node, read_chain, read_end
-from .own_ids import end_of, with_own_ids
 from .read_allowance import PAGE_BYTES, ReadAllowance
 from .records import Records
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from ..core.types import Json
 from .decoder import Decoder
 from .layout import Entry
+from .loaded_response import FoundEntry, StoredResponse, assembled, content_of
 from .records import Records
 from .retention import Retention
 from .shared_content import SharedContent, first_decoded, own_inputs
-from .stored_response import FoundEntry, StoredResponse, assembled, content_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from ..core.owner import Owner
 from ..core.statuses import UNFINISHED
 from ..core.types import Json
 from ..stream.transcript import Mark
-from . import codec, nodes, own_ids
+from . import codec, history_nodes, item_ids
+from .content_names import Hasher
 from .conversation_store import ConversationAppend, begins_with_stand_in
 from .decoder import Decoder
-from .hashing import Hasher
 from .layout import (
     Entry,
     bucket,
@@ -155,10 +155,10 @@ class Saving:
         shared = await computed(partial(self._shared, names, known), items)
         names, items = names[:shared], items[:shared]
         computation = Computation(items)
-        others = await own_ids.indices_with_other_ids(records, self._hasher, names, items, computation)
+        others = await item_ids.indices_with_other_ids(records, self._hasher, names, items, computation)
         if not others:
             return {}
-        self._own_ids = await own_ids.node_items(
+        self._own_ids = await item_ids.node_items(
             records,
             decoder,
             names,
@@ -296,7 +296,7 @@ class Saving:
     def _entry(self, known: Mapping[str, Record], old: Entry | None, order: str, *, joined: bool) -> Entry:
         unfinished = self._response["status"] in UNFINISHED
         found = known.get(f"n/{self._history}") if self._output else None
-        own = found is not None and list(nodes.decode(found.value).items[-len(self._output) :]) != self._output
+        own = found is not None and list(history_nodes.decode(found.value).items[-len(self._output) :]) != self._output
         response = {**self._response, **dict.fromkeys(self._field_names), "output": self._output if own else []}
         return Entry(
             response=response,
@@ -337,7 +337,7 @@ class _Content:
 
     def parent(self, name: str) -> str | None:
         """Return the name of the parent of the kept node `name`."""
-        return nodes.decode(self._kept[f"n/{name}"]).parent
+        return history_nodes.decode(self._kept[f"n/{name}"]).parent
 
     def ensure(self, key: str, make: Callable[[], bytes]) -> bool:
         """Make sure that `key` exists after the commit, without a concurrent change; return if the commit writes it."""
@@ -353,7 +353,7 @@ class _Content:
     def ensure_node(self, name: str, parent: str | None = None, items: Sequence[Json] = ()) -> None:
         """Make sure that the node `name` exists after the commit; a new one gets `items` and `parent`."""
         on = self._kept[f"n/{parent}"] if parent else None
-        if self.ensure(f"n/{name}", lambda: nodes.extend(parent, on, items).encode()):
+        if self.ensure(f"n/{name}", lambda: history_nodes.extend(parent, on, items).encode()):
             if parent:
                 self.ops.append(Put(reference(parent, name), b""))
             self._point(name, items)

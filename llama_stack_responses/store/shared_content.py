@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from ..core.types import Json
 from ..items.registry import ANSWERED
-from ..stream.calls import FORMS
-from . import own_ids
+from ..stream.call_kinds import FORMS
+from . import item_ids
 from .conversation_store import without_stand_in
 from .decoder import Decoder
+from .history_nodes import Node, node_of
 from .layout import HistoryName, split_name
-from .nodes import Node, node_of
 from .records import Record, Records, bytes_of
 
 _GENERATED: Final = (FORMS.keys() | {"reasoning"}) - ANSWERED.keys()
@@ -136,10 +136,10 @@ def _with_ids(node: Node, id_node: Node, behind: Mapping[str, int]) -> Sequence[
         id_node: the node with the ids of the history's last items.
         behind: the names of the nodes that may end with these ids, and the number of items of that node behind `node`.
     """
-    name, end = own_ids.end_of(id_node)
+    name, end = item_ids.end_of(id_node)
     if name not in behind:
         return node.items
-    return own_ids.with_own_ids(node.items, [id_node], end - behind[name] - len(node.items))
+    return item_ids.with_own_ids(node.items, [id_node], end - behind[name] - len(node.items))
 
 
 def _given(items: Sequence[Json]) -> list[Json]:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Final, Literal
 
-from ..core.arguments import decoded_arguments
+from ..core.decoded_arguments import decoded_arguments
 
 _PLAIN: Final = re.compile(r'[^"\\]+')
 _PAIR: Final = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"

@@ -20,7 +20,7 @@ from ..core.tool_usage import ImageUsage, tool_usage
 from ..core.types import Json
 from ..items.reasoning_segments import ReasoningSegment
 from . import events
-from .calls import CallKind, ServerCall, Whole
+from .call_kinds import CallKind, ServerCall, Whole
 from .deltas import Annotation, Delta, Finish, FinishReason, Reasoning, Refusal, Text, ToolCall
 from .events import Event
 from .fragments import LARGE_CHARACTERS

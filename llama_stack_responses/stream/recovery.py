@@ -9,7 +9,7 @@ from typing import Any
 from ..core.types import Json
 from ..items.registry import REQUESTS
 from . import events
-from .calls import FORMS
+from .call_kinds import FORMS
 from .events import Event
 from .parts import PART_KINDS, OpenPart
 

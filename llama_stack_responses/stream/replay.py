@@ -12,7 +12,7 @@ from ..core.types import Json
 from ..items.form import ItemForm, Stage
 from ..items.kinds.shell_events import COMMAND, PRINTED, shell_event
 from . import events
-from .calls import FORMS
+from .call_kinds import FORMS
 from .events import Event
 from .parts import PART_KINDS
 from .response import UNDECIDED, terminal_event

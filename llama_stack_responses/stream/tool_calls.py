@@ -17,7 +17,7 @@ from typing import Final, Literal
 from ..core.ids import new_id
 from ..core.types import Json
 from ..items.form import ItemForm, Stage
-from .calls import FORMS, ArgumentDecoder, CallKind, ServerCall, Whole
+from .call_kinds import FORMS, ArgumentDecoder, CallKind, ServerCall, Whole
 from .deltas import Annotation, Delta, Finish, ToolCall
 from .events import Event
 from .fragments import LARGE_CHARACTERS, Fragments

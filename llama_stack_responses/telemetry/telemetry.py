@@ -23,13 +23,13 @@ from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
 from ..core.types import Json
 from ..logs import Attached
-from ..stream.calls import ServerCall
+from ..stream.call_kinds import ServerCall
 from ..stream.deltas import Finish
 from ..stream.usage import Usage
-from . import content
+from . import message_attributes
 from .gauges import Gauges, GaugeSources
-from .instruments import SECONDS, Instruments, Labels, Metric, Recorder
 from .loop_monitor import EventLoopMonitor
+from .metrics import SECONDS, Instruments, Labels, Metric, Recorder
 
 _SCOPE: Final = "llama_stack_responses"
 _SCHEMA: Final = "https://opentelemetry.io/schemas/1.37.0"
@@ -167,7 +167,7 @@ class RoundOperation(Operation):
         """Record the request to the model."""
         self._span.set_attributes(_settings(request))
         if self._wants_content:
-            self._span.set_attribute("gen_ai.input.messages", content.input_messages(request["messages"]))
+            self._span.set_attribute("gen_ai.input.messages", message_attributes.input_messages(request["messages"]))
 
     def observe(self, chunk: Any) -> None:
         """Record the first chunk; later calls have no effect."""
@@ -198,7 +198,7 @@ class RoundOperation(Operation):
             }
         )
         if self._wants_content:
-            span.set_attribute("gen_ai.output.messages", content.output_messages(items, finish.reason))
+            span.set_attribute("gen_ai.output.messages", message_attributes.output_messages(items, finish.reason))
         record = self._instruments.recorder(TOKENS)
         for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
             record(count, {**self._labels, "gen_ai.token.type": kind})
@@ -217,7 +217,7 @@ class ToolOperation(Operation):
     def ended(self, output: Any) -> None:
         """Record the output for the model."""
         if self._wants_content:
-            self._span.set_attribute("gen_ai.tool.call.result", content.tool_result(output))
+            self._span.set_attribute("gen_ai.tool.call.result", message_attributes.tool_result(output))
 
 
 class _Doing[Kind: Operation]:
@@ -271,7 +271,7 @@ class Telemetry:
         self._tracer = trace.get_tracer(_SCOPE, tracer_provider=tracers, schema_url=_SCHEMA)
         self._meter = metrics.get_meter(_SCOPE, meter_provider=meters, schema_url=_SCHEMA)
         self._instruments = Instruments(self._meter)
-        self._wants_content = content.is_wanted(environment)
+        self._wants_content = message_attributes.is_wanted(environment)
         self._labels = LruCache[tuple[str, str], Labels](_MAX_LABELS)
 
     def response(self, response: Json) -> AbstractContextManager[ResponseOperation]:

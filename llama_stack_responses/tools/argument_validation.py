@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.arguments import decoded_arguments
+from ..core.decoded_arguments import decoded_arguments
 from ..core.errors import ApiError
 from ..core.shapes import Check, Location
 

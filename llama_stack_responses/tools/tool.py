@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..core.types import Json
-from ..stream.calls import CallKind
+from ..stream.call_kinds import CallKind
 from ..stream.citations import Citation
 from .tool_function import Function, ItemReporter
 from .tool_history import ToolHistory

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from ..concurrency.offloading import computed
-from ..core.arguments import decoded_arguments
+from ..core.decoded_arguments import decoded_arguments
 from ..core.tool_usage import ImageUsage
 from ..core.types import Json
 from ..items.form import ItemForm, Stage
 from ..items.kinds.mcp import MCP_APPROVAL_REQUEST
-from ..stream.calls import CallKind, ServerCall
+from ..stream.call_kinds import CallKind, ServerCall
 
 Output = str | list[Json]
 """A tool's output for the model: text, or content parts (`input_text`, `input_image`, `input_file`)."""

@@ -9,7 +9,7 @@ from heapq import nsmallest
 from itertools import chain
 from typing import Final
 
-from ..chat.call_names import meant_name
+from ..chat.cleaned_names import meant_name
 from ..concurrency.offloading import computed
 from ..concurrency.tasks import gather_or_cancel
 from ..core.errors import bad_request
@@ -27,7 +27,7 @@ from ..requests.item_tools import (
 )
 from ..requests.request import CreateRequest
 from ..requests.unavailable_tools import MissingTool, OmittedTool, Unavailable, UnavailableTool
-from ..stream.calls import CallKind, ServerCall, Whole
+from ..stream.call_kinds import CallKind, ServerCall, Whole
 from ..stream.citations import Citation, CitationExtractor
 from .function_names import NO_FUNCTIONS, FunctionNames
 from .mcp.list_budget import HasList, ListBudget, ServerBounds

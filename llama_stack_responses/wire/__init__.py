@@ -1,5 +1,5 @@
-"""HTTP: `*_routes.py` have the routes, `responses.py` and `sse.py` the answers, `openapi.py` their description.
+"""HTTP: `*_routes.py` have the routes, `answers.py` and `sse.py` the answers, `openapi.py` their description.
 
-`bodies.py`, `request_cycle.py` and `route_admission.py` bound what a request and its answer hold. `websocket.py`
+`request_bodies.py`, `request_cycle.py` and `route_admission.py` bound what a request and its answer hold. `websocket/`
 has the WebSocket.
 """

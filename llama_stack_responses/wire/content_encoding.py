@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope
 from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError, bad_request
 from ..core.shapes import excerpt
-from .bodies import check_length, too_large
+from .request_bodies import check_length, too_large
 
 _PIECE_BYTES: Final = 1 << 18
 """Decompressed bytes after which a piece is passed on."""

@@ -10,9 +10,9 @@ from ..requests.request import FIELDS, request_schema
 from ..service.compact import COMPACTED, Compaction
 from ..service.token_counting import NOT_COUNTED, TokenCounting
 from .answers import FinishedJsonResponse, JsonResponse
-from .bodies import Bodies
 from .openapi import COMPACTION, TOKENS, described
-from .requests import METHODS, Handler, nothing, routes_within
+from .request_bodies import Bodies
+from .request_handling import METHODS, Handler, nothing, routes_within
 from .route_admission import RouteAdmission
 
 

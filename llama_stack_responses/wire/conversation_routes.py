@@ -20,7 +20,7 @@ from .openapi import (
     deleted,
     described,
 )
-from .requests import MAX_PAGE_ROWS, Handler, add_fallback, page_of, query_of_items, routes_within
+from .request_handling import MAX_PAGE_ROWS, Handler, add_fallback, page_of, query_of_items, routes_within
 from .route_admission import RouteAdmission
 
 

@@ -12,7 +12,7 @@ from ..service.readiness import ReadinessReport
 from ..service.responses import OpenAIResponsesImpl
 from .answers import JsonResponse
 from .openapi import READINESS, described
-from .requests import METHODS, Handler, nothing, routes_within
+from .request_handling import METHODS, Handler, nothing, routes_within
 from .route_admission import RouteAdmission
 
 _READY: Final = "/v1/ready"

@@ -14,7 +14,7 @@ from ..logs import get_logger
 from .after_routes import after_routes
 from .direct_writer import DirectWriter, direct_writer
 from .disconnects import ClientWatch, watch_client
-from .headers import has_large_body, known
+from .request_headers import has_large_body, known
 
 logger = get_logger(__name__)
 

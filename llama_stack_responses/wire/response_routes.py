@@ -28,11 +28,11 @@ from .context_routes import context_router
 from .conversation_routes import conversations_router
 from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
 from .public_routes import PublicRoute, add_public_routes, add_ready_route
-from .requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, query_of_items, routes_within
+from .request_handling import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, query_of_items, routes_within
 from .route_admission import RouteAdmission
 from .route_order import RouteOrder
 from .sse import KEEP_ALIVE_SECONDS
-from .websocket import ConnectionAuthorizer, socket_route
+from .websocket.connection import ConnectionAuthorizer, socket_route
 
 _PREFIX: Final = "/v1/responses"
 _KEY: Final = re.compile("[ -~]{1,255}")
@@ -45,7 +45,7 @@ _CREATE: Final = described(
 
 
 Routes = Callable[[OpenAIResponsesImpl, RouteAdmission], APIRouter]
-"""Creates routes of a feature, with `routes_within` of `wire/requests.py`: their bounds and errors are those of all."""
+"""Creates routes of a feature, with `routes_within` of `wire/request_handling.py`: bounds and errors are the same."""
 
 
 class Routed(Protocol):

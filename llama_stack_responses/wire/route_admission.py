@@ -11,7 +11,7 @@ from ..admission import Admission, Quota, Reservation
 from ..config.limits import Limits
 from ..core.owner import Owner
 from ..inputs.large_work import LargeWork
-from .bodies import Bodies
+from .request_bodies import Bodies
 from .request_cycle import cycle_of
 
 _SMALL_BYTES: Final = 65_536

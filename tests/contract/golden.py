@@ -28,9 +28,9 @@ from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.foreground_leases import ForegroundLeases
 from llama_stack_responses.jobs.heartbeat import Heartbeat
 from llama_stack_responses.jobs.job import Job
+from llama_stack_responses.jobs.job_secrets import JobSecrets
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
-from llama_stack_responses.jobs.secrets import JobSecrets
 from llama_stack_responses.lifecycle.secret_check import SecretCheck
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
@@ -39,11 +39,11 @@ from llama_stack_responses.service.idempotency import IdempotencyClaim, Idempote
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversation_store import Conversation, stand_in
 from llama_stack_responses.store.kept_secret import SecretInMemory
-from llama_stack_responses.store.learned_steps import LearnedSteps
+from llama_stack_responses.store.learned_adaptations import LearnedSteps
+from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Records
 from llama_stack_responses.store.saving import Recording
-from llama_stack_responses.store.stored_response import StoredResponse
 from llama_stack_responses.stream.replay import replay
 from llama_stack_responses.stream.transcript import Transcript
 from tests.contract.backends import Clock

@@ -16,9 +16,9 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.records import Conflict, Delete, Put, Records
 from llama_stack_responses.store.sqlite import SqliteRecords
-from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Backend, Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 from tests.contract.counting_proxy import CountingProxy

@@ -11,13 +11,13 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.concurrency.offloading import INLINE_BYTES
-from llama_stack_responses.store import codec, nodes
+from llama_stack_responses.store import codec, history_nodes
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.codec import TooLarge
 from llama_stack_responses.store.conversation_store import Conversation, stand_in
+from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.read_allowance import ReadAllowance
 from llama_stack_responses.store.records import Record, Records
-from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, new_id, response, user
 from tests.contract.counting_proxy import CountingProxy
@@ -92,13 +92,13 @@ async def chain(archive: Archive, length: int) -> StoredResponse:
 @pytest.fixture
 def unsized(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write nodes as a version did that stored no sizes of histories."""
-    extend = nodes.extend
+    extend = history_nodes.extend
 
-    def without_size(*args: Any) -> nodes.Node:
+    def without_size(*args: Any) -> history_nodes.Node:
         node = extend(*args)
-        return nodes.Node(node.depth, node.links, node.items)
+        return history_nodes.Node(node.depth, node.links, node.items)
 
-    monkeypatch.setattr(nodes, "extend", without_size)
+    monkeypatch.setattr(history_nodes, "extend", without_size)
 
 
 def watch_parsing(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:

@@ -13,8 +13,8 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversation_store import Conversation, ConversationStore, stand_in
+from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs
-from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Backend, Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 from tests.contract.counting_proxy import CountingProxy

@@ -8,7 +8,7 @@ import pytest
 
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.row_list import Span
+from llama_stack_responses.store.list_row_pages import Span
 from llama_stack_responses.store.saving import Recording
 from tests.contract.conversations import CREATED, Json, assistant, response, user
 from tests.contract.counting_proxy import CountingProxy

@@ -11,9 +11,9 @@ import pytest
 
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.items.listed_items import with_ids
-from llama_stack_responses.store import codec, own_ids
+from llama_stack_responses.store import codec, item_ids
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.stored_response import StoredResponse
+from llama_stack_responses.store.loaded_response import StoredResponse
 from tests.contract.conversations import Json, Prose, assistant, new_id, response, stored_item, user
 from tests.contract.counting_proxy import CountingProxy
 from tests.contract.test_archive import keys, nothing_left
@@ -168,7 +168,7 @@ async def test_client_that_resends_everything_stores_no_list_of_ids(archive: Arc
         history.append(answer)
     await check(archive, stored, [*given, answer])
     values = [record.value for _, record in await counting.range("n/", "n/~", limit=999)]
-    owned = [value for value in values if own_ids.are_own_ids(codec.decode(value))]
+    owned = [value for value in values if item_ids.are_own_ids(codec.decode(value))]
     assert len(owned) == 29
     assert max(len(value) - len(codec.head(value)) for value in owned) < 200
 

@@ -20,8 +20,8 @@ from llama_stack_responses.jobs.heartbeat import Heartbeat
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.conversation_store import Conversation
-from llama_stack_responses.store.hashing import Hasher
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.read_allowance import ReadAllowance
 from llama_stack_responses.store.records import (

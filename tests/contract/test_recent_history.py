@@ -11,8 +11,8 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.codec import TooLarge
 from llama_stack_responses.store.conversation_store import stand_in
+from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.read_allowance import ReadAllowance
-from llama_stack_responses.store.stored_response import StoredResponse
 from tests.contract.backends import Clock
 from tests.contract.conversations import Json, assistant, response, user
 from tests.contract.test_archive import ALICE, texts

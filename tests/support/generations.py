@@ -28,7 +28,7 @@ from llama_stack_responses.items.compaction import continued
 from llama_stack_responses.requests.request import CreateRequest
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
-from llama_stack_responses.store.learned_steps import LearnedSteps
+from llama_stack_responses.store.learned_adaptations import LearnedSteps
 from llama_stack_responses.stream.assembler import Assembler
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.toolset import Toolset

@@ -15,7 +15,7 @@ from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.items.listed_items import with_ids
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.hashing import Hasher
+from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.sqlite import SqliteRecords
 from llama_stack_responses.stream.response import new_response
 

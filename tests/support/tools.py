@@ -15,7 +15,7 @@ import orjson
 
 from llama_stack_responses.items.kind import HOSTED_TOOL_NAMES
 from llama_stack_responses.requests.request import CreateRequest
-from llama_stack_responses.stream.calls import FORMS, CallKind, no_fields
+from llama_stack_responses.stream.call_kinds import FORMS, CallKind, no_fields
 from llama_stack_responses.tools.tool_function import Function, Invocation, Outcome, ToolError, chat_function
 
 type Json = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, answers
-from .messages import MEDIA, WithReasoning, each_message, parts_of, text_of
+from .message_edits import MEDIA, WithReasoning, each_message, parts_of, text_of
 from .refusal import Refusal
 
 _LETTERS: Final = digits + ascii_letters

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, answers
-from .messages import INSTRUCTING, each_message, joined, text_of, with_messages
+from .message_edits import INSTRUCTING, each_message, joined, text_of, with_messages
 from .refusal import Refusal
 
 BRIDGE: Final = "I have the results."

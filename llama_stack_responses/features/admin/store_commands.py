@@ -22,7 +22,7 @@ from ...core.types import Json
 from ...store.archive import Archive
 from ...store.clock import StoreClock
 from ...store.feature_store import FeatureStore
-from ...store.learned_steps import LearnedSteps
+from ...store.learned_adaptations import LearnedSteps
 from ...store.records import Records
 from ...store.sweep_guard import SweepGuard
 from .follow import ChangeFollower

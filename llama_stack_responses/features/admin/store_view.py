@@ -15,8 +15,8 @@ from ...jobs.notifier import Notifier
 from ...jobs.queue import JobQueue
 from ...store.archive import Archive
 from ...store.codec import TooLarge
+from ...store.content_names import Hasher
 from ...store.conversation_store import Conversation
-from ...store.hashing import Hasher
 from ...store.layout import BUCKET
 from ...store.read_allowance import ReadAllowance
 from ...store.records import Conflict, Delete, Op, Records, after_prefix, pages_of

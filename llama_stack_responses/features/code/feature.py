@@ -20,8 +20,8 @@ from ...tools.registry import HostedTool
 from ...tools.tool import Tool
 from ...wire.route_admission import RouteAdmission
 from .containers.access import ContainerAccess
+from .containers.container_routes import containers_router
 from .containers.entries import Containers
-from .containers.routes import containers_router
 from .sandbox.container import Bounds
 from .sandbox.control_group import ControlGroups, open_control_groups
 from .sandbox.jail import Jail, find_bwrap, plain_python

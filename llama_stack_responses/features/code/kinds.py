@@ -29,7 +29,7 @@ from ...items.call_result import CUT_OFF, CallResult, failed
 from ...items.form import ItemForm, stage_events, streamed_events
 from ...items.kind import ItemKind, Kinds, ToolType
 from ...items.view import CallView, Printed, Shown, objects
-from .containers.bodies import AUTO_CONTAINER
+from .containers.container_bodies import AUTO_CONTAINER
 
 PYTHON: Final = "python"
 """The function that runs code, as the model sees it."""

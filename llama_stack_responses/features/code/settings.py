@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from ...admission import Quota
 from ...core.feature_settings import FeatureSettings, absent_without
-from ...core.lists import listed
+from ...core.setting_values import listed
 
 
 class CodeInterpreter(BaseModel):

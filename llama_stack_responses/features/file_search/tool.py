@@ -11,9 +11,9 @@ from typing import Final
 from ...concurrency.offloading import computed_each
 from ...core.types import Json
 from ...requests.request import CreateRequest
-from ...stream.calls import CallKind, no_fields
+from ...stream.call_kinds import CallKind, no_fields
 from ...stream.citations import CLOSES, OPENS, Citation
-from ...tools.hosted.call_arguments import MAX_QUERIES, search_queries
+from ...tools.hosted.lenient_arguments import MAX_QUERIES, search_queries
 from ...tools.hosted.sources import Sources, sanitized_lines
 from ...tools.hosted.vector_stores import Passage, VectorStores
 from ...tools.tool import Cites, NeedsPreparation

@@ -8,7 +8,7 @@ from typing import Any, Final
 import httpx
 
 from ...core.types import Json
-from ...fetch.bodies import decoded
+from ...fetch.response_bodies import decoded
 from ...fetch.server_events import EventParser
 from .failure import ImageFailed
 from .served_image import ServedImage, served_image, too_large

@@ -15,7 +15,7 @@ from ...concurrency.fair_budget import FairBudget, QueueFull
 from ...core.media_formats import image_format
 from ...core.owner import Owner
 from ...core.types import Json
-from ...fetch.bodies import UNCOMPRESSED
+from ...fetch.response_bodies import UNCOMPRESSED
 from ...logs import get_logger
 from .answers import AnswerReader, Hold, ShowPartial
 from .failure import ImageFailed

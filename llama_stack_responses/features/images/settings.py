@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
-from ...core.addresses import address
 from ...core.feature_settings import FeatureSettings, absent_without
+from ...core.setting_values import address
 
 ImageOption = Literal[
     "background",

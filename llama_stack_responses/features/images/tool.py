@@ -16,8 +16,8 @@ from ...core.types import Json
 from ...fetch.address_policy import UrlRefused
 from ...requests.request import CreateRequest
 from ...requests.unavailable_tools import UnavailableTool
-from ...stream.calls import CallKind, no_fields
-from ...tools.hosted.call_arguments import named_arguments
+from ...stream.call_kinds import CallKind, no_fields
+from ...tools.hosted.lenient_arguments import named_arguments
 from ...tools.tool import NeedsPreparation
 from ...tools.tool_function import Function, Invocation, ItemReporter, Outcome, Output, ToolError, chat_function
 from ...tools.tool_history import ToolHistory

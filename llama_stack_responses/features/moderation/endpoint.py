@@ -9,7 +9,7 @@ import httpx
 from ...core.errors import ApiError, bad_request
 from ...core.moderation_results import Kind, Side, result
 from ...core.types import Json
-from ...fetch.bodies import UNCOMPRESSED, decoded, read_body
+from ...fetch.response_bodies import UNCOMPRESSED, decoded, read_body
 
 _AWAY: Final = "The moderation server cannot be reached ({}), so the check did not finish. Try again later."
 _MAX_BYTES: Final = 1 << 16

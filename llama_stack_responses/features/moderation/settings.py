@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
-from ...core.addresses import address
 from ...core.feature_settings import FeatureSettings
+from ...core.setting_values import address
 
 
 class Moderation(BaseModel):

@@ -13,8 +13,8 @@ from typing import Final
 from ...core.types import Json
 from ...items.registry import ITEM_KINDS
 from ...items.view import View
-from ...stream.calls import FORMS
-from .items import shown_as
+from ...stream.call_kinds import FORMS
+from .item_views import shown_as
 
 _FOLDER: Final = Path(__file__).with_name("static")
 _OVERRIDE: Final = "LLAMA_STACK_RESPONSES_UI_DIR"

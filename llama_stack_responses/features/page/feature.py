@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...feature import Feature, Stack
 from .assets import Assets
 from .files import file_routes
-from .routes import ui_router
+from .page_routes import ui_router
 from .settings import SETTINGS
 
 

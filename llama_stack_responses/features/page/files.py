@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse
 
 from ...core.errors import ApiError
 from ...wire.public_routes import PublicRoute
-from ...wire.requests import Handler
+from ...wire.request_handling import Handler
 from .assets import Asset, Assets
 
 _POLICY: Final = (

@@ -14,9 +14,9 @@ from ...core.types import Json
 from ...items.listed_items import Order
 from ...jobs.background import BackgroundJobs
 from ...store.archive import Archive
+from ...store.list_row_pages import Span
 from ...store.list_rows import Row
 from ...store.records import Record
-from ...store.row_list import Span
 
 _CURSOR: Final = re.compile("([0-9a-f]{14})-(resp_[0-9a-zA-Z_-]{1,64})")
 

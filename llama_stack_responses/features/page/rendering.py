@@ -12,7 +12,7 @@ from ...core.json_blocks import dumps
 from ...core.json_values import count_values
 from ...core.types import Json
 from ...process_pool.pool import Task, WorkerPool
-from .items import markdown_blocks
+from .item_views import markdown_blocks
 
 _TASK: Final = "llama_stack_responses.features.page.markup"
 RENDER_SECONDS: Final = 5.0

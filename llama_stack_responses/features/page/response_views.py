@@ -18,13 +18,13 @@ from ...inputs.history import Hold
 from ...items.listed_items import Order
 from ...service.responses import OpenAIResponsesImpl
 from ...store.layout import chat_request
+from ...store.loaded_response import StoredResponse
 from ...store.read_allowance import ReadAllowance
 from ...store.running_response import RunningResponse
-from ...store.stored_response import StoredResponse
 from ...stream.replay import replay
 from .approvals import answered_requests
 from .blocks import Budget
-from .items import ViewContext, answered_calls, call_names, item_views
+from .item_views import ViewContext, answered_calls, call_names, item_views
 from .rendering import RENDER_SECONDS, Renderer
 from .settings import SETTINGS
 from .summaries import Summaries

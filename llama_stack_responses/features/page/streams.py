@@ -13,7 +13,7 @@ from ...core.statuses import UNFINISHED
 from ...core.types import Json
 from ...jobs.overview import JobNow
 from ...service.responses import OpenAIResponsesImpl
-from ...store.hashing import Hasher
+from ...store.content_names import Hasher
 from ...store.list_rows import Row, first_words
 from ...store.records import Record
 from .lists import ListFilter, Lists

@@ -12,10 +12,10 @@ from ...core.types import Json
 from ...generation.timeline import round_fields
 from ...items.view import objects
 from ...store.list_rows import Row, answered, failed_calls, first_words, row_of
-from ...store.stored_response import StoredResponse
+from ...store.loaded_response import StoredResponse
 from . import blocks
 from .blocks import Budget
-from .items import MAX_ITEMS, ViewContext, item_views
+from .item_views import MAX_ITEMS, ViewContext, item_views
 
 _LARGE_BYTES: Final = 20_000
 """Bytes of a setting, as JSON, from which it is left out."""

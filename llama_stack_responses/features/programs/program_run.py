@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from ...concurrency.offloading import computed
-from ...core.arguments import decoded_arguments
+from ...core.decoded_arguments import decoded_arguments
 from ...core.errors import ApiError
 from ...core.types import Json
 from ...items.call_result import CUT_OFF, CallResult, failed
@@ -18,7 +18,7 @@ from ...items.kinds.custom_tool_call import CUSTOM_INPUT, CUSTOM_TOOL_CALL
 from ...items.program_calls import ProgramRecord, unfinished_programs
 from ...items.registry import ITEM_KINDS
 from ...process_pool.time_budget import TimeBudget
-from ...stream.calls import ServerCall
+from ...stream.call_kinds import ServerCall
 from ...tools.tool_function import Function, ItemReporter, ToolError
 from .runtime import ProgramCall, ProgramRuntime, ProgramTool, Step
 

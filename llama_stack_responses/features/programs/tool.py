@@ -19,7 +19,7 @@ from ...core.program_names import PROGRAMS, RUN_PROGRAM
 from ...core.shapes import object_of, string
 from ...core.types import Json
 from ...items.program_calls import ProgramRecord, fingerprint, opened_fingerprint, unfinished_programs
-from ...stream.calls import CallKind, ServerCall, by_call_id
+from ...stream.call_kinds import CallKind, ServerCall, by_call_id
 from ...tools.argument_validation import validated_arguments
 from ...tools.tool import NeedsPreparation, RunsPrograms
 from ...tools.tool_function import Function, Invocation, ItemReporter, Outcome, chat_function

@@ -17,7 +17,7 @@ from ...fetch.hosts import web_host
 from ...fetch.pages import WebPage
 from ...requests.request import CreateRequest
 from ...stream.citations import CLOSES, DAGGER, OPENS, Citation
-from ...tools.hosted.call_arguments import named_arguments
+from ...tools.hosted.lenient_arguments import named_arguments
 from ...tools.hosted.sources import Source, sanitized, url_citation
 from ...tools.tool_function import Invocation, Outcome, ToolError, chat_function
 from .search_results import Result

@@ -17,9 +17,9 @@ from ...fetch.pages import OpenPages, WebPage
 from ...items.kind import HOSTED_TOOL_NAMES
 from ...requests.request import CreateRequest
 from ...requests.unavailable_tools import MissingTool
-from ...stream.calls import CallKind, no_fields
+from ...stream.call_kinds import CallKind, no_fields
 from ...stream.citations import CLOSES, DAGGER, OPENS, Citation
-from ...tools.hosted.call_arguments import MAX_QUERIES, named_arguments, search_queries
+from ...tools.hosted.lenient_arguments import MAX_QUERIES, named_arguments, search_queries
 from ...tools.hosted.runtime import ToolRuntime
 from ...tools.hosted.sources import Sources, sanitized, sanitized_lines, sources_of, url_citation
 from ...tools.tool import Cites, HoldsResources, NeedsCheck, NeedsPreparation

@@ -28,7 +28,7 @@ from websockets.protocol import State
 from ...admission import Reservation
 from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError
-from ...wire.websocket_data import INCOMING
+from ...wire.websocket.incoming import INCOMING
 from .frame_scanner import UNIT, FrameScanner
 
 if TYPE_CHECKING:

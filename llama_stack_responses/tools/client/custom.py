@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from ...core.types import Json
 from ...requests.request import CreateRequest
-from ...stream.calls import CUSTOM
+from ...stream.call_kinds import CUSTOM
 from ..chat_names import chat_name
 from ..choice_handles import handle
 from ..tool_function import Function

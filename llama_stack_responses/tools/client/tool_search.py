@@ -9,7 +9,7 @@ from ...core.shapes import an_object, array, object_of, string
 from ...core.types import Json
 from ...items.kinds.tool_search import TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT
 from ...requests.request import CreateRequest
-from ...stream.calls import CallKind
+from ...stream.call_kinds import CallKind
 from ..argument_validation import validated_arguments
 from ..tool import FindsTools, Tool
 from ..tool_function import Function, Invocation, Outcome, chat_function

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Final
 
 from ...concurrency.offloading import computed
-from ...core.arguments import decoded_arguments
+from ...core.decoded_arguments import decoded_arguments
 from ...core.errors import ApiError, bad_request
 from ...core.types import Json
 from ...items.kinds.mcp import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS, qualified_name
 from ...logs import get_logger
 from ...requests.request import CreateRequest
-from ...stream.calls import CallKind
+from ...stream.call_kinds import CallKind
 from ..choice_handles import handle
 from ..tool import DueCall, HasDueCalls, HoldsResources, NeedsPreparation
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, callers_of, chat_function

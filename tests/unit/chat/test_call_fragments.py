@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llama_stack_responses.chat.call_fragments import CallFragments, Fragment
-from llama_stack_responses.chat.call_names import meant_name, without_marks
+from llama_stack_responses.chat.cleaned_names import meant_name, without_marks
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.stream.deltas import ToolCall
 

@@ -269,7 +269,7 @@ def test_surrogates_in_large_arguments_are_mended_in_pieces(member: str, monkeyp
         sizes.append(len(text))
         return without_surrogates(text)
 
-    monkeypatch.setattr("llama_stack_responses.chat.surrogates.without_surrogates", mending)
+    monkeypatch.setattr("llama_stack_responses.chat.split_surrogates.without_surrogates", mending)
     written = "\ud800a" * 50_000
     call = {member: {"name": "f", "arguments" if member == "function" else "input": written}}
     deltas = read(as_client, [chunk({"tool_calls": [call]})])

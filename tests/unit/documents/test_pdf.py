@@ -7,8 +7,8 @@ import pytest
 from llama_stack_responses.documents.document import Unreadable
 from llama_stack_responses.documents.pdf import PdfLimits, Pdfs
 from llama_stack_responses.documents.pdf_task import read
+from llama_stack_responses.process_pool.fork_server_main import answer
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
-from llama_stack_responses.process_pool.program import answer
 from llama_stack_responses.process_pool.time_budget import TimeBudget
 from tests.support.pdf import encrypted, pdf, pdf_bomb
 

@@ -13,7 +13,7 @@ from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.concurrency.fair_yield import FairYield
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.generation import intake
+from llama_stack_responses.generation import chunk_intake
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import Ending, GenerationLimits
 from llama_stack_responses.generation.stop_point import StopPoint
@@ -399,7 +399,7 @@ async def test_stalled_reader_stalls_provider_without_timeout(loop_clock: LoopCl
 async def test_first_delta_does_not_wait_for_busy_streams(
     chunks: int, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "_SLOW_SECONDS", inf)  # a burst may take long on a busy machine
+    monkeypatch.setattr(chunk_intake, "_SLOW_SECONDS", inf)  # a burst may take long on a busy machine
     fair_yield, passed = FairYield(), 0
 
     async def others() -> None:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.host.websocket_auth import HostAuthorizer
-from llama_stack_responses.wire.websocket import HandshakeRefused
+from llama_stack_responses.wire.websocket.connection import HandshakeRefused
 
 Json = dict[str, Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llama_stack_responses.core.discovery import feature_names, modules_of_features
 from llama_stack_responses.items.registry import CORE_KINDS, ITEM_KINDS, TOOL_TYPES
-from llama_stack_responses.stream.calls import FORMS
+from llama_stack_responses.stream.call_kinds import FORMS
 
 
 def test_every_kind_is_brought_once() -> None:

@@ -29,10 +29,10 @@ from llama_stack_responses.jobs.background import BackgroundJobs
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.held_inputs import HeldInputs
 from llama_stack_responses.jobs.job import Job
+from llama_stack_responses.jobs.job_secrets import JobSecrets
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.jobs.runner import JobRunner
-from llama_stack_responses.jobs.secrets import JobSecrets
 from llama_stack_responses.jobs.shared_commits import SharedCommits
 from llama_stack_responses.jobs.worker import WorkerLimits
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool

@@ -16,7 +16,7 @@ from llama_stack_responses.items.kinds.mcp import MCP_CALL
 from llama_stack_responses.process_pool.time_budget import TimeBudget
 from llama_stack_responses.requests.request import CreateRequest
 from llama_stack_responses.store.records import Records
-from llama_stack_responses.stream.calls import CallKind
+from llama_stack_responses.stream.call_kinds import CallKind
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Function, Invocation, Outcome, chat_function
 from tests.support.inference import Round, call, finish, text

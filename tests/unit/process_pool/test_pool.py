@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.process_pool.fork_server import ForkServer
+from llama_stack_responses.process_pool.fork_server_client import ForkServer
 from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
 from tests.support.proc import has_ended

@@ -16,7 +16,7 @@ from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.stream.assembler import Assembler
-from llama_stack_responses.stream.calls import FUNCTION
+from llama_stack_responses.stream.call_kinds import FUNCTION
 from llama_stack_responses.stream.replay import replay
 from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.stream.transcript import Transcript

@@ -16,7 +16,7 @@ from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
 from llama_stack_responses.stream.assembler import Assembler
-from llama_stack_responses.stream.calls import FUNCTION
+from llama_stack_responses.stream.call_kinds import FUNCTION
 from llama_stack_responses.stream.deltas import Finish, Reasoning, Refusal, Text, ToolCall
 from llama_stack_responses.stream.response import new_response
 from tests.support.inference import call, chunk, finish, reasoning, text

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.store.hashing import canonical
+from llama_stack_responses.store.content_names import canonical
 from llama_stack_responses.store.list_rows import answered, row_of
 
 type Json = dict[str, Any]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.stream.assembler import Assembler
-from llama_stack_responses.stream.calls import FUNCTION, CallKind, ServerCall
+from llama_stack_responses.stream.call_kinds import FUNCTION, CallKind, ServerCall
 from llama_stack_responses.stream.deltas import (
     Annotation,
     Delta,

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.core.arguments import decoded_arguments
+from llama_stack_responses.core.decoded_arguments import decoded_arguments
 from llama_stack_responses.items.reasoning_segments import ReasoningSegment
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.stream.assembler import Assembler
-from llama_stack_responses.stream.calls import CUSTOM, FORMS, FUNCTION, CallKind, no_fields
+from llama_stack_responses.stream.call_kinds import CUSTOM, FORMS, FUNCTION, CallKind, no_fields
 from llama_stack_responses.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
 from llama_stack_responses.stream.fragments import LARGE_CHARACTERS, Fragments
 from llama_stack_responses.stream.response import new_response

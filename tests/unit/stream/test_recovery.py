@@ -15,7 +15,7 @@ from llama_stack_responses.items.form import stage_events
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.stream import events
 from llama_stack_responses.stream.assembler import Assembler
-from llama_stack_responses.stream.calls import ServerCall
+from llama_stack_responses.stream.call_kinds import ServerCall
 from llama_stack_responses.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
 from llama_stack_responses.stream.events import Event
 from llama_stack_responses.stream.recovery import close_cut, left_out, repeated

@@ -21,11 +21,11 @@ from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.instrumented import MeasuredRecords
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Conflict, Put, VersionIs
-from llama_stack_responses.stream.calls import ServerCall
+from llama_stack_responses.stream.call_kinds import ServerCall
 from llama_stack_responses.stream.deltas import Finish
 from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.stream.usage import Usage
-from llama_stack_responses.telemetry import content
+from llama_stack_responses.telemetry import message_attributes
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.telemetry.trace_context import is_traced, trace_headers, within
 from tests.support.inference import text
@@ -112,7 +112,7 @@ def test_spans_contain_no_content_by_default() -> None:
 
 @pytest.mark.parametrize("value", ["true", "SPAN_ONLY", "span_and_event"])
 def test_spans_contain_content_if_configured(value: str) -> None:
-    watched = ExportedTelemetry(**{content.SWITCH: value})
+    watched = ExportedTelemetry(**{message_attributes.SWITCH: value})
     one_round(watched.telemetry)
     chat, _, called = watched.spans
     request = json.loads(chat.attributes["gen_ai.input.messages"])

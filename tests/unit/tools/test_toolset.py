@@ -18,7 +18,7 @@ from llama_stack_responses.requests.item_tools import Selection, ToolRoom
 from llama_stack_responses.requests.request import CreateRequest
 from llama_stack_responses.requests.unavailable_tools import MissingTool, Policy, Unavailable, UnavailableTool
 from llama_stack_responses.stream.assembler import Assembler
-from llama_stack_responses.stream.calls import FUNCTION, ServerCall
+from llama_stack_responses.stream.call_kinds import FUNCTION, ServerCall
 from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.client.function import FunctionTool

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Send
 
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
 from llama_stack_responses.wire.answers import FollowedResponse, JsonResponse
-from llama_stack_responses.wire.websocket import encoded
+from llama_stack_responses.wire.websocket.connection import encoded
 from tests.support.asgi import App, Body, scope_of
 
 TEXT = "wörd " * 600_000

@@ -10,7 +10,8 @@ import pytest
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
 from llama_stack_responses.stream import events
 from llama_stack_responses.stream.delta_forms import DeltaForm, DeltaRun
-from llama_stack_responses.wire import answers, sse, websocket
+from llama_stack_responses.wire import answers, sse
+from llama_stack_responses.wire.websocket import connection
 
 LIKE = events.output_text_delta(7, "msg_%d", 1, 2, "a", [])
 OTHER = events.output_text_delta(12, "msg_%d", 1, 3, "a", [])
@@ -49,7 +50,7 @@ def test_large_run_is_not_written_as_frames() -> None:
 @pytest.mark.parametrize("named", [{}, {"stream_id": "lane%1"}])
 def test_run_is_written_as_messages_of_its_events(named: events.Event) -> None:
     client = Client()
-    writer = websocket._DirectMessages(client, named)  # type: ignore[arg-type]
+    writer = connection._DirectMessages(client, named)  # type: ignore[arg-type]
     for each in (run(*TEXTS), run(*TEXTS, like=OTHER)):
         assert writer.write(each)
         assert [json.loads(message) for message in client.taken.pop()] == [event | named for event in each.events()]
@@ -57,5 +58,5 @@ def test_run_is_written_as_messages_of_its_events(named: events.Event) -> None:
 
 def test_large_run_is_not_written_as_messages() -> None:
     client = Client()
-    assert not websocket._DirectMessages(client, {}).write(run("a", "b" * BLOCK_BYTES))  # type: ignore[arg-type]
+    assert not connection._DirectMessages(client, {}).write(run("a", "b" * BLOCK_BYTES))  # type: ignore[arg-type]
     assert client.taken == []

@@ -22,10 +22,10 @@ from ....wire.openapi import (
     page,
     whole,
 )
-from ....wire.requests import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
+from ....wire.request_handling import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
 from ....wire.route_admission import RouteAdmission
 from ..file_answers import FileInBlocks
-from ..forms import FormShape, SentForm, sent_form
+from ..multipart import FormShape, SentForm, sent_form
 from .service import Download, Skills, UploadedFile
 from .shapes import UPDATE_SCHEMA
 

@@ -24,8 +24,8 @@ from ....items.listed_items import Order
 from ....logs import get_logger
 from ....store import codec
 from ....store.conflict_retry import ConflictRetry
+from ....store.content_names import Hasher
 from ....store.decoder import Decoder
-from ....store.hashing import Hasher
 from ....store.records import Condition, Delete, Op, Put, Record, Records, VersionIs, after_prefix, committed, pages_of
 
 logger = get_logger(__name__)

@@ -12,7 +12,7 @@ from ....concurrency.offloading import computed
 from ....core.types import Json
 from ....requests.request import CreateRequest
 from ....stream.argument_text import ArgumentText
-from ....stream.calls import CallKind
+from ....stream.call_kinds import CallKind
 from ....stream.citations import CLOSES, OPENS, Citation
 from ....tools.client.shell import with_skills
 from ....tools.tool import Cites, NeedsCheck, NeedsPreparation

@@ -10,7 +10,7 @@ from ....concurrency.offloading import computed
 from ....core.types import Json
 from ....items.kinds.shell import SHELL_ACTION, SHELL_CALL, SHELL_CALL_OUTPUT, with_limits
 from ....items.program_calls import caller
-from ....stream.calls import CallKind
+from ....stream.call_kinds import CallKind
 from ....tools.argument_validation import validated_arguments
 from ....tools.client.shell import SHELL_PARAMETERS, SHELL_RESULT, with_skills
 from ....tools.tool import NeedsCheck, NeedsPreparation

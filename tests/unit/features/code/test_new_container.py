@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.features.code.containers.bodies import NewContainer, copied_file, new_container
+from llama_stack_responses.features.code.containers.container_bodies import NewContainer, copied_file, new_container
 from tests.support.skills import skill
 
 SKILL = skill()

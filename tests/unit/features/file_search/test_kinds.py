@@ -12,7 +12,7 @@ from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 from llama_stack_responses.features.file_search.kinds import KINDS
 from llama_stack_responses.inputs.large_work import LargeWork
-from llama_stack_responses.inputs.parser import RequestParser
+from llama_stack_responses.inputs.request_parser import RequestParser
 from llama_stack_responses.items.view import CallView, Link
 from llama_stack_responses.requests.request import parse_create
 

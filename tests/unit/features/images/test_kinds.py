@@ -12,7 +12,7 @@ from llama_stack_responses.features.images.kinds import FORM
 from llama_stack_responses.requests.input_items import parse_input
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.stream import events
-from llama_stack_responses.stream.calls import ServerCall
+from llama_stack_responses.stream.call_kinds import ServerCall
 from llama_stack_responses.stream.recovery import close_cut
 from llama_stack_responses.stream.usage import Usage
 from tests.unit.stream.test_recovery import fresh

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from tests.support.stack import REPOSITORY
-from tests.unit.features.page.test_routes import operations
+from tests.unit.features.page.test_page_routes import operations
 
 REFERENCE: Final = (REPOSITORY / "docs" / "reference" / "ui.md").read_text()
 ROUTES: Final = [

@@ -14,7 +14,7 @@ import pytest
 from llama_stack_responses.core import json_decoding
 from llama_stack_responses.core.types import Json
 from llama_stack_responses.features.page.blocks import MARKDOWN_CHARACTERS, Budget, as_json
-from llama_stack_responses.features.page.items import ViewContext, item_views
+from llama_stack_responses.features.page.item_views import ViewContext, item_views
 from llama_stack_responses.features.page.rendering import Renderer
 from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget

@@ -21,7 +21,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.host.web_server import websocket_protocol
 from llama_stack_responses.host.web_server.protocols import use_protocols
 from llama_stack_responses.host.web_server.websocket_protocol import RoundRobin, WebSocketProtocol
-from llama_stack_responses.wire.websocket_data import incoming_of
+from llama_stack_responses.wire.websocket.incoming import incoming_of
 from tests.support.clock import LoopClock
 from tests.support.hostile.sockets import BINARY, BROKEN, PING, TEXT, frame
 from tests.support.socket_client import handshake

@@ -1,0 +1,233 @@
+"""The routes below `/v1/ui`, from which the built-in page reads what it shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import StreamingResponse
+
+from ...core.errors import bad_request
+from ...core.ids import check_response_id
+from ...core.owner import Owner
+from ...core.shapes import Schema
+from ...core.statuses import STATUSES
+from ...installed_host import own_version
+from ...service.responses import OpenAIResponsesImpl
+from ...wire import sse
+from ...wire.answers import JsonResponse, stream_headers
+from ...wire.openapi import EVENTS, TEXT, WHOLE, described, one_of
+from ...wire.request_handling import Handler, Query, add_fallback, routes_within
+from ...wire.route_admission import RouteAdmission
+from . import schemas
+from .chains import ChainViews
+from .lists import ListFilter, Lists
+from .response_views import Views, settings_of
+from .streams import NamedEvent, Streams
+
+_NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
+_MAX_PAIRS: Final = 16
+
+_SEVERAL: Final[Schema] = {"type": "array", "items": TEXT, "maxItems": _MAX_PAIRS}
+_FILTERS: Final[Mapping[str, Schema]] = {
+    "status": {"type": "array", "items": one_of(*STATUSES)},
+    "model": TEXT,
+    "conversation": TEXT,
+    "metadata": _SEVERAL,
+    "text": TEXT,
+    "failed_tools": {"type": "boolean"},
+    "waits": {"type": "boolean"},
+    "min_tokens": {"type": "integer", "minimum": 0},
+    "min_seconds": {"type": "number", "minimum": 0},
+    "from": {"type": "number", "minimum": 0},
+    "to": {"type": "number", "minimum": 0},
+}
+
+
+def ui_router(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
+    """Return the routes, with these limits."""
+    router = APIRouter(prefix="/v1/ui", tags=["Page"], route_class=routes_within(limits))
+
+    def add(path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
+        router.add_api_route(path, answer, methods=["GET"], summary=summary, **description)
+
+    views, lists = Views(impl), Lists(impl.archive, impl.jobs)
+    add("/session", _session(impl), "Describe the server and the user", described(schemas.SESSION))
+    add("/tools", _tools(impl), "List the hosted tools of the server", described(schemas.TOOLS))
+    paged = {**_FILTERS, "limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
+    add("/responses", _list(impl, lists), "List responses for the page", described(schemas.ROWS, query=paged))
+    streams = Streams(impl, lists)
+    watched = described(EVENTS, query=_FILTERS, media="text/event-stream")
+    add("/responses/stream", _changes(impl, streams, limits), "Follow the list of responses", watched)
+    one = described(EVENTS, query={"response": TEXT}, media="text/event-stream")
+    add("/live", _live(impl, streams, limits), "Follow running responses", one)
+    following = described(EVENTS, media="text/event-stream")
+    add("/stats", _followed(impl, streams.stats, limits), "Follow this server's counts", following)
+    add("/responses/{response_id}", _view(views, limits), "Show a response", described(schemas.VIEW))
+    numbered = described(schemas.EVENT_PAGE, query={"limit": _limit(1000), "after": WHOLE})
+    add("/responses/{response_id}/events", _events(views, limits), "List a response's events", numbered)
+    numbered = described(schemas.REQUESTS, query={"limit": _limit(20), "after": WHOLE})
+    add("/responses/{response_id}/requests", _requests(views, limits), "List a response's chat requests", numbered)
+    chained = described(schemas.CHAIN, query={"limit": _limit(50), "after": TEXT})
+    add("/chain/{response_id}", _chain(ChainViews(impl, views, lists), limits), "Show a chain of responses", chained)
+    ordered = described(
+        schemas.CONVERSATION, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
+    )
+    add("/conversations/{conversation_id}", _conversation(views, limits), "Show a conversation", ordered)
+    add_fallback(router)
+    return router
+
+
+def _changes(impl: OpenAIResponsesImpl, streams: Streams, limits: RouteAdmission) -> Handler:
+    async def follow_list(request: Request) -> Response:
+        wanted = filter_of(request)
+        limits.hold_stream(request.scope)
+        return _stream(streams.changes(impl.access.current_user(), wanted))
+
+    return follow_list
+
+
+def _live(impl: OpenAIResponsesImpl, streams: Streams, limits: RouteAdmission) -> Handler:
+    async def follow_running(request: Request) -> Response:
+        response_id = Query(request).text("response")
+        if response_id:
+            check_response_id(response_id, "response")
+        limits.hold_stream(request.scope)
+        return _stream(streams.live(impl.access.current_user(), response_id))
+
+    return follow_running
+
+
+def _followed(
+    impl: OpenAIResponsesImpl, events: Callable[[Owner], AsyncIterator[NamedEvent | None]], limits: RouteAdmission
+) -> Handler:
+    async def follow(request: Request) -> Response:
+        limits.hold_stream(request.scope)
+        return _stream(events(impl.access.current_user()))
+
+    return follow
+
+
+def _stream(events: AsyncIterator[NamedEvent | None]) -> Response:
+    async def frames() -> AsyncIterator[bytes]:
+        async for event in events:
+            yield sse.KEEP_ALIVE if event is None else sse.named(*event)
+
+    return StreamingResponse(frames(), media_type="text/event-stream", headers=stream_headers())
+
+
+def _limit(maximum: int) -> Schema:
+    return {"type": "integer", "minimum": 1, "maximum": maximum}
+
+
+def filter_of(request: Request) -> ListFilter:
+    """Return the filters of a request for a list.
+
+    Raises:
+        ApiError: 400, one is invalid.
+    """
+    query = Query(request)
+    return ListFilter(
+        statuses=frozenset(query.several("status", STATUSES)),
+        model=query.text("model"),
+        conversation=query.text("conversation"),
+        metadata=_pairs(request),
+        text=query.text("text"),
+        failed_tools=query.flag("failed_tools"),
+        waits=query.flag("waits"),
+        tokens=query.integer("min_tokens", 0, None),
+        seconds=_number(query, "min_seconds", "a number of seconds"),
+        since=_number(query, "from", "seconds since the epoch"),
+        until=_number(query, "to", "seconds since the epoch"),
+    )
+
+
+def _pairs(request: Request) -> list[tuple[str, str | None]]:
+    pairs = request.query_params.getlist("metadata")
+    if len(pairs) > _MAX_PAIRS or any(len(pair) > 1024 for pair in pairs):
+        raise bad_request(f"Invalid 'metadata': expected at most {_MAX_PAIRS} pairs.", "metadata", "invalid_value")
+    return [(name, value if colon else None) for name, colon, value in (pair.partition(":") for pair in pairs)]
+
+
+def _number(query: Query, name: str, what: str) -> float | None:
+    value = query.text(name)
+    if value is not None and not _NUMBER.fullmatch(value):
+        raise bad_request(f"Invalid '{name}': expected {what}.", name, "invalid_value")
+    return None if value is None else float(value)
+
+
+def _session(impl: OpenAIResponsesImpl) -> Handler:
+    async def show_session() -> Response:
+        return JsonResponse(settings_of(impl, own_version()))
+
+    return show_session
+
+
+def _tools(impl: OpenAIResponsesImpl) -> Handler:
+    async def list_tools() -> Response:
+        tools = await impl.available_tools()
+        details = {name: each for name, each in tools.items() if each}
+        return JsonResponse({"object": "ui.tools", "available": list(tools), "details": details})
+
+    return list_tools
+
+
+def _list(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:
+    async def list_rows(request: Request) -> Response:
+        query = Query(request)
+        limit = query.integer("limit", 1, 100) or 50
+        after, order = query.text("after"), query.order()
+        return JsonResponse(await lists.page(impl.access.current_user(), filter_of(request), after, limit, order))
+
+    return list_rows
+
+
+def _view(views: Views, limits: RouteAdmission) -> Handler:
+    async def show_response(response_id: str, request: Request) -> Response:
+        return JsonResponse(await views.response(response_id, limits.hold_value(request.scope)))
+
+    return show_response
+
+
+def _events(views: Views, limits: RouteAdmission) -> Handler:
+    async def list_events(response_id: str, request: Request) -> Response:
+        after, limit = _after(request), Query(request).integer("limit", 1, 1000) or 500
+        return JsonResponse(await views.events(response_id, after, limit, limits.hold_value(request.scope)))
+
+    return list_events
+
+
+def _requests(views: Views, limits: RouteAdmission) -> Handler:
+    async def list_requests(response_id: str, request: Request) -> Response:
+        limit = Query(request).integer("limit", 1, 20) or 5
+        hold = limits.hold_value(request.scope)
+        return JsonResponse(await views.requests(response_id, _after(request), limit, hold))
+
+    return list_requests
+
+
+def _after(request: Request) -> int:
+    after = Query(request).integer("after", 0, None)
+    return -1 if after is None else after
+
+
+def _chain(chains: ChainViews, limits: RouteAdmission) -> Handler:
+    async def show_chain(response_id: str, request: Request) -> Response:
+        query = Query(request)
+        limit, hold = query.integer("limit", 1, 50) or 20, limits.hold_value(request.scope)
+        return JsonResponse(await chains.page(response_id, query.text("after"), limit, hold))
+
+    return show_chain
+
+
+def _conversation(views: Views, limits: RouteAdmission) -> Handler:
+    async def show_conversation(conversation_id: str, request: Request) -> Response:
+        query = Query(request)
+        limit = query.integer("limit", 1, 100) or 50
+        order = query.order() if "order" in request.query_params else "asc"
+        hold = limits.hold_value(request.scope)
+        return JsonResponse(await views.conversation(conversation_id, query.text("after"), limit, order, hold))
+
+    return show_conversation
