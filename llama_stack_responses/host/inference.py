@@ -41,8 +41,8 @@ _OTHER_REASONS: Final = frozenset({401, 403, 404, 408, 429})
 _NOT_OF_REQUEST: Final = frozenset({401, 402, 403, 408, 429, 502, 503, 504})
 """Statuses that no change of a request helps against."""
 
-_UNREADABLE_OUTPUT: Final = "Invalid diff: "
-"""The start of llama.cpp's error for an output that its parser first read in another way. It quotes both readings."""
+_UNREADABLE_OUTPUT: Final = ("Invalid diff: ", "Failed to parse input at pos ")
+"""The starts of llama.cpp's errors for an output that its parser first read in another way, or not at all. They quote it."""
 
 _UNREADABLE: Final = (
     "llama.cpp could not read the model's output, which does not keep to the form of its chat template. Try again, "

@@ -504,14 +504,19 @@ def test_broken_model_server_stream_keeps_partial_output(
         assert response["output"][2]["status"] == "incomplete"
 
 
+UNPARSED: Final = {"error": {"message": f"Failed to parse input at pos 3: {'tools ' * 400}", "type": "server_error"}}
 UNREADABLE: Final = {"error": {"message": f"Invalid diff: '{'tools ' * 400}'", "type": "server_error", "code": 500}}
 """The error of llama.cpp for an output that it first read in another way, which it quotes."""
 
 
 @pytest.mark.parametrize(
     ("unreadable", "said"),
-    [(reply(HALF, end="error_frame", body=UNREADABLE), "Half an answer"), (Reply(status=500, body=UNREADABLE), "")],
-    ids=["in the middle", "before any output"],
+    [
+        (reply(HALF, end="error_frame", body=UNREADABLE), "Half an answer"),
+        (Reply(status=500, body=UNREADABLE), ""),
+        (reply(HALF, end="error_frame", body=UNPARSED), "Half an answer"),
+    ],
+    ids=["in the middle", "before any output", "not at all"],
 )
 def test_output_that_llama_cpp_cannot_read_is_a_failed_response_with_a_short_sentence(
     wire: Wire, upstream: Upstream, unreadable: Reply, said: str
@@ -529,6 +534,19 @@ def test_output_that_llama_cpp_cannot_read_is_a_failed_response_with_a_short_sen
     streamed = final(wire.stream(model="local/unreadable", input="hello", tools=[TOOL]))
     assert (streamed["status"], streamed["error"]) == ("failed", failed["error"])
     assert len(upstream.requests("unreadable")) == 2, "nothing is asked twice"
+
+
+def test_format_that_llama_cpp_cannot_read_beside_tools_is_asked_for_in_words(wire: Wire, upstream: Upstream) -> None:
+    """llama.cpp sends status 200, the role, and this error, as soon as the model answers instead of calling a tool."""
+    wrong = {"error": {"message": "Content path must be a string", "type": "server_error", "code": 500}}
+    unread = reply(end="error_frame", body=wrong)
+    upstream.script("generic", [unread, unread, reply(text('{"city": "Paris"}'))])
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    form = {"type": "json_schema", "name": "place", "schema": schema}
+    asked = {"model": "local/generic", "input": "Where?", "tools": [TOOL], "text": {"format": form}}
+    assert output_text(wire.create(**asked)) == '{"city": "Paris"}'
+    bodies = [each.body for each in upstream.requests("generic")]
+    assert [each.get("response_format", {}).get("type") for each in bodies] == ["json_schema", "json_object", None]
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,17 @@ OBJECT: Final = "json_object_as_schema"
 
 _OF_FORMAT: Final = re.compile(
     r"\b(?:response[ _]format|json[ _]schema|structured outputs?|json mode|grammar)\b"
-    r"|guided.(?:json|decoding)|xgrammar|outlines|llguidance",
+    r"|guided.(?:json|decoding)|xgrammar|outlines|llguidance"
+    # llama.cpp, with tools and the generic chat format: it cannot read an answer that is not a string.
+    r"|^content path must be a string",
     re.IGNORECASE,
 )
 _OF_ONE_SCHEMA: Final = re.compile(
     r"invalid (?:json ?)?schema|unimplemented key|grammar|compil|\$ref|\bpatterns?\b|keyword|additionalproperties"
-    r"|\brequired\b|\bproperties\b|recursi",
+    r"|\brequired\b|\bproperties\b|recursi|^content path",
     re.IGNORECASE,
 )
-"""Words about one schema: another one may be taken."""
+"""Words about one schema, or one request: another one may be taken."""
 
 _CALL_WORDS: Final = "You must call {} now. Do not answer with text before you have called it."
 _SCHEMA_WORDS: Final = (
