@@ -109,6 +109,8 @@ class Limits(BaseModel):
         scanned_responses: maximum number of responses that a list filtered by model scans for one page.
         rounds: maximum number of model rounds of one response, the last without hosted tools; beyond that it ends as
             incomplete (`max_messages`).
+        repeated_rounds: maximum number of model rounds one after another that make the same calls with the same
+            results; the next one has no hosted tools.
         output_bytes: maximum size of one response's output, counted in characters of text, reasoning, refusals,
             arguments of calls, log probabilities and annotations; past it the response ends as incomplete
             (`max_output_tokens`), and the connection to the model server is closed.
@@ -135,6 +137,7 @@ class Limits(BaseModel):
     responses_per_user: int = Field(default=1024, ge=1)
     scanned_responses: int = Field(default=10_000, ge=1)
     rounds: int = Field(default=64, ge=1)
+    repeated_rounds: int = Field(default=8, ge=2)
     output_bytes: int = Field(default=32 * 2**20, ge=1)
     output_events: int = Field(default=500_000, ge=1)
     tool_output_bytes: int = Field(default=64 * 2**20, ge=1)

@@ -185,6 +185,7 @@ def build_factory(
             limits.tool_output_bytes,
             ServerBounds(limits.mcp_servers, config.mcp.lists_bytes),
             limits.request_limits.max_tools,
+            limits.repeated_rounds,
         ),
         SealedItems(sealer, limits.history_of_one),
         ContextLengths(dependencies.inference),

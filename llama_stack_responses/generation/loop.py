@@ -29,6 +29,7 @@ from .cache_diagnostics import CacheDiagnostics
 from .event_buffer import EventBuffer
 from .held_output import HeldOutput
 from .model_round import ModelRound, RoundResult
+from .repetition import Repetition
 from .stop_point import StopPoint
 from .timeline import Timeline
 from .tool_execution import ToolExecution
@@ -75,6 +76,7 @@ class GenerationLimits:
         tool_output_bytes: maximum number of characters of the results of hosted tools.
         servers: bounds on the MCP servers.
         tools: maximum number of tools, those of the input included.
+        repeated_rounds: maximum number of rounds one after another with the same calls and the same results.
     """
 
     rounds: int
@@ -85,6 +87,7 @@ class GenerationLimits:
     tool_output_bytes: int = 64 * 2**20
     servers: ServerBounds = SERVERS
     tools: int = DEFAULT_LIMITS.max_tools
+    repeated_rounds: int = 8
 
 
 _MAX_ITEMS: Final = 10_000
@@ -142,6 +145,7 @@ class Generation:
         "_new_items",
         "_operation",
         "_output_said",
+        "_repetition",
         "_request",
         "_rounds",
         "_shown",
@@ -176,8 +180,7 @@ class Generation:
         self._request = request
         self._items, self._held = items, held
         self._model_round, self._auto_compaction = model_round, auto_compaction
-        self._toolset = toolset
-        self._assembler = assembler
+        self._toolset, self._assembler = toolset, assembler
         self._event_buffer, self._limits = event_buffer, limits
         self._telemetry = telemetry
         self._moderation_filter, self._cache_diagnostics = moderation_filter, cache_diagnostics
@@ -187,6 +190,7 @@ class Generation:
         )
         self._tool_execution.limit(limits.tool_output_bytes, _outputs(progress.new_items))
         self._rounds, self._ends, self._unknown_rounds = progress.rounds, progress.ends, 0
+        self._repetition = Repetition(limits.repeated_rounds)
         self._new_items, self._shown = list[Json](), model_items
         self._add(*progress.new_items)
         self._waiting = {call.call_id: call for call in progress.waiting}
@@ -250,10 +254,11 @@ class Generation:
         elif not self._new_items:
             await self._make_due_calls()
         while not self._ends and self._rounds < self._limits.rounds and not self._toolset.exhausted:
-            if self._toolset.spent or 0 < self._rounds == self._limits.rounds - 1:
+            if self._must_answer():
                 self._toolset.withhold()
             if cut := await self._between_rounds() or _CUT.get(await self._round()):
                 return cut
+            before = len(self._new_items)
             self._add_output()
             if not self._waiting:
                 return Ending("completed")
@@ -261,7 +266,13 @@ class Generation:
             if any(not call.refused for call in self._waiting.values()):
                 await self._step()
             await self._answer(again=False)
+            self._repetition.count(self._new_items[before:])
         return Ending("completed") if self._ends else Ending("incomplete", "max_messages")
+
+    def _must_answer(self) -> bool:
+        """Return whether the model has had all of its hosted tools: its calls, its rounds, or by repeating itself."""
+        is_last = 0 < self._rounds == self._limits.rounds - 1
+        return self._toolset.spent or is_last or self._repetition.reached
 
     def _count_unknown(self) -> None:
         """Count a round that only calls tools that do not exist.

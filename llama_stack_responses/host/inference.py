@@ -42,7 +42,8 @@ _NOT_OF_REQUEST: Final = frozenset({401, 402, 403, 408, 429, 502, 503, 504})
 """Statuses that no change of a request helps against."""
 
 _UNREADABLE_OUTPUT: Final = ("Invalid diff: ", "Failed to parse input at pos ")
-"""The starts of llama.cpp's errors for an output that its parser first read in another way, or not at all. They quote it."""
+"""The starts of llama.cpp's errors for an output that its parser first read in another way, or not at all; they quote
+it."""
 
 _UNREADABLE: Final = (
     "llama.cpp could not read the model's output, which does not keep to the form of its chat template. Try again, "

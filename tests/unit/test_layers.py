@@ -92,6 +92,7 @@ LAYERS: Final = {
             "event_buffer",
             "held_output",
             "model_servers",
+            "repetition",
             "stop_point",
             "stream_close",
             "timeline",

@@ -238,6 +238,37 @@ async def test_last_round_offers_no_hosted_tools() -> None:
     assert ["tools" in request for request in harness.inference.requests] == [True, True, False]
 
 
+async def test_model_that_repeats_its_calls_has_to_answer() -> None:
+    tools = FakeTools(*[Outcome("42")] * 3)
+    rounds = [[CALL, finish("tool_calls")]] * 3
+    limits = GenerationLimits(64, 30.0, 30.0, repeated_rounds=3)
+    harness = HostedToolsHarness(*rounds, ANSWER, tools=tools, limits=limits, declared=[SEARCH], tool_choice="required")
+    response = check_stream(await harness.end())
+    assert [item["type"] for item in response["output"]] == ["web_search_call"] * 3 + ["message"]
+    assert ["tools" in request for request in harness.inference.requests] == [True, True, True, False]
+
+
+async def test_model_that_only_ever_repeats_its_calls_ends_as_incomplete() -> None:
+    tools = FakeTools(*[Outcome("42")] * 3)
+    rounds = [[CALL, finish("tool_calls")]] * 5
+    limits = GenerationLimits(64, 30.0, 30.0, repeated_rounds=3)
+    harness = HostedToolsHarness(*rounds, tools=tools, limits=limits)
+    assert await harness.generation.run() == Ending("incomplete", "max_messages")
+    assert len(tools.ran) == 3
+
+
+@pytest.mark.parametrize("other", ["a call", "a result"])
+async def test_calls_that_differ_or_find_something_else_are_no_repetition(other: str) -> None:
+    third = call("lookup", "1", '{"query": "r"}') if other == "a call" else CALL
+    outcomes = [Outcome("42"), Outcome("42"), Outcome("42" if other == "a call" else "43"), *[Outcome("44")] * 2]
+    rounds = [[each, finish("tool_calls")] for each in (CALL, CALL, third, CALL, CALL)]
+    tools = FakeTools(*outcomes)
+    limits = GenerationLimits(64, 30.0, 30.0, repeated_rounds=3)
+    harness = HostedToolsHarness(*rounds, ANSWER, tools=tools, limits=limits)
+    check_stream(await harness.end())
+    assert len(tools.ran) == 5
+
+
 async def test_call_in_the_last_round_is_not_run() -> None:
     tools = FakeTools(Outcome("42"))
     rounds = [[CALL, finish("tool_calls")]] * 2
