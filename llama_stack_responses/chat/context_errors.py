@@ -30,6 +30,15 @@ _TOO_LONG: Final = re.compile(
             r"prompt exceeds max length|prompt \u8d85\u957f",  # GLM (its error 1261)
             r"`?inputs`? (?:tokens \+ `?max_new_tokens`? must be|must have less than)",  # TGI, Together
             r"token count of \d{1,15} exceeds the limit of \d",  # GitHub Copilot
+            r"(?:prompt|input|request|sequence) length\b[^.]{0,40}(?:exceed|greater than)",  # Volcengine, Friendli
+            r"(?:prompt|input) (?:is )?(?:too long|longer than)",  # LMDeploy, MLX, KoboldCpp
+            r"(?:prompt|input) ?tokens?\b[^.]{0,40}(?:exceed|too long)",  # Bedrock, Qianfan, KTransformers
+            r"prompt has too many tokens",  # AI21
+            r"max_(?:seq_len|num_tokens|input_len|model_len)",  # TabbyAPI, TensorRT-LLM, SiliconFlow
+            r"maximum input length",  # Nebius
+            r"tokens of image and text exceed|number of input tokens\b[^.]{0,40}exceed",  # Volcengine, watsonx
+            r"request body too large for .{1,100} model\. max size: \d{1,15} tokens",  # GitHub Models
+            r"prompttoolong",  # Replicate
         )
     ),
     re.IGNORECASE,
@@ -37,6 +46,13 @@ _TOO_LONG: Final = re.compile(
 """What model servers say of a request that is too long. Most texts are also quoted in openclaw pull request 9562, pi
 pull request 5929 and octo-agent pull request 2124.
 """
+
+_OF_ANSWER: Final = re.compile(
+    r"\bmax_(?:completion_|output_|new_)?tokens\b\W{0,3}(?: or \W?max_\w{1,20}\W?)? must be less than or equal to"
+    r"|range of max_tokens|\bmax_tokens\W{0,2}\d{0,15} cannot be greater than",
+    re.IGNORECASE,
+)
+"""What they say of a limit on the answer that is too high, with which they may mention the context too."""
 
 _RATE: Final = re.compile(
     r"rate[ _-]?limit|(?:tokens|requests|input) per (?:second|minute|hour|day)|\b[TR]P[SMHD]\b|too many requests|quota",
@@ -50,6 +66,9 @@ _CODES: Final = frozenset(
         "exceed_context_size_error",  # llama.cpp: the type of the error, pull request 15780
         "model_context_window_exceeded",  # z.ai
         "1261",  # GLM
+        "tokens_limit_reached",  # GitHub Models
+        "tokens_too_long",  # Qianfan
+        "model_max_prompt_tokens_exceeded",  # GitHub Copilot
     }
 )
 """Codes and types of the errors."""
@@ -58,7 +77,9 @@ _LENGTH: Final = re.compile(
     r"(?:context (?:length|size|window)(?:(?! by |exceed)[^\d.]){0,30}?|number of tokens allowed \(|tokens > "
     r"|maximum prompt length is |maximum model length of |model token limit: |supports up to "
     r"|should be \[\d{1,3}, ?|the limit of |while limit is "
-    r"|too large for model with |must be <= |less than )(\d{1,15})",
+    r"|too large for model with |must be <= |less than |max_seq_len \(?|max_num_tokens \(|session_len |max size: "
+    r"|less than max_seq_len \(|maximum length |tokens limit |max cache length |max context of |maximum is "
+    r"|cache size \(\d{1,15} > |maximum input length is )(\d{1,15})",
     re.IGNORECASE,
 )
 
@@ -66,7 +87,8 @@ _TOKENS: Final = re.compile(
     r"(?<!\d)(\d{1,15}) in the messages"
     r"|(?:has|passed|contains|contains at least|resulted in|Given:) (\d{1,15}) (?:input )?(?:`inputs` )?tokens"
     r"|(?:request|input|too long:|token count|prompt|requested:|current length is|token count is|token count of)"
-    r" \(?(?:length )?(\d{1,15})",
+    r" \(?(?:length )?\(?(\d{1,15})|(?:prompt_tokens|cache size) \((\d{1,15})|input tokens (\d{1,15})"
+    r"|(\d{1,15}) tokens(?:, session_len|\) for)|, got (\d{1,15})",
     re.IGNORECASE,
 )
 
@@ -80,9 +102,8 @@ def says_too_long(message: str, *codes: object) -> bool:
     """
     if not _CODES.isdisjoint(map(str, codes)):
         return True
-    return (
-        _TOO_LONG.search(message, 0, _READ_CHARACTERS) is not None
-        and _RATE.search(message, 0, _READ_CHARACTERS) is None
+    return _TOO_LONG.search(message, 0, _READ_CHARACTERS) is not None and not any(
+        other.search(message, 0, _READ_CHARACTERS) for other in (_RATE, _OF_ANSWER)
     )
 
 

@@ -321,8 +321,9 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
             return _no_model(message if "model" in message.lower() else _NOT_THERE.format(message))
         case 408:
             return ApiError(504, f"The inference provider timed out: {message}")
-        case 429:
-            return ApiError(429, message, code=_code(error) or "rate_limit_exceeded", retry_after=_retry_after(error))
+        case 402 | 429 as status:
+            usual = "insufficient_quota" if status == 402 else "rate_limit_exceeded"
+            return ApiError(429, message, code=_code(error) or usual, retry_after=_retry_after(error))
         case status if status >= 500 and error.code == _INVALID_ANSWER:
             return ApiError(502, message)
         case status if status >= 500:

@@ -349,6 +349,14 @@ BROKEN: dict[str, UpstreamError] = {
         retry_after="1",
         attempts=3,
     ),
+    "402": UpstreamError(
+        error(402, "This request requires more credits, or fewer max_tokens."),
+        429,
+        "rate_limit_error",
+        "insufficient_quota",
+        None,
+        "more credits",
+    ),
     "429 without a quota": UpstreamError(
         error(429, "Your quota is used up.", "insufficient_quota", headers=QUICK),
         429,

@@ -143,6 +143,48 @@ def test_required_call_that_is_refused_is_asked_for_in_words(
     assert response["tool_choice"] == "required"
 
 
+ARGUMENT_TYPES: Final = Reply(
+    status=500,
+    body={"detail": {"error": {"message": "'str object' has no attribute 'items'", "type": "server_error"}}},
+)
+QUOTED: Final = Reply(
+    status=400,
+    body={
+        "error": {
+            "message": "Provider returned error",
+            "code": 400,
+            "metadata": {"raw": '{"error":{"message":"Unsupported parameter: \'user\'"}}', "provider_name": "Azure"},
+        }
+    },
+)
+NO_TOOLS: Final = error(400, "The toolConfig field must be defined when using toolUse and toolResult content blocks.")
+LOOP: Final[list[Any]] = [
+    {"role": "user", "content": "Hi"},
+    {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city":"Oslo"}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "Rain"},
+]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_refusals_of_calls_and_of_a_server_behind_are_answered(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str, streamed: bool
+) -> None:
+    """A history with calls for a server that wants objects, behind one that quotes it, and behind one that wants tools."""
+    upstream.script(model, [QUOTED, ARGUMENT_TYPES, NO_TOOLS, HELLO])
+    fields: Json = {"model": f"{provider}/{model}", "user": "ada", "input": LOOP}
+    first = ask(client, streamed, adapted={"user"}, **fields)
+    asked = {"previous_response_id": first["id"], "input": "And now?"}
+    second = ask(client, streamed, adapted={"user"}, **fields | asked)
+    assert [each["status"] for each in (first, second)] == ["completed"] * 2
+    *_, third, fourth, fifth = sent(upstream, model)
+    assert "tools" not in third
+    for each in (fourth, fifth):
+        assert "user" not in each
+        assert [tool["function"]["name"] for tool in each["tools"]] == ["weather"]
+        [call] = next(message["tool_calls"] for message in each["messages"] if message.get("tool_calls"))
+        assert call["function"]["arguments"] == {"city": "Oslo"}
+
+
 def test_usage_is_unknown_where_the_server_refuses_to_report_it(
     client: openai.OpenAI, upstream: Upstream, provider: str, model: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Callable, Iterator
 from string import ascii_letters, digits
@@ -10,14 +11,17 @@ from typing import Any, Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, answers
-from .message_edits import MEDIA, WithReasoning, each_message, parts_of, text_of
+from .message_edits import MEDIA, WithReasoning, each_message, parts_of, text_of, with_instructions
 from .refusal import Refusal
 
 _LETTERS: Final = digits + ascii_letters
 _ID_CHARACTERS: Final = 9
+_CALL_NOTHING: Final = "Do not call any tool now."
+_ANY_ARGUMENTS: Final[Json] = {"description": "", "parameters": {"type": "object", "properties": {}}}
 _SHORT_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
 _BLANK: Final = "(empty)"
 
+_TEXTS: Final = ("reasoning_content", "reasoning")
 _REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 _SIGNATURES: Final = ("extra_content", "provider_specific_fields")
 """Members of a message with its reasoning, and of a message or a call with a signature."""
@@ -68,6 +72,22 @@ _DEMANDED: Final = re.compile(
 )
 
 
+_NOT_BESIDE_REASONING: Final = re.compile(
+    r"\b(?:both|either)\b[^.]{0,40}\bcontent\b[^.]{0,20}\b(?:thinking|reasoning)"
+    r"|\b(?:thinking|reasoning)\b[^.]{0,20}\bcontent\b[^.]{0,40}\bnot both",
+    re.IGNORECASE,
+)
+_OBJECTS: Final = re.compile(
+    r"has no attribute '(?:items|get|keys)'|item pairs from a mapping|expected a map\b"
+    r"|arguments\b[^.]{0,60}\b(?:must be|should be|expected|not)\b[^.]{0,20}\b(?:objects?|mappings?|dict\w*)\b"
+    r"|cannot unmarshal string\b[^.]{0,80}\barguments\b",
+    re.IGNORECASE,
+)
+_NO_DECLARATION: Final = re.compile(
+    r"must define tools|tool_?config field must be defined|without\W{1,3}tools\b|\btools?\W{1,3} param\w* to be passed"
+    r"|\btools\b[^.]{0,20}(?:is|are) required\b[^.]{0,60}\bcalls?\b",
+    re.IGNORECASE,
+)
 _INVALID_SIGNATURE: Final = re.compile(
     r"(?:invalid|corrupted|not valid|mismatch\w*|could not be (?:verified|decrypted))\b[^.]{0,30}\bsignature"
     r"|\bsignature\b[^.]{0,30}(?:invalid|corrupted|not valid|mismatch|could not be verified)"
@@ -184,6 +204,52 @@ def _with_short_ids(message: Json) -> Json:
     return message | {"tool_calls": [call | {"id": short_id(call["id"])} for call in calls]}
 
 
+# Calls
+
+
+def _as_objects(message: Json) -> Json:
+    """Return a message whose calls have their arguments as objects; those that are none are kept as they are."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    changed = [_with_object(call) for call in calls]
+    return (
+        message
+        if all(new is old for new, old in zip(changed, calls, strict=True))
+        else {**message, "tool_calls": changed}
+    )
+
+
+def _with_object(call: Json) -> Json:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
+
+
+def _declared(chat: Json, _: Any) -> Json:
+    """Return a chat request that declares functions, if there are calls in it; the words say not to call any.
+
+    The hosts send no tools to a model that may not call any.
+    """
+    names = {
+        call["function"]["name"]: None
+        for message in chat["messages"]
+        for call in message.get("tool_calls") or ()
+        if isinstance(call.get("function"), dict)
+    }
+    may_call = bool(chat.get("tools")) and chat.get("tool_choice") != "none"
+    if may_call or not names:
+        return chat
+    made = [{"type": "function", "function": {"name": name, **_ANY_ARGUMENTS}} for name in names]
+    offered = {name: value for name, value in chat.items() if name != "tool_choice"}
+    return with_instructions(offered | {"tools": chat.get("tools") or made}, _CALL_NOTHING)
+
+
 # Reasoning
 
 
@@ -206,6 +272,15 @@ def _with_stand_in(message: Json) -> Json:
         return message
     first = calls[0] | {"extra_content": {"google": {"thought_signature": STAND_IN}}}
     return message | {"tool_calls": [first, *calls[1:]]}
+
+
+def _as_reasoning(message: Json) -> Json:
+    """Return a message with calls whose text is a part of its reasoning, if it has both."""
+    content = text_of(message.get("content"))
+    texts = {name: f"{text}\n\n{content}" for name in _TEXTS if isinstance(text := message.get(name), str) and text}
+    if not (message.get("tool_calls") and content and texts):
+        return message
+    return {**message, **texts, "content": None}
 
 
 def _names(refusal: Refusal, name: str) -> bool:
@@ -245,6 +320,8 @@ def _with_reasoning(message: Json) -> Json:
 
 
 _NO_AUDIO_PARTS: Final = _without("input_audio")
+_OBJECT_ARGUMENTS: Final = _walking(_as_objects)
+_CONTENT_AS_REASONING: Final = _walking(_as_reasoning)
 _WITH_STAND_INS: Final = _walking(_with_stand_in)
 _WITHOUT_REASONING: Final = _walking(_without_reasoning)
 _WITHOUT_BLANKS: Final = _walking(_without_blank)
@@ -260,10 +337,18 @@ CONTENTS: Final = (
         walks_messages=True,
     ),
     Adaptation("stand_in_signatures", answers(_NO_SIGNATURE, _WITH_STAND_INS), _WITH_STAND_INS, walks_messages=True),
+    Adaptation(
+        "content_in_reasoning",
+        answers(_NOT_BESIDE_REASONING, _CONTENT_AS_REASONING),
+        _CONTENT_AS_REASONING,
+        walks_messages=True,
+    ),
     Adaptation("no_images", _ASKS_NO_IMAGES, _NO_IMAGE_PARTS, walks_messages=True),
     Adaptation("no_audio", answers(_NO_AUDIO, _NO_AUDIO_PARTS), _NO_AUDIO_PARTS, walks_messages=True),
     Adaptation("text_content", _asks_text_content, _walking(_as_text), walks_messages=True),
     Adaptation("empty_content", _asks_empty_content, _walking(_with_content), walks_messages=True),
     Adaptation("no_blank_content", answers(_BLANK_CONTENT, _WITHOUT_BLANKS), _WITHOUT_BLANKS, walks_messages=True),
     Adaptation("nine_character_ids", _asks_short_ids, _walking(_with_short_ids), walks_messages=True),
+    Adaptation("object_arguments", answers(_OBJECTS, _OBJECT_ARGUMENTS), _OBJECT_ARGUMENTS, walks_messages=True),
+    Adaptation("declared_tools", answers(_NO_DECLARATION, _declared), _declared, walks_messages=True),
 )

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, Step
+from .message_edits import with_instructions
 from .refusal import Refusal
 
 CALL: Final = "tool_choice_in_words"
@@ -22,14 +23,14 @@ OBJECT: Final = "json_object_as_schema"
 
 _OF_FORMAT: Final = re.compile(
     r"\b(?:response[ _]format|json[ _]schema|structured outputs?|json mode|grammar)\b"
-    r"|guided.(?:json|decoding)|xgrammar|outlines|llguidance"
+    r"|guided.(?:json|decoding)|xgrammar|outlines|llguidance|should be 'text'|failed to generate json"
     # llama.cpp, with tools and the generic chat format: it cannot read an answer that is not a string.
     r"|^content path must be a string",
     re.IGNORECASE,
 )
 _OF_ONE_SCHEMA: Final = re.compile(
     r"invalid (?:json ?)?schema|unimplemented key|grammar|compil|\$ref|\bpatterns?\b|keyword|additionalproperties"
-    r"|\brequired\b|\bproperties\b|recursi|^content path",
+    r"|\brequired\b|\bproperties\b|recursi|failed to generate|^content path",
     re.IGNORECASE,
 )
 """Words about one schema, or one request: another one may be taken."""
@@ -96,16 +97,6 @@ def json_text(text: str) -> str:
     return fence[1] if fence else text.strip()
 
 
-def with_instructions(chat: Json, text: str) -> Json:
-    """Return a chat request whose first system message also has this text."""
-    first, *rest = chat["messages"] or [{}]
-    if first.get("role") in ("system", "developer") and isinstance(first["content"], str):
-        messages = [first | {"content": f"{first['content']}\n\n{text}"}, *rest]
-    else:
-        messages = [{"role": "system", "content": text}, *chat["messages"]]
-    return chat | {"messages": messages}
-
-
 def _schema(chat: Json) -> Json | None:
     form = chat.get("response_format") or {}
     if form.get("type") == "json_object":
@@ -140,7 +131,7 @@ def _call_in_words(chat: Json, _: Any) -> Json:
 
 def names_format(refusal: Refusal) -> bool:
     """Return whether a refusal is about the format of the answer."""
-    return refusal.names("response_format") or (not refusal.places and bool(_OF_FORMAT.search(refusal.words)))
+    return refusal.names("response_format") or (not refusal.is_placed and bool(_OF_FORMAT.search(refusal.words)))
 
 
 def _asks_schema(refusal: Refusal, chat: Json) -> Iterator[None]:

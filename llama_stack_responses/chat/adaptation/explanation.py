@@ -9,7 +9,7 @@ from typing import Final
 from ...core.errors import ApiError
 from ...core.types import Json
 from .enforced import names_format
-from .parameters import STRICT, names_effort
+from .parameters import LIMITS, STRICT, names_effort
 from .refusal import Refusal, RefusedError
 
 _FIELDS: Final = {
@@ -24,6 +24,8 @@ _FIELDS: Final = {
 
 _NEVER: Final = frozenset({"model", "messages", "stream"})
 _TOOL: Final = re.compile(r"\btools(?:\[|\.|/)(\d{1,4})\b")
+_NO_TOOLS: Final = re.compile(r"(?:not|n't) support (?:tools?|functions?)\b|\bsupport tool use\b", re.IGNORECASE)
+"""Words that say that a model takes no tools; OpenRouter has them with status 404."""
 _ADVICE: Final = " A profile with 'parameters' can change what this model server gets: docs/guides/model-servers.md."
 
 
@@ -37,7 +39,7 @@ def explained(error: RefusedError, chat: Json) -> ApiError:
     refusal = error.refusal
     param = next(_fields(refusal, chat), None)
     if param is None:
-        return error if error.param or not refusal.places else _with(error, error.message, _field(refusal.places[0]))
+        return error if error.param or not refusal.is_placed else _with(error, error.message, _field(refusal.places[0]))
     if error.status >= 500 and not refusal.says_unsupported:
         return error
     return _with(error, f"{refusal.shown}{_ADVICE if refusal.says_unsupported else ''}", param)
@@ -59,8 +61,10 @@ def _fields(refusal: Refusal, chat: Json) -> Iterator[str]:
     if "tool_choice" in chat and refusal.names("tool_choice", "tool choice"):
         yield "tool_choice"
     for name in chat:
-        if name not in _NEVER and refusal.names(name):
+        if name not in _NEVER and any(map(refusal.names, LIMITS if name in LIMITS else (name,))):
             yield _FIELDS.get(name, name)
+    if chat.get("tools") and _NO_TOOLS.search(refusal.words):
+        yield "tools"
 
 
 def _first_strict(chat: Json) -> int:

@@ -39,6 +39,16 @@ def with_messages(chat: Json, messages: Sequence[Json]) -> Json:
     return chat | {"messages": list(messages)}
 
 
+def with_instructions(chat: Json, text: str) -> Json:
+    """Return a chat request whose first system message also has this text."""
+    first, *rest = chat["messages"] or [{}]
+    if first.get("role") in INSTRUCTING and isinstance(first["content"], str):
+        messages = [first | {"content": f"{first['content']}\n\n{text}"}, *rest]
+    else:
+        messages = [{"role": "system", "content": text}, *chat["messages"]]
+    return chat | {"messages": messages}
+
+
 def each_message(chat: Json, change: Callable[[Json], Json]) -> Json:
     """Return a chat request with each message changed; the same one if `change` returns all as they are."""
     return with_messages(chat, [change(message) for message in chat["messages"]])

@@ -56,7 +56,14 @@ _LIKE: Final = {"default": "medium", "auto": "medium", "on": "medium", "enabled"
 
 _EFFORT_PLACES: Final = frozenset({"reasoning", "reasoning.effort", "effort", "output_config.effort"})
 
-_LIMITS: Final = ("max_completion_tokens", "max_tokens")
+LIMITS: Final = ("max_completion_tokens", "max_tokens")
+
+_NOT_BOTH: Final = re.compile(r"(?:cannot|can't|not) both\b|only one of\b|mutually exclusive", re.IGNORECASE)
+_NO_THINKING: Final = re.compile(
+    r"(?:not|n't) support (?:thinking|reasoning)\b(?! \w)|(?:thinking|reasoning) is not (?:support|enabl|available)",
+    re.IGNORECASE,
+)
+"""Words that say that a model does not reason."""
 
 
 def dropped(chat: Json, path: str) -> Json:
@@ -78,11 +85,8 @@ def dropped(chat: Json, path: str) -> Json:
 
 
 def _may_drop(refusal: Refusal, chat: Json) -> Iterator[str]:
-    for name, value in chat.items():
-        if name in _ESSENTIAL or (name == "tool_choice" and value != "auto"):
-            continue
-        if refusal.names(name) and (name in _HINTS or isinstance(value, bool) or _cannot_be_used(refusal)):
-            yield name
+    named = [name for name, value in chat.items() if _is_droppable(refusal, name, value)]
+    yield from named[-1:] if _NOT_BOTH.search(refusal.words) else named
     for path in _INNER:
         if refusal.names(path) and dropped(chat, path) is not chat:
             yield path
@@ -90,6 +94,13 @@ def _may_drop(refusal: Refusal, chat: Json) -> Iterator[str]:
     effort = chat.get("reasoning_effort")
     if effort and names_effort(refusal, effort) and not _known_efforts(refusal, effort):
         yield "reasoning_effort"
+
+
+def _is_droppable(refusal: Refusal, name: str, value: Any) -> bool:
+    """Return whether a refusal names a parameter that may be dropped for what it says."""
+    if name in _ESSENTIAL or (name == "tool_choice" and value != "auto") or not refusal.names(name):
+        return False
+    return name in _HINTS or isinstance(value, bool) or _cannot_be_used(refusal)
 
 
 def _cannot_be_used(refusal: Refusal) -> bool:
@@ -100,6 +111,8 @@ def _cannot_be_used(refusal: Refusal) -> bool:
 def names_effort(refusal: Refusal, effort: str) -> bool:
     """Return whether a refusal is about the effort of a request."""
     if not _EFFORT_PLACES.isdisjoint(refusal.places) or refusal.names("reasoning_effort", "reasoning effort"):
+        return True
+    if _NO_THINKING.search(refusal.words):
         return True
     return bool(re.search(rf"\b(?:level|effort)\W{{1,3}}{effort}\b", refusal.words, re.IGNORECASE))
 
@@ -139,7 +152,7 @@ def _mapped(chat: Json, argument: Any) -> Json:
 
 
 def _rename_asks(refusal: Refusal, chat: Json) -> Iterator[tuple[str, str]]:
-    for name, other in (_LIMITS, _LIMITS[::-1]):
+    for name, other in (LIMITS, LIMITS[::-1]):
         if name in chat and other not in chat and refusal.names(name) and _is_unknown(refusal, other):
             yield name, other
 

@@ -30,6 +30,7 @@ _UNSUPPORTED: Final = re.compile(
     r"|unrecogni[sz]ed|unknown|unexpected|unavailable|extra (?:inputs|fields|parameters?)|forbidden|cannot find field"
     r"|no such|cannot be (?:set|used|specified|combined)|can't be (?:set|used)|deprecated|disabled"
     r"|must be (?:removed|omitted|unset|null)|invalid (?:parameter|argument|field)\b|no endpoints found"
+    r"|only \S{1,40} (?:is|are) (?:allowed|supported|accepted)|(?:cannot|can't) both be"
     r"|\u4e0d\u652f\u6301",
     re.IGNORECASE,
 )
@@ -89,6 +90,11 @@ class Refusal:
         """Whether it says that a value is out of its bounds."""
         return bool(_BOUNDED.search(self.words))
 
+    @cached_property
+    def is_placed(self) -> bool:
+        """Whether all the places that it names are parameters, so that its text names no other one."""
+        return bool(self.places) and all(_is_parameter(place) for place in self.places)
+
     def names(self, path: str, *others: str) -> bool:
         """Return whether it names a parameter, by a place, else in its text.
 
@@ -102,7 +108,7 @@ class Refusal:
         name = path.rpartition(".")[2]
         if last and any(place.startswith(f"{first}.") and place.endswith(f".{name}") for place in self.places):
             return True
-        if self.places and not set(self.places) & _VAGUE:
+        if self.is_placed:
             return False
         if self._mentions(name):
             return True
@@ -124,13 +130,29 @@ class Refusal:
         return " ".join(self.words.lower().split())
 
 
-_VAGUE: Final = frozenset({"", "messages", "prompt", "input", "__root__"})
+_VAGUE: Final = frozenset({"", "messages", "prompt", "input"})
 """Places that say nothing of a parameter."""
+
+_PARAMETERS: Final = frozenset(
+    {
+        *("frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "messages", "metadata"),
+        *("modalities", "model", "n", "output_config", "parallel_tool_calls", "prediction", "presence_penalty"),
+        *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning", "reasoning_effort"),
+        *("response_format", "safety_identifier", "seed", "service_tier", "stop", "store", "stream", "stream_options"),
+        *("temperature", "text", "thinking", "tool_choice", "tools", "top_k", "top_logprobs", "top_p", "user"),
+        *("effort", "verbosity", "web_search_options", "function_declarations"),
+    }
+)
+"""First parts of places in a chat request. Some servers have something else in the member `param`."""
+
+
+def _is_parameter(place: str) -> bool:
+    return place not in _VAGUE and place.partition(".")[0] in _PARAMETERS
 
 
 _NOUNS: Final = (
     r"(?:parameters?|params?|arguments?|args?|fields?|propert(?:y|ies)|options?|keys?|names?|inputs?|body)(?:\(s\))?"
-    r"(?: supplied| provided| received)?(?: in [a-z ]{1,30})?[:\s]\s?"
+    r"(?: supplied| provided| received)?(?: in [a-z ]{1,30})?[:\s]\s?(?:[\w.'\"`]{1,64}, ?){0,16}"
 )
 
 

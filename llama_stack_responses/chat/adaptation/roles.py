@@ -54,7 +54,8 @@ _AFTER_TOOL: Final = re.compile(
     r"role\W{1,3}(?:\w+\.)?user\W{1,3}(?:\w+ ){0,2}after\b[^.]{0,12}\W(?:\w+\.)?tool\b"
     r"|\bassistant\b[^.]{0,20}\bafter\b[^.]{0,12}\btool\b[^.]{0,30}\buser\b"
     r"|\buser\b[^.]{0,40}\b(?:after|follow\w*)\b[^.]{0,30}\btool\b"
-    r"|\btool\b[^.]{0,60}\bfollowed by\b[^.]{0,12}\bassistant\b",
+    r"|\btool\b[^.]{0,60}\bfollowed by\b[^.]{0,12}\bassistant\b"
+    r"|\btool result\b[^.]{0,40}\b(?:same turn|same message)",
     re.IGNORECASE,
 )
 _USER_FIRST: Final = re.compile(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from ...core.types import Json
-from .adaptation import Adaptation
+from .adaptation import Adaptation, answers
 from .refusal import Refusal
 
 _MAX_DEPTH: Final = 64
@@ -35,6 +35,8 @@ _GONE: Final = frozenset(
 )
 _LISTS: Final = ("anyOf", "allOf", "prefixItems")
 _ALONE: Final = ("items", "additionalProperties")
+_NAMED: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
+"""Members that have schemas by name."""
 
 
 class _Simplified:
@@ -133,21 +135,59 @@ def simplified(schema: Json) -> Json:
     return schema if found == schema else found
 
 
-def _plain(tool: Json) -> Json:
+def _with_schema(tool: Json, change: Callable[[Json], Json]) -> Json:
     function = tool.get("function")
     parameters = function.get("parameters") if isinstance(function, dict) else None
     if not isinstance(function, dict) or not isinstance(parameters, dict):
         return tool
-    plain = simplified(parameters)
-    return tool if plain is parameters else tool | {"function": function | {"parameters": plain}}
+    changed = change(parameters)
+    return tool if changed is parameters else tool | {"function": function | {"parameters": changed}}
 
 
-def _plain_schemas(chat: Json, _: Any) -> Json:
+def _each_schema(chat: Json, change: Callable[[Json], Json]) -> Json:
+    """Return a chat request with each function's schema changed; the same one if `change` returns all as they are."""
     tools = chat.get("tools")
     if not tools:
         return chat
-    plain = [_plain(tool) for tool in tools]
-    return chat if all(new is old for new, old in zip(plain, tools, strict=True)) else chat | {"tools": plain}
+    changed = [_with_schema(tool, change) for tool in tools]
+    return chat if all(new is old for new, old in zip(changed, tools, strict=True)) else chat | {"tools": changed}
+
+
+def _plain_schemas(chat: Json, _: Any) -> Json:
+    return _each_schema(chat, simplified)
+
+
+_CLOSED: Final = re.compile(
+    r"\badditional_?properties\b[^.]{0,60}(?:cannot find field|not (?:\w+ )?(?:support|allow|permit)"
+    r"|unsupported|unknown|unrecogni[sz]ed|unexpected)"
+    r"|(?:unknown|unsupported|unrecogni[sz]ed|unexpected)\b[^.]{0,40}\badditional_?properties\b",
+    re.IGNORECASE,
+)
+
+
+def _open(schema: Any) -> Any:
+    """Return a schema without `additionalProperties`; the same if it has none."""
+    if isinstance(schema, list):
+        opened: Any = [_open(each) for each in schema]
+        return opened if any(new is not old for new, old in zip(opened, schema, strict=True)) else schema
+    if not isinstance(schema, dict):
+        return schema
+    opened = {name: _opened_member(name, each) for name, each in schema.items() if name != "additionalProperties"}
+    same = len(opened) == len(schema) and all(each is schema[name] for name, each in opened.items())
+    return schema if same else opened
+
+
+def _opened_member(name: str, value: Any) -> Any:
+    if name not in _NAMED:
+        return _open(value)
+    if not isinstance(value, dict):
+        return value
+    opened = {each: _open(inner) for each, inner in value.items()}
+    return opened if any(inner is not value[each] for each, inner in opened.items()) else value
+
+
+def _open_schemas(chat: Json, _: Any) -> Json:
+    return _each_schema(chat, _open)
 
 
 def _asks_plain_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:
@@ -158,4 +198,7 @@ def _asks_plain_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:
         yield None
 
 
-SCHEMAS: Final = (Adaptation("plain_schemas", _asks_plain_schemas, _plain_schemas, walks_messages=True),)
+SCHEMAS: Final = (
+    Adaptation("plain_schemas", _asks_plain_schemas, _plain_schemas, walks_messages=True),
+    Adaptation("open_schemas", answers(_CLOSED, _open_schemas), _open_schemas, walks_messages=True),
+)

@@ -126,9 +126,9 @@ _GLM_CODES: Final = {
 """HTTP statuses of the codes of GLM's errors (Zhipu's API reference, error codes)."""
 _STATUSES: Final = ("status", "status_code", "http_code", "http_status", "code")
 """Members of an error that may have an HTTP status."""
-_WORDS: Final = ("message", "msg", "status_msg", "detail", "error_message", "errors", "error", "base_resp")
+_WORDS: Final = ("message", "Message", "msg", "status_msg", "detail", "error_message", "errors", "error", "base_resp")
 """Members of an error that may have its text."""
-_SIGNS: Final = ("code", "type", "status", "status_code", "detail", "error_message")
+_SIGNS: Final = ("code", "type", "status", "status_code", "detail", "error_message", "error_code")
 """Members of which an object that has words and no choices has one, if it is an error."""
 _TITLE: Final = re.compile(rb"<title[^>]{0,99}>([^<]{1,999})", re.IGNORECASE)
 _TAG: Final = re.compile(rb"<[^>]{0,999}>")
@@ -136,6 +136,7 @@ _PAGE_BYTES: Final = 16_384
 _PAGE_CHARACTERS: Final = 200
 _DEPTH: Final = 4
 _MAX_DETAILS: Final = 8
+_QUOTED_CHARACTERS: Final = 65_536
 _CODE_CHARACTERS: Final = 9
 
 
@@ -181,8 +182,25 @@ def words_of(error: Any, depth: int = 0) -> str:
         if isinstance(place := error.get("loc"), list):
             where = ".".join(str(each) for each in place[:_MAX_DETAILS] if isinstance(each, str | int))
             return f"{where}: {error.get('msg')}"
-        return next(filter(None, (words_of(error.get(name), depth + 1) for name in _WORDS)), "")
+        return _other_words(error, depth) or next(
+            filter(None, (words_of(error.get(name), depth + 1) for name in _WORDS)), ""
+        )
     return ""
+
+
+def _other_words(error: Any, depth: int) -> str:
+    """Return the text of the error that OpenRouter quotes from a server behind it, or FastChat's; empty without one."""
+    if error.get("error_code") and isinstance(text := error.get("text"), str):
+        return text
+    metadata = error.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    if not isinstance(raw, str) or len(raw) > _QUOTED_CHARACTERS:
+        return ""
+    try:
+        value = loads(raw.encode())
+    except ValueError:
+        return raw
+    return words_of(reported(value) or value, depth + 1) or raw
 
 
 def words_of_page(page: bytes) -> str:

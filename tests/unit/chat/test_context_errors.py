@@ -52,6 +52,27 @@ from llama_stack_responses.chat.context_errors import says_too_long, too_long
         ("prompt too long; exceeded max context length by 10 tokens", None, None),
         ("invalid params, context window exceeds limit (2013)", None, None),
         ("prompt token count of 5000 exceeds the limit of 4096", 4096, 5000),
+        # SiliconFlow, TabbyAPI, TensorRT-LLM
+        ("length of prompt_tokens (5000) must be less than max_seq_len (4096).", 4096, 5000),
+        ("Prompt length 5000 is greater than max_seq_len 4096", 4096, 5000),
+        ("The sum of prompt length (5000.0) and query length (0) should not exceed max_num_tokens (4096)", 4096, 5000),
+        # GitHub Models, watsonx, Volcengine
+        ("Request body too large for gpt-4o model. Max size: 8000 tokens.", 8000, None),
+        ("the number of input tokens 5000 cannot exceed the total tokens limit 4096 for this model", 4096, 5000),
+        ("Input length 140000 exceeds the maximum length 131072. Request id: 1", 131072, 140000),
+        ("Total tokens of image and text exceed max message tokens. Request id: 1", None, None),
+        # Qianfan, AI21, Bedrock
+        ("Prompt tokens too long", None, None),
+        ("Prompt has too many tokens. Maximum is 4096, got 5000", 4096, 5000),
+        ("Input Tokens Exceeded: Number of input tokens exceeds maximum length.", None, None),
+        # MLX, KoboldCpp, KTransformers, LMDeploy, Friendli, Nebius, Replicate
+        ("Prompt is longer than the maximum KV cache size (5000 > 4096)", 4096, 5000),
+        ("Your prompt is too long (5000 tokens) for the max context of 4096", 4096, 5000),
+        ("Input tokens 5000 exceed max cache length 4096", 4096, 5000),
+        ("The input is too long: 5000 tokens, session_len 4096", 4096, 5000),
+        ("Input length 5000 exceeds the limit of 4096", 4096, 5000),
+        ("This model's maximum input length is 4096 tokens. However, your input has 5000 tokens.", 4096, 5000),
+        ("E1002 PromptTooLong: Prompt length exceeds maximum input length", None, None),
         (
             "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens",
             4097,
@@ -76,6 +97,15 @@ def test_token_counts_are_read_from_refusal(message: str, length: int | None, to
         "Rate limit reached for model in organization on tokens per minute: maximum context 1 TPM",
         "tokens per minute limit exceeded for this context window",
         "Too many requests: reduce the length of the messages or wait",
+        # Bedrock's throttling
+        "Too many tokens, please wait before trying again.",
+        # A limit on the answer that is too high: GPUStack (issue 3685), Groq, vLLM
+        '"max_completion_tokens" or "max_tokens" must be less than or equal to the model\'s context length.',
+        "`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less than the "
+        "`context_window` for this model",
+        "max_tokens=9000 cannot be greater than max_model_len=4096",
+        "The input is too short",
+        "input image is too long on one side",
     ],
 )
 def test_other_refusals_are_not_taken_as_too_long(message: str) -> None:
@@ -93,7 +123,9 @@ def test_refusal_is_read_only_to_limit() -> None:
     assert not says_too_long("x" * 10_000 + "context length")
 
 
-@pytest.mark.parametrize("code", ["context_length_exceeded", "exceed_context_size_error", "1261", 1261])
+@pytest.mark.parametrize(
+    "code", ["context_length_exceeded", "exceed_context_size_error", "1261", 1261, "tokens_limit_reached"]
+)
 def test_code_or_type_says_too_long(code: object) -> None:
     assert says_too_long("no", code)
     assert says_too_long("no", None, code)

@@ -14,6 +14,7 @@ from llama_stack_openai_chat.errors import from_answer, reported, status_in, wor
 from llama_stack_openai_chat.events import EventReader
 
 WORDS: Final = "the GPU fell off"
+RAW: Final = json.dumps({"error": {"message": WORDS, "type": "invalid_request_error"}})
 FORMS: Final[dict[str, tuple[Any, int | None]]] = {
     "OpenAI": ({"error": {"message": WORDS, "type": "server_error", "code": None}}, None),
     "status as code": ({"error": {"message": WORDS, "code": 503}}, 503),
@@ -27,6 +28,24 @@ FORMS: Final[dict[str, tuple[Any, int | None]]] = {
     "vLLM": ({"object": "error", "message": WORDS, "type": "BadRequestError", "code": 400}, 400),
     "FastAPI": ({"detail": WORDS}, None),
     "FastAPI list": ({"detail": [{"loc": ["body", "top_p"], "msg": WORDS, "type": "missing"}]}, None),
+    "OpenRouter, text": (
+        {"error": {"message": "Provider returned error", "code": 429, "metadata": {"raw": WORDS}}},
+        429,
+    ),
+    "OpenRouter, JSON": (
+        {
+            "error": {
+                "message": "Provider returned error",
+                "code": 400,
+                "metadata": {"raw": RAW, "provider_name": "Azure"},
+            }
+        },
+        400,
+    ),
+    "AWS": ({"__type": "ValidationException", "code": 400, "Message": WORDS}, 400),
+    "FastChat": ({"text": WORDS, "error_code": 50001}, None),
+    "Databricks": ({"error_code": "BAD_REQUEST", "message": WORDS}, None),
+    "SiliconFlow": ({"code": 20015, "message": WORDS, "data": None}, None),
     "FastAPI object": ({"detail": {"error": {"message": WORDS}}}, None),
 }
 REQUEST: Final = httpx2.Request("POST", "http://model/v1")

@@ -69,6 +69,9 @@ def tool(call_id: str, content: Any = "done") -> Json:
 
 LOOP: Final = [user(), called("call_1"), tool("call_1")]
 TOOLS: Final = [{"type": "function", "function": {"name": "f", "parameters": {"type": "string", "pattern": "^a$"}}}]
+CLOSED: Final = [
+    {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "additionalProperties": False}}}
+]
 
 # Refusals, with the requests that they refuse and the dialects that answer them.
 REFUSALS: Final[list[tuple[str, Json, str]]] = [
@@ -224,6 +227,54 @@ REFUSALS: Final[list[tuple[str, Json, str]]] = [
     ("Failed to initialize samplers: failed to parse grammar", {"messages": [user()], "tools": TOOLS}, "plain_schemas"),
     (
         "tools.function.parameters is not a valid moonshot flavored json schema, details: <At path 'properties.a': ...>",
+        {"messages": [user()], "tools": TOOLS},
+        "plain_schemas",
+    ),
+    # Gemini (osaurus issue 647)
+    (
+        'Invalid JSON payload received. Unknown name "additionalProperties" at '
+        "'tools[0].function_declarations[0].parameters': Cannot find field.",
+        {"messages": [user()], "tools": CLOSED},
+        "open_schemas",
+    ),
+    # LM Studio with gpt-oss (issue 842)
+    (
+        "Cannot pass both content and thinking in an assistant message with tool calls! Put the analysis message in one "
+        "or the other, but not both.",
+        {"messages": [user(), called("c1", content="Let me see.", reasoning_content="Hm."), tool("c1")]},
+        "content_in_reasoning",
+    ),
+    # mlx-openai-server (issue 189), LocalAI (pull request 10256)
+    ("Failed to generate text stream: 'str object' has no attribute 'items'", {"messages": LOOP}, "object_arguments"),
+    ("TypeError: Can only get item pairs from a mapping.", {"messages": LOOP}, "object_arguments"),
+    ("tool call arguments must be a JSON object, not a string", {"messages": LOOP}, "object_arguments"),
+    # Bedrock (ai-dial-adapter-bedrock pull request 344), Anthropic behind LiteLLM
+    (
+        "The toolConfig field must be defined when using toolUse and toolResult content blocks.",
+        {"messages": LOOP},
+        "declared_tools",
+    ),
+    (
+        "Requests which have `tool_use` or `tool_result` blocks in messages must define tools.",
+        {"messages": LOOP, "tools": TOOLS, "tool_choice": "none"},
+        "declared_tools",
+    ),
+    # Bedrock (browser-use issue 710)
+    (
+        "messages.2.content: Conversation blocks and tool result blocks cannot be provided in the same turn.",
+        {"messages": [*LOOP, user()]},
+        "assistant_after_tool",
+    ),
+    # SambaNova (claude-code-router issue 965), NVIDIA NIM (kilocode issue 4377)
+    ("Invalid 'content' type. Expected one of: ['str'], got list.", {"messages": [user([text("a")])]}, "text_content"),
+    (
+        "6 validation errors for SystemMessage\ncontent.str\n  Input should be a valid string [type=string_type]",
+        {"messages": [user([text("a")])]},
+        "text_content",
+    ),
+    # Fireworks (pi issue 5352)
+    (
+        "JSON Schema not supported: could not understand the instance `{'required': ['criteria']}`.",
         {"messages": [user()], "tools": TOOLS},
         "plain_schemas",
     ),
@@ -589,7 +640,41 @@ def test_profile_names_any_dialect(dialect: str) -> None:
     assert Profile(dialect=[dialect]).dialect == [dialect]
 
 
+def test_functions_of_earlier_calls_are_declared_and_not_called() -> None:
+    chat = {"messages": LOOP, "tool_choice": "none"}
+    changed, _ = adapted(chat, [Step("declared_tools")])
+    assert [each["function"]["name"] for each in changed["tools"]] == ["f"]
+    assert "tool_choice" not in changed
+    assert changed["messages"][0] == {"role": "system", "content": "Do not call any tool now."}
+    offered, _ = adapted(chat | {"tools": TOOLS}, [Step("declared_tools")])
+    assert offered["tools"] == TOOLS
+
+
+def test_text_beside_calls_becomes_a_part_of_the_reasoning() -> None:
+    message = called("c1", content="Let me see.", reasoning_content="Hm.", reasoning="Hm.")
+    changed, _ = adapted({"messages": [message]}, [Step("content_in_reasoning")])
+    both = "Hm.\n\nLet me see."
+    assert changed["messages"] == [called("c1", content=None, reasoning_content=both, reasoning=both)]
+
+
+def test_arguments_of_calls_become_objects() -> None:
+    changed, _ = adapted({"messages": LOOP}, [Step("object_arguments")])
+    [call] = next(message["tool_calls"] for message in changed["messages"] if message.get("tool_calls"))
+    assert isinstance(call["function"]["arguments"], dict)
+
+
 # Schemas
+
+
+def test_open_schema_keeps_a_property_of_that_name() -> None:
+    inner = {"type": "object", "properties": {"additionalProperties": {"type": "string"}}}
+    closed = inner | {"additionalProperties": False}
+    schema = {"type": "object", "anyOf": [closed], "$defs": {"x": closed}, "additionalProperties": {"type": "string"}}
+    chat = {"messages": [user()], "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]}
+    changed, _ = adapted(chat, [Step("open_schemas")])
+    opened = {"type": "object", "anyOf": [inner], "$defs": {"x": inner}}
+    assert changed["tools"][0]["function"]["parameters"] == opened
+    assert adapted(changed, [Step("open_schemas")]) == (changed, ())
 
 
 def test_schema_is_simplified_and_says_what_it_lost() -> None:

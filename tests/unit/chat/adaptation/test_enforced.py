@@ -40,6 +40,11 @@ REQUIRED: Json = BASE | {
         (REQUIRED, "Thinking mode does not support this tool_choice", CALL),
         # OpenRouter
         (REQUIRED, "No endpoints found that support the provided 'tool_choice' value.", CALL),
+        # Cerebras (llm-cerebras issue 6), LM Studio (pi issue 4266), Bedrock (strands issue 1241), Groq
+        (STRUCTURED, "type: Input should be 'text'", SCHEMA),
+        (REQUIRED, "Invalid tool_choice type: 'object'. Supported string values: none, auto, required", CALL),
+        (REQUIRED, "This model doesn't support the toolConfig.toolChoice.any field.", CALL),
+        (REQUIRED, "Tool choice is required, but model did not call a tool", CALL),
     ],
 )
 def test_refused_demand_is_asked_for_in_words(chat: Json, text: str, kind: str) -> None:
@@ -55,6 +60,8 @@ def test_refused_demand_is_asked_for_in_words(chat: Json, text: str, kind: str) 
         'Failed to compile the grammar: Unimplemented keys: ["patternProperties"]',
         # llama.cpp, of requests with tools only
         "Content path must be a string",
+        # Groq
+        "Failed to generate JSON. Please adjust your prompt. See 'failed_generation' for more details.",
     ],
 )
 def test_refusal_of_one_schema_is_not_remembered(text: str) -> None:

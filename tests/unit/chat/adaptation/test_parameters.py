@@ -62,6 +62,25 @@ FORBIDDEN = "Extra inputs are not permitted"
             {"temperature": 0},
             "'temperature' does not support 0 with this model. Only the default (1) value is supported.",
         ),
+        # NVIDIA NIM (garak issue 748), Azure (langchain issue 29679, quarkus-langchain4j issue 285)
+        (
+            {"presence_penalty": 0.5, "frequency_penalty": 0.5},
+            "body -> frequency_penalty\n  Extra inputs are not permitted (type=extra_forbidden)\n"
+            "body -> presence_penalty\n  Extra inputs are not permitted (type=extra_forbidden)",
+        ),
+        (
+            {"user": "u"},
+            "Extra parameters ['parallel_tool_calls', 'user'] are not allowed when extra-parameters is not set",
+        ),
+        (
+            {"prompt_cache_key": "k", "user": "u"},
+            "Unrecognized request arguments supplied: prompt_cache_key, user",
+        ),
+        # Kimi (sgo issue 1)
+        ({"temperature": 0.2}, "invalid temperature: only 1 is allowed for this model"),
+        ({"top_p": 0.2}, "invalid top_p: only 0.95 is allowed for this model"),
+        # Bedrock
+        ({"top_p": 0.5}, "`temperature` and `top_p` cannot both be specified for this model. Please use only one."),
         ({"verbosity": "low"}, "unknown variant `verbosity`, expected one of `model`, `messages`"),
     ],
 )
@@ -80,6 +99,18 @@ def test_each_place_of_a_list_of_invalid_fields_is_dropped(status: int) -> None:
     body = {"object": "error", "message": {"detail": detail}, "type": "invalid_request_error", "param": None}
     expected = {"drop store", "drop prompt_cache_key", "drop parallel_tool_calls"}
     assert asked(chat, FORBIDDEN, status=status, body=body) == expected
+
+
+def test_only_one_of_two_parameters_that_exclude_each_other_is_dropped() -> None:
+    text = "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
+    assert asked({"temperature": 0.5, "top_p": 0.5}, text) == {"drop top_p"}
+
+
+@pytest.mark.parametrize("param", ["validation_error", "body", "request"])
+def test_place_that_is_no_parameter_leaves_it_to_the_text(param: str) -> None:
+    # Cerebras
+    body = {"message": "property 'prompt_cache_key' is unsupported", "param": param, "code": "wrong_api_format"}
+    assert asked({"prompt_cache_key": "k"}, body["message"], body=body) == {"drop prompt_cache_key"}
 
 
 def test_strict_is_dropped_where_it_is_named() -> None:
@@ -136,6 +167,10 @@ def test_effort_is_mapped_to_the_nearest_one_that_the_server_names(effort: str, 
         "Model grok-4 does not support parameter reasoningEffort.",
         "Unrecognized request argument supplied: reasoning_effort",
         "Reasoning effort is not supported for this model.",
+        # Ollama, Volcengine (Roo-Code issue 11001), OpenAI (pydantic-ai issue 4667)
+        '"llama3.2" does not support thinking',
+        "Invalid combination of reasoning_effort and thinking type: low + disabled",
+        "Function tools with reasoning_effort are not supported for gpt-5.4 in /v1/chat/completions.",
     ],
 )
 def test_effort_is_dropped_where_the_model_has_none(text: str) -> None:
