@@ -12,7 +12,7 @@ from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.variants import Json, variant
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 USERS = {"token-of-ada": {"principal": "ada", "attributes": {}}}
 

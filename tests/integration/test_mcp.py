@@ -302,6 +302,7 @@ def own(
 
 
 @pytest.mark.one_host
+@pytest.mark.extended  # a lease has to expire
 def test_killed_server_repeats_only_read_only_mcp_calls(own: LiveStack, upstream: Upstream, mcp: McpServers) -> None:
     names = ("hold", "hold_safely")
     before = {name: mcp.calls(name) for name in names}

@@ -14,7 +14,7 @@ from tests.support.openai_client import MODEL, NAME
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 SOFT: Final = 128
 STREAMS: Final = 150

@@ -77,7 +77,7 @@ def shows_different_secrets(stack: LiveStack) -> bool:
     return ready(stack) == (200, READY | {"secrets": "different"})
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", ["redis", pytest.param("postgres", marks=pytest.mark.extended)])
 def test_readiness_follows_a_store_that_stops_and_starts(
     server: DatabaseServer, new_stack: Callable[..., LiveStack]
 ) -> None:
@@ -103,7 +103,6 @@ def test_readiness_follows_a_store_that_stops_and_starts(
         wait_until(lambda: ready(stack) == (200, READY))
 
 
-@pytest.mark.both_hosts
 def test_readiness_follows_a_locked_sqlite_file_and_a_model_server(
     host: Host, stack_env: dict[str, str], tmp_path: Path
 ) -> None:

@@ -381,6 +381,7 @@ def service(proxy: tuple[Web, Certificates]) -> Web:
 
 
 @pytest.mark.one_host
+@pytest.mark.extended  # a lease has to expire
 def test_killed_server_repeats_only_the_unanswered_search(mortal: LiveStack, upstream: Upstream, service: Web) -> None:
     """The numbers of the citations stay valid."""
     answering, gate = service.answers["/search"], Event()

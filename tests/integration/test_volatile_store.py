@@ -38,6 +38,7 @@ def test_stack_on_a_store_that_forgets_starts_only_if_that_is_accepted(
             wait_until(lambda: ready(stack) == (200, READY | {"durability": "volatile"}))
 
 
+@pytest.mark.extended  # readiness follows after many seconds
 def test_readiness_follows_the_settings_of_the_store(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path: Path
 ) -> None:

@@ -136,6 +136,7 @@ def test_every_feature_has_a_request_command_or_path_that_needs_it() -> None:
     assert REFUSED.keys() | COMMANDS.keys() | PATHS.keys() == set(feature_names())
 
 
+@pytest.mark.extended  # each is a new process of the host
 @pytest.mark.parametrize("feature", feature_names())
 def test_stack_without_feature_answers_and_refuses_what_needs_it(
     feature: str, host: Host, upstream: Upstream, tmp_path: Path

@@ -18,7 +18,7 @@ from tests.support.variants import responses_config, variant
 from tests.support.waiting import wait_until
 
 # What is stored does not depend on the host.
-pytestmark = [pytest.mark.live, pytest.mark.one_host]
+pytestmark = [pytest.mark.live, pytest.mark.one_host, pytest.mark.extended]
 
 MANY: Final = 25
 """More than may always be deleted."""
@@ -129,6 +129,7 @@ def test_restart_with_a_wrong_clock_waits_for_a_person(
         assert all_found(client, ids)
 
 
+@pytest.mark.smoke
 def test_deletion_is_logged_with_its_count(new_stack: Callable[..., ShiftedStack]) -> None:
     stack = new_stack(STARTER, "state")
     with stack:

@@ -9,7 +9,7 @@ a run has is printed after the collection.
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,14 +55,25 @@ def takes_turns(test: pytest.Item) -> bool:
     return ON_OGX and "both_hosts" not in marks
 
 
-def turn_of(test: pytest.Item) -> str:
-    """Return what has a day: the test, or its file if it has `one_day`."""
-    return _file(test) if test.get_closest_marker("one_day") else test.nodeid
+def days(turns: Sequence[pytest.Item]) -> Iterator[int]:
+    """Return the days of tests that take turns.
+
+    A file's tests have consecutive days, so that each day has its share of each file: neighbours take about as long.
+    The first day depends on the file's name only. All tests with `one_day` have that day.
+    """
+    found = Counter[str]()
+    for test in turns:
+        file = _file(test)
+        if test.get_closest_marker("one_day"):
+            yield first_day(file)
+        else:
+            yield (first_day(file) + found[file]) % DAYS
+            found[file] += 1
 
 
-def day_of(turn: str) -> int:
-    """Return the day of a test that takes turns. It depends on nothing but its id, or its file."""
-    return int.from_bytes(blake2b(turn.encode(), digest_size=8).digest()) % DAYS
+def first_day(file: str) -> int:
+    """Return the day of the first test of a file. It is the same in each process."""
+    return int.from_bytes(blake2b(file.encode(), digest_size=8).digest()) % DAYS
 
 
 class DaySelection:
@@ -81,7 +92,7 @@ class DaySelection:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep the tests of the day, after `-m` and `-k` have selected."""
         turns = [test for test in items if takes_turns(test)]
-        left = {test for test in turns if day_of(turn_of(test)) != self._day}
+        left = {test for test, day in zip(turns, days(turns), strict=True) if day != self._day}
         self._lines = self._described(len(items) - len(turns), turns, left)
         if left:
             self._config.hook.pytest_deselected(items=list(left))

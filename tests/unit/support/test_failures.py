@@ -31,6 +31,9 @@ def test_hangs() -> None:
 ENDS: Final = """
 def test_passes() -> None: ...
 """
+# Each starts runs of tests, with all their imports.
+pytestmark = pytest.mark.extended
+
 WORKERS: Final[tuple[list[str], ...]] = ([], ["--numprocesses=1", "--dist=loadfile"])
 
 

@@ -10,8 +10,11 @@ from typing import Final
 
 import pytest
 
-from tests.support.selection import DAYS, FOLDERS, day_of
+from tests.support.selection import DAYS, FOLDERS, first_day
 from tests.support.stack import REPOSITORY
+
+# Each starts runs of tests.
+pytestmark = pytest.mark.extended
 
 FIXED: Final = """
 import pytest
@@ -42,7 +45,7 @@ def suite(tmp_path: Path) -> Path:
     (tmp_path / "test_a.py").write_text(FIXED)
     (tmp_path / "test_b.py").write_text(EXTENDED)
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n"
+    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n    one_day: together\n"
     (tmp_path / "pytest.ini").write_text(settings)
     return tmp_path
 
@@ -87,15 +90,34 @@ def test_selection_is_printed_once(suite: Path, workers: Sequence[str]) -> None:
     assert output.count(f"test_b.py: {chosen} of 50") == 1
 
 
-def test_day_of_a_test_is_the_same_in_each_process_and_each_day_has_its_share() -> None:
-    assert day_of("tests/integration/test_mcp.py::test_a[1]") == 1
-    counts = [[day_of(f"test_{number}") for number in range(1_000)].count(day) for day in range(DAYS)]
+@pytest.mark.parametrize("day", range(DAYS))
+def test_each_day_has_its_share_of_each_file(suite: Path, day: int) -> None:
+    few = "import pytest\n\n@pytest.mark.extended\n@pytest.mark.parametrize('number', range(7))\ndef test_few(number): ...\n"
+    (suite / "test_c.py").write_text(few)
+    code, output = run(suite, f"--day={day}")
+    assert code == 0
+    assert "test_b.py: 10 of 50" in output
+    assert re.search("test_c.py: [12] of 7", output)
+
+
+def test_first_day_of_a_file_is_the_same_in_each_process_and_differs_between_files() -> None:
+    assert first_day("tests/integration/test_model_servers.py") == 2
+    counts = [[first_day(f"test_{number}.py") for number in range(1_000)].count(day) for day in range(DAYS)]
     assert all(150 < count < 250 for count in counts)
+
+
+def test_tests_of_one_day_share_the_first_day_of_their_file(suite: Path) -> None:
+    (suite / "test_b.py").write_text(
+        EXTENDED.replace("pytest.mark.extended", "[pytest.mark.extended, pytest.mark.one_day]")
+    )
+    day = first_day("test_b.py")
+    assert "test_b.py: 50 of 50" in run(suite, f"--day={day}")[1]
+    assert "and 0 of 50" in run(suite, f"--day={(day + 1) % DAYS}")[1]
 
 
 def test_day_without_tests_is_no_failure(suite: Path) -> None:
     test = "test_b.py::test_extended[7]"
-    other = (day_of(test) + 1) % DAYS
+    other = (first_day("test_b.py") + 1) % DAYS
     assert run(suite, f"--day={other}", test)[0] == pytest.ExitCode.OK
     assert run(suite, f"--day={other}", *XDIST, test)[0] == pytest.ExitCode.OK
     assert run(suite, "-k", "no_such_test")[0] == pytest.ExitCode.NO_TESTS_COLLECTED

@@ -56,6 +56,7 @@ async def test_time_of_program_is_bounded(programs: Programs, code: str) -> None
     assert output.startswith(f"a\n{TIME}")
 
 
+@pytest.mark.extended  # it computes for seconds
 @pytest.mark.usefixtures("cpu_time_is_short")
 async def test_time_of_uninterruptible_call_is_bounded(programs: Programs) -> None:
     assert await programs.failure("[].reverse.call({length: 1e15})") == ENDED

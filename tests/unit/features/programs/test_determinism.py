@@ -69,18 +69,23 @@ async def lived(programs: Programs, code: str, chance: random.Random) -> tuple[S
     return step, results
 
 
-@given(code=PROGRAMS, seed=st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None)
-def test_steps_and_replay_do_the_same(code: str, seed: int) -> None:
-    async def compare() -> None:
-        pool = WorkerPool(PoolLimits())
-        try:
+def test_steps_and_replay_do_the_same() -> None:
+    pool = WorkerPool(PoolLimits())
+
+    @given(code=PROGRAMS, seed=st.integers(0, 2**32))
+    @settings(max_examples=50, deadline=None)
+    def compare(code: str, seed: int) -> None:
+        async def run() -> None:
             programs, chance = Programs(pool), random.Random(seed)
             step, results = await lived(programs, code, chance)
             again, _ = await lived(programs, code, chance)
             replayed = await programs.step(code, dict(sorted(results.items(), reverse=True)))
             assert step == again == replayed
-        finally:
-            await pool.close()
 
-    asyncio.run(compare())
+        runner.run(run())
+
+    with asyncio.Runner() as runner:
+        try:
+            compare()
+        finally:
+            runner.run(pool.close())
