@@ -35,6 +35,8 @@ SETTINGS = (
 PORT = {"llama_stack": "LLAMA_STACK_PORT", "ogx": "OGX_PORT"}
 SECRET = b64encode(b"a secret of thirty-two characters"[:32]).decode()
 KEY = "sk-of-the-late-model-server"
+FLUSH_SECONDS = 50.0
+"""Longer than a busy machine takes to end responses. After that time the server closes connections whatever they say."""
 
 
 # -- with everything set -------------------------------------------------------
@@ -56,7 +58,8 @@ def test_late_model_server_needs_no_restart_and_restart_loses_no_data(
     port = free_port()
     url = f"http://127.0.0.1:{port}/v1"
     env = {**stack_env, "HOME": str(home), "INFERENCE_URL": url, "INFERENCE_API_KEY": KEY, "RESPONSES_SECRET": SECRET}
-    with LiveStack(STARTER, env, tmp_path / "state", host=host, cwd=cwd) as stack:
+    config = variant(STARTER, tmp_path / "config.yaml", take_time_to_end)
+    with LiveStack(config, env, tmp_path / "state", host=host, cwd=cwd) as stack:
         check_too_early(stack)
         with UpstreamProcess(tmp_path / "upstream.log", port) as late:
             with Wire(stack, idle_seconds=60) as wire:
@@ -77,6 +80,11 @@ def test_late_model_server_needs_no_restart_and_restart_loses_no_data(
     assert_no_traceback(stack.log)
     assert {path.name for path in stack.state_dir.iterdir()} >= {"responses.db", "files", "host-kv.db"}
     assert [*home.iterdir(), *cwd.iterdir()] == []
+
+
+def take_time_to_end(config: Json) -> None:
+    """Let a server that shuts down wait longer for the last events."""
+    responses_config(config)["flush_seconds"] = FLUSH_SECONDS
 
 
 def check_too_early(stack: LiveStack) -> None:
@@ -119,7 +127,7 @@ def check_stop_under_a_stream(stack: LiveStack, upstream: Upstream) -> Json:
 
 
 def check_stop_under_a_client(stack: LiveStack) -> Json:
-    """Stop the stack during a stream, and return the stream's response."""
+    """Stop the stack during a stream, and return the stream's response. The stream ends with the response."""
     request = {"model": "local/slow", "input": "take your time", "stream": True}
     with httpx.stream(
         "POST", f"{stack.base_url}/v1/responses", json=request, timeout=60, trust_env=False, verify=False

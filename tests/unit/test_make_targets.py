@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.selection import DAYS, day_of
+from tests.support.selection import DAYS, first_day
 
 ROOT: Final = Path(__file__).parents[2]
 TESTS: Final = ROOT / "tests"
@@ -121,7 +121,7 @@ def test_model_servers_are_installed_on_the_day_of_their_tests(day: int) -> None
     command = ["make", "--dry-run", "--always-make", "--directory", str(ROOT), "lint", "test"]
     environment = ENV | {"GATE_DAY": str(day)}
     printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    is_their_day = day == day_of("tests/integration/test_model_servers.py")
+    is_their_day = day == first_day("tests/integration/test_model_servers.py")
     assert ("constraints/model-servers.txt" in printed) is is_their_day
     assert ("constraints/litellm.txt" in printed) is is_their_day
 
