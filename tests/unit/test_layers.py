@@ -28,7 +28,7 @@ LAYERS: Final = {
         {"requests"},
         {"stream"},
         {"admission", "chat", "process_pool", "sealing", "telemetry"},
-        {"config", "documents", "fetch"},
+        {"config", "documents", "fetch", "model_server"},
         {"store"},
         {"inputs", "lifecycle", "tools"},
         {"generation"},
@@ -167,7 +167,7 @@ _OF_HOST: Final = {"llama_stack": {"host"}, "llama_stack_api": {"host"}, "ogx": 
 ONLY_IN: Final = {
     PACKAGE: _OF_HOST
     | {
-        "openai": {"host"},
+        "openai": {"host", "model_server"},
         "fastapi": {"features.code", "features.page", "host", "wire"},
         "starlette": {"features.code", "features.page", "host", "wire"},
         "asyncio": {
@@ -196,7 +196,7 @@ ONLY_IN: Final = {
         "referencing": {"chat.adaptation"},
         "sqlite3": {"store"},
         "httpx": {"features", "fetch", "host", "tools.mcp"},
-        "httpx2": {"host", "tools.mcp"},
+        "httpx2": {"host", "model_server", "tools.mcp"},
         "jsonschema": {"chat.adaptation"},
         "logging": {"logs", "process_pool"},
         "markdown_it": {"features.page"},
@@ -214,7 +214,7 @@ ONLY_IN: Final = {
         "yaml": {"config", "features.code", "host"},
         "zstandard": {"wire"},
         "brotli": {"wire"},
-        CHAT: {"host"},
+        CHAT: {"host", "model_server"},
     },
     CHAT: _OF_HOST
     | {

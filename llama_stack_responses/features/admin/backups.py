@@ -12,6 +12,8 @@ from typing import Final
 
 from ...commands.command_error import CommandError
 from ...commands.opened_store import with_store
+from ...commands.progress import ProgressLine
+from ...commands.tables import print_fields, print_json
 from ...config import ResponsesConfig
 from ...core.errors import ApiError
 from ...store.backup_file import BackupWriter, read_backup
@@ -19,8 +21,6 @@ from ...store.factory import secret_keeper
 from ...store.kept_secret import KEPT_SECRET
 from ...store.records import Ensure, Put, Records, Snapshots
 from .new_file import STANDARD_OUTPUT, new_file, refuse_existing, standard_output
-from .progress import ProgressLine
-from .tables import print_fields, print_json
 
 _COMMIT_ROWS: Final = 200
 _COMMIT_BYTES: Final = 4 * 2**20

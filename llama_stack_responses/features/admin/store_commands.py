@@ -15,6 +15,8 @@ from typing import Any, Final, TextIO
 from ...chat.profile import entry_of
 from ...commands.command_error import CommandError
 from ...commands.opened_store import with_store
+from ...commands.progress import ProgressLine
+from ...commands.tables import duration, moment, print_fields, print_json, print_rows
 from ...concurrency.tasks import gather_or_cancel
 from ...config import ResponsesConfig
 from ...core.owner import Owner
@@ -27,9 +29,7 @@ from ...store.records import Records
 from ...store.sweep_guard import SweepGuard
 from .follow import ChangeFollower
 from .new_file import new_file, refuse_existing
-from .progress import ProgressLine
 from .store_view import StoreView, owner_fields
-from .tables import duration, moment, print_fields, print_json, print_rows
 
 _MAX_CONCURRENT_DELETES: Final = 8
 

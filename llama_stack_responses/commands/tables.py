@@ -10,8 +10,8 @@ from unicodedata import combining, east_asian_width
 
 type Json = Mapping[str, Any]
 
-_MAX_COLUMN_CHARACTERS: Final = 60
-"""Maximum characters of a cell."""
+COLUMN_CHARACTERS: Final = 60
+"""Maximum characters of a cell, unless a table has longer ones."""
 
 
 def print_json(value: Any, file: TextIO | None = None) -> None:
@@ -19,18 +19,26 @@ def print_json(value: Any, file: TextIO | None = None) -> None:
     print(json.dumps(value), file=file, flush=True)
 
 
-def print_rows(rows: Sequence[Json], columns: Mapping[str, str], *, as_json: bool, head: bool = True) -> None:
+def print_rows(
+    rows: Sequence[Json],
+    columns: Mapping[str, str],
+    *,
+    as_json: bool,
+    head: bool = True,
+    widest: int = COLUMN_CHARACTERS,
+) -> None:
     """Print rows, as a table with these columns or each as a line of JSON.
 
     Args:
         columns: the titles by the names of the fields.
         head: whether the table has a line of titles.
+        widest: maximum characters of a cell.
     """
     if as_json:
         for row in rows:
             print_json(row)
         return
-    cells = [[printable(row.get(name)) for name in columns] for row in rows]
+    cells = [[printable(row.get(name), widest) for name in columns] for row in rows]
     titles = [[*columns.values()]] if head else []
     widths = [max(map(columns_of, column)) for column in zip(*titles, *cells, strict=True)] if titles or cells else []
     for line in (*titles, *cells):
@@ -53,12 +61,12 @@ def columns_of(text: str) -> int:
     return sum(2 if east_asian_width(each) in "WF" else not combining(each) for each in text)
 
 
-def printable(value: Any) -> str:
+def printable(value: Any, widest: int = COLUMN_CHARACTERS) -> str:
     """Return a value as the text of a cell, without characters that control a terminal."""
     if value is None:
         return "-"
     text = str(value)
-    cut = text if len(text) <= _MAX_COLUMN_CHARACTERS else f"{text[: _MAX_COLUMN_CHARACTERS - 1]}…"
+    cut = text if len(text) <= widest else f"{text[: widest - 1]}…"
     return "".join(letter if letter.isprintable() else "�" for letter in cut)
 
 

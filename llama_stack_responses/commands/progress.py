@@ -43,6 +43,10 @@ class ProgressLine:
             self._next = self._clock() + _SECONDS
             self._print(f"{self._count:,} {self._what}")
 
+    def show(self, line: str) -> None:
+        """Print this line in place of the last one."""
+        self._print(line)
+
     def _print(self, line: str) -> None:
         if self._shown:
             print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)

@@ -11,10 +11,10 @@ from typing import Final
 
 import pytest
 
-from llama_stack_responses.features.admin.progress import ProgressLine
+from llama_stack_responses.commands.progress import ProgressLine
 from tests.support.golden_store import GoldenStore, load, newest_file
 
-ROOT: Final = Path(__file__).parents[4]
+ROOT: Final = Path(__file__).parents[3]
 STARTER: Final = str(ROOT / "templates" / "starter" / "config.yaml")
 
 
