@@ -68,6 +68,42 @@ def _provider(stack: Any, environment: Mapping[str, str]) -> dict[str, Any] | No
     return None
 
 
+class UnreadableStack(Exception):  # noqa: N818 (it is the user's)
+    """A stack's configuration cannot be read; the message is one sentence for the user."""
+
+
+def inference_providers(path: Path, environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the inference providers in a stack's configuration that are not disabled, each with its `config`.
+
+    Raises:
+        UnreadableStack: it cannot be read.
+    """
+    try:
+        stack = yaml.safe_load(path.read_text())
+        entries = substituted(stack["providers"]["inference"], environment)
+        return [
+            {**each, "config": each.get("config") or {}}
+            for each in entries
+            if each.get("provider_id") not in (None, "", "__disabled__")
+        ]
+    except OSError as error:
+        raise UnreadableStack(f"Cannot read {path}: {error.strerror or error}.") from error
+    except yaml.YAMLError:
+        # The error's message quotes the file, which may contain a secret.
+        raise UnreadableStack(f"{path} is not a stack's configuration: it is not YAML.") from None
+    except KeyError as error:
+        name = str(error.args[0])
+        if name.isupper():
+            raise UnreadableStack(
+                f"{path} takes {name} from the environment, where it is not set or is empty."
+            ) from None
+        raise UnreadableStack(f"{path} has no providers.inference: it is not a stack's configuration.") from None
+    except (AttributeError, TypeError, ValueError):
+        raise UnreadableStack(
+            f"{path} has no list of providers.inference: it is not a stack's configuration."
+        ) from None
+
+
 def substituted(value: Any, environment: Mapping[str, str]) -> Any:
     """Return a part of a configuration with its `${env.NAME}` replaced, as both hosts replace them.
 

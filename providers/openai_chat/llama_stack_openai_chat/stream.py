@@ -62,6 +62,11 @@ class Delivery:
         self.extender: Extender | None = None
         self.error: Exception | None = None
 
+    @property
+    def done(self) -> bool:
+        """Whether the server has ended the stream with `[DONE]`."""
+        return self._reader.done
+
     def feed(self, piece: bytes) -> bool:
         """Push the events that a piece of the stream completes; return whether all of them were taken.
 
@@ -159,6 +164,11 @@ class EventStream(AsyncGenerator[Any, None]):
         """
         if self._connection.head is self._head and self._connection.busy and not sys.is_finalizing():
             self._connection.close()
+
+    @property
+    def done(self) -> bool:
+        """Whether the server has ended the stream with `[DONE]`."""
+        return self._delivery.done
 
     def push_to(self, receive: Receive, extender: Extender | None = None) -> None:
         """Pass each event to `receive` first, in the call that received its bytes, while a reader waits for the next.

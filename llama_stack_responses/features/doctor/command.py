@@ -1,0 +1,160 @@
+"""The command `doctor`: examines model servers, and prints what it has found out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import takewhile
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import Final
+
+from ...commands.command_error import CommandError
+from ...commands.interrupts import STATUS, end_in_order
+from ...commands.progress import ProgressLine
+from ...commands.tables import duration, print_json, print_rows, printable
+from ...core.errors import ApiError
+from ...logs import print_no_lines
+from .answer import Bounds
+from .checks import CHECKS, Check
+from .examination import Clock, Examination, Subject
+from .report import Finding, Report, escaped
+from .targets import Target, targets_of
+
+_COLUMNS: Final = {"title": "CHECK", "outcome": "RESULT", "what": "WHAT HAPPENS"}
+_PLAIN_CHARACTERS: Final = 1_000
+"""Maximum characters of a cell. Where the output is no terminal, each check has one line."""
+_OTHER_COLUMNS: Final = max(len(check.title) for check in CHECKS) + len("adapted") + 4
+"""Columns of the terminal that the first two take."""
+_FEWEST_COLUMNS: Final = 30
+_SHOWN_MODELS: Final = 20
+_HIDDEN_CHARACTERS: Final = 6
+"""Characters of a key by which its beginning is found. One that is not longer is no secret."""
+_CLOCK: Final = Clock(time.monotonic, time.time)
+
+
+def doctor(arguments: Namespace) -> None:
+    """Run `doctor`: examine the model server of a URL, or all of a configuration."""
+    print_no_lines()
+    targets = targets_of(arguments, os.environ)
+    end_in_order()
+    failed = [each for target in targets if (each := _examined(target, arguments))]
+    if failed:
+        for sentence in failed[:-1]:
+            print(f"llama-stack-responses: {sentence}", file=sys.stderr)
+        raise CommandError(failed[-1])
+
+
+def _examined(target: Target, arguments: Namespace) -> str | None:
+    """Examine a model server, and print the report; return why it cannot be examined."""
+    made = [0]
+    try:
+        report = asyncio.run(_examine(target, arguments, made))
+    except ApiError as error:
+        return _without(target.key, error.message)
+    except KeyboardInterrupt:
+        raise CommandError(
+            f"Stopped after {made[0]} of {len(CHECKS)} checks: run it again for all of them.", STATUS
+        ) from None
+    _print(report, as_json=arguments.json)
+    return None
+
+
+async def _examine(target: Target, arguments: Namespace, made: list[int]) -> Report:
+    client = target.client
+    clean = partial(_without, target.key)
+    try:
+        model, context_length = await _model(target, arguments.seconds, clean)
+        match = f"{escaped(target.name)}/{escaped(model)}" if target.name else f"*/{escaped(model)}"
+        subject = Subject(target.name or client.url, model, match, context_length)
+        with ProgressLine(f"checks of {printable(model)}") as line:
+
+            def show(number: int, check: Check) -> None:
+                made[0] = number
+                line.show(f"{number} of {len(CHECKS)} checks of {printable(model)}: {check.title}")
+
+            bounds = Bounds(arguments.seconds)
+            return await Examination(client, subject, bounds, _CLOCK, clean=clean, progress=show).run()
+    finally:
+        await client.close()
+
+
+async def _model(target: Target, seconds: float, clean: Callable[[str], str]) -> tuple[str, int | None]:
+    """Return the model to examine, and the tokens of its context, if they are listed."""
+    wanted = target.model
+    try:
+        async with asyncio.timeout(seconds):
+            listed = await target.client.models()
+    except (ApiError, TimeoutError) as error:
+        if wanted is not None:
+            return wanted, None
+        if isinstance(error, ApiError):
+            raise
+        raise ApiError(504, f"The list of models at {target.client.url} does not end: check the URL.") from error
+    if wanted is not None:
+        return wanted, listed.get(wanted)
+    if len(listed) == 1:
+        return next(iter(listed.items()))
+    names = [clean(printable(each)) for each in list(listed)[:_SHOWN_MODELS]]
+    more = f" and {len(listed) - len(names)} more" if len(listed) > len(names) else ""
+    said = f"has several models: name one of {', '.join(names)}{more}" if names else "lists no models: name one"
+    raise ApiError(400, f"The model server at {target.client.url} {said}.")
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.as_json())
+        return
+    rows = [row for each in report.findings for row in _rows(each)]
+    print_rows(rows, _COLUMNS, as_json=False, widest=_PLAIN_CHARACTERS)
+    print()
+    took = f"{report.requests} requests in {duration(report.seconds)}"
+    print(f"{printable(report.model)} at {printable(report.server)}: {took}.")
+    for sentence in _speeds(report):
+        print(sentence)
+    if report.profile is None:
+        print("It needs no entry of the setting 'profiles'.")
+    else:
+        # JSON is YAML, and ASCII: the name of a model may contain characters that control a terminal.
+        print(f"The entry of the setting 'profiles' that it needs:\n\n- {json.dumps(report.profile)}")
+
+
+def _rows(finding: Finding) -> Iterator[Mapping[str, str]]:
+    """Yield the row of a finding; on a terminal, as many as its lines need."""
+    what = ": ".join(filter(None, (", ".join(finding.changes), finding.note)))
+    lines = [what]
+    if sys.stdout.isatty():
+        width = get_terminal_size().columns - _OTHER_COLUMNS
+        lines = wrap(what, max(width, _FEWEST_COLUMNS)) or [""]
+    yield {"title": finding.title, "outcome": finding.outcome, "what": lines[0]}
+    yield from ({"title": "", "outcome": "", "what": line} for line in lines[1:])
+
+
+def _speeds(report: Report) -> list[str]:
+    first, alone, together = (
+        report.first_token_seconds,
+        report.tokens_per_second,
+        report.concurrent_tokens_per_second,
+    )
+    said = [
+        f"the first token after {first * 1000:.0f} ms" if first is not None else "",
+        f"{alone:.0f} tokens a second" if alone else "",
+        f"{together:.0f} in answers at the same time" if together else "",
+    ]
+    known = [each for each in said if each]
+    return [f"Speed: {', '.join(known)}."] if known else []
+
+
+def _without(key: str, text: str) -> str:
+    """Return a text without a key, and without its beginning where the text was cut."""
+    start = key[:_HIDDEN_CHARACTERS]
+    while len(key) > _HIDDEN_CHARACTERS and (place := text.find(start)) >= 0:
+        length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text[place:], key, strict=False)))
+        text = f"{text[:place]}***{text[place + length :]}"
+    return text
