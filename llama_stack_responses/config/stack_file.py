@@ -94,14 +94,11 @@ def inference_providers(path: Path, environment: Mapping[str, str]) -> list[dict
     except KeyError as error:
         name = str(error.args[0])
         if name.isupper():
-            raise UnreadableStack(
-                f"{path} takes {name} from the environment, where it is not set or is empty."
-            ) from None
-        raise UnreadableStack(f"{path} has no providers.inference: it is not a stack's configuration.") from None
+            missing = f"{path} takes {name} from the environment, where it is not set or is empty"
+            raise UnreadableStack(f"{missing}.") from None
+        raise UnreadableStack(f"{path} is not a stack's configuration: it has no providers.inference.") from None
     except (AttributeError, TypeError, ValueError):
-        raise UnreadableStack(
-            f"{path} has no list of providers.inference: it is not a stack's configuration."
-        ) from None
+        raise UnreadableStack(f"{path} is not a stack's configuration: providers.inference is no list.") from None
 
 
 def substituted(value: Any, environment: Mapping[str, str]) -> Any:

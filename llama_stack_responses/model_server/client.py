@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import openai
 from openai.types.chat import ChatCompletion
+from pydantic import ValidationError
 
 from llama_stack_openai_chat.chunks import chat_chunk, whole
 from llama_stack_openai_chat.config import OpenAIChatConfig as Access
+from llama_stack_openai_chat.config import check_header
 from llama_stack_openai_chat.errors import NoAnswerError
 from llama_stack_openai_chat.json_encoding import dumps
 from llama_stack_openai_chat.pool import Pool
@@ -24,10 +27,27 @@ from ..core.types import Json
 from .errors import to_api_error
 from .whole_answer import in_one
 
-__all__ = ["Access", "ModelServerClient"]
+__all__ = ["Access", "ModelServerClient", "access_of"]
 
 _CHAT: Final = "/chat/completions"
+_WAIT: Final = "if it loads a model or is slow, wait, or raise the time limit"
 _CHECK_URL: Final = "check the URL, which usually ends in /v1"
+
+
+def access_of(settings: Mapping[str, Any]) -> Access:
+    """Return the URL, the key and the network settings of a model server.
+
+    Raises:
+        ValueError: one of them is invalid; the message says which.
+    """
+    try:
+        access = Access(**settings)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        raise ValueError(first["msg"].removeprefix("Value error, ")) from None
+    if access.api_key:
+        check_header(access.api_key.get_secret_value())
+    return access
 
 
 class ModelServerClient:
@@ -79,6 +99,9 @@ class ModelServerClient:
     async def close(self) -> None:
         """Close the connections."""
         await self._upstream.close()
+        # The event loop closes an aborted connection in its next turn, and one with TLS in the one after.
+        for _ in range(2):
+            await asyncio.sleep(0)
 
     def _trouble(self, error: Exception) -> str | None:
         """Return why the server cannot be asked anything; None if this error is about one request."""
@@ -90,15 +113,10 @@ class ModelServerClient:
             case openai.NotFoundError() if "model" not in str(error.message).lower():
                 return f"There is no chat API at {self.url} (status 404): {_CHECK_URL}."
             case openai.APITimeoutError():
-                return f"The model server at {self.url} {self._silence()}."
+                return f"The model server at {self.url} does not answer within {self._seconds:g} seconds: {_WAIT}."
             case openai.APIConnectionError():
                 return self._unreachable(error.__cause__ or error)
         return None
-
-    def _silence(self) -> str:
-        return (
-            f"sent nothing for {self._seconds:g} seconds: if it loads a model or is slow, try again with more --seconds"
-        )
 
     def _unreachable(self, cause: BaseException) -> str:
         address = urlsplit(self.url).netloc

@@ -181,6 +181,7 @@ ONLY_IN: Final = {
             "inputs",
             "jobs",
             "lifecycle",
+            "model_server",
             "process_pool",
             "sealing",
             "service",

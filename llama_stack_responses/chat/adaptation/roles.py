@@ -162,9 +162,13 @@ def _user_last(chat: Json, _: Any) -> Json:
 def _assistant_after_tool(chat: Json, _: Any) -> Json:
     """Let the assistant say something between the output of a tool and a message of the user."""
     out = list[Json]()
+    bridge: Json = {"role": "assistant", "content": BRIDGE}
+    if any("reasoning_content" in message for message in chat["messages"]):
+        # A server may demand it on each message of the assistant.
+        bridge["reasoning_content"] = ""
     for message in chat["messages"]:
         if out and out[-1]["role"] == "tool" and message["role"] in ("user", *INSTRUCTING):
-            out.append({"role": "assistant", "content": BRIDGE})
+            out.append(bridge)
         out.append(message)
     return with_messages(chat, out)
 

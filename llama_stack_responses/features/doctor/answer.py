@@ -15,9 +15,9 @@ from ...core.stream.deltas import Delta, Finish, Reasoning, Text, ToolCall
 from ...core.stream.usage import Usage
 from ...core.types import Json
 
-_CHARACTERS: Final = 65_536
+_CHARACTERS: Final = 16_384
 """Maximum characters of an answer that are read."""
-_MAX_CHUNKS: Final = 20_000
+_MAX_CHUNKS: Final = 4_000
 
 
 class Server(Protocol):
@@ -109,7 +109,8 @@ async def ask(server: Server, chat: Json, bounds: Bounds, clock: Callable[[], fl
         async with asyncio.timeout(bounds.seconds):
             return await _Reading(bounds, clock).read(server, chat)
     except TimeoutError as error:
-        raise ApiError(504, f"The model server did not end its answer within {bounds.seconds:g} seconds.") from error
+        late = f"The model server does not end its answer within {bounds.seconds:g} seconds"
+        raise ApiError(504, f"{late}: if it loads a model or is slow, wait, or raise the time limit.") from error
 
 
 class _Reading:

@@ -124,7 +124,7 @@ class Check:
         title: what is checked, for people.
         judge: judges the answers; those of the first check, if this one has no requests.
         requests: returns the fields of its chat requests, beside those that all have.
-        instead: the change that may help if the server takes the request and ignores what it asks for.
+        instead: the change that may help if the server ignores what is asked for, or refuses it in unknown words.
         together: whether the requests are sent at the same time.
         refused: judges an error against which no change helps.
     """
@@ -375,7 +375,13 @@ CHECKS: Final[tuple[Check, ...]] = (
         _fixed({**_messages(COUNT), LIMIT: FEW}),
         Step("rename", (LIMIT, "max_tokens")),
     ),
-    Check("developer", "developer messages", _answered, _fixed(_messages(says("developer", "Be brief."), HELLO))),
+    Check(
+        "developer",
+        "developer messages",
+        _answered,
+        _fixed(_messages(says("developer", "Be brief."), HELLO)),
+        Step("no_developer"),
+    ),
     Check(
         "system_later",
         "system messages behind others",

@@ -96,7 +96,8 @@ async def _model(target: Target, seconds: float, clean: Callable[[str], str]) ->
             return wanted, None
         if isinstance(error, ApiError):
             raise
-        raise ApiError(504, f"The list of models at {target.client.url} does not end: check the URL.") from error
+        late = f"The model server at {target.client.url} does not list its models within {seconds:g} seconds"
+        raise ApiError(504, f"{late}: if it loads a model or is slow, try again with more --seconds.") from error
     if wanted is not None:
         return wanted, listed.get(wanted)
     if len(listed) == 1:

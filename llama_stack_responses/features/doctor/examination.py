@@ -140,18 +140,22 @@ class Examination:
 
     async def _made(self, check: Check) -> Finding:
         attempt = _Attempt()
-        try:
-            verdict = await self._judged(check, attempt)
-            if verdict.outcome == "lost" and check.instead and check.instead.kind not in _names(attempt.applied):
-                verdict = await self._otherwise(check, attempt, verdict)
-        except ApiError as error:
-            self._note_trouble(error)
-            verdict = check.refused(error)
+        verdict = await self._verdict(check, attempt)
         changes = self._changes(attempt)
         outcome = "adapted" if verdict.outcome == "works" and changes else verdict.outcome
         note = " ".join(self._clean(verdict.note or attempt.words).split())
         cut = note if len(note) <= NOTE_CHARACTERS else f"{note[: NOTE_CHARACTERS - 3]}..."
         return Finding(check.name, check.title, outcome, cut, tuple(map(str, changes)))
+
+    async def _verdict(self, check: Check, attempt: _Attempt) -> Verdict:
+        try:
+            verdict = await self._judged(check, attempt)
+        except ApiError as error:
+            self._note_trouble(error)
+            verdict = check.refused(error)
+        if verdict.outcome == "lost" and check.instead and check.instead.kind not in _names(attempt.applied):
+            return await self._otherwise(check, check.instead, attempt, verdict)
+        return verdict
 
     async def _judged(self, check: Check, attempt: _Attempt) -> Verdict:
         requests, began = check.requests(self._situation), self._clock.seconds()
@@ -167,16 +171,19 @@ class Examination:
         self._measure(check, answers, self._clock.seconds() - began)
         return check.judge(Evidence(answers or ([first] if first else []), _names(attempt.applied), self._situation))
 
-    async def _otherwise(self, check: Check, attempt: _Attempt, before: Verdict) -> Verdict:
-        """Make a check again with the change that helps if the server ignores what is asked for."""
-        assert check.instead
-        attempt.extra = (check.instead,)
-        verdict = await self._judged(check, attempt)
-        if verdict.outcome != "works":
-            attempt.applied.pop(check.instead, None)
+    async def _otherwise(self, check: Check, instead: Step, attempt: _Attempt, before: Verdict) -> Verdict:
+        """Make a check again with a change that no refusal asks for, and keep it if it helps."""
+        attempt.extra += (instead,)
+        try:
+            verdict = await self._judged(check, attempt)
+        except ApiError as error:
+            self._note_trouble(error)
             return before
-        attempt.new.append(check.instead)
-        self._steps = in_order([*self._steps, check.instead])
+        if verdict.outcome != "works":
+            attempt.applied.pop(instead, None)
+            return before
+        attempt.new.append(instead)
+        self._steps = in_order([*self._steps, instead])
         return Verdict("works", verdict.note or before.note)
 
     async def _answer(self, fields: Json, attempt: _Attempt, answers: list[Answer]) -> None:

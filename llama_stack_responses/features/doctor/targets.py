@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
-
 from ...commands.command_error import CommandError
 from ...config.stack_file import UnreadableStack, inference_providers
 from ...core.types import Json
-from ...model_server.client import Access, ModelServerClient
+from ...model_server.client import Access, ModelServerClient, access_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +115,6 @@ def _of_provider(provider: Json, network: Json) -> Target | None:
 
 def _access(settings: Mapping[str, Any], what: str) -> Access:
     try:
-        return Access(**settings)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        said = first["msg"].removeprefix("Value error, ")
-        raise CommandError(f"The {what} cannot be used: {said}.", 2) from None
+        return access_of(settings)
+    except ValueError as error:
+        raise CommandError(f"The {what} cannot be used: {str(error).rstrip('.')}.", 2) from None

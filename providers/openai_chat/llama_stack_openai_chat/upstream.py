@@ -139,11 +139,16 @@ class Upstream:
         """Return the first bytes of a body, with something that is not whitespace if there is anything."""
         begun = b""
         try:
-            while not begun.strip() and len(begun) < _REFUSAL_BYTES and (piece := await connection.read()):
+            while len(begun) < _REFUSAL_BYTES and (piece := await connection.read()):
                 begun += piece
+                if piece.strip():
+                    break
         except OSError as error:
             self._pool.release(connection)
             raise errors.from_connection(error, request.without_key()) from error
+        except asyncio.CancelledError:
+            self._pool.release(connection)
+            raise
         return begun
 
     def _whole(

@@ -837,6 +837,31 @@ async def test_error_in_answer_with_status_200_uses_its_code() -> None:
             await client.post(CHAT, b"{}")
 
 
+async def test_cancelling_before_the_first_byte_of_a_stream_called_json_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blank, reading, read_next = asyncio.Event(), asyncio.Event(), Connection.read
+
+    async def waits(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
+        await peer.send(b"1\r\n \r\n")
+        await peer.left()
+
+    async def noted(connection: Connection) -> bytes:
+        (reading if blank.is_set() else blank).set()
+        return await read_next(connection)
+
+    monkeypatch.setattr(Connection, "read", noted)
+    async with serving(waits) as server, upstream(server) as client:
+        opening = asyncio.create_task(opened(client))
+        await reading.wait()
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await over(server)
+
+
 async def test_json_instead_of_stream_raises_error() -> None:
     async def answers(peer: Peer) -> None:
         while True:

@@ -747,3 +747,10 @@ def test_schema_that_refers_to_itself_many_times_is_bounded() -> None:
     }
     schema = {"$ref": "#/$defs/d0", "$defs": defs | {"end": {"type": "string"}}}
     assert len(json.dumps(simplified(schema))) < 2_000_000
+
+
+def test_bridge_has_reasoning_where_the_other_messages_of_the_assistant_must_have_it() -> None:
+    chat: Json = {"model": "m", "messages": [*LOOP, user()]}
+    changed, _ = adapted(chat, in_order([Step("assistant_after_tool"), Step("all_reasoning")]))
+    assert CHECKS["all_reasoning"](changed["messages"]) is None
+    assert CHECKS["assistant_after_tool"](changed["messages"]) is None

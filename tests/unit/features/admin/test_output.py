@@ -16,9 +16,9 @@ import pytest
 from openai.types.responses import ResponseStatus
 
 from llama_stack_responses.cli import main
+from llama_stack_responses.commands.tables import columns_of, print_rows
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.features.admin import store_commands
-from llama_stack_responses.commands.tables import columns_of, print_rows
 from llama_stack_responses.store.records import Condition, Op, Put
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.support.forks import Forks
