@@ -10,13 +10,13 @@ from typing import Final
 
 from ...commands.command_error import CommandError
 from ...commands.interrupts import end_in_order
+from ...commands.progress import ProgressLine
+from ...commands.tables import print_fields
 from ...core.errors import ApiError
 from ...logs import print_no_lines
 from ...store.sqlite import SqliteRecords
 from ...store.sqlite_recovery import DamagedFile
 from .new_file import refuse_existing
-from .progress import ProgressLine
-from .tables import print_fields
 
 _COMMIT_ROWS: Final = 50
 

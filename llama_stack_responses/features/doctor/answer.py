@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 from ...chat.chunks import ChunkReader, OutputLimitReached
 from ...chat.profile import Profile
 from ...core.errors import ApiError
-from ...core.stream.deltas import Delta, Finish, Reasoning, Text, ToolCall
-from ...core.stream.usage import Usage
 from ...core.types import Json
+from ...stream.deltas import Delta, Finish, Reasoning, Text, ToolCall
+from ...stream.usage import Usage
 
 _CHARACTERS: Final = 16_384
 """Maximum characters of an answer that are read."""
