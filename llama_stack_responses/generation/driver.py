@@ -1,12 +1,18 @@
-"""Sets the outcome of a response, in the foreground and in the background."""
+"""The course of a response, in the foreground and in a job: it is generated, and has an outcome or is refused.
+
+Only what is stored, and when, differs. `ForegroundRun` of `generation/run.py` stores the response once, at its end: its
+one reader gets the events from memory. `JobRunner` of `jobs/runner.py` stores each event before readers get it, so that
+any server can go on with the response: it begins at a checkpoint, and all that it writes depends on holding the job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError
 from ..logs import get_logger
+from ..store.records import Conflict
 from ..stream.assembler import Assembler
 from .event_buffer import EventBuffer
 from .loop import Ending
@@ -15,7 +21,7 @@ logger = get_logger(__name__)
 
 
 class GenerationDriver:
-    """Sets the outcome of one response: that of its generation, failed, or cancelled.
+    """Runs one response to its outcome: that of its generation, failed, or cancelled.
 
     Args:
         assembler: builds the response.
@@ -30,8 +36,36 @@ class GenerationDriver:
         self._event_buffer = event_buffer
         self._clock = clock
 
-    def ended(self, ending: Ending) -> None:
-        """Set the outcome of the response, whose generation has ended."""
+    async def run(
+        self, generate: Callable[[], Awaitable[Ending]], refused: Callable[[ApiError], Awaitable[bool]]
+    ) -> bool:
+        """Generate the response and set its outcome; return False if it was refused, and has none.
+
+        Args:
+            generate: runs the generation.
+            refused: called with the error of a failed generation; returns whether it refuses the response, of which
+                nothing is then to be stored.
+
+        Raises:
+            Conflict: another worker runs the response.
+        """
+        try:
+            ending = await generate()
+        except Conflict:
+            raise
+        except ApiError as problem:
+            error = problem
+        except Exception as problem:  # noqa: BLE001 - `_defect` logs it
+            error = self._defect(problem)
+        else:
+            self._ended(ending)
+            return True
+        if await refused(error):
+            return False
+        await self.fail(error)
+        return True
+
+    def _ended(self, ending: Ending) -> None:
         completed_at = int(self._clock()) if ending.status == "completed" else None
         self._assembler.set_outcome(
             ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason
@@ -52,7 +86,7 @@ class GenerationDriver:
             await in_thread(work)
         self._event_buffer.put(self._assembler.close("incomplete"))
 
-    def defect(self, error: Exception) -> ApiError:
+    def _defect(self, error: Exception) -> ApiError:
         """Log a defect of this software, and return the error for the response that fails with it."""
         logger.error("could not generate a response: %s", self._assembler.response["id"], exc_info=error)
         return ApiError(500, f"The server failed while it generated the response ({type(error).__name__}).")

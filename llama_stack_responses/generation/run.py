@@ -161,32 +161,30 @@ class ForegroundRun:
     async def _main(self) -> None:
         try:
             self.event_buffer.put(self._assembler.start())
-            self._driver.ended(await self._generation.run())
-            await self._conclude()
-        except ApiError as error:
-            await self._fail(error)
+            if await self._driver.run(self._generation.run, self._refused):
+                await self._conclude()
         except asyncio.CancelledError:
             await self._on_cancelled()
-        except Exception as error:  # noqa: BLE001 - `defect` logs it
-            await self._fail(self._driver.defect(error))
         finally:
             self.event_buffer.end()
 
     async def _on_cancelled(self) -> None:
-        if self._shutting_down:
-            await self._fail(ApiError(503, "The server is shutting down. Try again.", retry_after=1))
-            return
-        self._ending = True
-        await self._driver.cancel()
+        if not self._shutting_down:
+            self._ending = True
+            await self._driver.cancel()
+        else:
+            error = ApiError(503, "The server is shutting down. Try again.", retry_after=1)
+            if await self._refused(error):
+                return
+            await self._driver.fail(error)
         await self._conclude()
 
-    async def _fail(self, error: ApiError) -> None:
+    async def _refused(self, error: ApiError) -> bool:
+        """Note the error of the generation; return whether it refuses the request, so that nothing is stored."""
         self.error = error
+        self._ending = True
         if self._begun or self._generation.accepted.done():
-            self._ending = True
-            await self._driver.fail(error)
-            await self._conclude()
-            return
+            return False
         self.refused = True
         try:
             await self._drop()
@@ -196,6 +194,7 @@ class ForegroundRun:
                 self._assembler.response["id"],
                 problem,
             )
+        return True
 
     async def _conclude(self) -> None:
         """Store the response and emit its terminal event, or none if it is unknown whether the response is stored."""

@@ -1,4 +1,4 @@
-"""One try of one worker at one job."""
+"""One try of one worker at one job: the run of a response that outlives its request and its server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..core.types import Json
 from ..generation.driver import GenerationDriver
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationContext, GenerationFactory
-from ..generation.loop import Generation, GenerationProgress
+from ..generation.loop import Ending, Generation, GenerationProgress
 from ..generation.response_log import log_ended
 from ..generation.timeline import Earlier
 from ..inputs.history import Hold, for_model
@@ -217,31 +217,29 @@ class JobRunner:
                 "resumed a job: %s (start %d, round %d)", self.job.response_id, state.starts, checkpoint.rounds + 1
             )
         context = await self._take_up(stored, checkpoint)
-        error = await self._error(context, items, checkpoint)
-        if self._lost:
-            # A provider may turn the cancellation into an error of its own, which is not the response's.
-            return
-        if error and self.acceptance and not self.acceptance.is_over:
-            await self._refuse(self.acceptance, error)
-            return
-        if error:
-            await self._driver(context).fail(error)
+        driver = GenerationDriver(context.assembler, self._event_buffer, self._factory.clock)
+        match state.verdict:
+            case "cancelled":
+                await driver.cancel()
+            case "failed":
+                message = "The server ended several times while it generated this response; it will not be retried."
+                await driver.fail(ApiError(500, message))
+            case None:
+                generate = partial(self._generate, context, items, checkpoint)
+                if not await driver.run(generate, self._refused) or self._lost:
+                    return
         await self._conclude(context, stored)
         log_ended(context.assembler.response, perf_counter() - began)
 
-    async def _error(
-        self, context: GenerationContext, items: list[Json] | ApiError, checkpoint: Checkpoint
-    ) -> ApiError | None:
-        """Run the response to its end; return the error if it failed."""
-        try:
-            await self._end(context, items, checkpoint)
-        except Conflict:
-            raise
-        except ApiError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 - `defect` logs it
-            return self._driver(context).defect(error)
-        return None
+    async def _refused(self, error: ApiError) -> bool:
+        """Return whether the error of the generation refuses the response, or is not the response's."""
+        if self._lost:
+            # A provider may turn the cancellation into an error of its own.
+            return True
+        if self.acceptance is None or self.acceptance.is_over:
+            return False
+        await self._refuse(self.acceptance, error)
+        return True
 
     async def _refuse(self, acceptance: Acceptance, error: ApiError) -> None:
         """Delete the response, which no client has seen yet, and pass the error to its client."""
@@ -275,7 +273,7 @@ class JobRunner:
         # A job with a verdict does not need its request, which may be the reason why it failed.
         body = {"model": response["model"], "input": "..."}
         if self.job.state.verdict is None:
-            # If the secrets cannot be opened, `_end` raises the error.
+            # If the secrets cannot be opened, `_generate` raises the error.
             with suppress(ApiError):
                 body, _ = await self._opened(checkpoint)
         request = await computed(partial(self._parse, body), body)
@@ -347,38 +345,25 @@ class JobRunner:
             return []
         return await self._retry(lambda: self._event_log.read_all(response_id, checkpoint.numbered - 1))
 
-    async def _end(self, context: GenerationContext, items: list[Json] | ApiError, checkpoint: Checkpoint) -> None:
-        """Run the response to its end, or end it as the job's verdict demands, and set its final fields."""
-        driver, owner = self._driver(context), self.job.state.owner
-        match self.job.state.verdict:
-            case "cancelled":
-                await driver.cancel()
-            case "failed":
-                message = "The server ended several times while it generated this response; it will not be retried."
-                await driver.fail(ApiError(500, message))
-            case None:
-                if isinstance(items, ApiError):
-                    raise items
+    async def _generate(
+        self, context: GenerationContext, items: list[Json] | ApiError, checkpoint: Checkpoint
+    ) -> Ending:
+        """Run the generation from its checkpoint to its end."""
+        if isinstance(items, ApiError):
+            raise items
 
-                async def after_step(progress: GenerationProgress) -> None:
-                    await self._checkpoint(context, checkpoint, progress)
+        async def after_step(progress: GenerationProgress) -> None:
+            await self._checkpoint(context, checkpoint, progress)
 
-                progress = GenerationProgress(
-                    checkpoint.rounds, checkpoint.said, _waiting(checkpoint), self._client_acts
-                )
-                _, keys = await self._opened(checkpoint)
-                self._record_wait(checkpoint)
-                with self._access.acting_for(owner, keys), within(checkpoint.trace):
-                    generation = await context.generation(
-                        items, self._event_buffer, progress=progress, after_step=after_step
-                    )
-                    self._generation = generation
-                    if self.acceptance:
-                        self.acceptance.end_with(generation.accepted)
-                    driver.ended(await generation.run())
-
-    def _driver(self, context: GenerationContext) -> GenerationDriver:
-        return GenerationDriver(context.assembler, self._event_buffer, self._factory.clock)
+        progress = GenerationProgress(checkpoint.rounds, checkpoint.said, _waiting(checkpoint), self._client_acts)
+        _, keys = await self._opened(checkpoint)
+        self._record_wait(checkpoint)
+        with self._access.acting_for(self.job.state.owner, keys), within(checkpoint.trace):
+            generation = await context.generation(items, self._event_buffer, progress=progress, after_step=after_step)
+            self._generation = generation
+            if self.acceptance:
+                self.acceptance.end_with(generation.accepted)
+            return await generation.run()
 
     def _record_wait(self, checkpoint: Checkpoint) -> None:
         if checkpoint.queued_at is not None and self.job.state.tries == 1:

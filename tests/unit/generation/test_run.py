@@ -40,6 +40,7 @@ class Harness:
     Args:
         rounds: the provider's answers.
         keep: called after the response was recorded in `kept`.
+        drop: called after a refusal was counted in `dropped`.
         refusal_seconds: how long `begin` waits for a refusal.
         seal: seals reasoning.
     """
@@ -48,6 +49,7 @@ class Harness:
         self,
         *rounds: Round,
         keep: Callable[[], Awaitable[None]] | None = None,
+        drop: Callable[[], Awaitable[None]] | None = None,
         accept: asyncio.Event | None = None,
         limit: int = 1024,
         stream: bool = True,
@@ -60,7 +62,7 @@ class Harness:
         self.kept: list[Json] = []
         self.dropped = 0
         self.events: list[Json] = []
-        self._keep = keep
+        self._keep, self._dropping = keep, drop
         toolset = Toolset(request, client_tools())
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of, seal=seal)
         self.event_buffer = EventBuffer(wanted=stream, limit=limit)
@@ -87,6 +89,8 @@ class Harness:
 
     async def _drop(self) -> None:
         self.dropped += 1
+        if self._dropping:
+            await self._dropping()
 
     async def _note(self, response: Json) -> None:
         self.kept.append(deepcopy(response))
@@ -239,6 +243,19 @@ async def test_refusal_is_raised_and_nothing_is_stored() -> None:
         await harness.run.finish()
     assert (harness.kept, harness.dropped) == ([], 1)
     await harness.run.wait_ended()
+
+
+async def test_client_that_leaves_during_refusal_leaves_nothing_stored() -> None:
+    dropped = asyncio.Event()
+    harness = Harness(ApiError(429, "Slow down."), drop=lambda: wait(dropped))
+    while not harness.dropped:
+        await turns(1)
+    harness.run.abandon()
+    await turns(5)
+    dropped.set()
+    with pytest.raises(ApiError, match="Slow down"):
+        await harness.run.finish()
+    assert (harness.kept, harness.run.refused) == ([], True)
 
 
 async def test_late_refusal_fails_stream() -> None:
