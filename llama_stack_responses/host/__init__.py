@@ -43,7 +43,7 @@ from .replaced_routes import leave_out_conversations
 from .responses_provider import ResponsesProvider
 from .safety import HostSafety
 from .tool_runtime import HostToolRuntime, forget_tool_groups_without_provider
-from .vector_stores import HostVectorStores
+from .vector_stores import HostVectorStores, take_default_embedding_model
 
 __all__ = ["get_provider_impl"]
 
@@ -88,6 +88,8 @@ async def get_provider_impl(
 
 async def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAccess, records: Records) -> Stack:
     files: Files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
+    if vector_stores := deps.get(Api.vector_io):
+        take_default_embedding_model(vector_stores)
     return Stack(
         config,
         access.current_user,
@@ -98,7 +100,7 @@ async def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAcce
         WorkerPool(config.files.pool_limits),
         await _tool_runtime(deps.get(Api.tool_runtime), access),
         _safety(config, deps.get(SAFETY)),
-        vector_stores_of(deps.get(Api.vector_io)),
+        vector_stores_of(vector_stores),
     )
 
 

@@ -31,6 +31,8 @@ _OWN: Final = frozenset(
 )
 """Attributes that the host adds to those that a file's owner has set."""
 
+_SHOWN_MODELS: Final = 5
+
 
 class HostVectorStores:
     """Searches vector stores through the host's router, which checks the user's access.
@@ -77,6 +79,49 @@ class HostVectorStores:
         least = ranking.get("score_threshold") or 0.0
         good = (match for match in page.data if match.score >= least)
         return [_passage(match) for match in islice(good, options["max_num_results"])]
+
+
+def take_default_embedding_model(router: Any) -> None:
+    """Have new vector stores that name no embedding model use the stack's only one.
+
+    OpenAI's clients name none, and the host then answers that there is no model 'None', unless a default is configured.
+
+    Args:
+        router: the host's implementation of its vector_io API.
+    """
+    create = router.openai_create_vector_store
+
+    async def created(params: Any) -> Any:
+        named = {**(params.metadata or {}), **(params.model_extra or {})}
+        configured = getattr(router.vector_stores_config, "default_embedding_model", None)
+        if not (named.get("embedding_model") or configured):
+            params = params.model_copy(update={"embedding_model": await _only_embedding_model(router)})
+        return await create(params)
+
+    router.openai_create_vector_store = created
+
+
+async def _only_embedding_model(router: Any) -> str:
+    """Return the name of the embedding model that this user may access and whose length of vectors is known.
+
+    Raises:
+        ValueError: there is none, or there are several; the host makes it a 400.
+    """
+    models = await router.routing_table.get_all_with_type("model")
+    embedding = [each for each in models if each.model_type == "embedding"]
+    names = sorted(each.identifier for each in embedding if (each.metadata or {}).get("embedding_dimension"))
+    if not names:
+        raise ValueError(
+            "This stack has no embedding model for a vector store: list one in 'embedding_models' of an inference "
+            "provider, which the starter template takes from the variable EMBEDDING_MODELS."
+        )
+    if len(names) > 1:
+        shown = ", ".join(names[:_SHOWN_MODELS])
+        raise ValueError(
+            f"This stack has several embedding models: name one of them as 'embedding_model' in the request, such as "
+            f"{shown}, or as 'vector_stores.default_embedding_model' in the stack's configuration."
+        )
+    return str(names[0])
 
 
 def _ranking(ranking: Json) -> Any:

@@ -38,12 +38,17 @@ class RefusedRequest:
     hosts: tuple[Host, ...] = ("llama_stack", "ogx")
 
 
+NO_EMBEDDER: Final = (
+    "This stack has no embedding model for a vector store: list one in 'embedding_models' of an inference provider, "
+    "which the starter template takes from the variable EMBEDDING_MODELS."
+)
+
 REFUSED: Final = [
     RefusedRequest("bare", "GET", "/v1/files", 404, ABSENT),
     RefusedRequest("bare", "POST", "/v1/files", 404, ABSENT),
     RefusedRequest("bare", "GET", "/v1/vector_stores", 404, ABSENT),
     RefusedRequest("bare", "POST", "/v1/vector_stores", 404, ABSENT, {"name": "v"}),
-    RefusedRequest("starter", "POST", "/v1/vector_stores", 400, "No vector_io providers available", {"name": "v"}),
+    RefusedRequest("starter", "POST", "/v1/vector_stores", 400, NO_EMBEDDER, {"name": "v"}),
     RefusedRequest("bare", "POST", "/v1/moderations", 404, ABSENT, {"input": "x"}),
     RefusedRequest(
         "bare",
@@ -66,7 +71,7 @@ REFUSED: Final = [
         "POST",
         "/v1/vector_stores",
         400,
-        "Model 'None' not found. Use 'client.models.list()' to list available Models.",
+        NO_EMBEDDER,
         {"name": "v"},
     ),
     RefusedRequest(
