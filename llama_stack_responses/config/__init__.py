@@ -76,7 +76,9 @@ class ResponsesConfig(BaseModel):
     Attributes:
         store: where responses are stored.
         retention_days: days for which a response is kept; null keeps it forever.
-        sweep_seconds: interval between two deletions of expired responses.
+        conversation_retention_days: days for which a conversation is kept after its last change; null keeps it until
+            it is deleted.
+        sweep_seconds: interval between two deletions of expired responses and conversations.
         max_swept_share: a deletion of expired responses that goes more than a day further than the last one waits for
             a person if it would delete more than this share of all, and more than 20. 1 never waits.
         finish_seconds: time for which a server that shuts down lets its foreground responses go on; then it fails them.
@@ -123,6 +125,7 @@ class ResponsesConfig(BaseModel):
 
     store: Store = Field(default_factory=SqliteStore)
     retention_days: float | None = Field(default=30.0, gt=0)
+    conversation_retention_days: float | None = Field(default=None, gt=0)
     sweep_seconds: float = Field(default=600.0, gt=0)
     max_swept_share: float = Field(default=0.2, gt=0, le=1)
     finish_seconds: float = Field(default=0.0, ge=0)
@@ -174,6 +177,12 @@ class ResponsesConfig(BaseModel):
     def retention_seconds(self) -> float | None:
         """The retention in seconds, or None to keep responses forever."""
         return None if self.retention_days is None else self.retention_days * _DAY_SECONDS
+
+    @property
+    def conversation_retention_seconds(self) -> float | None:
+        """The retention of conversations in seconds, or None to keep them until they are deleted."""
+        days = self.conversation_retention_days
+        return None if days is None else days * _DAY_SECONDS
 
     @property
     def secret_bytes(self) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Periodic deletion of expired responses."""
+"""Periodic deletion of expired responses and conversations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import random
 from ..logs import DELETED, get_logger
 from ..store.archive import Archive
 from ..store.clock import StoreClock
-from ..store.expiry import Counts
-from ..store.retention import NOTHING
+from ..store.conversation_store import ConversationStore
+from ..store.retention import NOTHING, Counts, Retention
 from ..store.sweep_guard import SweepGuard
 from .periodic import Periodic
 
@@ -55,4 +55,54 @@ class Sweeper(Periodic):
             await self._guard.went(allowed)
 
     def _pause(self, seconds: float) -> float:
-        return seconds * random.uniform(0.5, 1.5)  # noqa: S311 (no secret)
+        return _spread(seconds)
+
+
+class ConversationSweeper(Periodic):
+    """Deletes conversations that were not changed for long, at intervals, as `Sweeper` does with responses.
+
+    Args:
+        conversations: the store of conversations.
+        retention: how long after its last change a conversation is kept.
+        clock, guard, interval: as for `Sweeper`.
+    """
+
+    def __init__(
+        self,
+        conversations: ConversationStore,
+        retention: Retention,
+        clock: StoreClock,
+        guard: SweepGuard,
+        interval: float,
+    ) -> None:
+        super().__init__(self.sweep, "could not delete expired conversations", logger, interval)
+        self._conversations = conversations
+        self._retention = retention
+        self._clock = clock
+        self._guard = guard
+
+    @property
+    def held(self) -> Counts | None:
+        """What a sweep would delete that waits for a person; None if none waits."""
+        return self._guard.held
+
+    async def sweep(self) -> None:
+        """Delete all that has expired, as far as the clocks and the guard allow.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        due = self._retention.horizon(await self._clock.read())
+        if self._clock.is_wrong:
+            return
+        allowed = await self._guard.allowed(due)
+        if deleted := await self._conversations.expire(allowed.oldest):
+            logger.info("deleted expired conversations: %d", deleted)
+        await self._guard.went(allowed)
+
+    def _pause(self, seconds: float) -> float:
+        return _spread(seconds)
+
+
+def _spread(seconds: float) -> float:
+    return seconds * random.uniform(0.5, 1.5)  # noqa: S311 (no secret)

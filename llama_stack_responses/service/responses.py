@@ -33,7 +33,7 @@ from ..lifecycle.clock_check import ClockCheck
 from ..lifecycle.durability_check import DurabilityCheck
 from ..lifecycle.integrity_check import IntegrityCheck
 from ..lifecycle.secret_check import SecretCheck
-from ..lifecycle.sweeper import Sweeper
+from ..lifecycle.sweeper import ConversationSweeper, Sweeper
 from ..process_pool.pool import WorkerPool
 from ..requests.request import CreateRequest
 from ..sealing.sealer import Sealer, SecretKeeper
@@ -42,8 +42,9 @@ from ..store.clock import StoreClock
 from ..store.commit_outcome import until_known
 from ..store.decoder import Decoder
 from ..store.records import Conflict, Records
+from ..store.retention import Retention
 from ..store.running_response import RunningResponse
-from ..store.sweep_guard import SweepGuard
+from ..store.sweep_guard import SweepGuard, conversation_guard
 from ..telemetry.gauges import GaugeSources
 from ..tools.registry import available_tools
 from .compact import Compaction
@@ -117,7 +118,7 @@ class OpenAIResponsesImpl:
         self.finish = self._detached.finish
         self._foreground = self._foreground_responses(admission)
         self._secret_check = SecretCheck(records, sealer, intervals)
-        self._sweeper = _sweeper(records, archive, clock, config)
+        self._sweepers = _sweepers(records, archive, clock, config)
         self._durability = DurabilityCheck(records, accepts_losses(config.store), intervals)
         self._integrity = IntegrityCheck(records, intervals)
         self._health = Health(records, jobs.worker)
@@ -217,7 +218,7 @@ class OpenAIResponsesImpl:
             self._foreground,
             self._dependencies,
             [
-                self._sweeper,
+                *self._sweepers,
                 self._secret_check,
                 ClockCheck(self.clock, self.intervals),
                 self._durability,
@@ -241,7 +242,7 @@ class OpenAIResponsesImpl:
         durability = self._durability
         notes = {
             "secrets": "different" if self._secret_check.differs else "",
-            "sweep": "held" if self._sweeper.held else "",
+            "sweep": "held" if any(each.held for each in self._sweepers) else "",
             "durability": "volatile" if durability.volatile else "" if durability.known else "unknown",
         }
         return {name: note for name, note in notes.items() if note}
@@ -423,6 +424,13 @@ def _archive(records: Records, config: ResponsesConfig, clock: StoreClock, inter
     )
 
 
-def _sweeper(records: Records, archive: Archive, clock: StoreClock, config: ResponsesConfig) -> Sweeper:
+def _sweepers(
+    records: Records, archive: Archive, clock: StoreClock, config: ResponsesConfig
+) -> list[Sweeper | ConversationSweeper]:
     guard = SweepGuard(records, archive.count, config.max_swept_share)
-    return Sweeper(archive, clock, guard, config.sweep_seconds)
+    sweepers: list[Sweeper | ConversationSweeper] = [Sweeper(archive, clock, guard, config.sweep_seconds)]
+    if seconds := config.conversation_retention_seconds:
+        guard = conversation_guard(records, archive.conversations, config.max_swept_share)
+        rule = Retention(seconds, clock)
+        sweepers.append(ConversationSweeper(archive.conversations, rule, clock, guard, config.sweep_seconds))
+    return sweepers

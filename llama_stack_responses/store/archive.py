@@ -20,7 +20,7 @@ from .commit_outcome import until_known
 from .conflict_retry import ConflictRetry
 from .conversation_store import ConversationAppend, ConversationStore, without_stand_in
 from .decoder import Decoder
-from .expiry import Counts, Expiry
+from .expiry import Expiry
 from .feature_store import open_feature_stores
 from .garbage_collector import GarbageCollector
 from .histories import Histories
@@ -32,7 +32,7 @@ from .read_allowance import PAGE_BYTES
 from .records import Condition, Conflict, Delete, Op, Record, Records, VersionIs, committed
 from .response_loader import ResponseLoader
 from .response_pages import SCANNED_ROWS, ResponseList
-from .retention import Horizon, Retention
+from .retention import Counts, Horizon, Retention
 from .running_response import RunningResponse, find_running
 from .saving import Recording, Saving
 
@@ -87,7 +87,7 @@ class Archive:
         self.clock = clock
         self._compared_bytes = compared_bytes
         self._garbage_collector = GarbageCollector(records, decoder, page_bytes)
-        self.conversations = ConversationStore(records, decoder)
+        self.conversations = ConversationStore(records, decoder, clock)
         """The store of the conversations."""
         self.of_features = open_feature_stores(records, decoder)
         """What the features store."""
@@ -325,7 +325,8 @@ class Archive:
             return None
         own = without_stand_in([*(await self._histories.stored_items(base) or []), *input_items])
         items = [*own, *with_exchanges(response["output"], exchanges)]
-        return await computed(partial(ConversationAppend, response["conversation"]["id"], owner, items), items)
+        now = self.clock()
+        return await computed(partial(ConversationAppend, response["conversation"]["id"], owner, items, now), items)
 
 
 async def save_once(

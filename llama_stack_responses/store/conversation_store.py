@@ -1,9 +1,9 @@
 """Store conversations and their items.
 
 A history is immutable and lives as long as a response refers to it. A conversation changes, and lives until it is
-deleted. It therefore has its own items: one row each, at a position equal to the number of items that were added
-before. However long a conversation is, a turn adds its own rows and rewrites one, deleting an item deletes its row, and
-a page is a range.
+deleted or was not changed for long. It therefore has its own items: one row each, at a position equal to the number of
+items that were added before. However long a conversation is, a turn adds its own rows and rewrites one, deleting an
+item deletes its row, and a page is a range.
 
 The history of a response in a conversation begins with a stand-in for the conversation as it was then. Reading the
 history replaces the stand-in by those of the items that still exist.
@@ -12,7 +12,7 @@ history replaces the stand-in by those of the items that still exist.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -31,7 +31,21 @@ from .content_names import Hasher
 from .decoder import Decoder
 from .layout import further_pointer, imported, item_pointer, read_pointer
 from .read_allowance import PAGE_BYTES, ReadAllowance
-from .records import Condition, Delete, Ensure, Op, Put, Record, Records, VersionIs, after_prefix, bytes_of, committed
+from .records import (
+    Condition,
+    Delete,
+    Ensure,
+    Op,
+    Put,
+    Record,
+    Records,
+    VersionIs,
+    after_prefix,
+    bytes_of,
+    committed,
+    pages_of,
+)
+from .retention import Counts
 
 logger = get_logger(__name__)
 
@@ -52,6 +66,7 @@ class Conversation:
         created_at: Unix time in seconds.
         metadata: the client's own key-value pairs.
         end: the position of the next item: the number of items ever added.
+        used_at: when it was last changed, Unix time in seconds; 0 if a version without this field wrote it.
     """
 
     id: str
@@ -59,6 +74,7 @@ class Conversation:
     created_at: int
     metadata: Mapping[str, str]
     end: int = 0
+    used_at: int = 0
 
     @property
     def key(self) -> str:
@@ -67,7 +83,7 @@ class Conversation:
 
     def encode(self) -> bytes:
         """Return the record's value."""
-        fields = {"created_at": self.created_at, "metadata": self.metadata, "end": self.end}
+        fields = {"created_at": self.created_at, "metadata": self.metadata, "end": self.end, "used_at": self.used_at}
         return codec.encode({"owner": self.owner.encode(), **fields})
 
     @staticmethod
@@ -106,9 +122,11 @@ class ConversationAppend:
         conversation_id: the conversation.
         owner: the presumed owner; `read` corrects it.
         items: the items, each with an id.
+        now: seconds since the epoch.
     """
 
-    def __init__(self, conversation_id: str, owner: Owner, items: Iterable[Json]) -> None:
+    def __init__(self, conversation_id: str, owner: Owner, items: Iterable[Json], now: float) -> None:
+        self._now = int(now)
         self._id = conversation_id
         self._head = f"c/{conversation_id}"
         self._belong(owner, items)
@@ -138,7 +156,8 @@ class ConversationAppend:
         head = known[self._head]
         conversation = Conversation.decode(self._id, head)
         new = {address: item for address, item in self._items.items() if address not in known}
-        ops: list[Op] = [Put(self._head, replace(conversation, end=conversation.end + len(new)).encode())]
+        changed = replace(conversation, end=conversation.end + len(new), used_at=self._now)
+        ops: list[Op] = [Put(self._head, changed.encode())]
         for position, (address, item) in enumerate(new.items(), conversation.end):
             row = _row(self._id, position)
             ops += [Put(row, codec.encode(item)), Put(address, str(position).encode())]
@@ -151,14 +170,18 @@ class ConversationAppend:
 
 
 class ConversationStore:
-    """Stores conversations until they are deleted.
+    """Stores conversations.
 
     Every method raises `ApiError` 503 when the store is unavailable.
+
+    Args:
+        clock: returns the time of the store's clock, in seconds since the epoch.
     """
 
-    def __init__(self, records: Records, decoder: Decoder) -> None:
+    def __init__(self, records: Records, decoder: Decoder, clock: Callable[[], float]) -> None:
         self._records = records
         self._decoder = decoder
+        self._clock = clock
 
     async def create(self, conversation: Conversation, items: Sequence[Json]) -> None:
         """Store a new conversation with these items, each of which has an id.
@@ -167,7 +190,7 @@ class ConversationStore:
             Conflict: the id is taken.
         """
         known = {conversation.key: Record(conversation.encode(), 0)}
-        append = ConversationAppend(conversation.id, conversation.owner, items)
+        append = self._append(conversation, items)
         ops, _ = await computed(lambda: append.plan(known), items)
         await self._records.commit(ops, [VersionIs(conversation.key, None)])
 
@@ -175,7 +198,7 @@ class ConversationStore:
         """Store a conversation of another server; return False if it is stored, or was imported and deleted."""
         mark = imported(conversation.id)
         known = {conversation.key: Record(conversation.encode(), 0)}
-        append = ConversationAppend(conversation.id, conversation.owner, items)
+        append = self._append(conversation, items)
         ops, _ = await computed(lambda: append.plan(known), items)
         new = [VersionIs(conversation.key, None), VersionIs(mark.key, None)]
         return await committed(self._records, [*ops, mark], new)
@@ -190,7 +213,7 @@ class ConversationStore:
         retry = ConflictRetry()
         while head := await self._head(conversation_id):
             await retry.wait()
-            conversation, unchanged = replace(head[0], metadata=metadata), head[1]
+            conversation, unchanged = replace(head[0], metadata=metadata, used_at=int(self._clock())), head[1]
             if await committed(self._records, [Put(conversation.key, conversation.encode())], [unchanged]):
                 return conversation
         return None
@@ -204,7 +227,7 @@ class ConversationStore:
         Raises:
             ApiError: 400, if one of them is already in the conversation.
         """
-        append, retry = ConversationAppend(conversation.id, conversation.owner, items), ConflictRetry()
+        append, retry = self._append(conversation, items), ConflictRetry()
         while True:
             await retry.wait()
             known = await append.read(self._records)
@@ -322,13 +345,34 @@ class ConversationStore:
         retry = ConflictRetry()
         while head := await self._head(conversation_id):
             await retry.wait()
-            conversation, unchanged = head
-            left = f"w/{conversation_id}"
-            ops: list[Op] = [Delete(conversation.key), Put(left, codec.encode(conversation.owner.encode()))]
-            if await committed(self._records, ops, [unchanged]):
-                await self._try_clear(left, conversation.owner)
+            if await self._deleted(*head):
                 return True
         return False
+
+    async def count(self, oldest: str) -> Counts:
+        """Count the conversations that `expire` deletes, and all: this reads all of them, without their items."""
+        expired = stored = 0
+        async for rows in pages_of(self._records, "c/"):
+            stored += len(rows)
+            expired += sum(0 < Conversation.decode(key, record).used_at < int(oldest, 16) for key, record in rows)
+        return Counts(expired, stored)
+
+    async def expire(self, oldest: str) -> int:
+        """Delete the conversations that were last changed before `oldest`, and return their number.
+
+        Those that do not say when they were changed count as changed now.
+        """
+        deleted, before = 0, int(oldest, 16)
+        async for rows in pages_of(self._records, "c/"):
+            for key, record in rows:
+                conversation = Conversation.decode(key.removeprefix("c/"), record)
+                unchanged = VersionIs(key, record.version)
+                if not conversation.used_at:
+                    now = replace(conversation, used_at=int(self._clock()))
+                    await committed(self._records, [Put(key, now.encode())], [unchanged])
+                elif conversation.used_at < before:
+                    deleted += await self._deleted(conversation, unchanged)
+        return deleted
 
     async def resume(self, limit: int) -> None:
         """Finish at most `limit` interrupted deletions."""
@@ -344,6 +388,18 @@ class ConversationStore:
         if not begins_with_stand_in(items):
             return items
         return [*await self.items(items[0]["conversation"], items[0]["end"], allowance), *items[1:]]
+
+    def _append(self, conversation: Conversation, items: Sequence[Json]) -> ConversationAppend:
+        return ConversationAppend(conversation.id, conversation.owner, items, self._clock())
+
+    async def _deleted(self, conversation: Conversation, unchanged: Condition) -> bool:
+        """Delete a conversation with its items; return False if it was changed meanwhile."""
+        left = f"w/{conversation.id}"
+        ops: list[Op] = [Delete(conversation.key), Put(left, codec.encode(conversation.owner.encode()))]
+        if not await committed(self._records, ops, [unchanged]):
+            return False
+        await self._try_clear(left, conversation.owner)
+        return True
 
     async def _head(self, conversation_id: str) -> tuple[Conversation, Condition] | None:
         """Return the conversation, and the condition that it is unchanged."""

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import NamedTuple
 
 from ..logs import get_logger
 from . import codec
 from .layout import BUCKET
 from .records import Conflict, Delete, Empty, Records, after_prefix, pages_of
+from .retention import Counts
 
 logger = get_logger(__name__)
-
-
-class Counts(NamedTuple):
-    """How many responses are stored.
-
-    Attributes:
-        expired: those that a deletion would delete.
-        stored: all.
-    """
-
-    expired: int
-    stored: int
 
 
 class Expiry:

@@ -45,6 +45,18 @@ class Horizon(NamedTuple):
         return int(later.oldest, 16) - int(self.oldest, 16)
 
 
+class Counts(NamedTuple):
+    """How many responses or conversations are stored.
+
+    Attributes:
+        expired: those that a deletion would delete.
+        stored: all.
+    """
+
+    expired: int
+    stored: int
+
+
 NOTHING: Final = Horizon(0.0, second(0))
 """The horizon of a deletion of nothing."""
 

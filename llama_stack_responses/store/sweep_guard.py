@@ -1,9 +1,10 @@
 """Stops a deletion of expired responses that would delete far more than usual.
 
-    sw/reached    how far the last deletion of any server went (`Horizon`)
+    sw/reached          how far the last deletion of responses of any server went (`Horizon`)
+    sw/conversations    the same of conversations
 
 Servers delete every few minutes, so each deletion goes a few minutes further than the last one. One that goes more than
-a day further comes after a long outage, or because `retention_days` was lowered or a backup was restored, or because a
+a day further comes after a long outage, or because the retention was lowered or a backup was restored, or because a
 clock is wrong. If it would also delete much of the store, a person has to decide.
 """
 
@@ -14,13 +15,19 @@ from time import monotonic
 from typing import Final
 
 from ..logs import get_logger
-from .expiry import Counts
+from .conversation_store import ConversationStore
 from .records import Put, Records
-from .retention import NOTHING, Horizon
+from .retention import NOTHING, Counts, Horizon
 
 logger = get_logger(__name__)
 
 REACHED: Final = "sw/reached"
+CONVERSATIONS: Final = "sw/conversations"
+
+_WORDS: Final = {
+    REACHED: ("responses", "retention_days"),
+    CONVERSATIONS: ("conversations", "conversation_retention_days"),
+}
 
 USUAL_RESPONSES: Final = 20
 """So many expired responses may always be deleted: that a small store expires as a whole is usual."""
@@ -37,6 +44,7 @@ class SweepGuard:
         count: counts the responses that a deletion up to a horizon would delete.
         max_share: a deletion far beyond the last one may delete this share of all responses.
         clock: returns seconds.
+        reached: the row that holds how far deletions went.
 
     Attributes:
         held: what the deletion that waits for a person would delete; None if none waits.
@@ -48,7 +56,9 @@ class SweepGuard:
         count: Callable[[Horizon], Awaitable[Counts]],
         max_share: float,
         clock: Callable[[], float] = monotonic,
+        reached: str = REACHED,
     ) -> None:
+        self._row = reached
         self._records = records
         self._count = count
         self._max_share = max_share
@@ -63,7 +73,7 @@ class SweepGuard:
         Raises:
             ApiError: 503, the store does not answer.
         """
-        record = (await self._records.get_many([REACHED])).get(REACHED)
+        record = (await self._records.get_many([self._row])).get(self._row)
         reached = Horizon.decode(record.value) if record else NOTHING
         if not reached.is_far_before(due):
             self.held = None
@@ -83,13 +93,24 @@ class SweepGuard:
             ApiError: 503, the store does not answer.
         """
         if horizon != self._reached:
-            await self._records.commit([Put(REACHED, horizon.encode())])
+            await self._records.commit([Put(self._row, horizon.encode())])
 
     def _log(self) -> None:
         if self.held:
             logger.warning(
-                "held back the deletion of expired responses, which would delete %d of %d: if the clock and "
-                "'retention_days' are right, run `llama-stack-responses sweep --yes`; 'max_swept_share' is the share "
-                "that needs no confirmation",
+                "held back the deletion of expired %s, which would delete %d of %d: if the clock and the setting '%s' "
+                "are right, run `llama-stack-responses sweep --yes`; 'max_swept_share' is the share that needs no "
+                "confirmation",
+                *_WORDS[self._row][:1],
                 *self.held,
+                *_WORDS[self._row][1:],
             )
+
+
+def conversation_guard(
+    records: Records, conversations: ConversationStore, max_share: float, clock: Callable[[], float] = monotonic
+) -> SweepGuard:
+    """Return what says how far a deletion of expired conversations may go."""
+    return SweepGuard(
+        records, lambda horizon: conversations.count(horizon.oldest), max_share, clock, reached=CONVERSATIONS
+    )

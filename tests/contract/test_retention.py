@@ -12,16 +12,17 @@ import pytest
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.lifecycle.clock_check import ClockCheck
-from llama_stack_responses.lifecycle.sweeper import Sweeper
+from llama_stack_responses.lifecycle.sweeper import ConversationSweeper, Sweeper
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.clock import StoreClock
-from llama_stack_responses.store.expiry import Counts
+from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Put, Records
 from llama_stack_responses.store.redis import RedisRecords
-from llama_stack_responses.store.sweep_guard import SweepGuard
+from llama_stack_responses.store.retention import Counts, Retention
+from llama_stack_responses.store.sweep_guard import SweepGuard, conversation_guard
 from tests.contract.backends import SECONDS, Backend, BackendLocation, Clock, schema_of
-from tests.contract.conversations import CREATED, new_id, response
+from tests.contract.conversations import CREATED, new_id, response, user
 
 DAY: Final = 86_400.0
 OWNER: Final = Owner("anna")
@@ -268,3 +269,99 @@ async def test_store_that_answers_late_does_not_make_a_clock_wrong(with_own_cloc
     clock = StoreClock(with_own_clock, SlowClock())
     await clock.read()
     assert not clock.is_wrong
+
+
+class Talks:
+    """Conversations of a server, and what deletes those that nobody changes for 30 days."""
+
+    def __init__(self, server: Server) -> None:
+        self.store = server.archive.conversations
+        self.guard = conversation_guard(server.records, self.store, server.max_share, server.elapsed)
+        rule = Retention(30 * DAY, server.clock)
+        self.sweeper = ConversationSweeper(self.store, rule, server.clock, self.guard, 600.0)
+
+    async def begin(self, used_at: float) -> Conversation:
+        """Store a conversation with an item."""
+        talk = Conversation(new_id("conv"), OWNER, int(used_at), {})
+        await self.store.create(talk, [user("hello")])
+        return talk
+
+    async def left(self) -> int:
+        return (await self.store.count("0")).stored
+
+
+@pytest.mark.every_store
+async def test_conversation_expires_after_its_last_change(
+    records: Records, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    talks = Talks(server)
+    added, renamed, unused = [await talks.begin(server.wall.now) for _ in range(3)]
+    server.passes(20 * DAY)
+    await talks.store.add(added, [user("again")])
+    await talks.store.set_metadata(renamed.id, {"topic": "new"})
+    server.passes(11 * DAY)
+    await talks.sweeper.sweep()
+    kept = [each for each in (added, renamed, unused) if await talks.store.load(each.id)]
+    assert kept == [added, renamed]
+    assert "deleted expired conversations: 1" in caplog.messages
+    rows = [key for key, _ in await records.range("!", "~", limit=1000) if unused.id in key]
+    assert rows == []
+    server.passes(20 * DAY)
+    await talks.sweeper.sweep()
+    assert await talks.left() == 0
+
+
+async def test_conversation_of_a_version_without_the_time_of_change_is_kept_as_changed_now(
+    records: Records, server: Server
+) -> None:
+    talks = Talks(server)
+    talk = Conversation(new_id("conv"), OWNER, int(server.wall.now - 100 * DAY), {})
+    await records.commit([Put(talk.key, talk.encode())])
+    await talks.sweeper.sweep()
+    assert await talks.left() == 1
+    server.passes(29 * DAY)
+    await talks.sweeper.sweep()
+    assert await talks.left() == 1
+    server.passes(2 * DAY)
+    await talks.sweeper.sweep()
+    assert await talks.left() == 0
+
+
+async def test_deletion_of_most_conversations_is_held_back_until_it_is_confirmed(
+    records: Records, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    talks = Talks(server)
+    for _ in range(MANY):
+        await talks.begin(server.wall.now)
+    await talks.sweeper.sweep()
+    server.wall.now += 31 * DAY
+    started = Talks(Server(records, server.wall))
+    await started.sweeper.sweep()
+    assert (started.sweeper.held, await started.left()) == (Counts(MANY, MANY), MANY)
+    assert "'conversation_retention_days'" in caplog.text
+    await started.guard.went(Retention(30 * DAY, server.wall).horizon(server.wall.now))
+    await started.sweeper.sweep()
+    assert (started.sweeper.held, await started.left()) == (None, 0)
+
+
+async def test_wrong_clock_deletes_no_conversation(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, max_share=1.0)
+    talks = Talks(server)
+    await server.check.check()
+    await talks.begin(server.wall.now)
+    server.wall.now += 31 * DAY
+    await server.check.check()
+    await talks.sweeper.sweep()
+    server.wall.now -= 31 * DAY
+    assert await talks.left() == 1
+
+
+async def test_conversation_that_is_changed_while_it_expires_is_kept(records: Records, server: Server) -> None:
+    talks = Talks(server)
+    talk = await talks.begin(server.wall.now)
+    server.passes(31 * DAY)
+    stale = await talks.store.count("0")
+    await talks.store.add(talk, [user("again")])
+    await talks.sweeper.sweep()
+    assert (stale.stored, await talks.left()) == (1, 1)

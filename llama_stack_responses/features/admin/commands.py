@@ -28,8 +28,7 @@ def add_commands(commands: Any) -> None:
     delete.add_argument("ids", nargs="*", metavar="ID", help="the responses")
     _owner(delete)
     delete.add_argument("--yes", action="store_true", help="delete; without it, only count")
-    sweep = _command(commands, "sweep", "delete the responses that are older than retention_days")
-    sweep.add_argument("--yes", action="store_true", help="delete; without it, only count")
+    _sweep(commands)
     export = _command(commands, "export", "write all that an owner has, as lines of JSON")
     _owner(export)
     export.add_argument("--out", type=Path, metavar="FILE", help="a new file to write to (standard output)")
@@ -51,6 +50,17 @@ def add_commands(commands: Any) -> None:
     recover.set_defaults(run=partial(_run, "recovery", "recover"))
     _command(
         commands, "secret", "print the secret that the store keeps since no 'secrets' are configured", module="backups"
+    )
+
+
+def _sweep(commands: Any) -> None:
+    sweep = _command(commands, "sweep", "delete expired responses and conversations")
+    sweep.add_argument("--yes", action="store_true", help="delete; without it, only count")
+    sweep.add_argument(
+        "--conversation-days",
+        type=_days,
+        metavar="DAYS",
+        help="delete conversations that were not changed for so long (conversation_retention_days)",
     )
 
 
@@ -76,6 +86,16 @@ def _count(text: str) -> int:
         number = 0
     if number < 1:
         raise ArgumentTypeError("it is a whole number, 1 at least")
+    return number
+
+
+def _days(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 36_500:
+        raise ArgumentTypeError("it is a number of days, more than 0")
     return number
 
 

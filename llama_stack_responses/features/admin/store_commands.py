@@ -26,7 +26,8 @@ from ...store.clock import StoreClock
 from ...store.feature_store import FeatureStore
 from ...store.learned_adaptations import LearnedSteps
 from ...store.records import Records
-from ...store.sweep_guard import SweepGuard
+from ...store.retention import Counts, Horizon, Retention
+from ...store.sweep_guard import SweepGuard, conversation_guard
 from .follow import ChangeFollower
 from .new_file import new_file, refuse_existing
 from .store_view import StoreView, owner_fields
@@ -221,33 +222,54 @@ async def _delete_objects(
 
 
 def sweep(arguments: Namespace) -> None:
-    """Run `sweep`: delete all expired responses, also those that the servers hold back."""
+    """Run `sweep`: delete all expired responses and conversations, also those that the servers hold back."""
 
     async def work(records: Records, settings: ResponsesConfig) -> None:
         archive, clock = Archive(records, retention=settings.retention_seconds), StoreClock(records)
-        horizon = archive.horizon(await clock.read())
+        now = await clock.read()
         if clock.is_wrong:
             raise CommandError(
                 f"The clocks of this machine and of the store differ by {abs(clock.difference):.0f} seconds: correct "
                 "the wrong one first."
             )
+        horizon, unused = archive.horizon(now), _horizon_of_conversations(arguments, settings, now)
         expired, stored = await archive.count(horizon)
-        if expired and not arguments.yes:
-            created = f"created before {moment(int(horizon.oldest, 16))}"
+        talks = await archive.conversations.count(unused.oldest) if unused else Counts(0, 0)
+        if (expired or talks.expired) and not arguments.yes:
+            counted = f"{expired} of {stored} responses, those created before {_oldest(horizon)}"
+            if unused:
+                counted += f", and {talks.expired} of {talks.stored} conversations, unchanged since {_oldest(unused)}"
             raise CommandError(
-                f"This deletes {expired} of {stored} responses, those {created} (it is {moment(horizon.at)} now by the "
-                "store's clock): repeat it with --yes.",
-                2,
+                f"This deletes {counted} (it is {moment(now)} now by the store's clock): repeat it with --yes.", 2
             )
-        deleted = 0
-        with ProgressLine("responses deleted", expired) as progress:
-            while some := await archive.sweep(horizon):
-                deleted += some
-                progress.add(some)
+        deleted = {"deleted responses": await _swept(archive, horizon, expired)}
         await SweepGuard(records, archive.count, settings.max_swept_share).went(horizon)
-        print_fields({"deleted responses": deleted}, as_json=arguments.json)
+        if unused:
+            deleted["deleted conversations"] = await archive.conversations.expire(unused.oldest)
+            await conversation_guard(records, archive.conversations, settings.max_swept_share).went(unused)
+        print_fields(deleted, as_json=arguments.json)
 
     with_store(arguments, work)
+
+
+async def _swept(archive: Archive, horizon: Horizon, expired: int) -> int:
+    """Delete expired responses, and return their number."""
+    deleted = 0
+    with ProgressLine("responses deleted", expired) as progress:
+        while some := await archive.sweep(horizon):
+            deleted += some
+            progress.add(some)
+    return deleted
+
+
+def _horizon_of_conversations(arguments: Namespace, settings: ResponsesConfig, now: float) -> Horizon | None:
+    """Return how far to delete conversations; None if they are kept until they are deleted."""
+    days: float | None = arguments.conversation_days or settings.conversation_retention_days
+    return None if days is None else Retention(days * 86_400, time.time).horizon(now)
+
+
+def _oldest(horizon: Horizon) -> str | None:
+    return moment(int(horizon.oldest, 16))
 
 
 def _refuse_missing(ids: list[str]) -> None:

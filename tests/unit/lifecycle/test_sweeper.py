@@ -7,9 +7,8 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.lifecycle.sweeper import Sweeper
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.clock import StoreClock
-from llama_stack_responses.store.expiry import Counts
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.retention import Horizon, Retention
+from llama_stack_responses.store.retention import Counts, Horizon, Retention
 from llama_stack_responses.store.sweep_guard import SweepGuard
 
 
