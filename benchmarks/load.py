@@ -45,7 +45,7 @@ class Connection:
         delta = b'"type":"%b"' % step.get("event", TEXT).encode()
         data = json.dumps(body).encode()
         head = b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n"
-        head += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        head += b"authorization: Bearer benchmark\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         started = time.perf_counter()
         self._writer.write(head % len(data) + data)
         received = bytearray()

@@ -34,8 +34,9 @@ from benchmarks import paced
 from benchmarks.load import TEXT
 from benchmarks.picture import picture
 from benchmarks.report import READERS, tables
-from benchmarks.servers import CHAINED, KINDS, ON_HOST, OURS, Worker, cpu_seconds, memory, stack, stored_bytes
+from benchmarks.servers import CHAINED, KINDS, ON_HOST, OURS, USERS, Worker, cpu_seconds, memory, stack, stored_bytes
 from benchmarks.texts import pieces, texts, tools
+from tests.support.auth import auth_server
 from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text, tool_call
 
@@ -132,11 +133,16 @@ def say(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The measuring processes: the model server and two workers, whose CPU time is not counted as the servers'."""
+    """The measuring processes: the model server and two workers, whose CPU time is not counted as the servers'.
+
+    Attributes:
+        auth: as for `stack`.
+    """
 
     upstream: Upstream
     load: Worker
     decoding: Worker
+    auth: str | None = None
 
     def script(self, turns: int) -> None:
         """Script the model server, before the servers request its list of models."""
@@ -256,20 +262,22 @@ def chain_model(chain: str, kind: str) -> str:
 
 
 @contextmanager
-def running(host: Host, inference_url: str, folder: Path, kinds: Sequence[str]) -> Iterator[Servers]:
-    """Run servers of these kinds with their state in this folder."""
+def running(
+    host: Host, inference_url: str, folder: Path, kinds: Sequence[str], auth: str | None = None
+) -> Iterator[Servers]:
+    """Run servers of these kinds with their state in this folder; `auth` is as for `stack`."""
     folder.mkdir(exist_ok=True)
     with ExitStack() as stacks:
         servers = {}
         for kind in kinds:
             say(f"starting {kind}")
-            servers[kind] = stacks.enter_context(stack(kind, host, inference_url, folder))
+            servers[kind] = stacks.enter_context(stack(kind, host, inference_url, folder, auth))
         yield servers
 
 
 def measure_chain(bench: Bench, host: Host, name: str, turns: int, folder: Path) -> Json:
     """Measure one conversation on two servers: the latencies of its turns, and the bytes added to empty stores."""
-    with running(host, bench.upstream.base_url, folder, CHAINED) as servers:
+    with running(host, bench.upstream.base_url, folder, CHAINED, bench.auth) as servers:
         bench.warm_up(servers)
         empty = {kind: stored_bytes(server.state_dir) for kind, server in servers.items()}
         found = bench.chain(servers, name, turns)
@@ -284,17 +292,17 @@ def measure_chain(bench: Bench, host: Host, name: str, turns: int, folder: Path)
     }
 
 
-def measure(host: Host, size: Size, folder: Path) -> Json:
-    """Measure everything, in the form that the tables need."""
+def measure(host: Host, size: Size, folder: Path, auth: str | None) -> Json:
+    """Measure everything, in the form that the tables need; `auth` is as for `stack`."""
     began = describe(host)
     with (
         UpstreamProcess(folder / "upstream.log") as upstream,
         Worker("benchmarks.load") as load,
         Worker("benchmarks.decoding") as decoding,
     ):
-        bench = Bench(upstream.client, load, decoding)
+        bench = Bench(upstream.client, load, decoding, auth)
         bench.script(size.turns)
-        with running(host, bench.upstream.base_url, folder / "rounds", KINDS) as servers:
+        with running(host, bench.upstream.base_url, folder / "rounds", KINDS, auth) as servers:
             rounds = bench.rounds(servers, size)
             # First: the memory left over from long streams would hide that of slow ones.
             crowd = bench.crowd(servers[OURS], size.crowd)
@@ -323,6 +331,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="short rounds, a chain of 20 turns")
     parser.add_argument("--rounds", type=int, help="how often each load is measured (default: 5; quick: 1)")
+    parser.add_argument("--auth", action="store_true", help="all servers ask who sends a request")
     parser.add_argument("--host", choices=("llama_stack", "ogx"), help="the host (default: the one installed)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE too")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the cost of streams to FILE, an SVG")
@@ -331,8 +340,9 @@ def main() -> None:
     host: Host = options.host or ("ogx" if find_spec("ogx") else "llama_stack")
     rounds = options.rounds or (1 if options.quick else 5)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        found = measure(host, size(rounds, options.quick), Path(folder))
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
+        auth = opened.enter_context(auth_server(USERS)) if options.auth else None
+        found = measure(host, size(rounds, options.quick), Path(folder), auth)
     say(f"{time.monotonic() - started:.0f} s")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))

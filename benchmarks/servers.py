@@ -28,6 +28,8 @@ BUILTIN: Final = "builtin"
 KINDS: Final = (OURS, ON_HOST, BUILTIN)
 CHAINED: Final = (OURS, BUILTIN)
 """The servers whose storage is compared: it does not depend on the inference provider."""
+USERS: Final = {"benchmark": {"principal": "benchmark", "attributes": {"teams": ["measured"]}}}
+"""The user of the token that `benchmarks.load` sends, for `auth_server`."""
 
 _UNSETTLED: Final = ("-wal", "-shm", "-journal")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -58,11 +60,26 @@ def allow_many_in_background(config: Json) -> None:
     responses_config(config)["background"] = {"concurrency": 256}
 
 
-def stack(kind: str, host: Host, inference_url: str, folder: Path) -> LiveStack:
-    """Create a server of this kind with its state in this folder, without starting it."""
+def authenticate(config: Json, endpoint: str) -> None:
+    """Let the server ask an endpoint for the user of each token."""
+    config["server"]["auth"] = {"provider_config": {"type": "custom", "endpoint": endpoint}}
+
+
+def stack(kind: str, host: Host, inference_url: str, folder: Path, auth: str | None = None) -> LiveStack:
+    """Create a server of this kind with its state in this folder, without starting it.
+
+    Args:
+        auth: the endpoint that says whose token it is; None for a server without authentication.
+    """
     changes = {OURS: allow_many_in_background, ON_HOST: use_hosts_inference, BUILTIN: use_builtin}
     name = kind.replace(" ", "-").replace("'", "").replace(",", "")
-    config = variant(TEMPLATE, folder / f"{name}.yaml", changes[kind])
+
+    def change(config: Json) -> None:
+        changes[kind](config)
+        if auth:
+            authenticate(config, auth)
+
+    config = variant(TEMPLATE, folder / f"{name}.yaml", change)
     environment = {"INFERENCE_URL": inference_url, "PYTHONPATH": str(REPOSITORY)}
     return LiveStack(config, environment, folder / name, host)
 

@@ -89,6 +89,8 @@ class ResponsesConfig(BaseModel):
             this; 0 turns that off.
         host_shortcuts: whether this provider may shorten the host's work on each request, and have Python look for
             garbage less often.
+        auth_cache_seconds: time for which the host's auth is not asked again for a token that it has accepted, so also
+            until a revoked token is refused; 0 asks for each request.
         store_chat_completions: whether the host may also write every model round, with its whole message list, to its
             own inference store: quadratic in a conversation's length, and not bound by `store: false`.
         profiles: settings for single models; the first whose `match` fits the model's name applies.
@@ -133,6 +135,7 @@ class ResponsesConfig(BaseModel):
     stream_refusal_seconds: float = Field(default=2.0, ge=0)
     loop_hold_seconds: Annotated[float, AfterValidator(_off_or_long)] = 0.1
     host_shortcuts: bool = True
+    auth_cache_seconds: float = Field(default=30.0, ge=0, le=3600)
     store_chat_completions: bool = False
     profiles_file: Path | None = None
     stored_prompts: bool = True

@@ -16,6 +16,7 @@ from structlog.stdlib import LoggerFactory, filter_by_level
 
 from ..config import ResponsesConfig
 from ..wire.after_routes import sending_rest
+from .authentication import keep_what_auth_builds, remembering_users
 from .compressed_bodies import decompressing_bodies
 from .cross_site_guard import refusing_cross_site_requests
 from .platform import SERVER, ServerCall
@@ -28,6 +29,7 @@ _ORIGINAL: Final = "llama_stack_responses_original_call"
 def apply_patches(config: ResponsesConfig) -> None:
     """Make the host's server and uvicorn work within bounds."""
     extend_server(config)
+    keep_what_auth_builds()
     use_protocols()
 
 
@@ -39,6 +41,7 @@ def extend_server(config: ResponsesConfig) -> None:
     """
     _extend("StackApp", decompressing_bodies(config.limits.request_bytes), refusing_cross_site_requests(config))
     _extend("ZstdDecompressionMiddleware", checking_headers)
+    _extend("AuthenticationMiddleware", remembering_users(config.auth_cache_seconds))
     _extend("ProviderDataMiddleware", checking_headers, sending_rest)
 
 

@@ -21,6 +21,7 @@ async def refuse(error: ApiError, scope: Scope, send: Send) -> None:
         await send({"type": "websocket.close", "code": 1008, "reason": error.message})
         return
     headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id(scope).encode())]
+    headers += [(name.encode(), value.encode()) for name, value in error.retry_headers.items()]
     if not websocket and has_large_body(scope):
         headers.append((b"connection", b"close"))
     prefix = _DENIAL if websocket else "http.response"

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from fastapi import APIRouter
 
@@ -29,10 +30,14 @@ def enter_router() -> None:
     """
     factories = _factories()
     of_host = factories.get("responses")
+    # The host builds the routes several times, once for its first authenticated request.
+    extended: WeakSet[ResponsesProvider] = WeakSet()
 
     def build(impl: Any) -> APIRouter:
         if isinstance(impl, ResponsesProvider):
-            apply_patches(impl.config)
+            if impl not in extended:
+                extended.add(impl)
+                apply_patches(impl.config)
             with suppress(RuntimeError):
                 # OGX builds routes in the serving event loop, too late for the lifespan of a router to run.
                 asyncio.get_running_loop().call_soon(impl.start)

@@ -60,10 +60,14 @@ USERS: dict[str, Json] = {
 }
 
 
+ASKED: list[Json] = []
+"""The questions of the servers to the auth server."""
+
+
 @pytest.fixture(scope="module")
 def auth_endpoint() -> Iterator[str]:
     """The URL of the auth server."""
-    with auth_server(USERS) as url:
+    with auth_server(USERS, ASKED) as url:
         yield url
 
 
@@ -82,7 +86,7 @@ def guarded(
         if host == "ogx":
             provider["tenant_field"] = "tenant"
             config["server"]["tenancy"] = {"mode": "multi"}
-        responses_config(config)["secrets"] = SECRETS
+        responses_config(config).update(secrets=SECRETS, auth_cache_seconds=1)
         config["server"]["auth"] = {"provider_config": provider, "access_policy": POLICY, "route_policy": ROUTES}
         add_containers(config)
 
@@ -553,14 +557,43 @@ def test_provider_key_in_websocket_handshake_reaches_model_server(
 def test_websocket_with_revoked_or_reassigned_token_is_401(
     guarded: LiveStack, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The token is checked again for each request on an open connection, which keeps its user."""
-    with WebSocketClient(guarded, "token-of-carol") as websocket:
+    """The token is checked again for requests on an open connection, which keeps its user."""
+    with WebSocketClient(guarded, "token-of-carol") as websocket, Wire(guarded, token="token-of-carol") as wire:
         websocket.ask(model="local/echo", input="x")
-        assert output_text(websocket.response())
+        mine = websocket.response()
         monkeypatch.setitem(USERS, "token-of-carol", USERS["token-of-bob"])
+        wait_until(lambda: wire.get(f"/{mine['id']}").status_code == 404)
         websocket.ask(model="local/echo", input="x")
         assert websocket.error()["status"] == 401
         monkeypatch.delitem(USERS, "token-of-carol")
+        wait_until(lambda: wire.get("").status_code == 401)
         websocket.ask(model="local/echo", input="x")
         assert websocket.error()["status"] == 401
     assert len(upstream.requests("echo")) == 1
+
+
+def test_auth_service_is_not_asked_for_each_request(
+    guarded: LiveStack, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over HTTP and on a WebSocket, at once."""
+    monkeypatch.setitem(USERS, "token-of-erin", USERS["token-of-bob"])
+    with Wire(guarded, "token-of-erin") as wire, WebSocketClient(guarded, "token-of-erin") as websocket:
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: wire.get(f"/{UNKNOWN}").status_code, range(40)))
+        websocket.ask(model="local/echo", input="x")
+        assert output_text(websocket.response())
+    assert answers == [404] * 40
+    assert 1 <= sum(each["token"] == "token-of-erin" for each in ASKED) < 20
+
+
+def test_auth_service_that_is_overloaded_is_503_and_not_401(
+    guarded: LiveStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(USERS, "token-of-erin-later", {"status": 503})
+    with Wire(guarded, "token-of-erin-later") as wire:
+        answer = wire.get("")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert error_of(answer, 503)["message"].startswith("The authentication service does not answer.")
+    with pytest.raises(InvalidStatus) as refused:
+        WebSocketClient(guarded, "token-of-erin-later")
+    assert refused.value.response.status_code == 503

@@ -1,0 +1,269 @@
+"""Keeps what the host's auth answered for a token, for a short time, and its HTTP connections.
+
+The host asks its auth service for each request, and builds a client with a TLS context of its own to do so. A service
+that does not answer is reported as a wrong token, which clients do not repeat. And it builds the rules of its default
+access policy for each check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any, Final
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from ..concurrency.offloading import in_own_thread
+from ..core.errors import ApiError
+from ..core.lru_cache import LruCache
+from ..generation.response_log import log_refused
+from ..logs import get_logger
+from .platform import SERVER, ServerCall
+from .refusals import refuse
+
+_PROVIDERS: Final = SERVER.replace(".server.server", ".server.auth_providers")
+_ACCESS: Final = SERVER.replace(".server.server", ".access_control.access_control")
+_BY_TOKEN: Final = frozenset(
+    {"CustomAuthProvider", "OAuth2TokenAuthProvider", "GitHubTokenAuthProvider", "KubernetesAuthProvider"}
+)
+"""The host's providers that look a token up, or verify it. The others read headers of a trusted proxy, or a set."""
+_MAX_KEPT: Final = 4096
+"""Answers that are kept of each kind: accepted and refused. Refusals never displace what was accepted."""
+_REFUSED_SECONDS: Final = 5.0
+"""Time for which a refused token is refused without a question: a new token may be known to the service late."""
+_UNAVAILABLE_SECONDS: Final = 1.0
+_SEGMENTS: Final = 3
+"""Parts of a path that name its API, as in `/v1/responses`. A service may decide by the path, which it is told."""
+_VERIFYING: Final = 4
+"""Tokens that are verified in threads at a time. Each may load the issuer's keys."""
+_UNAVAILABLE: Final = "The authentication service does not answer. Try again in a second."
+_MAX_CLIENTS: Final = 8
+_UNREACHABLE: Final = frozenset(
+    {"TransportError", "OSError", "PyJWKClientConnectionError", "AuthServiceUnavailableError"}
+)
+"""Errors, by their own class or one that they extend, after which nothing is known of a token."""
+_OVERLOADED: Final = re.compile(r"(?:failed: |')(?:429|5\d\d)\b")
+"""The status of the service in the messages of the host and of httpx."""
+
+logger = get_logger(__name__)
+
+
+class AuthUnavailable(BaseException):
+    """Nothing is known of a token, because the auth service does not answer.
+
+    The host's middleware turns each `Exception` into a 401, so this is none.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is known of a token: its user, or why it was refused, or that the service did not answer (both None)."""
+
+    user: Any
+    refusal: str | None
+    until: float
+
+
+class RememberedAuth:
+    """A provider of the host's auth that is asked for a token once in a while, however many requests have it.
+
+    Args:
+        provider: the host's provider.
+        seconds: time for which an accepted token is kept; 0 asks for each request.
+    """
+
+    requires_http_bearer: Final = True
+
+    def __init__(self, provider: Any, seconds: float) -> None:
+        self._provider = provider
+        self._seconds = seconds
+        self._accepted: LruCache[bytes, _Answer] = LruCache(_MAX_KEPT)
+        self._others: LruCache[bytes, _Answer] = LruCache(_MAX_KEPT)
+        self._asking: dict[bytes, asyncio.Task[_Answer]] = {}
+        self._salt = os.urandom(32)
+        self._verifying = asyncio.Semaphore(_VERIFYING)
+        self._blocks = bool(getattr(provider.config, "jwks", None))
+
+    async def validate_token(self, token: str, scope: Scope) -> Any:
+        """Return the user of a token.
+
+        Raises:
+            ValueError: the token was refused.
+            AuthUnavailable: the service does not answer.
+        """
+        answer = await self._answer(token, scope) if self._seconds else await self._ask(token, scope)
+        if answer.user is not None:
+            return answer.user
+        if answer.refusal is not None:
+            raise ValueError(answer.refusal)
+        raise AuthUnavailable
+
+    def get_auth_error_message(self, scope: Scope | None = None) -> str:
+        """Return what the host says to a request without a token."""
+        return str(self._provider.get_auth_error_message(scope))
+
+    async def close(self) -> None:
+        """Close the host's provider."""
+        await self._provider.close()
+
+    async def _answer(self, token: str, scope: Scope) -> _Answer:
+        key = self._key(token, scope["path"])
+        for kept in (self._accepted, self._others):
+            if (known := kept.get(key)) is not None and time.monotonic() < known.until:
+                return known
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = self._asking[key] = asyncio.create_task(self._ask(token, scope))
+            asking.add_done_callback(lambda ended: self._keep(key, ended))
+        # A client that disconnects must not end what others wait for.
+        return await asyncio.shield(asking)
+
+    def _key(self, token: str, path: str) -> bytes:
+        api = "/".join(path.split("/", _SEGMENTS)[:_SEGMENTS])
+        return blake2b(f"{api}\n{token}".encode(), key=self._salt, digest_size=16).digest()
+
+    def _keep(self, key: bytes, asked: asyncio.Task[_Answer]) -> None:
+        del self._asking[key]
+        if not asked.cancelled() and asked.exception() is None:
+            answer = asked.result()
+            (self._others if answer.user is None else self._accepted).set(key, answer)
+
+    async def _ask(self, token: str, scope: Scope) -> _Answer:
+        try:
+            user = await self._validated(token, scope)
+        except Exception as error:  # noqa: BLE001 (the host refuses a token after any error)
+            if _is_unavailable(error):
+                logger.warning("auth service does not answer: %s", type(error).__name__)
+                return _Answer(None, None, time.monotonic() + min(self._seconds, _UNAVAILABLE_SECONDS))
+            return _Answer(None, str(error), time.monotonic() + min(self._seconds, _REFUSED_SECONDS))
+        return _Answer(user, None, time.monotonic() + min(self._seconds, _seconds_left(token)))
+
+    async def _validated(self, token: str, scope: Scope) -> Any:
+        validating = self._provider.validate_token(token, scope)
+        if not self._blocks:
+            return await validating
+        # The host loads an issuer's keys without giving way to other requests, for any key that a token names.
+        async with self._verifying:
+            return await in_own_thread(lambda: _result(validating))
+
+
+def _result(never_waiting: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine that waits for nothing."""
+    try:
+        never_waiting.send(None)
+    except StopIteration as ended:
+        return ended.value
+    never_waiting.close()
+    raise RuntimeError("The host's auth waits for something: update llama-stack-responses.")
+
+
+def _is_unavailable(error: BaseException) -> bool:
+    return any(
+        _UNREACHABLE & {kind.__name__ for kind in type(each).__mro__} or _OVERLOADED.search(str(each))
+        for each in _causes(error)
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _seconds_left(token: str) -> float:
+    """Return the time until a token expires that says so itself, as a JWT does; it has been verified."""
+    with suppress(ValueError, TypeError, LookupError):
+        payload = token.split(".")[1]
+        return float(orjson.loads(urlsafe_b64decode(f"{payload}==="))["exp"]) - time.time()
+    return float("inf")
+
+
+def remembering_users(seconds: float) -> Callable[[ServerCall], ServerCall]:
+    """Return what makes the host's middleware for auth remember users, and answer 503 without its service.
+
+    The middleware may have been made before. A WebSocket has one of its own with the same settings: they share one.
+
+    Args:
+        seconds: time for which an accepted token is kept.
+    """
+    made: dict[int, RememberedAuth] = {}
+
+    def remembered(provider: Any) -> Any:
+        if type(provider).__name__ not in _BY_TOKEN:
+            return provider
+        return made.setdefault(id(provider.config), RememberedAuth(provider, seconds))
+
+    def remembering(call: ServerCall) -> ServerCall:
+        async def called(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
+            if type(self.auth_provider) is not RememberedAuth:
+                self.auth_provider = remembered(self.auth_provider)
+            try:
+                await call(self, scope, receive, send)
+            except AuthUnavailable:
+                error = ApiError(503, _UNAVAILABLE, retry_after=1)
+                log_refused(error)
+                await refuse(error, scope, send)
+
+        return called
+
+    return remembering
+
+
+def keep_what_auth_builds() -> None:
+    """Make the host's auth keep its HTTP clients and its default policy, which it builds for each request."""
+    providers: Any = sys.modules.get(_PROVIDERS)
+    access: Any = sys.modules.get(_ACCESS)
+    for name in ("httpx", "httpx2"):
+        if hasattr(providers, name):
+            setattr(providers, name, _OpenClients(sys.modules[name]))
+    if access is not None:
+        policy = access.default_policy()
+        access.default_policy = lambda: policy
+
+
+class _OpenClients:
+    """Stands for httpx in the host's auth: clients with equal settings are one, which stays open.
+
+    Args:
+        module: httpx or httpx2.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self.clients: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return self._client if name == "AsyncClient" else getattr(self._module, name)
+
+    def _client(self, **settings: Any) -> Any:
+        # A TLS context may be made for each request, and then says nothing of what it has loaded.
+        key = repr(sorted(settings.items()))
+        if key not in self.clients:
+            if len(self.clients) == _MAX_CLIENTS:
+                del self.clients[next(iter(self.clients))]
+            self.clients[key] = _left_open(self._module.AsyncClient)(**settings)
+            # An answer for one user sets no cookie that a question for another one has.
+            self.clients[key].cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
+        return self.clients[key]
+
+
+def _left_open(kind: Any) -> Any:
+    """Return a class of clients that the end of a block does not close."""
+
+    async def entered(self: Any) -> Any:
+        return self
+
+    async def left(*_: object) -> None:
+        pass
+
+    return type(kind.__name__, (kind,), {"__aenter__": entered, "__aexit__": left})
