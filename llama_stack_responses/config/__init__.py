@@ -82,6 +82,8 @@ class ResponsesConfig(BaseModel):
         max_swept_share: a deletion of expired responses that goes more than a day further than the last one waits for
             a person if it would delete more than this share of all, and more than 20. 1 never waits.
         finish_seconds: time for which a server that shuts down lets its foreground responses go on; then it fails them.
+        leave_seconds: time for which a server that shuts down still accepts connections, before `finish_seconds`, so
+            that load balancers which ask for its readiness send it nothing more.
         flush_seconds: time for which a server that shuts down waits for clients to read the data sent to them.
         stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
             sent.
@@ -131,6 +133,7 @@ class ResponsesConfig(BaseModel):
     sweep_seconds: float = Field(default=600.0, gt=0)
     max_swept_share: float = Field(default=0.2, gt=0, le=1)
     finish_seconds: float = Field(default=0.0, ge=0)
+    leave_seconds: float = Field(default=0.0, ge=0)
     flush_seconds: float = Field(default=5.0, gt=0)
     stream_refusal_seconds: float = Field(default=2.0, ge=0)
     loop_hold_seconds: Annotated[float, AfterValidator(_off_or_long)] = 0.1

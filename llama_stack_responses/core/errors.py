@@ -108,6 +108,17 @@ class ApiError(Exception):
         return "invalid_prompt" if self.type == "invalid_request_error" else "server_error"
 
 
+class NotBegunError(ApiError):
+    """The 421 of a request that a server refuses while it shuts down, before it has done anything for it.
+
+    No other answer has this status, so a load balancer may send the request to another server, whatever its method.
+    """
+
+    def __init__(self) -> None:
+        message = "The server is shutting down and has not begun to work on the request. Send it again."
+        super().__init__(421, message, type="server_error", code="server_stopping", retry_after=1)
+
+
 class OutcomeUnknown(ApiError):  # noqa: N818 (a kind of 503)
     """The 503 of a change whose outcome is unknown: the store did not confirm in time whether it was applied.
 

@@ -4,6 +4,8 @@
 - uvicorn runs the lifespan shutdown only after all open streams have ended, and streams do not end by themselves. So
   SIGINT and SIGTERM are handled here first, ahead of the handlers that were installed before.
 - uvicorn closes WebSockets at once. So its handler runs after the WebSockets have sent their last messages.
+- uvicorn accepts connections until then. So its listening sockets are closed before, and each connection after
+  the answer to its next request. A load balancer goes to another server without losing a request.
 - uvicorn waits without limit for clients that do not read. So open connections are aborted after `flush_seconds`.
 """
 
@@ -16,7 +18,12 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Final
 
+from .listeners import is_shared, let_nobody_in
+
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+_ADMITTING_SECONDS: Final = 0.02
+"""Time in which connections that were opened before the signal are accepted."""
 
 type Handler = Callable[[int, FrameType | None], object]
 
@@ -29,7 +36,32 @@ class Connections:
     """
 
     def __init__(self, handler: object) -> None:
-        self._state: Any = getattr(getattr(handler, "__self__", None), "server_state", None)
+        self._server: Any = getattr(handler, "__self__", None)
+        self._state: Any = getattr(self._server, "server_state", None)
+
+    @property
+    def requesting(self) -> int:
+        """The number of open HTTP connections, with and without a request."""
+        return sum(hasattr(each, "close_after_answer") for each in getattr(self._state, "connections", ()))
+
+    def leave(self) -> None:
+        """Accept no more connections, and close each one after the answer to its next request.
+
+        A socket that several workers share stays open: its parent process closes it.
+        """
+        servers = getattr(self._server, "servers", ())
+        if not is_shared():
+            let_nobody_in(servers)
+            loop = asyncio.get_running_loop()
+            loop.call_later(_ADMITTING_SECONDS, lambda: [server.close() for server in servers])
+            # Those that were accepted last have no protocol before.
+            loop.call_later(2 * _ADMITTING_SECONDS, self._close_after_answers)
+        self._close_after_answers()
+
+    def _close_after_answers(self) -> None:
+        for connection in list(getattr(self._state, "connections", ())):
+            if hasattr(connection, "close_after_answer"):
+                connection.close_after_answer()
 
     def abort(self, scope: Mapping[str, Any]) -> None:
         """Abort the connection of a request: closing it would wait until the client has read all data."""
@@ -49,6 +81,7 @@ def install_signal_handlers(
     begin: Callable[[], asyncio.Future[None] | None],
     flush_seconds: float,
     finish: Callable[[], asyncio.Future[None] | None] = lambda: None,
+    accepting_seconds: float = 0,
 ) -> Connections:
     """Handle SIGINT and SIGTERM in the running event loop, then call the handler that was installed before.
 
@@ -61,6 +94,7 @@ def install_signal_handlers(
         flush_seconds: time from then until the connections of a uvicorn server that are still open are aborted.
         finish: called first; the shutdown begins when its future is done or cancelled, at once if it returned None. A
             second signal cancels the future.
+        accepting_seconds: time from the signal until a uvicorn server accepts no more connections.
 
     Returns:
         The server's connections.
@@ -68,7 +102,7 @@ def install_signal_handlers(
     connections = Connections(signal.getsignal(signal.SIGTERM))
     if threading.current_thread() is not threading.main_thread():
         return connections
-    ending = _Ending(asyncio.get_running_loop(), begin, flush_seconds, finish)
+    ending = _Ending(asyncio.get_running_loop(), begin, flush_seconds, finish, accepting_seconds)
     for number in _SIGNALS:
         before = signal.getsignal(number)
         if callable(before):
@@ -85,11 +119,13 @@ class _Ending:
         begin: Callable[[], asyncio.Future[None] | None],
         flush_seconds: float,
         finish: Callable[[], asyncio.Future[None] | None],
+        accepting_seconds: float,
     ) -> None:
         self._loop = loop
         self._begin = begin
         self._flush_seconds = flush_seconds
         self._finish = finish
+        self._accepting_seconds = accepting_seconds
         self._work: asyncio.Future[None] | None = None
 
     def handler(self, before: Handler) -> Handler:
@@ -107,6 +143,7 @@ class _Ending:
         if self._work and not self._work.done():
             self._work.cancel()
             return
+        self._loop.call_later(self._accepting_seconds, Connections(before).leave)
         self._work = self._finish()
         if self._work is None:
             self._end(number, before)

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from ..admission import Admission, Reservation
+from ..core.errors import NotBegunError
 from ..generation.connection_options import ConnectionOptions
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationFactory
@@ -27,7 +28,7 @@ class ForegroundResponses:
         archive: stores them.
         leases: the leases of streamed responses.
         admission: how many responses may run at a time.
-        finish_seconds: how long a shutdown waits for the running ones.
+        finishing: how long a shutdown waits for the running ones, and how long it accepts connections before.
         refusal_seconds: time for which a stream waits for the model server's refusal.
         intervals: how often and how long to ask the store for the outcome of a commit.
 
@@ -41,7 +42,7 @@ class ForegroundResponses:
         archive: Archive,
         leases: ForegroundLeases,
         admission: Admission,
-        finish_seconds: float,
+        finishing: tuple[float, float],
         refusal_seconds: float,
         intervals: Intervals,
     ) -> None:
@@ -52,7 +53,8 @@ class ForegroundResponses:
         self._refusal_seconds = refusal_seconds
         self._intervals = intervals
         self._runs = set[ForegroundRun]()
-        self.finishing = Finishing(self._runs, finish_seconds)
+        self._stopped = False
+        self.finishing = Finishing(self._runs, *finishing)
 
     @property
     def running(self) -> int:
@@ -60,7 +62,8 @@ class ForegroundResponses:
         return len(self._runs)
 
     def shut_down(self) -> None:
-        """End all running responses, because the server shuts down."""
+        """End all running responses, and begin no more, because the server shuts down."""
+        self._stopped = True
         for run in self._runs:
             run.shut_down()
 
@@ -70,7 +73,12 @@ class ForegroundResponses:
         Args:
             start: what the response starts from.
             connection: the connection that it is sent on, if that has options.
+
+        Raises:
+            NotBegunError: the server shuts down.
         """
+        if self._stopped:
+            raise NotBegunError
         request = start.request
         response = self._factory.begin(request, start.moderation)
         context = self._factory.context(request, response, start.owner, start.opened)
@@ -105,6 +113,5 @@ class ForegroundResponses:
 
     def _ended(self, run: ForegroundRun, writer: ResponseWriter, slot: Reservation, _: object) -> None:
         self._runs.discard(run)
-        self.finishing.check()
         writer.ended()
         slot.release()

@@ -203,7 +203,7 @@ class OpenAIResponsesImpl:
             self.archive,
             self.jobs.foreground,
             admission,
-            config.finish_seconds,
+            (config.finish_seconds, config.leave_seconds),
             config.stream_refusal_seconds,
             self.intervals,
         )

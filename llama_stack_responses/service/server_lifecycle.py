@@ -75,7 +75,9 @@ class ServerLifecycle:
         if threshold := self._config.loop_hold_seconds:
             self._monitor = self._telemetry.monitor_loop(threshold)
         self._telemetry.show(self._gauge_sources)
-        self._connections = install_signal_handlers(self._on_signal, self._config.flush_seconds, self._finish)
+        self._connections = install_signal_handlers(
+            self._on_signal, self._config.flush_seconds, self._finish, self._config.leave_seconds
+        )
         return True
 
     async def stop(self) -> None:
@@ -95,7 +97,8 @@ class ServerLifecycle:
     def _finish(self) -> asyncio.Future[None] | None:
         """Stop claiming jobs, and let foreground responses finish."""
         self._jobs.worker.retire()
-        return self._foreground.finishing.begin()
+        connections = self._connections
+        return self._foreground.finishing.begin(lambda: connections.requesting if connections else 0)
 
     def _on_signal(self) -> asyncio.Future[None] | None:
         self._foreground.shut_down()

@@ -22,7 +22,7 @@ from tests.support.upstream import UpstreamProcess
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
 
 PAGE: Final = "docs/guides/team.md"
-PORTS: Final = ("8320", "8321", "8322", "9464", "9465")
+PORTS: Final = ("8320", "8321", "8322", "8390", "9464", "9465")
 ON_OGX: Final = {"llama stack run config.yaml": "ogx run --insecure config.yaml", "LLAMA_STACK_PORT": "OGX_PORT"}
 """The replacements that the guide names."""
 SECONDS: Final = 400.0

@@ -62,16 +62,19 @@ _TOO_LONG: Final = ApiError(
 class HttpProtocol(HttpToolsProtocol):
     """The protocol of one connection. Its attributes are slots: with more in its dict, that would take 1.5 kB."""
 
-    __slots__ = ("_answered", "_flow")
+    __slots__ = ("_answered", "_closes", "_flow")
 
     _answered: RequestResponseCycle | None
     """The request that is being answered, while later ones wait for it."""
+    _closes: bool
+    """Whether the connection is closed after the next answer."""
     _flow: _Flow
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Begin."""
         super().connection_made(transport)
         self._answered = None
+        self._closes = False
         self._flow = _Flow(self, transport)
         self.flow = cast("FlowControl", self._flow)
         self.pipeline = cast("Any", _Pipeline(self.pipeline))
@@ -114,6 +117,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if alone and self.pipeline:
             self._answered = newest
+        if self._closes:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of a body on."""
@@ -131,6 +136,15 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
         else:
             super().handle_websocket_upgrade()
+
+    def close_after_answer(self) -> None:
+        """Close the connection after the answer under way, or else after the next one, and say so in its head.
+
+        An idle connection stays open for uvicorn's time: its client may be sending a request right now.
+        """
+        self._closes = True
+        if self._is_answering() and not self.cycle.response_started:
+            self.cycle.keep_alive = False
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP, unless a refusal was sent."""

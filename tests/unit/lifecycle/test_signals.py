@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 import uvicorn
 
-from llama_stack_responses.lifecycle.signals import install_signal_handlers
+from llama_stack_responses.lifecycle.signals import Connections, install_signal_handlers
+from tests.support.waiting import until
 
 
 @pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
@@ -127,3 +128,29 @@ async def test_shutdown_begins_after_the_work_or_a_second_signal(number: signal.
         work.set_result(None)
     await asyncio.wait_for(ended.wait(), 60)
     assert received == ["begun"]
+
+
+async def test_signal_closes_listening_sockets_and_connections_after_their_answers(number: signal.Signals) -> None:
+    class HttpConnection(Connection):
+        def __init__(self) -> None:
+            super().__init__()
+            self.closes = asyncio.Event()
+
+        def close_after_answer(self) -> None:
+            self.closes.set()
+
+    server, connection = uvicorn.Server(uvicorn.Config("app")), HttpConnection()
+    listening = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    server.servers = [listening]
+    server.server_state.connections.add(connection)  # type: ignore[arg-type]
+    signal.signal(number, server.handle_exit)
+    finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    install_signal_handlers(lambda: None, 60.0, lambda: finished)
+    assert Connections(server.handle_exit).requesting == 1
+    os.kill(os.getpid(), number)
+    await asyncio.wait_for(connection.closes.wait(), 60)
+    async with asyncio.timeout(60):
+        await listening.wait_closed()
+    assert not server.should_exit
+    finished.set_result(None)
+    await until(lambda: server.should_exit)

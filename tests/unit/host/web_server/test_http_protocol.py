@@ -186,3 +186,26 @@ async def test_reading_stays_paused_while_the_application_reads_nothing() -> Non
         await asyncio.sleep(0)
     assert not server.transport.reads
     assert server.requests == 1
+
+
+async def test_connection_of_stopping_server_is_closed_after_the_next_answer() -> None:
+    """An idle one stays open: its client may be sending a request."""
+    server = Server()
+    server.answers.set()
+    server.protocol.data_received(GET)
+    await until(lambda: b"HTTP/1.1 200 " in server.transport.written)
+    server.protocol.close_after_answer()
+    assert not server.transport.closed
+    server.protocol.data_received(GET)
+    await until(lambda: server.transport.closed)
+    assert server.transport.written.count(b"HTTP/1.1 200 ") == 2
+    assert server.transport.written.count(b"connection: close") == 1
+
+
+async def test_answer_under_way_of_stopping_server_says_that_the_connection_closes() -> None:
+    server = Server()
+    server.protocol.data_received(GET)
+    server.protocol.close_after_answer()
+    server.answers.set()
+    await until(lambda: server.transport.closed)
+    assert b"connection: close" in server.transport.written
