@@ -54,7 +54,7 @@ from .reasoning_entries import (
     texts_of,
 )
 from .repeated_arguments import CallArguments
-from .repeated_text import RepeatedText
+from .repeated_text import RepeatedText, max_extension
 from .reported_usage import is_empty, reported_usage, usage_of_chunk
 from .split_surrogates import SurrogateJoiner, is_whole
 from .think_tags import ThinkTagSplitter
@@ -339,7 +339,7 @@ class ChunkReader:
         """Return whether the next chunks may extend a text without being compared with it, if they are shorter."""
         if not text.is_extendable:
             return False
-        self.max_extension = min(PIECE_CHARACTERS, text.size - 1)
+        self.max_extension = min(PIECE_CHARACTERS, text.max_extension)
         self._extended_text = text, self.characters
         self.is_opening = not text.is_begun
         return True
@@ -349,7 +349,7 @@ class ChunkReader:
         assert self._extended_text
         extended, characters = self._extended_text
         extended.begin(text)
-        self.max_extension = min(PIECE_CHARACTERS, extended.size + self.characters - characters - 1)
+        self.max_extension = min(PIECE_CHARACTERS, max_extension(extended.size + self.characters - characters))
         self.is_opening = not extended.is_begun
 
     def cut(self) -> OutputLimitReached:
@@ -717,8 +717,8 @@ class ChunkReader:
                 out: list[Any] = []
                 self._settle_reasoning(out)
                 yield from flattened(out)
-            for piece in self._joined("content", said):
-                yield Text(piece)
+                for shown in self._said.take(ContentPart(said, None)):
+                    yield from map(Text, self._joined("content", shown.content))
             if (thinking := member(part, "thinking")) is not None:
                 pieces = [thinking] if isinstance(thinking, str) else [text(each, "text") for each in entries(thinking)]
                 yield from self._entry(PARTS, part, "".join(pieces), said=True)

@@ -17,7 +17,8 @@ _BY_MEANING: Final[dict[FinishReason | Literal["failed"], tuple[str, ...]]] = {
     "length": (
         *("length", "max_tokens", "max_output_tokens", "max_completion_tokens"),
         "model_length",  # Mistral: at the end of the model's context
-        *("max_length", "max_new_tokens"),
+        *("max_length", "max_new_tokens", "token_limit"),
+        *("max_context_length", "context_length", "context_length_exceeded"),
         "model_context_window_exceeded",  # Anthropic, z.ai
         "error_limit",  # Cohere
     ),
@@ -43,5 +44,5 @@ MEANINGS: Final = {reason: meaning for meaning, reasons in _BY_MEANING.items() f
 
 
 def meaning_of(reason: str) -> FinishReason | Literal["failed"] | None:
-    """Return what a finish reason means; None if it is not known."""
-    return MEANINGS.get(reason.strip().lower().rpartition(".")[2])
+    """Return what a finish reason means; None if it is not known. Some gateways write `content-filter`."""
+    return MEANINGS.get(reason.strip().lower().rpartition(".")[2].replace("-", "_").replace(" ", "_"))

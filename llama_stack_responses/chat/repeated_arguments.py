@@ -23,6 +23,12 @@ from ..stream.json_object_end import JsonObjectEnd
 _OPENING: Final = ("{", "[")
 _CLOSING: Final = "}] \n\r\t"
 """What some servers send once too often."""
+_MARKS: Final = re.compile(r"(?:\s|<[^<>]{0,64}>|```)*+")
+"""Marks of a model's own format behind the arguments, such as `</tool_call>`."""
+_HELD: Final = ('"', "n", "N", "`")
+"""First characters of arguments that are no object but may stand for one."""
+_FENCED: Final = re.compile(r"\s*```\w*\s*(\{.*\})\s*```\s*", re.DOTALL)
+_NOTHING: Final = frozenset({"null", "None"})
 _BEFORE_VALUE: Final = (":", ",", "[")
 _FRESH: Final = 256
 """Maximum pieces that are not scanned yet: each takes more memory than its characters."""
@@ -31,6 +37,7 @@ _COMPARED_CHARACTERS: Final = 2**20
 _HEADLESS: Final = re.compile(r'\s*+(?:[}\]:,]|"(?:[^"\\]|\\.)*+"\s*+:.*\}\s*+\Z)', re.DOTALL)
 """A text that cannot begin a JSON value and looks like the end of one."""
 _PLACEHOLDER_CHARACTERS: Final = 16
+_MARK_CHARACTERS: Final = 256
 _MAX_DEPTH: Final = 32
 
 
@@ -254,7 +261,7 @@ class CallArguments:
         """Take the first fragment that has more than whitespace."""
         self._begun = bool(written.strip())
         self._plain = self._begun and not written.lstrip().startswith(_OPENING)
-        self._quoted = self._plain and written.lstrip().startswith('"')
+        self._quoted = self._plain and written.lstrip().startswith(_HELD)
         return self._add_json(written) if self._begun and not self._plain else self._add(written)
 
     def _grow(self, written: str) -> str:
@@ -284,7 +291,7 @@ class CallArguments:
             return written[self._size :]
         if self._again_end is None:
             written = written.lstrip()
-            if not written.strip(_CLOSING):
+            if not written.strip(_CLOSING) or (len(written) <= _MARK_CHARACTERS and _MARKS.fullmatch(written)):
                 return ""
             if not written.startswith(_OPENING):
                 raise UnclearArgumentsError
@@ -334,11 +341,17 @@ class CallArguments:
 
 
 def _unquoted(text: str) -> str:
-    """Return the arguments in a JSON string, which some servers encode twice; any other text as it is.
+    """Return the arguments in a JSON string, which some servers encode twice, or in a fence; any other text as it is.
+
+    A null is an empty object.
 
     Raises:
         UnclearArgumentsError: they are the end of an object.
     """
+    if text.strip() in _NOTHING:
+        return "{}"
+    if fenced := _FENCED.fullmatch(text):
+        return fenced[1]
     try:
         inner = decoded_arguments(text)
         return inner if isinstance(decoded_arguments(inner), dict) else text

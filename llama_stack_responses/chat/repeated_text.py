@@ -3,7 +3,8 @@
 Chunks are the next characters of the text. Some servers send all characters so far with each chunk, or the whole text
 once more at the end. Characters that were passed on cannot be taken back. So a chunk that begins with the whole text so
 far is kept until the next one, or the end, decides. A text may repeat itself too, so without evidence nothing is cut.
-Only the beginning of the text is compared, and its length: nothing else of it is kept.
+Only the beginning of the text is compared, and its length: nothing else of it is kept. A text that comes once more may
+lack the whitespace around it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ _KEPT: Final = 8
 """Maximum chunks that are kept."""
 _PIECES_CHARACTERS: Final = 4
 """Characters from which a text of several pieces that comes once more, in one chunk at the end, is a repetition."""
+_STRIPPED_CHARACTERS: Final = 8
+"""The same, if the whitespace around it differs."""
 _GROWN_CHARACTERS: Final = 3
 """Characters from which a text of one chunk is repeated by a longer one at the end."""
 _CHUNK_CHARACTERS: Final = 16
 """Characters from which a text of one chunk is repeated by an equal one at the end."""
+_SPACE_CHARACTERS: Final = 8
+"""Maximum characters of whitespace behind a text that it lacks when it comes once more."""
 _PERIOD_CHARACTERS: Final = 1_024
 """Characters of a chunk in which a period is sought."""
 
@@ -51,11 +56,16 @@ class RepeatedText:
 
     @property
     def is_extendable(self) -> bool:
-        """Whether chunks that are shorter than the text may be passed on without `take`.
+        """Whether chunks of at most `max_extension` characters may be passed on without `take`.
 
         They are counted with `extend`, and `begin` takes them while `is_begun` is false.
         """
         return self.size > 0 and not (self._cumulative or self._held)
+
+    @property
+    def max_extension(self) -> int:
+        """Characters of the longest chunk that cannot be the text once more."""
+        return max_extension(self.size)
 
     @property
     def is_begun(self) -> bool:
@@ -77,14 +87,14 @@ class RepeatedText:
         Raises:
             ApiError: a server that sends all characters so far has changed them.
         """
-        if self.is_extendable and len(chunk.content) < self.size:
+        if self.is_extendable and len(chunk.content) <= self.max_extension:
             self._add(chunk.content)
             return (chunk,)
         if self._cumulative:
             return self._grow(chunk)
         if self._held:
             return self._decide(chunk)
-        if self.size and self._repeats(chunk.content):
+        if self.size and (self._repeats(chunk.content) or self._repeats_stripped(chunk.content)):
             self._held = (chunk,)
             return ()
         self._add(chunk.content)
@@ -95,14 +105,27 @@ class RepeatedText:
         if not self._held:
             return ()
         last = self._held[-1]
-        if not self._is_repetition(last.content):
+        repeats = self._repeats(last.content)
+        if not (self._is_repetition(last.content) if repeats else self._repeats_stripped(last.content)):
             return self._release()
         self._held = ()
-        return self._grow(last)
+        return self._grow(last) if repeats else ()
 
     def _repeats(self, text: str) -> bool:
         """Return whether a chunk has all characters so far."""
         return len(text) >= self.size and text.startswith(self._beginning)
+
+    def _repeats_stripped(self, text: str) -> bool:
+        """Return whether a chunk is a text of several pieces without the whitespace around it."""
+        text, beginning = text.strip(), self._beginning.lstrip()
+        size = self.size - len(self._beginning) + len(beginning)
+        # The last piece may be the whitespace with which a writer separates two equal texts.
+        pieces = self._pieces - (len(text) < size)
+        if pieces < 2 or len(text) < _STRIPPED_CHARACTERS or _is_periodic(text):
+            return False
+        if size <= len(beginning):
+            return text == beginning.rstrip()
+        return size - _SPACE_CHARACTERS <= len(text) <= size and text.startswith(beginning.rstrip())
 
     def _decide(self, chunk: ContentPart) -> Sequence[ContentPart]:
         """Take a chunk behind those that were kept."""
@@ -153,6 +176,11 @@ class RepeatedText:
         if not self.is_begun:
             self.begin(text)
         self.extend(len(text))
+
+
+def max_extension(size: int) -> int:
+    """Return the characters of the longest chunk that cannot be a text of this size once more."""
+    return max(0, size - 1 - _SPACE_CHARACTERS)
 
 
 def _is_periodic(text: str) -> bool:

@@ -111,11 +111,14 @@ def _each(build: Build, max_entries: int) -> Build:
 
 
 def _numbered(build: Build, max_entries: int) -> Build:
-    """Return a function that builds a list of models with an `index`, by which the host's router groups them."""
+    """Return a function that builds a list of models with an `index`, by which the host's router groups them.
+
+    TGI sends a single call without a list around it.
+    """
     built = _each(build, max_entries)
 
     def numbered(raw: Any) -> list[Any]:
-        entries: list[Any] = built(raw)
+        entries: list[Any] = built([raw] if isinstance(raw, dict) else raw)
         for each in entries:
             if isinstance(each.index, list | dict):
                 raise TypeError("An index is not a number.")
@@ -177,12 +180,17 @@ _CHUNK: Final = _shape(
 
 
 def _as_chunk(raw: Any) -> Any:
-    """Return a whole answer, or a choice with a message instead of a delta, as a chunk."""
-    choices = [
-        {**each, "delta": each["message"]} if isinstance(each.get("message"), dict) and not each.get("delta") else each
-        for each in raw["choices"]
-    ]
-    return {**raw, "choices": choices, "object": "chat.completion.chunk"}
+    """Return a whole answer as a chunk."""
+    return {**raw, "choices": [_with_delta(each) for each in raw["choices"]], "object": "chat.completion.chunk"}
+
+
+def _with_delta(choice: Any) -> Any:
+    """Return a choice with a message, or a text as of an older API, as one with a delta."""
+    if choice.get("delta"):
+        return choice
+    if isinstance(message := choice.get("message"), dict):
+        return {**choice, "delta": message}
+    return {**choice, "delta": {"content": text}} if isinstance(text := choice.get("text"), str) else choice
 
 
 def chat_chunk(raw: Any) -> ChatCompletionChunk:
@@ -192,7 +200,7 @@ def chat_chunk(raw: Any) -> ChatCompletionChunk:
         ValueError: the JSON is not a chunk.
     """
     try:
-        if (choices := raw.get("choices")) and "message" in choices[0]:
+        if (choices := raw.get("choices")) and ("delta" not in choices[0] or "message" in choices[0]):
             raw = _as_chunk(raw)
         chunk: ChatCompletionChunk = _CHUNK(raw)
     except (AttributeError, IndexError, KeyError, TypeError) as error:

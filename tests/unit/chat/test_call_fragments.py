@@ -118,6 +118,21 @@ def test_arguments_encoded_twice_are_decoded(size: int) -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["null", "None", " null\n", "```json\n{}\n```", "```{}```"])
+def test_arguments_that_stand_for_none_are_an_empty_object(text: str) -> None:
+    assert read([part("", "f", "a"), part(text[:2]), part(text[2:])]) == [("f", "a", "{}")]
+
+
+def test_arguments_in_a_fence_are_read() -> None:
+    assert read([part("```json\n", "f", "a"), part(OSLO), part("\n```")]) == [("f", "a", OSLO)]
+
+
+@pytest.mark.parametrize("mark", ["</tool_call>", "<|call|>", "\n</function>\n</tool_call>\n", "\n```\n"])
+def test_marks_behind_arguments_are_dropped(mark: str) -> None:
+    assert read([part(OSLO[:9], "f", "a"), part(OSLO[9:]), part(mark)]) == [("f", "a", OSLO)]
+    assert read([part(OSLO + mark, "f", "a")]) == [("f", "a", OSLO)]
+
+
 def test_growing_objects_are_one_call() -> None:
     values = [{}, {"a": "x"}, {"a": "xy", "b": [1]}, {"a": "xy", "b": [1, 2]}]
     assert read([as_object(value, "f", "a") for value in values]) == [("f", "a", json.dumps(values[-1]))]
@@ -220,7 +235,10 @@ def test_half_arguments_are_an_error_unless_the_answer_was_cut(end: int) -> None
     assert read(half, cut=True) == [("f", "a", OSLO[:end])]
 
 
-@pytest.mark.parametrize("text", ["hello", "\n", "12", "", "a {", "'{", '"a" b', '"a"', '"[1]"', '"a": b'])
+@pytest.mark.parametrize(
+    "text",
+    ["hello", "\n", "12", "", "null and void", "nothing", "```x", "a {", "'{", '"a" b', '"a"', '"[1]"', '"a": b'],
+)
 def test_arguments_that_are_not_json_are_passed_on(text: str) -> None:
     assert read([part("", "f", "a"), part(text[:1]), part(text[1:])]) == [("f", "a", text)]
 

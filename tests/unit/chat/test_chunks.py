@@ -492,6 +492,11 @@ FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "FinishReason.MAX_TOKENS": "length",
     "max_output_tokens": "length",
     "model_context_window_exceeded": "length",
+    "max-tokens": "length",
+    "token_limit": "length",
+    "context_length_exceeded": "length",
+    "tool-calls": "tool_calls",
+    "content-filter": "content_filter",
     "content_filter": "content_filter",
     "safety": "content_filter",
     "sensitive": "content_filter",
@@ -821,6 +826,13 @@ def test_zeros_after_the_usage_do_not_count() -> None:
 )
 def test_reasoning_as_object_or_parts_is_read(reasoning: Any) -> None:
     assert read(as_client, [chunk({"reasoning": reasoning})]) == [Reasoning("hm")]
+
+
+@pytest.mark.parametrize("contents", [["Hello", "Hello wor", "Hello world"], ["Hello", " world", "Hello world"]])
+def test_text_repeated_in_lists_is_passed_on_once(contents: list[str]) -> None:
+    chunks = [chunk({"content": [{"type": "text", "text": each}]}) for each in contents]
+    deltas = read(as_client, chunks)
+    assert "".join(delta.text for delta in deltas if isinstance(delta, Text)) == "Hello world"
 
 
 # Whole messages

@@ -47,6 +47,20 @@ def test_repetition_is_passed_on_once(chunks: list[str]) -> None:
 @pytest.mark.parametrize(
     "chunks",
     [
+        ["\nHello", " world", "Hello world"],
+        ["Hello", " world", " \n", "Hello world"],
+        ["Hello", " world", "\n\nHello world\n"],
+        ["\n\n", *WORDS, "\n", PROSE],
+        [*WORDS, " ", "\n", f"{PROSE}\n"],
+    ],
+)
+def test_repetition_with_other_whitespace_around_it_is_passed_on_once(chunks: list[str]) -> None:
+    assert "".join(passed(chunks)).strip() == chunks[-1].strip()
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
         ["ha", "ha", "ha"],
         ["ha", "ha", "haha"],
         ["-", "--", "----"],
@@ -58,6 +72,11 @@ def test_repetition_is_passed_on_once(chunks: list[str]) -> None:
         ["I ", "I am", " me"],
         ["no", "no"],
         [PROSE, "\n", PROSE],
+        ["Hello", "\n", "Hello"],
+        ["\n", "Hello", "Hello"],
+        ["Hello", " world", "\n", "Hello"],
+        ["Hello", " world", "\n", "Hello world", " again"],
+        [*WORDS, "\n", PROSE[:-12]],
         [*WORDS, " ", *WORDS],
         [*WORDS, PROSE, " Again."],
         ["a", "a b", "c"],

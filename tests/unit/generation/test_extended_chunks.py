@@ -182,7 +182,7 @@ async def test_streams_make_same_events_as_json_and_as_chunks(fields: Json, prof
     ("deltas", "taken"),
     [
         ([{"content": BEGUN}, {"content": "b"}, {"content": "ç"}], 2),
-        ([{"content": "a"}, {"content": "b"}, {"content": "c"}], 1),
+        ([{"content": "a beginning"}, {"content": "b"}, {"content": "c"}], 2),
         ([{"content": BEGUN}, {"content": BEGUN}, {"content": "b"}], 0),
         ([{"role": "assistant"}, {"content": BEGUN}, {"role": "assistant", "content": "b", "tool_calls": None}], 1),
         ([{"reasoning_content": BEGUN}, {"reasoning_content": "b"}], 1),

@@ -98,6 +98,22 @@ def test_missing_chunk_fields_have_defaults(raw: Json) -> None:
         assert delta is None or delta.content is None
 
 
+def test_call_without_a_list_is_one_call() -> None:
+    """TGI."""
+    function = {"name": "f", "arguments": "{}"}
+    raw = {"choices": [{"delta": {"tool_calls": {"index": 0, "id": "", "type": "function", "function": function}}}]}
+    calls = chat_chunk(raw).choices[0].delta.tool_calls
+    assert calls
+    [call] = calls
+    assert call.function
+    assert (call.index, call.function.name, call.function.arguments) == (0, "f", "{}")
+
+
+def test_text_in_place_of_a_delta_is_its_content() -> None:
+    built = chat_chunk({"object": "text_completion", "choices": [{"index": 0, "text": "Hel", "finish_reason": None}]})
+    assert built.choices[0].delta.content == "Hel"
+
+
 @pytest.mark.parametrize("raw", [[], "text", 5, None, {"choices": 5}, {"choices": ["x"]}, {"choices": [{"delta": 5}]}])
 def test_invalid_chunk_is_refused(raw: Any) -> None:
     with pytest.raises(ValueError, match="not a chunk"):
