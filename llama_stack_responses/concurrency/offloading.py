@@ -90,19 +90,24 @@ class Computation:
 
     Args:
         of: the values.
+
+    Attributes:
+        is_large: whether the event loop leaves work on them to a thread.
     """
 
+    __slots__ = ("is_large",)
+
     def __init__(self, *of: Any) -> None:
-        self._large = is_large(of, INLINE_BYTES)
+        self.is_large = is_large(of, INLINE_BYTES)
 
     async def run[Result](self, call: Callable[[], Result]) -> Result:
         """Return the result of a call on the values; run it in a thread if they are large."""
-        return await in_thread(call) if self._large else call()
+        return await in_thread(call) if self.is_large else call()
 
 
 async def computed[Result](call: Callable[[], Result], *of: Any) -> Result:
     """Return the result of a call on these JSON values; run it in a thread if they are large."""
-    return await Computation(*of).run(call)
+    return await in_thread(call) if is_large(of, INLINE_BYTES) else call()
 
 
 async def computed_each[Value](values: Iterable[Value], *of: Any) -> list[Value]:

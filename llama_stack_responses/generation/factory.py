@@ -19,7 +19,7 @@ from ..core.ids import new_id
 from ..core.owner import Owner
 from ..core.types import Json
 from ..inputs.attachments import Attachments
-from ..inputs.large_work import LargeWork
+from ..inputs.large_work import LargeWork, WorkOnValues
 from ..inputs.moderation import Moderation, OutputModeration
 from ..items.compaction import continued
 from ..items.mcp_approvals import Approval
@@ -289,14 +289,15 @@ class GenerationContext:
         Raises:
             ApiError: a file that the items refer to cannot be read.
         """
-        request, without_updates = await self._configured(items)
+        work = self.factory.large_work.on(items)
+        request, without_updates = await work.run(partial(configured, self.request, items))
         self.assembler.structured = request.wants_json
         held = self.held()
         model_round = self.model_round(request, event_buffer, held)
         return Generation(
             self.request,
             items,
-            model_items=await self.model_items(without_updates, held),
+            model_items=await self.model_items(without_updates, held, work),
             held=held,
             model_round=model_round,
             auto_compaction=AutoCompaction(
@@ -324,12 +325,15 @@ class GenerationContext:
         """Return a reservation for contents of files and images, and for output; the caller must release it."""
         return self.factory.attachments.contents.reserve(self.owner)
 
-    async def model_items(self, items: Sequence[Json], held: Reservation) -> list[Json]:
+    async def model_items(
+        self, items: Sequence[Json], held: Reservation, work: WorkOnValues | None = None
+    ) -> list[Json]:
         """Return the items for the model, with resolved files and images, which `held` counts.
 
         Args:
             items: the history and the input, without the updates among them, which the model would see.
             held: counts the content of files and images.
+            work: runs work on the items, if they were measured before.
 
         Raises:
             ApiError: a file that the items refer to cannot be read, or the model does not accept files of its kind;
@@ -339,12 +343,14 @@ class GenerationContext:
         instructions = self.assembler.response["instructions"]
         # The instructions of a prompt template are messages, filled in when the response was created.
         first = instructions if isinstance(instructions, list) else []
-        opened, large_work = self.reasoning.opened, self.factory.large_work
+        opened = self.reasoning.opened
+        whole = [*first, *items]
+        if work is None or first:
+            work = self.factory.large_work.on(whole)
         try:
-            sealed = await large_work.run(partial(unopened, items, opened), items)
+            sealed = await work.run(partial(unopened, items, opened))
             await self.factory.sealed.open(sealed, self.owner, opened, verify=False)
-            whole = [*first, *items]
-            shown = await large_work.run(partial(continued, whole, self.summaries.read), whole)
+            shown = await work.run(partial(continued, whole, self.summaries.read))
             return await self.factory.attachments.resolved(shown, profile, self.request, self.owner, held)
         except BaseException:
             held.release()
@@ -357,10 +363,6 @@ class GenerationContext:
             return None
         profile = profile_for(self.request.model, factory.profiles)
         return CacheDiagnostics(response_id, self.owner, factory.prompt_of, profile, factory.large_work, held.add)
-
-    async def _configured(self, items: Sequence[Json]) -> tuple[CreateRequest, Sequence[Json]]:
-        """Return the request with the updates among the items, and the items without them."""
-        return await self.factory.large_work.run(partial(configured, self.request, items), items)
 
     def model_round(self, request: CreateRequest, event_buffer: EventBuffer, held: Reservation) -> ModelRound:
         """Return the runner of the model rounds; `held` counts their output.
@@ -410,9 +412,12 @@ class GenerationContext:
         )
         try:
             await self.toolset.prepare(items, tool_execution)
-            request, without_updates = await self._configured(items)
+            work = factory.large_work.on(items)
+            request, without_updates = await work.run(partial(configured, self.request, items))
             model_round = self.model_round(request, event_buffer, held)
-            return await model_round.chat(await self.model_items(without_updates, held), request.max_output_tokens)
+            return await model_round.chat(
+                await self.model_items(without_updates, held, work), request.max_output_tokens
+            )
         finally:
             self.toolset.release()
 

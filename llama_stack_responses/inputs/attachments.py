@@ -81,6 +81,8 @@ class Attachments:
             ApiError: 400 for content that the model does not accept or that cannot be read; 429 if too many files of
                 this owner wait or are held, 503 if too many of all users are held; `param` names the part.
         """
+        if not await computed(partial(_have_media, items), items):
+            return items
         budget = TimeBudget(self.limits.request_seconds)
         reading = _RequestFiles(self, profile, request, owner, ReadContext(owner.identity, budget, request.store), held)
         await computed(partial(reading.register, items), items)
@@ -339,6 +341,18 @@ def _newest_question(items: Sequence[Json]) -> int:
     numbers = range(len(items) - 1, -1, -1)
     asked = ("user", "system", "developer")
     return next((number + 1 for number in numbers if items[number].get("role") not in asked), 0)
+
+
+def _have_media(items: Sequence[Json]) -> bool:
+    """Return whether an item has a part that may need a capability of the model."""
+    for item in items:
+        for name in ("content", "output"):
+            held = item.get(name)
+            parts = held if type(held) is list else (held,) if isinstance(held, dict) else ()
+            for part in parts:
+                if part.get("type") in _CAPABILITY:
+                    return True
+    return False
 
 
 def _parts(item: Json) -> Iterator[tuple[str, Json]]:

@@ -41,6 +41,10 @@ class LargeWork:
         """
         return await self.run_in_thread(work) if is_large(of, INLINE_BYTES) else work()
 
+    def on(self, *of: Any) -> WorkOnValues:
+        """Return what runs several pieces of work on the same JSON values, which are measured once."""
+        return WorkOnValues(self if is_large(of, INLINE_BYTES) else None)
+
     async def run_in_thread[Result](self, work: Callable[[], Result]) -> Result:
         """Return the result of work that takes long for another reason than large values.
 
@@ -62,3 +66,24 @@ class LargeWork:
         """End the threads when their present work has ended."""
         if self._threads:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class WorkOnValues:
+    """Work on JSON values that were measured.
+
+    Args:
+        large_work: does the work; None if the values are small.
+    """
+
+    __slots__ = ("_large_work",)
+
+    def __init__(self, large_work: LargeWork | None) -> None:
+        self._large_work = large_work
+
+    async def run[Result](self, work: Callable[[], Result]) -> Result:
+        """Return the result of work on the values.
+
+        Raises:
+            ApiError: as from `LargeWork.run`.
+        """
+        return await self._large_work.run_in_thread(work) if self._large_work else work()

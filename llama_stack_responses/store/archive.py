@@ -149,15 +149,17 @@ class Archive:
         """
         exchanges = exchanges or {}
         append = await self._joining(response, owner, base, input_items, exchanges)
-        computation = Computation(input_items, response)
+        computation = Computation(input_items, response, exchanges)
         saving = await computation.run(
-            lambda: Saving(response, owner, base, input_items, base_items, transcript, exchanges, append, recording)
+            lambda: Saving(
+                response, owner, base, input_items, base_items, transcript, exchanges, append, recording, computation
+            )
         )
         retry = ConflictRetry()
         while True:
             await retry.wait()
             known = await saving.read(self._records, self.decoder, self._compared_bytes)
-            plan = await computation.run(partial(saving.plan, known, self.clock(), version))
+            plan = await saving.computation.run(partial(saving.plan, known, self.clock(), version))
             try:
                 await self._records.commit([*plan.ops, *extra_ops], [*plan.conditions, *conditions])
             except Conflict as conflict:

@@ -84,13 +84,14 @@ class TooLarge(Exception):  # noqa: N818 - an answer, as a conflict is
     """A decompressed record is larger than the caller allows."""
 
 
-def encode(value: Any, head: bytes = b"", *, pack: bool = True) -> bytes:
+def encode(value: Any, head: bytes = b"", *, pack: bool = True, small: bool = False) -> bytes:
     """Return the encoded JSON `value`, with at most 65,535 bytes of `head` in front.
 
     Args:
         pack: compress the value. False suits large values that are soon deleted.
+        small: as for `text_of`.
     """
-    return pack_text(text_of(value), head, pack=pack)
+    return pack_text(text_of(value, small=small), head, pack=pack)
 
 
 class JsonText(NamedTuple):
@@ -100,9 +101,13 @@ class JsonText(NamedTuple):
     lenient: bool
 
 
-def text_of(value: Any) -> JsonText:
-    """Return a value as JSON. A large one is encoded in blocks: other threads wait for each call."""
-    if not is_large(value, _SLICE_BYTES):
+def text_of(value: Any, *, small: bool = False) -> JsonText:
+    """Return a value as JSON. A large one is encoded in blocks: other threads wait for each call.
+
+    Args:
+        small: whether the value is known not to be large, and so need not be measured.
+    """
+    if small or not is_large(value, _SLICE_BYTES):
         return text_of_small(value)
     try:
         body = bytearray()  # grows in place

@@ -47,9 +47,10 @@ class Node:
     def parent(self) -> str | None:
         return self.links[0] if self.links else None
 
-    def encode(self) -> bytes:
+    def encode(self, *, small: bool = False) -> bytes:
+        """Return the record's value; `small` says that the items are known to be small."""
         links = b"".join(urlsafe_b64decode(link + "==") for link in self.links)
-        head, text = self.depth.to_bytes(_DEPTH_BYTES) + links, codec.text_of(self.items)
+        head, text = self.depth.to_bytes(_DEPTH_BYTES) + links, codec.text_of(self.items, small=small)
         size = codec.size_behind(len(head) + _TOTAL_BYTES, text)
         head += min(self.before + size, _MAX_TOTAL).to_bytes(_TOTAL_BYTES)
         return codec.pack_text(text, head)

@@ -82,8 +82,8 @@ class Entry:
     ids: str | None = None
     answers: Sequence[str] | None = None
 
-    def encode(self) -> bytes:
-        """Return the record's value."""
+    def encode(self, *, small: bool = False) -> bytes:
+        """Return the record's value; `small` says that it is known to be small."""
         return codec.encode(
             {
                 "response": self.response,
@@ -99,7 +99,8 @@ class Entry:
                 "recorded": self.recorded,
                 **({"ids": self.ids} if self.ids else {}),
                 **({"answers": self.answers} if self.answers else {}),
-            }
+            },
+            small=small,
         )
 
     @staticmethod

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from ..concurrency.offloading import INLINE_BYTES, Computation, computed
+from ..concurrency.offloading import INLINE_BYTES, Computation
 from ..core.exchanges import with_exchanges
 from ..core.ids import seeded
 from ..core.json_blocks import dumps
@@ -82,6 +82,10 @@ class Saving:
 
     Args:
         append: what the response adds to its conversation.
+        computation: works on the values of the call.
+
+    Attributes:
+        computation: works on what the save writes.
     """
 
     def __init__(
@@ -95,7 +99,9 @@ class Saving:
         exchanges: Mapping[str, Json],
         append: ConversationAppend | None,
         recording: Recording,
+        computation: Computation,
     ) -> None:
+        self.computation = computation
         self._response = response
         self._recording = recording
         own_items = [*base_items, *input_items] if base is None else input_items
@@ -140,10 +146,11 @@ class Saving:
         known = await (self._joining.read(records, *keys) if self._joining else records.get_many(keys))
         if any(name and f"n/{name}" not in known for name in (self._base, self._base_ids)):
             self._set_base(None, [*self._base_items, *self._items])
+            self.computation = Computation(self._items, self._response, self._output)
             return await self.read(records, decoder, compared_bytes)
         earlier = self._inputs[:-_RECENT_ITEMS]
         if earlier and not any(f"n/{name}" in known for name in self._inputs[-_RECENT_ITEMS:]):
-            known |= await records.get_many(await computed(partial(self._earlier_keys, earlier), self._items))
+            known |= await records.get_many(await self.computation.run(partial(self._earlier_keys, earlier)))
         return known | await self._read_ids(records, decoder, known, compared_bytes)
 
     async def _read_ids(
@@ -152,9 +159,9 @@ class Saving:
         """Find out which items are stored with other ids; return the node with theirs if it is stored."""
         self._own_ids, self._ids = (), self._base_ids
         names, items = [*self._inputs, *self._outputs], [*self._items, *self._output]
-        shared = await computed(partial(self._shared, names, known), items)
+        computation = self.computation
+        shared = await computation.run(partial(self._shared, names, known))
         names, items = names[:shared], items[:shared]
-        computation = Computation(items)
         others = await item_ids.indices_with_other_ids(records, self._hasher, names, items, computation)
         if not others:
             return {}
@@ -172,7 +179,7 @@ class Saving:
         )
         if not self._own_ids:
             return {}
-        return await records.get_many(await computed(self._keys_of_ids, self._own_ids))
+        return await records.get_many(await computation.run(self._keys_of_ids))
 
     def _keys_of_ids(self) -> list[str]:
         """Return the keys of the node that has the items' own ids, and of the pointers to it."""
@@ -208,7 +215,7 @@ class Saving:
         if version is not None and unchanged.version != version:
             raise Conflict([VersionIs(self._key, version)])
         old = Entry.decode(stored) if stored else None
-        content = _Content(self._hasher, known, self._sent)
+        content = _Content(self._hasher, known, self._sent, small=not self.computation.is_large)
         self._keep_fields(content)
         self._keep_history(content)
         self._keep_ids(content)
@@ -219,7 +226,12 @@ class Saving:
             known, old, order_of(self._response["created_at"], now), joined=bool(joins or (old and old.joined))
         )
         released = self._released(old, new, content) if old else {}
-        ops = [*content.ops, Put(self._key, new.encode()), *_changes(old, new), *self._list_ops(old, new)]
+        ops = [
+            *content.ops,
+            Put(self._key, new.encode(small=not self.computation.is_large)),
+            *_changes(old, new),
+            *self._list_ops(old, new),
+        ]
         ops += [unsettled(key, self._owner) for key in released.values()]
         ops += joins
         conditions = [unchanged, *content.conditions, *as_it_is]
@@ -243,7 +255,9 @@ class Saving:
 
     def _keep_fields(self, content: _Content) -> None:
         for field, name in self._field_names.items():
-            content.ensure(f"b/{name}", partial(codec.encode, self._response[field]))
+            content.ensure(
+                f"b/{name}", partial(codec.encode, self._response[field], small=not self.computation.is_large)
+            )
 
     def _keep_ids(self, content: _Content) -> None:
         if self._base_ids:
@@ -321,12 +335,13 @@ class _Content:
     Args:
         known: the stored records, with the pointers from the ids of a request's items.
         sent: the keys of the pointers from ids that a client may have sent.
+        small: whether the content is known to be small.
     """
 
-    def __init__(self, hasher: Hasher, known: Mapping[str, Record], sent: Set[str]) -> None:
+    def __init__(self, hasher: Hasher, known: Mapping[str, Record], sent: Set[str], *, small: bool) -> None:
         self._hasher = hasher
         self.known = known
-        self._sent = sent
+        self._sent, self._small = sent, small
         self._kept: dict[str, bytes] = {}
         self.ops: list[Op] = []
         self.conditions: list[Condition] = []
@@ -353,7 +368,7 @@ class _Content:
     def ensure_node(self, name: str, parent: str | None = None, items: Sequence[Json] = ()) -> None:
         """Make sure that the node `name` exists after the commit; a new one gets `items` and `parent`."""
         on = self._kept[f"n/{parent}"] if parent else None
-        if self.ensure(f"n/{name}", lambda: history_nodes.extend(parent, on, items).encode()):
+        if self.ensure(f"n/{name}", lambda: history_nodes.extend(parent, on, items).encode(small=self._small)):
             if parent:
                 self.ops.append(Put(reference(parent, name), b""))
             self._point(name, items)

@@ -57,6 +57,12 @@ async def test_large_work_runs_in_thread(users: CurrentUser) -> None:
     assert (await users.work.run(thread, LARGE)).startswith("large-requests")
 
 
+async def test_pieces_of_work_on_measured_values_run_like_one(users: CurrentUser) -> None:
+    small, large = users.work.on("x" * 1_000), users.work.on("x", [LARGE])
+    assert [await small.run(thread) for _ in range(2)] == [thread()] * 2
+    assert all([(await large.run(thread)).startswith("large-requests") for _ in range(2)])
+
+
 async def test_error_of_work_is_raised(users: CurrentUser) -> None:
     def fail() -> None:
         raise ApiError(400, "No.")
