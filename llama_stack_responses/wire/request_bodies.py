@@ -79,8 +79,9 @@ class Bodies:
             ClientDisconnect: the client disconnected.
         """
         body = bytearray()  # grows in place; joining megabytes at the end would block the event loop
-        async for piece in self.pieces(request, self._limits.request_bytes):
-            body += piece
+        reading = self._reading(request, self._limits.request_bytes)
+        while reading.more:
+            body += await reading.next_piece()
         return body
 
     async def json(self, request: Request, *, optional: bool = False) -> dict[str, Any]:
@@ -104,20 +105,15 @@ class Bodies:
             ApiError: as from `read`.
             ClientDisconnect: the client disconnected.
         """
+        reading = self._reading(request, limit)
+        while reading.more:
+            if piece := await reading.next_piece():
+                yield piece
+
+    def _reading(self, request: Request, limit: int) -> _Reading:
         check_length(request.scope, limit)
         reservation = cycle_of(request.scope).body_reservation(self.reserve)
-        deadline = asyncio.get_running_loop().time() + self._limits.bodies.seconds
-        size, more = 0, True
-        while more:
-            message = await _next_message(request, deadline)
-            piece, more = message.get("body", b""), message.get("more_body", False)
-            size += len(piece)
-            if size > limit:
-                raise too_large(limit)
-            deadline += len(piece) / _MIN_BYTES_PER_SECOND
-            if piece:
-                reservation.add(len(piece))
-                yield piece
+        return _Reading(request, limit, reservation, self._limits.bodies.seconds)
 
     async def decode(self, body: bytes | bytearray, reservation: Reservation) -> dict[str, Any]:
         """Decode a JSON object that a client sent, and count the memory of its values on `reservation`.
@@ -138,6 +134,45 @@ class Bodies:
             return decode(body)
         # A decoder in one call would keep the interpreter lock, also from a thread.
         return await self._large_work.run_in_thread(partial(decode, body, json_decoding.loads))
+
+
+class _Reading:
+    """A body while it is read; a generator would cost more than reading most bodies does.
+
+    Args:
+        request: the request.
+        limit: maximum number of bytes.
+        reservation: counts what was read.
+        seconds: time for a body that arrives slowly.
+
+    Attributes:
+        more: whether pieces may follow.
+    """
+
+    __slots__ = ("_deadline", "_limit", "_request", "_reservation", "_size", "more")
+
+    def __init__(self, request: Request, limit: int, reservation: Reservation, seconds: float) -> None:
+        self._request, self._limit, self._reservation = request, limit, reservation
+        self._deadline = asyncio.get_running_loop().time() + seconds
+        self._size = 0
+        self.more = True
+
+    async def next_piece(self) -> bytes:
+        """Return the next piece, which may be empty.
+
+        Raises:
+            ApiError, ClientDisconnect: as from `Bodies.read`.
+        """
+        message = await _next_message(self._request, self._deadline)
+        piece: bytes = message.get("body", b"")
+        self.more = message.get("more_body", False)
+        self._size += len(piece)
+        if self._size > self._limit:
+            raise too_large(self._limit)
+        self._deadline += len(piece) / _MIN_BYTES_PER_SECOND
+        if piece:
+            self._reservation.add(len(piece))
+        return piece
 
 
 async def _next_message(request: Request, deadline: float) -> Message:
