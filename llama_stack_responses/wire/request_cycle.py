@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any, Final, Self
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ..admission import Reservation
 from ..logs import get_logger
@@ -47,7 +47,6 @@ class RequestCycle:
 
     Attributes:
         started: whether the head of the answer was sent.
-        answer: what sends the answer, until it is sent.
     """
 
     __slots__ = (
@@ -69,7 +68,6 @@ class RequestCycle:
         "_timer",
         "_unread_seconds",
         "_watch",
-        "answer",
         "started",
     )
 
@@ -103,7 +101,6 @@ class RequestCycle:
         self._watch: ClientWatch | None = None
         self._rest: Callable[[], Awaitable[None]] | None = None
         self.started = False
-        self.answer: ASGIApp | None = None
         scope[_KEY] = self
 
     def __enter__(self) -> Self:
@@ -185,11 +182,6 @@ class RequestCycle:
         with known(self._scope, self._request_id):
             log_failure(self._scope, error)
         self.abort_connection()
-
-    def take_answer(self) -> ASGIApp | None:
-        """Return the answer, which this object no longer holds; None if there is none."""
-        answer, self.answer = self.answer, None
-        return answer
 
     async def receive(self) -> Message:
         """Return the next message of the client."""

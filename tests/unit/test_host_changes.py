@@ -32,7 +32,6 @@ OURS: Final = {
     ("logs.py", "record.msg"),
     ("store/sqlite_file.py", "job.error.__cause__"),
     ("wire/request_cycle.py", "after.rest"),
-    ("wire/request_handling.py", "cycle_of(request.scope).answer"),
 }
 """Objects of this package or of Python, which the rule cannot tell from others."""
 NAME: Final = re.compile("_[a-zA-Z][a-zA-Z0-9_]*")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from traceback import walk_stack
 
+import pytest
 from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
@@ -105,3 +106,11 @@ async def test_unknown_method_is_refused_in_the_format_of_errors() -> None:
     [allowed] = [value for name, value in start["headers"] if name.lower() == b"allow"]
     assert sorted(allowed.split(b", ")) == [b"GET", b"POST"]
     assert b'"code":"method_not_supported"' in body["body"]
+
+
+def test_route_whose_endpoint_takes_more_than_request_and_path_is_refused() -> None:
+    async def wants_query(_: Request, limit: str) -> Response:
+        return Response(limit)
+
+    with pytest.raises(TypeError, match="the request and texts of its path"):
+        App().serve(wants_query)
