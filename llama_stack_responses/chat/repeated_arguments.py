@@ -30,8 +30,6 @@ _HELD: Final = ('"', "n", "N", "`")
 _FENCED: Final = re.compile(r"\s*```\w*\s*(\{.*\})\s*```\s*", re.DOTALL)
 _NOTHING: Final = frozenset({"null", "None"})
 _BEFORE_VALUE: Final = (":", ",", "[")
-_FRESH: Final = 256
-"""Maximum pieces that are not scanned yet: each takes more memory than its characters."""
 _COMPARED_CHARACTERS: Final = 2**20
 """Maximum characters of arguments that are kept to compare them."""
 _HEADLESS: Final = re.compile(r'\s*+(?:[}\]:,]|"(?:[^"\\]|\\.)*+"\s*+:.*\}\s*+\Z)', re.DOTALL)
@@ -58,6 +56,8 @@ class CallArguments:
     Attributes:
         whole: whether the JSON value is complete.
         pieces: number of fragments up to its end.
+        append: takes a fragment that extends open arguments, and is passed on; a function of Python, since that is done
+            for each token. `scan` has to follow after a few.
     """
 
     __slots__ = (
@@ -74,6 +74,7 @@ class CallArguments:
         "_scanned",
         "_size",
         "_unsent",
+        "append",
         "pieces",
         "whole",
     )
@@ -86,6 +87,7 @@ class CallArguments:
         self._end = JsonObjectEnd()
         self._scanned: list[str] = []
         self._fresh: list[str] = []
+        self.append = self._fresh.append
         self._size = 0
         self._unsent: list[str] = []
         self._repeated = ""  # a fragment that has all characters so far, or is another value within them
@@ -118,12 +120,6 @@ class CallArguments:
             return self._plain or self._stays_open(text)
         return True
 
-    def append(self, text: str) -> None:
-        """Take a fragment that extends open arguments, and is passed on."""
-        self._fresh.append(text)
-        if len(self._fresh) >= _FRESH:
-            self._scan()
-
     def take(self, written: str, *, as_object: bool = False, may_replace: bool = True) -> None:
         """Take a fragment.
 
@@ -137,7 +133,7 @@ class CallArguments:
         """
         self.pieces += not self.whole
         self._as_object = self._as_object or (as_object and not self._begun)
-        self._scan()
+        self.scan()
         while written:
             written = self._behind_end(written, may_replace) if self.whole else self._within(written)
 
@@ -163,7 +159,7 @@ class CallArguments:
             HalfArgumentsError: they are incomplete.
             UnclearArgumentsError: they can mean several things.
         """
-        self._scan()
+        self.scan()
         if self._repeated:
             self._end_repeated()
         if not cut and self._again:
@@ -180,7 +176,7 @@ class CallArguments:
 
     def repeats(self, written: str) -> bool:
         """Return whether a fragment has all characters so far."""
-        self._scan()
+        self.scan()
         return 0 < self._size <= len(written) and written.startswith(self._text())
 
     def is_placeholder(self) -> bool:
@@ -191,7 +187,7 @@ class CallArguments:
         """Return whether they are an object without members."""
         return self._size <= _PLACEHOLDER_CHARACTERS and _is_empty(self._text())
 
-    def _scan(self) -> None:
+    def scan(self) -> None:
         """Read the fragments that `append` took; none of them ends the value."""
         if not self._fresh:
             return
@@ -215,7 +211,7 @@ class CallArguments:
         return self._scanned[0] if self._scanned else ""
 
     def _stays_open(self, text: str) -> bool:
-        self._scan()
+        self.scan()
         if text.lstrip().startswith(_OPENING) and (self._size <= len(text) or not self._takes_value()):
             return False
         return self._end.copy().read(text) is None

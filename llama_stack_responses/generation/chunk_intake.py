@@ -141,9 +141,10 @@ class Intake:
     __slots__ = (
         "_assembler",
         "_began",
+        "_built",
         "_error",
         "_event_buffer",
-        "_loop",
+        "_now",
         "_over",
         "_pause",
         "_read",
@@ -160,8 +161,8 @@ class Intake:
         self._round = round_
         self._watchdog = watchdog
         self._event_buffer = event_buffer
-        self._loop = asyncio.get_running_loop()
-        self._read, self._pause, self._began = 0, 1, 0.0
+        self._now = asyncio.get_running_loop().time
+        self._read, self._built, self._pause, self._began = 0, 0, 1, 0.0
         self._taken = self._over = False
         self._reader = round_.reader
         plain = round_.citation_extractor is None and not round_.filters
@@ -177,6 +178,7 @@ class Intake:
     def __exit__(self, *_: object) -> None:
         # What still arrives until the stream is closed is dropped.
         self._over, self._assembler = True, None
+        self._reader.extensions += self._read - self._built
 
     def take(self, chunk: Any) -> bool:
         """Take a chunk; return False if the round has to read it, for an error or because something has to wait."""
@@ -199,12 +201,12 @@ class Intake:
 
         A chunk that may make something wait must go through `take`.
         """
-        assembler, number, reader = self._assembler, self._read + 1, self._reader
+        assembler, reader, size = self._assembler, self._reader, len(text)
         if assembler is None or (open_text := assembler.open_text) is None:
             return False
-        size = len(text)
         if not (0 < size <= reader.max_extension or reader.resume(size)) or reader.characters > reader.max_characters:
             return False
+        number = self._read + 1
         if number == self._pause and not self._begin_next_burst():
             return False
         if (arguments := reader.open_arguments) is None:
@@ -215,18 +217,19 @@ class Intake:
         else:
             return False
         reader.characters += size
-        reader.extensions += 1
         if reader.is_opening:
             reader.open_with(text)
-        self._watchdog.reset()
+        self._watchdog.last = self._now()
         self._read = number
         return True
 
     def _begin_next_burst(self) -> bool:
         """Begin another burst, if the response is not full and the stream need not yield; return whether it began."""
-        now = self._loop.time()
+        now = self._now()
         if now - self._began < _SLOW_SECONDS or self._round.full():
             return False
+        if arguments := self._reader.open_arguments:
+            arguments.scan()
         self._pause, self._began = self._read + 1 + _BURST_CHUNKS, now
         return True
 
@@ -252,12 +255,13 @@ class Intake:
         """
         self.deltas = None
         self._read += 1
+        self._built += 1
         if self._read == self._pause:
             self._end_burst(chunk)
 
     def begin_burst(self) -> None:
         """Record the start of a burst."""
-        self.waits, self._began = False, self._loop.time()
+        self.waits, self._began = False, self._now()
 
     def _take(self, chunk: Any) -> bool:
         """Take a chunk; return whether the round has to wait for something."""
@@ -277,6 +281,7 @@ class Intake:
                 self.end = end
                 return True
         self._read += 1
+        self._built += 1
         if self._read == self._pause:
             self._end_burst(chunk)
         return self.waits or self._event_buffer.full
@@ -287,7 +292,7 @@ class Intake:
         round_.reader.check_progress()
         if round_.full():
             raise round_.reader.cut()
-        first, took = self._read == 1, self._loop.time() - self._began
+        first, took = self._read == 1, self._now() - self._began
         self._pause = self._read - self._read % _BURST_CHUNKS + _BURST_CHUNKS
         self.begin_burst()
         self.waits = not first and took < _SLOW_SECONDS

@@ -156,19 +156,20 @@ class EventBuffer:
             self.put([open_text.event])
             return True
         if self._transcript:
-            self._transcript.extend(len(text))
-        if self._wanted and not (alone and not count and self._extend_written(like, number, text)):
-            self._append(like, number, text)
-            if not self._planned:
-                self._plan()
-        return True
-
-    def _append(self, like: Event, number: int, text: str) -> None:
-        """Append a delta that has this number and text, and is like another event in all else."""
-        run, form = self._run, self._form
+            self._transcript.run.append(len(text))
         if run and like is run.form.like and number == run.first + len(run.texts):
             run.texts.append(text)
-            return
+        elif self._wanted and not (alone and not count and self._extend_written(like, number, text)):
+            self._begin_run(like, number, text)
+        else:
+            return True
+        if not self._planned:
+            self._plan()
+        return True
+
+    def _begin_run(self, like: Event, number: int, text: str) -> None:
+        """Append a delta that has this number and text, and is like another event in all else."""
+        form = self._form
         if form is None or like is not form.like:
             self._form = form = DeltaForm(like)
         self._all()

@@ -23,23 +23,26 @@ class Watchdog:
     Args:
         seconds: the time.
         timer: has the timeouts of other streams too.
+
+    Attributes:
+        last: the time of the event loop at which the timeout was restarted.
     """
 
-    __slots__ = ("_last", "_loop", "_paused", "_seconds", "_task", "_timed_out", "_timeout", "_timer")
+    __slots__ = ("_loop", "_paused", "_seconds", "_task", "_timed_out", "_timeout", "_timer", "last")
 
     def __init__(self, seconds: float, timer: SharedTimer) -> None:
         self._seconds = seconds
         self._timer = timer
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._last = self._loop.time()
+        self.last = self._loop.time()
         self._timed_out = False
         self._paused = False
-        self._timeout = self._timer.plan(self._last + seconds, self)
+        self._timeout = self._timer.plan(self.last + seconds, self)
 
     def reset(self) -> None:
         """Restart the timeout."""
-        self._last = self._loop.time()
+        self.last = self._loop.time()
 
     def read(self, reader: ChunkReader, chunk: Any) -> list[Delta] | Iterator[Delta]:
         """Return the deltas of a chunk, and restart the timeout if the chunk says something.
@@ -51,7 +54,7 @@ class Watchdog:
         before = reader.progress
         deltas = reader.read(chunk)
         if deltas or reader.progress > before:
-            self._last = self._loop.time()
+            self.last = self._loop.time()
         return deltas
 
     @contextmanager
@@ -80,7 +83,7 @@ class Watchdog:
     def expire(self) -> None:
         """Cancel the task after too long a silence, or wait for the rest of the time."""
         now = self._loop.time()
-        silent = 0.0 if self._paused else now - self._last
+        silent = 0.0 if self._paused else now - self.last
         if silent < self._seconds:
             self._timeout = self._timer.plan(now + self._seconds - silent, self)
         elif self._task:

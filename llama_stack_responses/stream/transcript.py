@@ -84,18 +84,23 @@ _MAX_LENGTH: Final = 0x5B - _ZERO
 """Lengths up to this are stored as one character each, below the backslash, which JSON would escape."""
 
 
-type _Run = array[int] | list[int | list[int]]
+type Run = array[int] | list[int | list[int]]
 """The lengths of deltas; a list if one of them has logprobs."""
 
 
 class Transcript:
-    """Records the events of one response as they come."""
+    """Records the events of one response as they come.
 
-    __slots__ = ("_marks", "_of", "_run")
+    Attributes:
+        run: the lengths of the deltas of the last event's form, if it is a delta. Others may append that of a delta
+            which differs from the last event only in its number and its text.
+    """
+
+    __slots__ = ("_marks", "_of", "run")
 
     def __init__(self) -> None:
         self._marks: list[Mark] = []
-        self._run: _Run = []
+        self.run: Run = []
         self._of: tuple[Any, ...] = ()
 
     def note(self, events: Iterable[Event]) -> None:
@@ -110,7 +115,7 @@ class Transcript:
     def note_run(self, run: DeltaRun) -> None:
         """Record a run of deltas."""
         self._find_run(run.form.like)
-        self._run.extend(map(len, run.texts))
+        self.run.extend(map(len, run.texts))
 
     def _note_delta(self, event: Event) -> None:
         self._find_run(event)
@@ -118,24 +123,20 @@ class Transcript:
         if logprobs:
             self._append_pair([length, len(logprobs)])
         else:
-            self._run.append(length)
+            self.run.append(length)
 
     def _find_run(self, event: Event) -> None:
         """Begin another run if a delta does not belong to the last one."""
         index = _inner(event)
         of = (event["type"], event["output_index"], index)
         if of != self._of:
-            self._of, self._run = of, array(_LENGTH)
-            self._marks.append([_CODES[event["type"]], event["output_index"], index, self._run])
+            self._of, self.run = of, array(_LENGTH)
+            self._marks.append([_CODES[event["type"]], event["output_index"], index, self.run])
 
     def _append_pair(self, lengths: list[int]) -> None:
-        if isinstance(self._run, array):
-            self._run = self._marks[-1][3] = list(self._run)
-        self._run.append(lengths)
-
-    def extend(self, length: int) -> None:
-        """Record a delta of this length that differs only in its number and its text from the last event."""
-        self._run.append(length)
+        if isinstance(self.run, array):
+            self.run = self._marks[-1][3] = list(self.run)
+        self.run.append(lengths)
 
     def marks(self, left_out: Mapping[int, Json] | None = None) -> list[Mark]:
         """Return the recorded marks, to be stored.
@@ -191,7 +192,7 @@ def _is_run(mark: Mark) -> bool:
     return len(mark) == 4 and isinstance(mark[3], array | list)
 
 
-def _packed(run: _Run) -> str | list[int | list[int]]:
+def _packed(run: Run) -> str | list[int | list[int]]:
     if any(isinstance(length, list) or length > _MAX_LENGTH for length in run):
         return list(run)
     return "".join(chr(_ZERO + length) for length in run if isinstance(length, int))

@@ -47,11 +47,12 @@ class RepeatedEvent:
         if not 0 < self._size <= len(data) or not (data.startswith(self._before) and data.endswith(self._behind)):
             return None
         try:
-            text = orjson.loads(data[self._start : len(data) - self._rest])
+            # What begins with a quotation mark, as this does, is a string.
+            text: str = orjson.loads(data[self._start : len(data) - self._rest])
         except orjson.JSONDecodeError:
             return None
         self._misses = 0
-        return text if type(text) is str else None
+        return text
 
     @property
     def is_one_line(self) -> bool:

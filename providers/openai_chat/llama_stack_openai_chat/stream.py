@@ -94,11 +94,11 @@ class Delivery:
         An event whose text alone differs from the last one's is not decoded.
         """
         self._left = _NOTHING
-        extender, repeated = self.extender, self._repeated
+        extender, text_of = self.extender, self._repeated.text
         try:
             for data in self._frames:
-                text = repeated.text(data) if extender else None
-                if extender and text is not None and extender.extend(text, alone=False):
+                text = text_of(data) if extender else None
+                if text is not None and extender and extender.extend(text, alone=False):
                     continue
                 value = self._reader.value(data)
                 if self._reader.done:
