@@ -32,6 +32,7 @@ OURS: Final = {
     ("logs.py", "record.msg"),
     ("store/sqlite_file.py", "job.error.__cause__"),
     ("wire/request_cycle.py", "after.rest"),
+    ("wire/websocket/steering.py", "target.stop_point.wanted"),
 }
 """Objects of this package or of Python, which the rule cannot tell from others."""
 NAME: Final = re.compile("_[a-zA-Z][a-zA-Z0-9_]*")
