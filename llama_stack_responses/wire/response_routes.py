@@ -32,6 +32,7 @@ from .request_handling import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_
 from .route_admission import RouteAdmission
 from .route_order import RouteOrder
 from .sse import KEEP_ALIVE_SECONDS
+from .unversioned_routes import unversioned_router
 from .websocket.connection import ConnectionAuthorizer, socket_route
 
 _PREFIX: Final = "/v1/responses"
@@ -103,6 +104,7 @@ def create_router(
     router.include_router(_responses(impl, limits, router))
     router.add_websocket_route(_PREFIX, socket_route(impl, authorizer, limits))
     router.include_router(conversations_router(impl.conversations, limits))
+    router.include_router(unversioned_router(limits))
     return router
 
 

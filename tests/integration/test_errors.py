@@ -3,7 +3,7 @@
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -197,6 +197,18 @@ def test_unknown_route_is_an_api_error(wire: Wire, method: str, path: str, statu
     assert found["type"] == "invalid_request_error"
     assert f"{method} " in found["message"]
     assert f"/v1/responses{path}" in found["message"]
+
+
+@pytest.mark.parametrize("ask", ["responses", "chat", "models"])
+def test_base_url_without_version_is_named_in_the_error(stack: LiveStack, ask: str) -> None:
+    with openai.OpenAI(base_url=stack.base_url, api_key="none", max_retries=0) as client:
+        asking: dict[str, Callable[[], object]] = {
+            "responses": lambda: client.responses.create(model="local/echo", input="Hi"),
+            "chat": lambda: client.chat.completions.create(model="local/echo", messages=[]),
+            "models": client.models.list,
+        }
+        with pytest.raises(openai.NotFoundError, match="has to end with /v1"):
+            asking[ask]()
 
 
 def test_trailing_slash_of_a_path_is_accepted(client: openai.OpenAI) -> None:
