@@ -13,6 +13,7 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_ordered_id
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.code.skills import store as skills
 from llama_stack_responses.features.code.skills.store import (
     PART_BYTES,
     NewVersion,
@@ -22,7 +23,7 @@ from llama_stack_responses.features.code.skills.store import (
     StoredSkill,
 )
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.records import Records, Unanswered
+from llama_stack_responses.store.records import Delete, Records, Unanswered
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
 from tests.contract.counting_proxy import CountingProxy
@@ -183,6 +184,19 @@ async def test_deleted_skill_leaves_no_rows(
     clock.now += 25 * HOUR
     await archive.sweep()
     assert await keys(counting) == []
+
+
+async def test_parts_of_archive_are_deleted_in_small_commits(
+    store: SkillStore, counting: CountingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may take as long to free them as to write them."""
+    monkeypatch.setattr(skills, "PART_BYTES", 100)
+    skill = await create(store, bytes(2_000))
+    before = len(counting.written)
+    await store.delete(ALICE, skill.id)
+    deleted = [[key for key, op in commit if op is Delete] for commit in counting.written[before:]]
+    parts = [sum(key.startswith("sp/") for key in each) for each in deleted]
+    assert (sum(parts), max(parts)) == (20, 8)
 
 
 async def test_owner_has_quota(store: SkillStore) -> None:

@@ -226,6 +226,21 @@ async def test_empty_chunks_do_not_reset_idle_timeout(loop_clock: LoopClock) -> 
     assert harness.inference.closed == 1
 
 
+async def test_chunk_that_is_kept_restarts_idle_timeout(loop_clock: LoopClock) -> None:
+    """It may be the whole text once more: nothing is passed on until the next chunk decides."""
+    gates = [asyncio.Event() for _ in range(2)]
+    same = chunk({"content": "la la"})
+    harness = Harness([same, gates[0], same, gates[1], chunk({"content": " la"}), finish()])
+    work = asyncio.create_task(harness.generation.run())
+    await loop_clock.passes(0.0)
+    for gate in gates:
+        await loop_clock.passes(80.0)
+        gate.set()
+        await loop_clock.passes(0.0)
+    await loop_clock.passes_until(work.done)
+    assert (await work).status == "completed"
+
+
 async def test_call_with_endless_name_is_refused() -> None:
     nameless = chunk({"tool_calls": [{"index": 0, "function": {"name": "x" * 100}}]})
     named = chunk({"tool_calls": [{"index": 0, "function": {"name": "y" * 100}}]})
