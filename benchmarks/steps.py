@@ -31,6 +31,7 @@ from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
 from llama_stack_responses.admission import Admission
 from llama_stack_responses.chat.inference import Extender, ModelServer, Receive
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
@@ -43,7 +44,6 @@ from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.moderation import NoModeration
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.requests.request import parse_create

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from .admission import Admission, Reservation
+from .concurrency.large_work import LargeWork
 from .config import ResponsesConfig
 from .core.moderation_results import Kind, Side
 from .core.owner import Owner
@@ -31,7 +32,6 @@ from .fetch.address_policy import AddressPolicy
 from .fetch.fetcher import Fetcher, FetchLimits
 from .generation.dependencies import Fill
 from .inputs.files import Files
-from .inputs.large_work import LargeWork
 from .inputs.moderation import Moderation
 from .items.kind import HostedToolType
 from .process_pool.pool import WorkerPool

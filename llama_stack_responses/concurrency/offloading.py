@@ -1,7 +1,11 @@
-"""The ways off the event loop. Work on JSON values runs in a thread if they are large.
+"""The ways off the event loop: who waits for a thread, and whether the work may be refused.
 
-Work on what clients send runs in threads of which each user has a share (`inputs/large_work.py`). What takes long for
-another reason than its values, such as files and foreign documents, is left to `in_thread` or a worker process.
+- `in_thread_if_large` and `Computation`: work on JSON values of this server, such as those of the store and the model
+  server, in a thread of the interpreter's pool. It is never refused, since a response is under way.
+- `LargeWork` of `concurrency/large_work.py`: the same for what a client has sent, in two threads of which each user has
+  a share. Work of a user who waits with too much is refused with a 429.
+- `in_thread` and `in_thread_until_done`: work that takes long for another reason than its values, such as files.
+- `in_own_thread`: work that may never return. Foreign documents go to a worker process (`process_pool/`).
 """
 
 from __future__ import annotations
@@ -105,13 +109,13 @@ class Computation:
         return await in_thread(call) if self.is_large else call()
 
 
-async def computed[Result](call: Callable[[], Result], *of: Any) -> Result:
+async def in_thread_if_large[Result](call: Callable[[], Result], *of: Any) -> Result:
     """Return the result of a call on these JSON values; run it in a thread if they are large."""
     return await in_thread(call) if is_large(of, INLINE_BYTES) else call()
 
 
-async def computed_each[Value](values: Iterable[Value], *of: Any) -> list[Value]:
-    """Return the values of an iterable that computes them from these JSON values, as `computed` does."""
+async def list_in_thread_if_large[Value](values: Iterable[Value], *of: Any) -> list[Value]:
+    """Return the values of an iterable that computes them from these JSON values, as `in_thread_if_large` does."""
     return await in_thread(list_yielding_lock, values) if is_large(of, INLINE_BYTES) else list(values)
 
 

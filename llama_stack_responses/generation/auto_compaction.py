@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from ..concurrency.large_work import LargeWork
 from ..core.types import Json
-from ..inputs.large_work import LargeWork
 from ..items.compaction import (
     Summary,
     as_message,

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from ..chat.profile import Profile
 from ..chat.prompt_comparison import Difference, Prompt, first_difference
+from ..concurrency.large_work import LargeWork
 from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..core.types import Json
 from ..inputs.history import Hold, StoredPrompt
-from ..inputs.large_work import LargeWork
 from .timeline import round_fields
 
 PromptOf = Callable[[str, Owner, Hold | None], Awaitable[StoredPrompt | None]]

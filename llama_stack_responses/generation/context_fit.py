@@ -9,9 +9,9 @@ from typing import Final
 
 from ..chat.estimate import estimated_tokens
 from ..chat.profile import Profile
+from ..concurrency.large_work import LargeWork
 from ..core.errors import TooLongError
 from ..core.types import Json
-from ..inputs.large_work import LargeWork
 from ..items.truncation import droppable, without
 from ..stream.deltas import Delta, Finish
 from .context_lengths import ContextLengths

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..chat.inference import Inference
+from ..concurrency.large_work import LargeWork
 from ..inputs.attachments import Attachments
-from ..inputs.large_work import LargeWork
 from ..inputs.moderation import Moderation
 from ..inputs.prompts import Prompts
 from ..process_pool.pool import WorkerPool

@@ -13,13 +13,13 @@ from ..chat.inference import Inference, ModelServer
 from ..chat.profile import Profile, profile_for, steps_of
 from ..chat.summary import Detail, summary_request
 from ..concurrency.fair_yield import FairYield
+from ..concurrency.large_work import LargeWork, WorkOnValues
 from ..config import ResponsesConfig
 from ..config.server_profiles import ServerProfiles, merged
 from ..core.ids import new_id
 from ..core.owner import Owner
 from ..core.types import Json
 from ..inputs.attachments import Attachments
-from ..inputs.large_work import LargeWork, WorkOnValues
 from ..inputs.moderation import Moderation, OutputModeration
 from ..items.compaction import continued
 from ..items.mcp_approvals import Approval

@@ -14,11 +14,11 @@ from ..chat.adaptation.enforced import Expectation, expected
 from ..chat.adaptation.refusal import Refusal
 from ..chat.adaptation.registry import adapted, asked_by, in_order, lasts, tell, walks_messages
 from ..chat.inference import Inference, ModelServer
+from ..concurrency.large_work import LargeWork
 from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
 from ..core.types import Json
-from ..inputs.large_work import LargeWork
 from ..logs import Outage, get_logger
 from ..store.learned_adaptations import LEARNED_SECONDS, Learned, LearnedSteps
 from ..telemetry.metrics import Metric

@@ -11,7 +11,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, Final, Self
 
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..core.json_blocks import dumps
 from ..core.json_values import is_large
 from ..core.owner import ANONYMOUS, Owner
@@ -243,7 +243,7 @@ class Timeline:
         if not self._keeps_requests or number >= _MAX_ROUNDS:
             return
         head = {"round": number, "attempt": self._tries, "at_ms": self._now(), "kind": kind}
-        encoded, size = await computed(partial(_encoded, chat, head, self._left), chat)
+        encoded, size = await in_thread_if_large(partial(_encoded, chat, head, self._left), chat)
         self._left -= size
         self._requests.append(encoded)
 

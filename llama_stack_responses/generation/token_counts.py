@@ -10,7 +10,7 @@ from ..chat.estimate import estimated_tokens
 from ..chat.inference import Inference
 from ..chat.profile import Profile, profile_for
 from ..chat.tokenizer import open_tokenizer
-from ..concurrency.offloading import computed, in_thread
+from ..concurrency.offloading import in_thread, in_thread_if_large
 
 _LONG_TOKENS: Final = 250
 """Estimated tokens (a kilobyte of text) above which a tokenizer runs in a thread: it would block the event loop for
@@ -38,7 +38,7 @@ class TokenCounts:
         counted = await self._inference.count_tokens(chat)
         if counted is not None:
             return counted
-        estimate = await computed(partial(estimated_tokens, chat), chat)
+        estimate = await in_thread_if_large(partial(estimated_tokens, chat), chat)
         name = profile_for(chat["model"], self._profiles).tokenizer
         if name is None or estimate > _MAX_TOKENS:
             return estimate

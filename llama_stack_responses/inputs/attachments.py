@@ -18,7 +18,7 @@ from ..admission import Admission, Reservation
 from ..chat.adaptation.message_edits import MEDIA
 from ..chat.profile import Profile
 from ..concurrency.large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..concurrency.tasks import gather_or_cancel
 from ..config import ResponsesConfig
 from ..config.services import FileInputs
@@ -81,11 +81,11 @@ class Attachments:
             ApiError: 400 for content that the model does not accept or that cannot be read; 429 if too many files of
                 this owner wait or are held, 503 if too many of all users are held; `param` names the part.
         """
-        if not await computed(partial(_have_media, items), items):
+        if not await in_thread_if_large(partial(_have_media, items), items):
             return items
         budget = TimeBudget(self.limits.request_seconds)
         reading = _RequestFiles(self, profile, request, owner, ReadContext(owner.identity, budget, request.store), held)
-        await computed(partial(reading.register, items), items)
+        await in_thread_if_large(partial(reading.register, items), items)
         if reading.unseen:
             logger.warning(
                 "a model whose profile takes no images, or no audio, gets notes in place of those of earlier messages "
@@ -95,7 +95,7 @@ class Attachments:
         if not (reading.sources or reading.unseen):
             return items
         await reading.read()
-        return await computed(lambda: [reading.applied(*each) for each in enumerate(items)], items)
+        return await in_thread_if_large(lambda: [reading.applied(*each) for each in enumerate(items)], items)
 
 
 def open_attachments(

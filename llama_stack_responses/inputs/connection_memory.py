@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Final
 
 from ..admission import Reservation
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..core.errors import ApiError
 from ..core.exchanges import with_exchanges
 from ..core.json_blocks import blocks
@@ -84,7 +84,7 @@ class ConnectionMemory:
         Raises:
             ApiError: 429 or 503, the connections of the user, or all connections, remember too much.
         """
-        size = await computed(partial(_size, items), items)
+        size = await in_thread_if_large(partial(_size, items), items)
         if not self._closed:
             self._reservation.resize(self._held + size + _ROOM_BYTES)
             self._reservation.resize(self._held)
@@ -102,7 +102,7 @@ class ConnectionMemory:
         It is dropped if there is no room for it alone.
         """
         items = [*new_items, *with_exchanges(response["output"], exchanges)]
-        turn = RememberedTurn(items, await computed(partial(_size, items), items), before, base)
+        turn = RememberedTurn(items, await in_thread_if_large(partial(_size, items), items), before, base)
         if self._closed:
             return
         self._turns[response["id"]] = turn

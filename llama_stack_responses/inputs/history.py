@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..chat.prompt_comparison import Prompt
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..core.access import Access, Action
 from ..core.errors import ApiError, bad_request, import_hint
 from ..core.exchanges import EXCHANGE
@@ -204,11 +204,11 @@ class HistoryReader:
             ApiError: 404 for an item that is unknown, was not stored, or is another user's; 400 if one is named twice,
                 or if they are too large together.
         """
-        item_ids = await computed(partial(_references, items, param), items)
+        item_ids = await in_thread_if_large(partial(_references, items, param), items)
         if not item_ids:
             return items
         referenced = await self.stored_items(owner, item_ids, param, hold)
-        return await computed(partial(_dereferenced, items, referenced, param), items)
+        return await in_thread_if_large(partial(_dereferenced, items, referenced, param), items)
 
     async def input_of(self, stored: StoredResponse, hold: Hold | None = None) -> list[Json]:
         """Return all input items of a stored response, oldest first.
@@ -237,7 +237,7 @@ class HistoryReader:
             return None
         items = await self.input_of(stored, hold)
         rounds = (stored.timing or {}).get("rounds", ())
-        return StoredPrompt(Prompt(stored.response, await computed(partial(for_model, items), items)), rounds)
+        return StoredPrompt(Prompt(stored.response, await in_thread_if_large(partial(for_model, items), items)), rounds)
 
     async def stored_items(
         self, owner: Owner, item_ids: list[str], param: str, hold: Hold | None = None
@@ -254,7 +254,7 @@ class HistoryReader:
         try:
             async for item_id, item in self._archive.find_items(owner, item_ids, allowance):
                 items[item_id] = item
-                size += await computed(partial(_size, item), item)
+                size += await in_thread_if_large(partial(_size, item), item)
                 if size > self._bounds.referenced_bytes:
                     raise _too_many(param, self._bounds.referenced_bytes)
         except TooLarge as error:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
+from ..concurrency.large_work import LargeWork
 from ..core.errors import ApiError, bad_request
 from ..core.types import Json
 from ..requests.request import CreateRequest
 from ..stream.deltas import Delta
-from .large_work import LargeWork
 
 
 class OutputModeration(Protocol):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ..concurrency.large_work import LargeWork
 from ..core.shapes import RequestLimits
 from ..core.types import Json
 from ..requests.request import CreateRequest, parse_create, read_fields
-from .large_work import LargeWork
 
 
 class RequestParser:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypedDict
 
+from ..concurrency.large_work import LargeWork
 from ..core.access import Access
 from ..core.input_policy import DEFAULT_POLICY, InputPolicy
 from ..core.owner import Owner
@@ -20,7 +21,6 @@ from ..requests.request import CreateRequest
 from ..sealing.sealed_items import Opened, SealedItems
 from .connection_memory import ConnectionMemory
 from .history import History, HistoryReader, Hold, for_model
-from .large_work import LargeWork
 from .moderation import Moderation
 from .sealed_input import SealedInput
 

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..core.input_policy import DEFAULT_POLICY, InputPolicy
 from ..core.owner import Owner
 from ..core.types import Json
@@ -55,7 +55,7 @@ class SealedInput:
                 `hold` raises.
         """
         await self._sealed.open(items, owner, opened, verify=True, excused=self._dropped, param=param, hold=hold)
-        unread = await computed(partial(unreadable, items, opened), items)
+        unread = await in_thread_if_large(partial(unreadable, items, opened), items)
         if not unread:
             return items
         ids = list(dict.fromkeys(item["id"] for item in unread if item["type"] == REASONING and item.get("id")))
@@ -69,7 +69,7 @@ class SealedInput:
         if lost:
             ids = [item.get("id", "an item without an id") for item in islice(lost, _NAMED)]
             logger.warning("dropped reasoning of a request that cannot be unsealed: %d (%s)", len(lost), ", ".join(ids))
-        return await computed(partial(_replaced, items, unread, stored), items)
+        return await in_thread_if_large(partial(_replaced, items, unread, stored), items)
 
 
 def _replaced(items: Sequence[Json], unread: Sequence[Json], stored: Mapping[str, Json]) -> list[Json]:

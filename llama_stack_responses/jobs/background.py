@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..admission import Admission, Quota
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..core.access import Access
 from ..core.errors import bad_request
 from ..core.ids import new_id
@@ -229,7 +229,7 @@ class BackgroundJobs:
     ) -> tuple[Json, str | None]:
         """Return the request's JSON without its secrets, and the sealed secrets; None if it has none."""
         call = partial(self._secrets.seal, body, keys, response_id, owner)
-        return await computed(call, body.get("tools"))
+        return await in_thread_if_large(call, body.get("tools"))
 
     async def _store(self, response: Json, **more: Any) -> None:
         """Store a new response with its job, exactly once; the arguments are those of `save_once`."""

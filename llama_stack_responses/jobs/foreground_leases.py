@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..core.errors import ApiError
 from ..core.json_values import is_large
 from ..core.owner import Owner
@@ -128,7 +128,7 @@ class ForegroundLeases:
         if not self._records.transactional:
             return None
         await self._heartbeat.ensure()
-        value = await computed(
+        value = await in_thread_if_large(
             partial(_encoded, response, owner, base, input_items, self.worker), response, input_items
         )
         ops = [Put(f"v/{response['id']}", value), Put(f"o/{self.worker}/{response['id']}", b"")]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Final, Literal
 
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..core.owner import Owner
 from ..core.types import Json
 from ..store import codec
@@ -104,7 +104,7 @@ class Checkpoint:
     async def encode(self) -> bytes:
         """Return the record's value."""
         value = {each.name: getattr(self, each.name) for each in fields(self)}
-        return await computed(partial(codec.encode, value), value)
+        return await in_thread_if_large(partial(codec.encode, value), value)
 
     @staticmethod
     async def decode(record: Record, decoder: Decoder) -> Checkpoint:

@@ -10,7 +10,7 @@ from functools import partial
 from time import perf_counter
 from typing import Final
 
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..core.access import Access
 from ..core.errors import ApiError
 from ..core.tool_usage import ImageUsage
@@ -206,7 +206,7 @@ class JobRunner:
             if error.status == UNAVAILABLE:
                 raise
             return stored, error
-        return stored, await computed(partial(for_model, items), items)
+        return stored, await in_thread_if_large(partial(for_model, items), items)
 
     async def _answer(self, stored: StoredResponse, items: list[Json] | ApiError, checkpoint: Checkpoint) -> None:
         """Run the response, and store how it ended."""
@@ -276,7 +276,7 @@ class JobRunner:
             # If the secrets cannot be opened, `_generate` raises the error.
             with suppress(ApiError):
                 body, _ = await self._opened(checkpoint)
-        request = await computed(partial(self._parse, body), body)
+        request = await in_thread_if_large(partial(self._parse, body), body)
         context = self._factory.context(request, response, self.job.state.owner)
         since = stored.response["created_at"] if checkpoint.queued_at is None else checkpoint.queued_at
         earlier = await self._retry(lambda: self._earlier(since, number))
@@ -329,7 +329,7 @@ class JobRunner:
         """Return the request's JSON and the user's own credentials."""
         sealed, owner = checkpoint.sealed, self.job.state.owner
         call = partial(self._secrets.open, checkpoint.body, sealed, self.job.response_id, owner)
-        return await computed(call, sealed)
+        return await in_thread_if_large(call, sealed)
 
     async def _cut(self, checkpoint: Checkpoint) -> list[Event]:
         """Return the events that a dead worker stored of an unfinished round.

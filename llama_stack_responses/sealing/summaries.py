@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..core.owner import Owner
 from ..core.types import Json
 from ..items.compaction import Summary
@@ -32,7 +32,7 @@ class PrivateSummaries:
 
     async def sealed(self, summary: Summary) -> str:
         """Return an item's `encrypted_content`. A large summary is sealed in a thread."""
-        seal = await computed(lambda: self.seal(summary), summary.text, summary.message)
+        seal = await in_thread_if_large(lambda: self.seal(summary), summary.text, summary.message)
         self.opened.content[COMPACTION, seal] = summary
         return seal
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from ..concurrency.large_work import LargeWork
 from ..core.access import Access
 from ..core.ids import check_conversation_id, new_id
 from ..core.input_policy import DEFAULT_POLICY, InputPolicy
 from ..core.shapes import RequestLimits
 from ..core.types import Json
 from ..inputs.history import HistoryReader, Hold
-from ..inputs.large_work import LargeWork
 from ..inputs.sealed_input import SealedInput
 from ..intervals import DEFAULT, Intervals
 from ..items.call_pairs import with_call_ids

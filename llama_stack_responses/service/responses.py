@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from ..admission import Admission, InFlightCounter
-from ..concurrency.offloading import computed
+from ..concurrency.large_work import LargeWork
+from ..concurrency.offloading import in_thread_if_large
 from ..config import ResponsesConfig
 from ..config.limits import Limits
 from ..config.stores import accepts_losses
@@ -22,7 +23,6 @@ from ..generation.dependencies import Dependencies
 from ..generation.factory import build_factory
 from ..generation.run import ForegroundRun
 from ..inputs.history import HistoryBounds, HistoryReader, Hold
-from ..inputs.large_work import LargeWork
 from ..inputs.prompts import with_prompt
 from ..inputs.request_parser import RequestParser
 from ..inputs.resolver import RequestResolver
@@ -309,7 +309,7 @@ class OpenAIResponsesImpl:
                 "store",
                 "unsupported_value",
             )
-        claim = await computed(partial(IdempotencyClaim.of, self.access.current_user(), key, body), body)
+        claim = await in_thread_if_large(partial(IdempotencyClaim.of, self.access.current_user(), key, body), body)
         while True:
             if joined := await self._detached.find(claim, hold):
                 return joined

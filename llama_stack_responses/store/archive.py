@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ..concurrency.offloading import Computation, computed
+from ..concurrency.offloading import Computation, in_thread_if_large
 from ..core.exchanges import with_exchanges
 from ..core.owner import Owner
 from ..core.types import Json
@@ -226,7 +226,7 @@ class Archive:
         while True:
             await retry.wait()
             known = await append.read(self._records)
-            ops, conditions = await computed(partial(append.plan, known), input_items, response["output"])
+            ops, conditions = await in_thread_if_large(partial(append.plan, known), input_items, response["output"])
             if not ops or await committed(self._records, ops, conditions):
                 return
 
@@ -328,7 +328,9 @@ class Archive:
         own = without_stand_in([*(await self._histories.stored_items(base) or []), *input_items])
         items = [*own, *with_exchanges(response["output"], exchanges)]
         now = self.clock()
-        return await computed(partial(ConversationAppend, response["conversation"]["id"], owner, items, now), items)
+        return await in_thread_if_large(
+            partial(ConversationAppend, response["conversation"]["id"], owner, items, now), items
+        )
 
 
 async def save_once(

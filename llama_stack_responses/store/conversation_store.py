@@ -19,7 +19,7 @@ from itertools import accumulate
 from secrets import token_hex
 from typing import Final
 
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
 from ..core.types import Json
@@ -191,7 +191,7 @@ class ConversationStore:
         """
         known = {conversation.key: Record(conversation.encode(), 0)}
         append = self._append(conversation, items)
-        ops, _ = await computed(lambda: append.plan(known), items)
+        ops, _ = await in_thread_if_large(lambda: append.plan(known), items)
         await self._records.commit(ops, [VersionIs(conversation.key, None)])
 
     async def import_conversation(self, conversation: Conversation, items: Sequence[Json]) -> bool:
@@ -199,7 +199,7 @@ class ConversationStore:
         mark = imported(conversation.id)
         known = {conversation.key: Record(conversation.encode(), 0)}
         append = self._append(conversation, items)
-        ops, _ = await computed(lambda: append.plan(known), items)
+        ops, _ = await in_thread_if_large(lambda: append.plan(known), items)
         new = [VersionIs(conversation.key, None), VersionIs(mark.key, None)]
         return await committed(self._records, [*ops, mark], new)
 
@@ -233,7 +233,7 @@ class ConversationStore:
             known = await append.read(self._records)
             if (taken := append.taken(known)) and not again:
                 raise bad_request(f"Item with id '{taken}' is already in this conversation.", "items", "invalid_value")
-            ops, conditions = await computed(partial(append.plan, known), items)
+            ops, conditions = await in_thread_if_large(partial(append.plan, known), items)
             if not ops or await committed(self._records, ops, conditions):
                 return bool(ops)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..core.errors import ApiError, bad_request
 from ..core.types import Json
 from . import item_ids
@@ -102,7 +102,7 @@ class Histories:
         if chain is None or own_id_chain is None:
             return None
         join = partial(_joined, chain, behind, own_id_chain)
-        return await computed(join, [node.items for _, node in chain])
+        return await in_thread_if_large(join, [node.items for _, node in chain])
 
 
 def _joined(chain: Sequence[tuple[str, Node]], behind: int, own_id_chain: Sequence[tuple[str, Node]]) -> list[Json]:

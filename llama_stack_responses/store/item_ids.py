@@ -23,7 +23,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
-from ..concurrency.offloading import Computation, computed
+from ..concurrency.offloading import Computation, in_thread_if_large
 from ..core.ids import Seeded, seeded
 from ..core.types import Json
 from ..items.listed_items import id_of_seed
@@ -111,7 +111,7 @@ async def node_items(
         if chain is None:
             return ()
         nodes = [node.items for _, node in chain]
-        before, indices = await computed(partial(_differing, nodes, items, indices), nodes)
+        before, indices = await in_thread_if_large(partial(_differing, nodes, items, indices), nodes)
     if not indices:
         return ()
     header = {"type": _HEADER, "in": names[-1], "end": before + len(items)}

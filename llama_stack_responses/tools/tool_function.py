@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..core.decoded_arguments import decoded_arguments
 from ..core.tool_usage import ImageUsage
 from ..core.types import Json
@@ -148,7 +148,7 @@ class Invocation:
             ToolError: they are not.
         """
         try:
-            value = await computed(partial(decoded_arguments, self.call.arguments), self.call.arguments)
+            value = await in_thread_if_large(partial(decoded_arguments, self.call.arguments), self.call.arguments)
         except ValueError:
             value = None
         if not isinstance(value, dict):

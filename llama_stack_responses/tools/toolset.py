@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Final
 
 from ..chat.cleaned_names import meant_name
-from ..concurrency.offloading import computed
+from ..concurrency.offloading import in_thread_if_large
 from ..concurrency.tasks import gather_or_cancel
 from ..core.errors import bad_request
 from ..core.program_names import RUN_PROGRAM
@@ -132,9 +132,9 @@ class Toolset:
         Raises:
             ApiError: the response cannot be created with these tools.
         """
-        self._load(await computed(partial(self._select, items), items))
+        self._load(await in_thread_if_large(partial(self._select, items), items))
         if asking := self._asking():
-            history = await computed(partial(ToolHistory, items), items)
+            history = await in_thread_if_large(partial(ToolHistory, items), items)
             await gather_or_cancel(self._prepare(number, tool, history, reporter) for number, tool in asking)
             self._index()
         await self.refresh()
@@ -226,7 +226,7 @@ class Toolset:
         calling = [(number, tool) for number, tool in enumerate(self._tools) if isinstance(tool, HasDueCalls)]
         if not calling:
             return []
-        approved = {each["id"]: each for each in await computed(lambda: Approvals(items).to_make(), items)}
+        approved = {each["id"]: each for each in await in_thread_if_large(lambda: Approvals(items).to_make(), items)}
         calls: list[DueCall] = []
         for number, tool in calling:
             for call in tool.due(list(approved.values())):
@@ -326,7 +326,7 @@ class Toolset:
     async def argument_error(self, call: ServerCall) -> str | None:
         """Return the error for the model about invalid arguments; None if they are valid."""
         whole = self.whole_of(call.name)
-        if whole is None or await computed(partial(whole, call.arguments), call.arguments) is not None:
+        if whole is None or await in_thread_if_large(partial(whole, call.arguments), call.arguments) is not None:
             return None
         return f"The arguments of this call are not valid for '{call.name}'. Call again with valid ones."
 

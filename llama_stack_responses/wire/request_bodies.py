@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Scope
 
 from ..admission import Admission, Quota, Reservation
+from ..concurrency.large_work import LargeWork
 from ..concurrency.offloading import in_thread
 from ..config.limits import Limits
 from ..core import json_decoding
@@ -20,7 +21,6 @@ from ..core.errors import ApiError, bad_request
 from ..core.json_values import VALUE_BYTES, count_values
 from ..core.owner import Owner
 from ..core.shapes import excerpt
-from ..inputs.large_work import LargeWork
 from .request_cycle import cycle_of
 from .request_headers import body_length
 

@@ -8,9 +8,9 @@ from typing import Final
 from starlette.types import Scope
 
 from ..admission import Admission, Quota, Reservation
+from ..concurrency.large_work import LargeWork
 from ..config.limits import Limits
 from ..core.owner import Owner
-from ..inputs.large_work import LargeWork
 from .request_bodies import Bodies
 from .request_cycle import cycle_of
 

@@ -11,12 +11,12 @@ from typing import Any, Final, cast
 
 import pytest
 
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 from llama_stack_responses.generation.timeline import Timeline
 from llama_stack_responses.inputs.history import History, HistoryBounds, HistoryReader
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.resolver import ResolvedInput, StoredInput
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.jobs.foreground_leases import Lease

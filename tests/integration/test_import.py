@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from llama_stack_responses.cli import main
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.access import Access
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.conversations import Conversations

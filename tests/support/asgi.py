@@ -12,9 +12,9 @@ from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp, Message, Scope
 
 from llama_stack_responses.admission import Admission
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.config.limits import Limits
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.wire.answers import JsonResponse
 from llama_stack_responses.wire.request_handling import Handler, routes_within
 from llama_stack_responses.wire.route_admission import RouteAdmission

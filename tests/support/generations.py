@@ -11,6 +11,7 @@ from llama_stack_responses.chat.adaptation.schema_task import invalid
 from llama_stack_responses.chat.inference import Inference
 from llama_stack_responses.chat.profile import Profile, steps_of
 from llama_stack_responses.concurrency.fair_yield import FairYield
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.generation.auto_compaction import AutoCompaction
 from llama_stack_responses.generation.context_fit import ContextFit
@@ -23,7 +24,6 @@ from llama_stack_responses.generation.model_servers import ModelServers
 from llama_stack_responses.generation.shared_timer import SharedTimer
 from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.generation.token_counts import TokenCounts
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.items.compaction import continued
 from llama_stack_responses.requests.request import CreateRequest
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate, chain, islice
 from typing import Final
 
-from ...concurrency.offloading import computed_each
+from ...concurrency.offloading import list_in_thread_if_large
 from ...core.types import Json
 from ...requests.request import CreateRequest
 from ...stream.call_kinds import CallKind, no_fields
@@ -132,7 +132,7 @@ class FileSearch(NeedsPreparation, Cites):
         if not passages:
             return "Nothing was found. Try other words."
         texts = [each.text for each in passages]
-        lines = await computed_each(map(sanitized_lines, texts), texts)
+        lines = await list_in_thread_if_large(map(sanitized_lines, texts), texts)
         output = [_CITE]
         for each, of_it in zip(passages, lines, strict=True):
             heading = self._sources.heading(self._sources.number(each.file_id, each.filename or each.file_id))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from ...admission import Reservation
-from ...concurrency.offloading import computed
+from ...concurrency.offloading import in_thread_if_large
 from ...core.errors import ApiError
 from ...core.media_formats import image_format
 from ...core.owner import Owner
@@ -159,7 +159,7 @@ class ImageTool(NeedsPreparation):
     async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Find the images of the conversation."""
         sent = 0
-        for images in await computed(partial(_images_of, history.items), history.items):
+        for images in await in_thread_if_large(partial(_images_of, history.items), history.items):
             names = []
             for image in images:
                 sent += image["type"] != IMAGE_CALL

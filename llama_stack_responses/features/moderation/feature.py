@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...concurrency.large_work import LargeWork
 from ...core.types import Json
 from ...feature import Feature, Stack, TextChecker
-from ...inputs.large_work import LargeWork
 from ...requests.request import CreateRequest
 from .checks import Checks
 from .endpoint import Endpoint

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from ...concurrency.offloading import computed
+from ...concurrency.offloading import in_thread_if_large
 from ...core.decoded_arguments import decoded_arguments
 from ...core.errors import ApiError
 from ...core.types import Json
@@ -166,7 +166,7 @@ class ProgramRun:
         before = len(self._results)
         numbers = [number for number in step.waiting if self._positions[number] is not None]
         positions = [position for number in numbers if (position := self._positions[number]) is not None]
-        self._results |= await computed(partial(self._recorded, numbers, positions), self._record.outputs)
+        self._results |= await in_thread_if_large(partial(self._recorded, numbers, positions), self._record.outputs)
         return len(self._results) > before or any(self._positions[number] is None for number in step.waiting)
 
     async def _make(self, calls: Sequence[ProgramCall], running: list[ServerCall]) -> None:
@@ -218,7 +218,9 @@ class ProgramRun:
     async def _read(self, calls: Sequence[ProgramCall]) -> list[_Read | CallResult]:
         """Return the calls as the model would make them, or the errors for those that are refused."""
         functions = self._program.functions
-        return await computed(lambda: [_read(functions, call) for call in calls], [call.arguments for call in calls])
+        return await in_thread_if_large(
+            lambda: [_read(functions, call) for call in calls], [call.arguments for call in calls]
+        )
 
 
 def _read(functions: Mapping[str, Function], call: ProgramCall) -> _Read | CallResult:

@@ -23,7 +23,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
-from ...concurrency.offloading import computed
+from ...concurrency.offloading import in_thread_if_large
 from ...core.surrogates import without_surrogates
 from ...items.call_result import CallResult
 from ...process_pool.pool import Task, WorkerPool
@@ -153,7 +153,7 @@ class ProgramRuntime:
             return _failed(f"Error: The results of the calls are longer than {RESULTS_CHARACTERS} characters.")
         settings = partial(_settings, code, started_ms, seed, tools)
         content = [code, *(each.name for each in tools), *(each.value for each in results.values())]
-        task = await computed(lambda: _task(settings(), results), content)
+        task = await in_thread_if_large(lambda: _task(settings(), results), content)
         answer = await self._pool.run(task, owner, budget)
         if "problem" in answer:
             return _failed(_FAILURES.get(answer["problem"], _BROKEN))

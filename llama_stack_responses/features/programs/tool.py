@@ -14,7 +14,7 @@ from typing import Final
 
 import orjson
 
-from ...concurrency.offloading import computed
+from ...concurrency.offloading import in_thread_if_large
 from ...core.program_names import PROGRAMS, RUN_PROGRAM
 from ...core.shapes import object_of, string
 from ...core.types import Json
@@ -66,14 +66,14 @@ class ProgramTool(NeedsPreparation, RunsPrograms):
 
     async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Restore the programs that wait for the client."""
-        self._records = await computed(partial(unfinished_programs, history.items), history.items)
+        self._records = await in_thread_if_large(partial(unfinished_programs, history.items), history.items)
         self.unfinished = [call_id for call_id, record in self._records.items() if record.continues]
 
     async def describe(self) -> None:
         """Describe to the model what its programs can call."""
         functions = self.functions_of_programs
         of = [(function.chat, function.output_schema) for function in functions.values()]
-        self._description = await computed(partial(_described, functions), of)
+        self._description = await in_thread_if_large(partial(_described, functions), of)
 
     def functions(self) -> Sequence[Function]:
         """Return the single function. It is repeatable: a program that runs again takes the results of its calls."""

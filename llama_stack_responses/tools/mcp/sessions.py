@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from ...admission import Reservation
 from ...concurrency.fair_yield import FairYield
-from ...concurrency.offloading import computed
+from ...concurrency.offloading import in_thread_if_large
 from ...core.json_blocks import blocks
 from ...core.types import Json
 from ...fetch.address_policy import AddressPolicy
@@ -138,7 +138,7 @@ class McpClientSession:
                 for _ in range(_MAX_PAGES):
                     page, cursor = await self._ask(lambda server, at=cursor: server.list_page(at))  # type: ignore[misc]
                     tools += page
-                    size = await computed(partial(_size, page), page)
+                    size = await in_thread_if_large(partial(_size, page), page)
                     left -= size
                     counted(len(page), size)
                     if len(tools) > _MAX_TOOLS or left < 0:
@@ -228,7 +228,7 @@ class _McpConnection:
             await asyncio.wait([asking, self._end], return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 answer: Answer = asking.result()
-                return await computed(partial(self._texts.restore_large, answer), answer)
+                return await in_thread_if_large(partial(self._texts.restore_large, answer), answer)
         finally:
             asking.cancel()
         raise self._end.result() or _http_error(502, "The session has ended.")

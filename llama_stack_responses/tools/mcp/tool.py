@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final
 
-from ...concurrency.offloading import computed
+from ...concurrency.offloading import in_thread_if_large
 from ...core.decoded_arguments import decoded_arguments
 from ...core.errors import ApiError, bad_request
 from ...core.types import Json
@@ -175,7 +175,7 @@ class McpTool(NeedsPreparation, HasDueCalls, HoldsResources, HasList):
             result = await self._session.call_tool(name, arguments)
         except McpError as error:
             raise ToolError(str(error), {"error": error.error}) from error
-        return await computed(partial(outcome_of, result), result)
+        return await in_thread_if_large(partial(outcome_of, result), result)
 
 
 def _address(declared: Json) -> McpAddress:

@@ -9,11 +9,11 @@ import pytest
 
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.chat.prompt_comparison import Prompt
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.generation.cache_diagnostics import CacheDiagnostics, FirstPrompt, no_prompt
 from llama_stack_responses.inputs.history import Hold, StoredPrompt
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.stream.response import new_response
 

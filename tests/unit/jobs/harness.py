@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 from llama_stack_responses.admission import Admission, Quota
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.access import Action, Kind
 from llama_stack_responses.core.owner import Owner
@@ -21,7 +22,6 @@ from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles
 from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.prompts import Prompts, with_prompt
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.items.listed_items import with_ids

@@ -19,10 +19,10 @@ from openai.types.responses import (
 from openai.types.responses.response_create_params import ToolChoice
 from openai.types.responses.tool_param import LocalShell
 
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS, RequestLimits
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.request_parser import RequestParser
 from llama_stack_responses.items.kind import HOSTED_TOOL_NAMES
 from llama_stack_responses.requests.client_tools import CLIENT_TOOL_NAMES

@@ -5,9 +5,9 @@ from typing import cast
 from fastapi import APIRouter
 
 from llama_stack_responses.admission import Admission
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.wire.public_routes import add_ready_route
 from llama_stack_responses.wire.route_admission import RouteAdmission

@@ -10,11 +10,11 @@ from typing import Final
 
 from ....admission import Admission
 from ....concurrency.large_base64 import decoded, decoded_bytes
+from ....concurrency.large_work import LargeWork
 from ....concurrency.offloading import in_thread
 from ....core.owner import Owner
 from ....core.shapes import Location
 from ....core.types import Json
-from ....inputs.large_work import LargeWork
 from ....requests.item_tools import CARRIERS
 from ....requests.request import CreateRequest
 from .archive import InvalidSkill, SkillArchive

@@ -10,12 +10,12 @@ from pathlib import PurePosixPath
 from tempfile import TemporaryFile
 from typing import IO, Final, NamedTuple
 
+from ....concurrency.large_work import LargeWork
 from ....concurrency.offloading import in_thread
 from ....core.access import Access
 from ....core.errors import ApiError, bad_request
 from ....core.ids import new_ordered_id
 from ....core.types import Json
-from ....inputs.large_work import LargeWork
 from ....intervals import DEFAULT, Intervals
 from ....items.listed_items import Order, Page
 from ....process_pool.pool import WorkerPool

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
-from ....concurrency.offloading import computed
+from ....concurrency.offloading import in_thread_if_large
 from ....core.types import Json
 from ....requests.request import CreateRequest
 from ....stream.argument_text import ArgumentText
@@ -63,7 +63,7 @@ class CodeInterpreterTool(NeedsPreparation, NeedsCheck, Cites):
 
     async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Choose the container, check its skills, and restore the files that the model knows."""
-        await self._choice.choose(await computed(partial(_last_container, history.items), history.items))
+        await self._choice.choose(await in_thread_if_large(partial(_last_container, history.items), history.items))
         await history.learn([FORM.type], self._files.learn)
 
     def functions(self) -> Sequence[Function]:

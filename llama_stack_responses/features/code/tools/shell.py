@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
-from ....concurrency.offloading import computed
+from ....concurrency.offloading import in_thread_if_large
 from ....core.types import Json
 from ....items.kinds.shell import SHELL_ACTION, SHELL_CALL, SHELL_CALL_OUTPUT, with_limits
 from ....items.program_calls import caller
@@ -53,7 +53,7 @@ class HostedShellTool(NeedsPreparation, NeedsCheck):
 
     async def prepare(self, history: ToolHistory, _: ItemReporter) -> None:
         """Choose the container, and check its skills."""
-        await self._choice.choose(await computed(partial(_last_container, history.items), history.items))
+        await self._choice.choose(await in_thread_if_large(partial(_last_container, history.items), history.items))
 
     def functions(self) -> Sequence[Function]:
         """Return the single function. It is not repeatable: commands that may have run are not run again."""

@@ -8,12 +8,12 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.admission import Admission, Quota
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.features.code.skills.archive import InvalidSkill
 from llama_stack_responses.features.code.skills.declared import SkillReader, with_versions
 from llama_stack_responses.features.code.skills.store import NewVersion, SkillQuota, SkillStore
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.requests.request import CreateRequest, parse_create
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.skills import archive, skill

@@ -12,12 +12,12 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.admission import Admission, Quota
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.access import Action, Kind
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.code.skills import bundle, service
 from llama_stack_responses.features.code.skills.declared import SkillReader
 from llama_stack_responses.features.code.skills.store import SkillQuota, SkillStore
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.skills import FILES

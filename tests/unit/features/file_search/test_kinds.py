@@ -7,11 +7,11 @@ from typing import Any, Final, get_type_hints
 import pytest
 from openai.types.responses.file_search_tool_param import FileSearchToolParam
 
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 from llama_stack_responses.features.file_search.kinds import KINDS
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.inputs.request_parser import RequestParser
 from llama_stack_responses.items.view import CallView, Link
 from llama_stack_responses.requests.request import parse_create

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import not_found
 from llama_stack_responses.core.owner import Owner
@@ -17,7 +18,6 @@ from llama_stack_responses.features.page import response_views
 from llama_stack_responses.features.page.chains import ChainViews
 from llama_stack_responses.features.page.lists import Lists
 from llama_stack_responses.features.page.response_views import Views
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.responses import OpenAIResponsesImpl

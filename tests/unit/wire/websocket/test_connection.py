@@ -13,6 +13,7 @@ from starlette.types import Message
 from starlette.websockets import WebSocket
 
 from llama_stack_responses.admission import Admission, InFlightCounter
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
@@ -20,7 +21,6 @@ from llama_stack_responses.generation.connection_options import ConnectionOption
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.generation.run import ForegroundRun
-from llama_stack_responses.inputs.large_work import LargeWork
 from llama_stack_responses.lifecycle.shutdown import ShutdownCoordinator
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.stream.assembler import Assembler

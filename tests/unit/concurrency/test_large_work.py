@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.inputs.large_work import LargeWork
 from tests.support.waiting import until
 
 ADA, BOB = Owner("ada"), Owner("bob")

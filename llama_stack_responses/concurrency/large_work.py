@@ -1,4 +1,4 @@
-"""Work on large requests in threads, so that it does not block the event loop. Owners have a share of the threads.
+"""Work on what a client has sent, in threads of which each user has a share, if it is large.
 
 The threads share the interpreter lock with the event loop, which waits for it the longer, the more threads compute.
 There are therefore few of them.
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from ..concurrency.fair_budget import WAITING_PER_USER, FairBudget, QueueFull
-from ..concurrency.offloading import INLINE_BYTES
 from ..core.errors import too_many_open
 from ..core.json_values import is_large
 from ..core.owner import Owner
+from .fair_budget import WAITING_PER_USER, FairBudget, QueueFull
+from .offloading import INLINE_BYTES
 
 _MAX_THREADS: Final = 2
 _PER_USER: Final = 1
