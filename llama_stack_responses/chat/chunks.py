@@ -273,6 +273,11 @@ class ChunkReader:
         return deltas
 
     @property
+    def is_finished(self) -> bool:
+        """Whether the server has said that the answer is over."""
+        return self._finish is not None
+
+    @property
     def progress(self) -> int:
         """A number that a chunk increases if it says something, also if that is kept until the next chunk."""
         return self.characters + self._said.kept + self._thought.kept

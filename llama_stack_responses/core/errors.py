@@ -143,6 +143,17 @@ class UnusableAnswerError(ApiError):
         super().__init__(502, message)
 
 
+class ConnectionFailedError(ApiError):
+    """The 502 of a connection to a model server that could not be opened, or that broke.
+
+    Args:
+        message: why, and what to do.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(502, message)
+
+
 class TooLongError(ApiError):
     """The 400 of a request that exceeds its model's context.
 

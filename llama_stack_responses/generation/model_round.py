@@ -17,7 +17,7 @@ from ..chat.profile import Profile
 from ..chat.request import chat_request
 from ..chat.summary import compaction_request
 from ..concurrency.fair_yield import FairYield
-from ..core.errors import ApiError, TooLongError, UnusableAnswerError
+from ..core.errors import ApiError, ConnectionFailedError, TooLongError, UnusableAnswerError
 from ..core.types import Json
 from ..items.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..requests.request import CreateRequest
@@ -342,7 +342,10 @@ class ModelRound:
         except ApiError:
             raise
         except Exception as error:
-            raise self._inference.to_api_error(error) from error
+            failure = self._inference.to_api_error(error)
+            if not (isinstance(failure, ConnectionFailedError) and round_.reader.is_finished):
+                raise failure from error
+            end = None  # The connection broke behind the answer.
         finally:
             self._left -= round_.reader.characters
             round_.operation.extensions = round_.reader.extensions

@@ -24,6 +24,7 @@ _PASSES: Final = ("_maybe_overwrite_id", "_postprocess_chunk")
 """Methods that get the answer of a provider's client before the provider reads it: llama-stack's, and OGX's."""
 _MAX_BYTES: Final = 1 << 26
 """Maximum bytes of one answer."""
+_LENGTHS: Final = frozenset({"content-length", "transfer-encoding"})
 _STREAM: Final = "text/event-stream"
 
 
@@ -96,8 +97,16 @@ async def _chunks(stream: openai.AsyncStream[Any]) -> AsyncGenerator[Any]:
                 return
         for chunk in reader.read(b""):
             yield chunk
+        if not reader.done and (reader.is_cut or not _has_marked_end(stream.response)):
+            message = "The connection may have ended before the answer."
+            raise openai.APIConnectionError(message=message, request=stream.response.request)
     finally:
         await stream.close()
+
+
+def _has_marked_end(response: httpx2.Response) -> bool:
+    """Return whether the end of a body differs from a connection that broke."""
+    return response.http_version == "HTTP/2" or not _LENGTHS.isdisjoint(response.headers)
 
 
 def _bound_answers(client: Any) -> None:

@@ -17,7 +17,7 @@ from llama_stack_openai_chat.errors import status_in, words_of
 
 from ..chat.adaptation.refusal import Refusal, RefusedError, places_of, plain
 from ..chat.context_errors import says_too_long, too_long
-from ..core.errors import ApiError, TooLongError, UnusableAnswerError
+from ..core.errors import ApiError, ConnectionFailedError, TooLongError, UnusableAnswerError
 from ..logs import get_logger
 
 logger = get_logger(__name__)
@@ -129,10 +129,9 @@ def _of_transport(error: Exception) -> ApiError:
     return ApiError(502, f"The inference provider failed ({type(error).__name__}). The server's log has the details.")
 
 
-def _unreachable(error: Exception) -> ApiError:
+def _unreachable(error: Exception) -> ConnectionFailedError:
     cause = error.__cause__ or error
-    return ApiError(
-        502,
+    return ConnectionFailedError(
         f"The connection to the inference provider failed ({type(cause).__name__}). "
         "Check that the model server is running and that the stack's configuration has its URL.",
     )

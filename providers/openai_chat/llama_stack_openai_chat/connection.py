@@ -187,6 +187,11 @@ class Connection(asyncio.Protocol):
             # An idle connection would hold the data of a request's user.
             del self._context
 
+    @property
+    def ends_unmarked(self) -> bool:
+        """Whether the body has no length, so that its end looks like a connection that broke."""
+        return not self._sized
+
     def _buffered(self) -> bytes:
         """Take the buffered body bytes."""
         pieces = self._pieces

@@ -42,6 +42,11 @@ class EventReader:
         """Whether nothing of an event has arrived yet, nor anything but events since the last one."""
         return self._splitter.between_events
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the stream has ended within an event."""
+        return self._splitter.is_cut
+
     def read(self, piece: bytes) -> Iterator[Any]:
         """Yield the objects of the events completed by a piece of the stream; b"" is the end of the stream.
 

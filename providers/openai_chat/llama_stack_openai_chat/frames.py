@@ -7,6 +7,8 @@ from typing import Final
 from .json_encoding import dumps, loads
 
 _OPENING: Final = (b"{", b"<")
+_DATA: Final = b"data:"
+_DONE: Final = b"[DONE]"
 _BOM: Final = b"\xef\xbb\xbf"
 _EVENT_BYTES: Final = 1 << 20
 """Maximum size of one event, in bytes."""
@@ -21,11 +23,15 @@ class FrameSplitter:
     ids, names of events and events without data are ignored. What some model servers send instead becomes an event:
     lines `error: {...}` (llama.cpp), events with the name `error`, and JSON or HTML without a field name, which is the
     rest of the stream.
+
+    Attributes:
+        is_cut: whether the stream has ended within an event.
     """
 
-    __slots__ = ("_after_cr", "_at_start", "_bare", "_data", "_failed", "_held", "_parts", "_rest", "_silent")
+    __slots__ = ("_after_cr", "_at_start", "_bare", "_data", "_failed", "_held", "_parts", "_rest", "_silent", "is_cut")
 
     def __init__(self) -> None:
+        self.is_cut = False
         self._rest = b""
         self._parts: list[bytes] = []  # the pieces that continue the incomplete line in `_rest`
         self._held = 0
@@ -61,11 +67,15 @@ class FrameSplitter:
         return events
 
     def end(self) -> list[bytes]:
-        """Return the data of a last event without its blank line. A truncated line is ignored."""
+        """Return the data of a last event without its blank line. A truncated line only sets `is_cut`."""
         rest = b"".join((self._rest, *self._parts))
+        events: list[bytes] = []
         if self._bare or rest.lstrip().startswith(_OPENING):
             self._bare.append(rest)
-        events: list[bytes] = []
+        elif rest.startswith(_DATA) and _is_whole(rest.removeprefix(_DATA).strip()):
+            self._line(rest, events)
+        else:
+            self.is_cut = bool(rest) and (rest.startswith(_DATA) or _DATA.startswith(rest))
         self._bare_event(events)
         return self._finish(events)
 
@@ -143,6 +153,10 @@ class FrameSplitter:
             events.append(_as_error(data) if self._failed else data)
         self._failed = False
         return events
+
+
+def _is_whole(data: bytes) -> bool:
+    return data == _DONE or _is_json(data)
 
 
 def _is_json(line: bytes) -> bool:

@@ -294,10 +294,18 @@ class Upstream:
                     delivery.advance()
             if reader.done:
                 await _drain(connection, self._drain_seconds)
+            else:
+                _check_end(reader, connection)
         except OSError as error:
             raise errors.from_connection(error, request.without_key()) from error
         finally:
             self._pool.release(connection)
+
+
+def _check_end(reader: EventReader, connection: Connection) -> None:
+    """Raise ConnectionResetError if a stream without `[DONE]` may have been cut off."""
+    if reader.is_cut or connection.ends_unmarked:
+        raise ConnectionResetError("the connection may have ended before the answer")
 
 
 async def _one(event: Any) -> AsyncGenerator[Any]:

@@ -116,7 +116,8 @@ def of_later(answer: httpx2.Response) -> Any:
 
 
 def streamed(body: Body) -> httpx2.Response:
-    return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=body)
+    headers = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
+    return httpx2.Response(200, headers=headers, stream=body)
 
 
 def request(*, stream: bool = True) -> ChatRequest:
@@ -138,6 +139,18 @@ async def test_chunks_equal_those_of_openai_package(monkeypatch: pytest.MonkeyPa
     assert await read(ChatStreams().of(host(streamed(body)))) == theirs
     assert len(theirs) == 3
     assert body.closed.is_set()
+
+
+@pytest.mark.parametrize("framed", [True, False])
+@pytest.mark.parametrize("rest", [b"", FRAMES[-1][:20]])
+async def test_stream_that_may_be_cut_is_an_error_of_the_connection(framed: bool, rest: bytes) -> None:
+    answer = streamed(Body(FRAMES[0] + rest))
+    if not framed:
+        del answer.headers["transfer-encoding"]
+    chunks = await ChatStreams().of(of(answer)).openai_chat_completion(request())
+    await anext(chunks)
+    with pytest.raises(StopAsyncIteration if framed and not rest else openai.APIConnectionError):
+        await anext(chunks)
 
 
 async def test_provider_can_rewrite_chunks() -> None:

@@ -81,6 +81,8 @@ def test_pieces_of_one_event_each_are_split(events: list[bytes]) -> None:
         ([b"data: a\n\n", BOM + b"data: b\n\n"], [b"a"]),
         ([b"data: a\n"], [b"a"]),
         ([b"data: a\n\ndata: cut o"], [b"a"]),
+        ([b'data: a\n\ndata: {"b": 1}'], [b"a", b'{"b": 1}']),
+        ([b"data: a\n\ndata: [DO", b"NE]"], [b"a", b"[DONE]"]),
         ([b"data:a\n\n", b"data:  a\n\n"], [b"a", b" a"]),
         ([b"data: a\x0bb\xe2\x80\xa8c\n\n"], [b"a\x0bb\xe2\x80\xa8c"]),
         ([b""], []),
@@ -88,6 +90,24 @@ def test_pieces_of_one_event_each_are_split(events: list[bytes]) -> None:
 )
 def test_frames_are_split_into_events(pieces: list[bytes], events: list[bytes]) -> None:
     assert split(pieces) == events
+
+
+@pytest.mark.parametrize(
+    ("rest", "cut"),
+    [
+        (b"data: {", True),
+        (b"da", True),
+        (b'data: {"a": 1', True),
+        (b'data: {"a": 1}', False),
+        (b": ping", False),
+        (b"", False),
+    ],
+)
+def test_stream_that_ends_within_an_event_is_cut(rest: bytes, cut: bool) -> None:
+    splitter = FrameSplitter()
+    splitter.feed(b"data: a\n\n" + rest)
+    splitter.end()
+    assert splitter.is_cut == cut
 
 
 @pytest.mark.parametrize("piece", [b"x" * (1 << 16), b"data: %b\n" % (b"x" * (1 << 16))])

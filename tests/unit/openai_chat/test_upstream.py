@@ -682,6 +682,42 @@ async def test_broken_stream_raises_error(sent: bytes, kind: type[Exception], wo
         await over(server)
 
 
+PLAIN = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+LAST = b'data: {"n": 2}\n\n'
+CUT = {
+    "chunks": OPENING + event({"n": 1}),
+    "half a chunk": OPENING + event({"n": 1}) + b"40\r\ndata: {",
+    "a half event": OPENING + event({"n": 1}) + in_chunk(b"data: {") + END,
+    "a length": PLAIN.replace(b"\r\n\r\n", b"\r\ncontent-length: 99\r\n\r\n") + b'data: {"n": 1}\n\n',
+    "the connection": PLAIN + b'data: {"n": 1}\n\n',
+    "HTTP/1.0": PLAIN.replace(b"1.1", b"1.0") + b'data: {"n": 1}\n\n',
+}
+
+
+@pytest.mark.parametrize("form", CUT)
+async def test_stream_that_may_be_cut_raises_an_error_of_the_connection(form: str) -> None:
+    async def cuts(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CUT[form])
+
+    async with serving(cuts) as server, upstream(server) as client:
+        stream = await opened(client)
+        assert await anext(stream) == {"n": 1}
+        with pytest.raises(openai.APIConnectionError):
+            await anext(stream)
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("done", [b"data: [DONE]\n\n", b"data: [DONE]"])
+async def test_stream_that_ends_with_its_connection_is_whole_if_it_is_done(version: bytes, done: bytes) -> None:
+    async def ends(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(PLAIN.replace(b"1.1", version) + b'data: {"n": 1}\n\n' + LAST + done)
+
+    async with serving(ends) as server, upstream(server) as client:
+        assert await read(client) == BOTH
+
+
 async def test_stream_without_done_ends_normally() -> None:
     async def ends(peer: Peer) -> None:
         await peer.request()
@@ -698,17 +734,6 @@ async def test_done_with_trailing_space_ends_stream() -> None:
 
     async with serving(ends) as server, upstream(server) as client:
         assert await read(client) == [{"n": 1}]
-
-
-async def test_body_until_connection_closes_is_read() -> None:
-    async def old(peer: Peer) -> None:
-        await peer.request()
-        await peer.send(
-            b'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {"n": 1}\n\ndata: {"n": 2}\n\n'
-        )
-
-    async with serving(old) as server, upstream(server) as client:
-        assert await read(client) == BOTH
 
 
 async def test_compressed_stream_is_decoded() -> None:
