@@ -85,16 +85,18 @@ class Clients:
 
     Args:
         address: the URL of the nginx.
+        name: begins the text of each request.
 
     Attributes:
         failures: what went wrong: the request's text, whether anything of the answer had come, and the reason.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, name: str) -> None:
         self.failures: list[tuple[str, bool, str]] = []
         self.sent = 0
         self.longest = 0.0
         self._address = address
+        self._name = name
         self._numbers = count()
         self._ended = threading.Event()
 
@@ -115,7 +117,7 @@ class Clients:
         with httpx.Client(base_url=url, timeout=60, trust_env=False, verify=False) as http:  # noqa: S501 (plain HTTP)
             while not self._ended.is_set():
                 number = next(self._numbers)
-                name, begun = f"request {number}", time.monotonic()
+                name, begun = f"{self._name} {number}", time.monotonic()
                 self._ask(http, name, stream=(client + number) % 2 == 0)
                 self.longest = max(self.longest, time.monotonic() - begun)
                 self.sent += 1
@@ -169,11 +171,11 @@ def run(plan: Plan, store: str, host: Host, folder: Path) -> Verdict:
     with servers(store, host, folder) as (both, model):
         behind = {name: f"127.0.0.1:{server.port}" for name, server in zip(BEHIND, both, strict=True)}
         with Nginx(template, folder, "127.0.0.1:8320", behind) as nginx:
-            stopped = Clients(nginx.base_url)
+            stopped = Clients(nginx.base_url, "stopped")
             with stopped.working():
                 for number in range(plan.stops):
                     _restart(both[number % 2], lambda server: server.stop(GRACE))
-            killed = Clients(nginx.base_url)
+            killed = Clients(nginx.base_url, "killed")
             if plan.kills:
                 with killed.working():
                     for number in range(plan.kills):
