@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from .admission import Admission, Reservation
+from .chat.inference import Inference
 from .concurrency.large_work import LargeWork
 from .config import ResponsesConfig
 from .core.moderation_results import Kind, Side
@@ -30,7 +31,7 @@ from .core.owner import Owner
 from .core.types import Json
 from .fetch.address_policy import AddressPolicy
 from .fetch.fetcher import Fetcher, FetchLimits
-from .generation.dependencies import Fill
+from .generation.dependencies import Card, Fill
 from .inputs.files import Files
 from .inputs.moderation import Moderation
 from .items.kind import HostedToolType
@@ -46,6 +47,7 @@ from .wire.response_routes import Routes
 from .wire.route_admission import RouteAdmission
 
 __all__ = [
+    "Card",
     "CreateRequest",
     "Feature",
     "LargeWork",
@@ -94,6 +96,8 @@ class Stack:
         runtime: the tools of the stack's own tool runtimes.
         safety: the stack's safety provider.
         vector_stores: the stack's vector stores.
+        inference: asks the models of the stack.
+        models: returns the names of those that the current user may use, or all without a user.
     """
 
     config: ResponsesConfig
@@ -104,6 +108,8 @@ class Stack:
     address_policy: AddressPolicy
     pool: WorkerPool
     runtime: ToolRuntime
+    inference: Inference
+    models: Callable[[], Awaitable[Sequence[str]]]
     safety: TextChecker | None = None
     vector_stores: VectorStores | None = None
 
@@ -136,6 +142,7 @@ class Feature:
         routes: its routes.
         public_routes: its routes that need no token.
         keeps_chat_requests: whether the chat requests that model servers get are stored with each stored response.
+        cards: what it shows on the page.
         start: starts its background tasks, in the event loop that serves requests; called once.
         close: ends them, and closes what the feature holds open.
         fill: completes a request after its stored prompt, before it is stored and run.
@@ -146,6 +153,7 @@ class Feature:
     routes: Sequence[Routes] = ()
     public_routes: Sequence[PublicRoute] = ()
     keeps_chat_requests: bool = False
+    cards: Sequence[Card] = ()
     start: Callable[[], None] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing_to_close
     fill: Fill | None = None

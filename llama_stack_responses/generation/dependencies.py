@@ -8,6 +8,7 @@ from typing import Protocol
 
 from ..chat.inference import Inference
 from ..concurrency.large_work import LargeWork
+from ..core.types import Json
 from ..inputs.attachments import Attachments
 from ..inputs.moderation import Moderation
 from ..inputs.prompts import Prompts
@@ -18,6 +19,21 @@ from ..tools.registry import HostedToolServices
 
 Fill = Callable[[CreateRequest, LargeWork], Awaitable[CreateRequest]]
 """Returns a request with what it names filled in, large work in threads. Raises `ApiError` if that does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Something that a feature shows on the page, in the view of what runs now.
+
+    Attributes:
+        title: its title.
+        sections: returns its sections for the current user: each a `title`, `at` in seconds since the epoch, `facts` in
+            a few words each, `trouble` as a sentence or None, a table with `columns` and `rows` of texts, and an
+            `entry` of the configuration or None.
+    """
+
+    title: str
+    sections: Callable[[], Awaitable[Sequence[Json]]]
 
 
 class Service(Protocol):
@@ -49,6 +65,7 @@ class Dependencies:
         features: the features, and what else is started and closed with the server.
         fills: complete requests, in order.
         keeps_chat_requests: whether the chat requests that model servers get are stored with each stored response.
+        cards: what features show on the page.
     """
 
     inference: Inference
@@ -61,6 +78,7 @@ class Dependencies:
     features: Sequence[Service] = ()
     fills: Sequence[Fill] = ()
     keeps_chat_requests: bool = False
+    cards: Sequence[Card] = ()
 
     async def close(self) -> None:
         """Close the features and the process pool."""

@@ -58,11 +58,12 @@ async def get_provider_impl(
     await _prepare_host(config)
     access, telemetry = HostAccess(policy), Telemetry()
     records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
-    stack = await _stack(config, deps, access, records)
-    features = open_features(stack)
     refresh = _model_refresh(deps[Api.inference])
+    inference = _inference(config, deps[Api.inference], refresh)
+    stack = await _stack(config, deps, access, records, inference)
+    features = open_features(stack)
     dependencies = Dependencies(
-        _inference(config, deps[Api.inference], refresh),
+        inference,
         open_attachments(
             stack.files,
             config,
@@ -79,6 +80,7 @@ async def get_provider_impl(
         [*features, *([refresh] if refresh else [])],
         [feature.fill for feature in features if feature.fill],
         any(each.keeps_chat_requests for each in features),
+        [card for each in features for card in each.cards],
     )
     provided = ResponsesProvider(config, records, secret_keeper(config.store, records), dependencies, access, features)
     provided.appear_in(deps.get(Api.providers))
@@ -86,7 +88,9 @@ async def get_provider_impl(
     return provided
 
 
-async def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAccess, records: Records) -> Stack:
+async def _stack(
+    config: ResponsesConfig, deps: dict[Api, Any], access: HostAccess, records: Records, inference: HostInference
+) -> Stack:
     files: Files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     if vector_stores := deps.get(Api.vector_io):
         take_default_embedding_model(vector_stores)
@@ -99,6 +103,8 @@ async def _stack(config: ResponsesConfig, deps: dict[Api, Any], access: HostAcce
         _address_policy(config.fetch, access.current_user),
         WorkerPool(config.files.pool_limits),
         await _tool_runtime(deps.get(Api.tool_runtime), access),
+        inference,
+        inference.models,
         _safety(config, deps.get(SAFETY)),
         vector_stores_of(vector_stores),
     )

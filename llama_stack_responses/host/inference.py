@@ -154,6 +154,16 @@ class HostInference:
         provider = table and table.impls_by_provider_id.get(name)
         return _server(name, provider) if provider else None
 
+    async def models(self) -> list[str]:
+        """Return the names of the models that this user may ask, in order; none if the host cannot list them."""
+        table = getattr(self._router, "routing_table", None)
+        try:
+            listed = await table.get_all_with_type("model") if table else []
+        except Exception:
+            logger.exception("could not list models")
+            return []
+        return sorted(each.identifier for each in listed if str(each.model_type) == "llm")
+
     async def is_reachable(self) -> bool | None:
         """Return whether the model server of at least one provider answers; None if no provider reports it."""
         table = getattr(self._router, "routing_table", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from ..core.statuses import UNFINISHED
 from ..core.types import Json
 from ..generation.activity import Activity
 from ..generation.connection_options import ConnectionOptions
-from ..generation.dependencies import Dependencies
+from ..generation.dependencies import Card, Dependencies
 from ..generation.factory import build_factory
 from ..generation.run import ForegroundRun
 from ..inputs.history import HistoryBounds, HistoryReader, Hold
@@ -140,6 +141,11 @@ class OpenAIResponsesImpl:
     def pool(self) -> WorkerPool:
         """Runs work on foreign content in processes."""
         return self._dependencies.pool
+
+    @property
+    def cards(self) -> Sequence[Card]:
+        """What features show on the page."""
+        return self._dependencies.cards
 
     async def available_tools(self) -> dict[str, str]:
         """Return the hosted tools that this stack can run for the current user, each with its details.

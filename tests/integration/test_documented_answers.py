@@ -32,6 +32,7 @@ def recording(
 
     def change(config: Json) -> None:
         responses_config(config)["ui"] = {"record_requests": True}
+        responses_config(config)["doctor"] = {"at_start": True, "models": ["local/echo"]}
         open_this_machine(config)
         add_containers(config)
 
@@ -79,6 +80,15 @@ def make_responses(wire: Wire, upstream: Upstream, mcp: McpServers) -> tuple[lis
     return ids, conversation
 
 
+def examined(ui: Callable[[str], Any]) -> Any:
+    """Return the cards of the page when a model was examined, with the lines that the documentation has."""
+    wait_until(lambda: any(card["sections"] for card in ui("cards")["data"]))
+    found = ui("cards")
+    [section] = found["data"][0]["sections"]
+    section["entry"] = {"match": "local/echo", "dialect": []}
+    return found
+
+
 def running(wire: Wire, upstream: Upstream) -> Json:
     """Return the live state of a background response that has begun to write."""
     upstream.script("slow", reply(text("One ", "two "), hold=2))
@@ -105,6 +115,7 @@ def test_documented_answers_have_the_fields_and_types_of_the_answers(
     answers = {
         "`GET /v1/ui/session`": ui("session"),
         "`GET /v1/ui/tools`": ui("tools"),
+        "`GET /v1/ui/cards`": examined(ui),
         "`GET /v1/ui/responses`": ui("responses?limit=2"),
         "`GET /v1/ui/responses/{id}`": view,
         "Timing": view["timing"],

@@ -231,6 +231,7 @@ UI_ANSWERS: Final = tuple(
     for section in (
         "`GET /v1/ui/session`",
         "`GET /v1/ui/tools`",
+        "`GET /v1/ui/cards`",
         "`GET /v1/ui/responses`",
         "`GET /v1/ui/responses/{id}`",
         "Timing",

@@ -24,7 +24,7 @@ from ...logs import print_no_lines
 from .answer import Bounds
 from .checks import CHECKS, Check
 from .examination import Clock, Examination, Subject
-from .report import Finding, Report, escaped
+from .report import Report, escaped, rows_of, speeds_of
 from .targets import Target, targets_of
 
 _COLUMNS: Final = {"title": "CHECK", "outcome": "RESULT", "what": "WHAT HAPPENS"}
@@ -112,13 +112,13 @@ def _print(report: Report, *, as_json: bool) -> None:
     if as_json:
         print_json(report.as_json())
         return
-    rows = [row for each in report.findings for row in _rows(each)]
+    rows = [line for row in rows_of(report) for line in _lines(*row)]
     print_rows(rows, _COLUMNS, as_json=False, widest=_PLAIN_CHARACTERS)
     print()
     took = f"{report.requests} requests in {duration(report.seconds)}"
     print(f"{printable(report.model)} at {printable(report.server)}: {took}.")
-    for sentence in _speeds(report):
-        print(sentence)
+    if speeds := speeds_of(report):
+        print(f"Speed: {', '.join(speeds)}.")
     if report.profile is None:
         print("It needs no entry of the setting 'profiles'.")
     else:
@@ -126,30 +126,14 @@ def _print(report: Report, *, as_json: bool) -> None:
         print(f"The entry of the setting 'profiles' that it needs:\n\n- {json.dumps(report.profile)}")
 
 
-def _rows(finding: Finding) -> Iterator[Mapping[str, str]]:
+def _lines(title: str, outcome: str, what: str) -> Iterator[Mapping[str, str]]:
     """Yield the row of a finding; on a terminal, as many as its lines need."""
-    what = ": ".join(filter(None, (", ".join(finding.changes), finding.note)))
     lines = [what]
     if sys.stdout.isatty():
         width = get_terminal_size().columns - _OTHER_COLUMNS
         lines = wrap(what, max(width, _FEWEST_COLUMNS)) or [""]
-    yield {"title": finding.title, "outcome": finding.outcome, "what": lines[0]}
+    yield {"title": title, "outcome": outcome, "what": lines[0]}
     yield from ({"title": "", "outcome": "", "what": line} for line in lines[1:])
-
-
-def _speeds(report: Report) -> list[str]:
-    first, alone, together = (
-        report.first_token_seconds,
-        report.tokens_per_second,
-        report.concurrent_tokens_per_second,
-    )
-    said = [
-        f"the first token after {first * 1000:.0f} ms" if first is not None else "",
-        f"{alone:.0f} tokens a second" if alone else "",
-        f"{together:.0f} in answers at the same time" if together else "",
-    ]
-    known = [each for each in said if each]
-    return [f"Speed: {', '.join(known)}."] if known else []
 
 
 def _without(key: str, text: str) -> str:

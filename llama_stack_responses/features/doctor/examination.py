@@ -223,7 +223,7 @@ class Examination:
                 self._measured.requests += 1
                 return await ask(self._server, chat, self._bounds, self._clock.seconds)
             except ApiError as error:
-                if error.status != 429:
+                if error.status != 429 or error.code == "insufficient_quota":
                     raise
                 limited = error
             await self._clock.sleep(min(limited.retry_after or _WAIT_SECONDS, _MAX_WAIT_SECONDS))

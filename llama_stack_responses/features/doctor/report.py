@@ -99,3 +99,33 @@ def profile_entry(match: str, steps: Iterable[Step], others: Json) -> Json | Non
 def escaped(name: str) -> str:
     """Return the shell-style pattern that matches this name alone."""
     return "".join(f"[{each}]" if each in "*?[" else each for each in name)
+
+
+def rows_of(report: Report) -> list[tuple[str, str, str]]:
+    """Return the title, the outcome and the notes of each finding."""
+    return [
+        (each.title, each.outcome, ": ".join(filter(None, (", ".join(each.changes), each.note))))
+        for each in report.findings
+    ]
+
+
+def counts_of(report: Report) -> list[str]:
+    """Return how many checks ended how."""
+    outcomes = [each.outcome for each in report.findings]
+    words = {"works": "work", "adapted": "adapted", "lost": "lost", "unclear": "unclear"}
+    return [f"{outcomes.count(each)} {word}" for each, word in words.items() if each in outcomes]
+
+
+def speeds_of(report: Report) -> list[str]:
+    """Return what was measured."""
+    first, alone, together = (
+        report.first_token_seconds,
+        report.tokens_per_second,
+        report.concurrent_tokens_per_second,
+    )
+    said = [
+        f"the first token after {first * 1000:.0f} ms" if first is not None else "",
+        f"{alone:.0f} tokens a second" if alone else "",
+        f"{together:.0f} in answers at the same time" if together else "",
+    ]
+    return [each for each in said if each]

@@ -56,6 +56,7 @@ def ui_router(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
     views, lists = Views(impl), Lists(impl.archive, impl.jobs)
     add("/session", _session(impl), "Describe the server and the user", described(schemas.SESSION))
     add("/tools", _tools(impl), "List the hosted tools of the server", described(schemas.TOOLS))
+    add("/cards", _cards(impl), "List what features show on the page", described(schemas.CARDS))
     paged = {**_FILTERS, "limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
     add("/responses", _list(impl, lists), "List responses for the page", described(schemas.ROWS, query=paged))
     streams = Streams(impl, lists)
@@ -172,6 +173,14 @@ def _tools(impl: OpenAIResponsesImpl) -> Handler:
         return JsonResponse({"object": "ui.tools", "available": list(tools), "details": details})
 
     return list_tools
+
+
+def _cards(impl: OpenAIResponsesImpl) -> Handler:
+    async def list_cards() -> Response:
+        data = [{"title": card.title, "sections": list(await card.sections())} for card in impl.cards]
+        return JsonResponse({"object": "ui.cards", "data": data})
+
+    return list_cards
 
 
 def _list(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:

@@ -24,6 +24,20 @@ SESSION: Final = whole(
 
 TOOLS: Final = whole(object=constant("ui.tools"), available={"type": "array", "items": TEXT}, details=_TEXTS)
 
+_SECTION: Final = whole(
+    title=TEXT,
+    at=_NUMBER,
+    facts={"type": "array", "items": TEXT},
+    trouble=or_null(TEXT),
+    columns={"type": "array", "items": TEXT},
+    rows={"type": "array", "items": {"type": "array", "items": TEXT}},
+    entry=or_null(_OBJECT),
+)
+CARDS: Final = whole(
+    object=constant("ui.cards"),
+    data={"type": "array", "items": whole(title=TEXT, sections={"type": "array", "items": _SECTION})},
+)
+
 ROW: Final = whole(
     id=TEXT,
     status=TEXT,

@@ -1,12 +1,13 @@
 // What runs now on the servers of the store, and the rates of this server as small charts.
 
-import { follow } from "./api.js";
+import { follow, get } from "./api.js";
 import { empty, h, svg, View } from "./dom.js";
-import { brief, count, duration, line, modelName, STALLED } from "./format.js";
+import { brief, count, duration, exactly, line, modelName, STALLED, when } from "./format.js";
 import { Lease } from "./lease.js";
 import { status, to } from "./pieces.js";
 
 const KEPT = 120; // seconds in a chart
+const CARD_SECONDS = 60; // between two looks at the cards of features
 
 /** Differences of two totals, and per second. A total of tokens can fall when the model server has counted them. */
 const change = (name) => (now, before) => Math.max(0, now[name] - before[name]);
@@ -40,11 +41,16 @@ export class LiveView extends View {
     this.note = h("p", { class: "row dim" }, "Connecting…");
     this.running = h("div", { class: "running" });
     this.list = null;
+    this.features = h("div", { class: "features" });
     this.append(
       h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Live"), this.note)),
       h("section", { "aria-label": "Rates of this server, the last two minutes" }, h("div", { class: "charts" }, this.charts.map((chart) => chart.element))),
       h("section", { "aria-label": "Running responses" }, this.running),
+      this.features,
     );
+    this.readCards();
+    const reading = setInterval(() => this.readCards(), CARD_SECONDS * 1000);
+    this.signal.addEventListener("abort", () => clearInterval(reading));
     follow("/v1/ui/stats", { signal: this.signal, on: (event, data) => event === "stats" && this.rates(data) });
     follow("/v1/ui/live", {
       signal: this.signal,
@@ -88,6 +94,17 @@ export class LiveView extends View {
     responses.forEach((one, index) => this.card(one, index));
     if (focused) this.cards.get(focused)?.querySelector("a").focus({ preventScroll: true });
     if (!responses.length) this.running.replaceChildren(empty("Nothing runs now", "A response appears here while a model writes it.", h("p", null, h("a", { class: "button", href: to.playground() }, "Ask in the playground"))));
+  }
+
+  /** Show the cards of features; one that is open stays open. */
+  async readCards() {
+    const found = await get("/v1/ui/cards", { signal: this.signal }).catch(() => null);
+    if (!found) return;
+    const text = JSON.stringify(found.data);
+    if (text === this.shown) return;
+    this.shown = text;
+    const open = new Set([...this.features.querySelectorAll("details[open]")].map((one) => one.dataset.title));
+    this.features.replaceChildren(...found.data.filter((card) => card.sections.length).map((card) => featureCard(card, open)));
   }
 
   card(one, index) {
@@ -136,6 +153,22 @@ function makeCard(one) {
     one.tail && h("div", { class: "live-tail" }, h("div", null, one.tail)),
     h("p", { class: "job" }, facts.map(([name, value]) => h("span", null, name, " ", h("b", null, value)))),
   );
+}
+
+/** Make the card of a feature: a section for each of its subjects, which opens its table. */
+function featureCard(card, open) {
+  const sections = card.sections.map((one) => {
+    const title = `${card.title}: ${one.title}`;
+    const table = h("table", null, h("thead", null, h("tr", null, one.columns.map((name) => h("th", { scope: "col" }, name)))), h("tbody", null, one.rows.map((row) => h("tr", null, row.map((cell) => h("td", { "data-word": cell }, cell))))));
+    return h(
+      "details",
+      { "data-title": title, open: open.has(title) },
+      h("summary", null, h("b", null, one.title), one.facts.map((fact) => h("span", null, fact)), one.trouble && h("span", { class: "error-text" }, one.trouble), h("time", { title: exactly(one.at) }, when(one.at))),
+      one.rows.length > 0 && h("div", { class: "table", tabindex: 0, role: "group", "aria-label": "Table" }, table),
+      one.entry && h("pre", { tabindex: 0 }, `- ${JSON.stringify(one.entry)}`),
+    );
+  });
+  return h("section", { class: "feature-card", "aria-label": card.title }, h("h2", null, card.title), sections);
 }
 
 const DOING = { model: "waits for the model", message: "writes", reasoning: "reasons" };

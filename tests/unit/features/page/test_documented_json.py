@@ -16,6 +16,7 @@ REFERENCE: Final = (REPOSITORY / "docs" / "reference" / "ui.md").read_text()
 ROUTES: Final = [
     "session",
     "tools",
+    "cards",
     "responses",
     "responses/{id}",
     "responses/{id}/events",
