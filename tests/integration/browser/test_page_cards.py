@@ -1,0 +1,47 @@
+"""The view of what runs now shows what was found out about models on a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.features.doctor.checks import CHECKS
+from tests.support.browser import Browser
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.upstream import UpstreamProcess
+from tests.support.variants import responses_config, variant
+from tests.support.waiting import wait_until
+from tests.support.wire import Wire
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def examined(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    """A stack that examines one of its models after its start."""
+
+    def change(config: dict[str, Any]) -> None:
+        responses_config(config)["doctor"] = {"at_start": True, "models": ["local/echo"]}
+
+    folder = tmp_path_factory.mktemp("examined")
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    with LiveStack(variant(STARTER, folder / "config.yaml", change), env, folder / "state", host=host) as live:
+        yield live
+
+
+def test_card_opens_the_checks_of_a_model(browser: Browser, examined: LiveStack) -> None:
+    with Wire(examined) as wire:
+        wait_until(lambda: any(card["sections"] for card in wire.http.get("/ui/cards").json()["data"]))
+    with browser.page(examined.base_url) as page:
+        page.goto("/ui/live")
+        shown = page.find(".feature-card[aria-label='Model servers'] summary", "local/echo")
+        assert " work" in shown.inner_text()
+        shown.click()
+        page.find(".feature-card td", "a streamed answer")
+        assert page.page.locator(".feature-card tbody tr").count() == len(CHECKS)
+        assert page.axe() == []
+        page.check_quiet()
