@@ -236,7 +236,7 @@ def _one_at_a_time(evidence: Evidence) -> Verdict:
         return Verdict("lost", f"{len(evidence.answer.calls)} calls came at once, and one was asked for")
     if "parallel_tool_calls" in evidence.changed:
         return Verdict("lost", "the model may call several tools at once")
-    return _called(evidence)
+    return _called(evidence, forced=False)
 
 
 def _at_once(evidence: Evidence) -> Verdict:
