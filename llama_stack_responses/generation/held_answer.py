@@ -111,10 +111,11 @@ def no_repair(expectation: Expectation | None, unfit: UnfitAnswer) -> UnusableAn
     """Return the error of a response whose model did not give what the request demands, however often it was asked."""
     if expectation and expectation.call:
         return UnusableAnswerError(
-            "The model did not call a tool, which 'tool_choice' requires. Its model server does not enforce that, so "
-            "the model was asked in words, twice. Use another model, or 'tool_choice': 'auto'.",
+            "The model did not call a tool, which 'tool_choice' requires, although it was asked in words, twice, "
+            "because its model server does not enforce that: use another model, or 'tool_choice': 'auto'.",
         )
     return UnusableAnswerError(
-        f"The model's answer is not valid against the schema of 'text.format': {unfit.problem} Its model server does "
-        "not enforce schemas, so the model was asked in words, three times. Use another model, or a simpler schema.",
+        f"The model's answer is not valid against the schema of 'text.format' ({unfit.problem.rstrip('.')}), although "
+        "it was asked in words, three times, because its model server does not enforce schemas: use another model, or "
+        "a simpler schema.",
     )

@@ -36,7 +36,7 @@ _UNREADABLE_OUTPUT: Final = ("Invalid diff: ", "Failed to parse input at pos ")
 it."""
 
 _UNREADABLE: Final = (
-    "llama.cpp could not read the model's output, which does not keep to the form of its chat template. Try again, "
+    "llama.cpp could not read the model's output, which does not keep to the form of its chat template: try again, "
     "without tools or without 'text.format', or use a larger model."
 )
 
