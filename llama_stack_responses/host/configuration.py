@@ -27,7 +27,7 @@ class WrongConfiguration(Exception):  # noqa: N818 (it is the user's)
 
 
 class MissingFile(Exception):  # noqa: N818 (it is not this software's)
-    """The file of the host's key-value backend, which the message names, does not exist. Opening it would make it."""
+    """The file of the host's key-value backend, which the message names, does not exist."""
 
 
 def read_stack(path: Path) -> StackConfig:
@@ -122,11 +122,18 @@ def open_configured(path: Path, *, new: bool) -> tuple[Records, ResponsesConfig]
     stack = read_stack(path)
     config = responses_config(stack, path, "to read the store of")
     if isinstance(config.store, HostStore):
-        file = getattr(stack.storage.backends.get(config.store.backend), "db_path", None)
-        if not new and file and not file.startswith((":memory:", "file:")) and not Path(file).exists():
+        if not new and (file := missing_file(stack, config.store.backend)):
             raise MissingFile(file)
         initialize_storage(stack)
     return open_records(config.store, backend), config
+
+
+def missing_file(stack: StackConfig, name: str) -> str | None:
+    """Return the file of a backend of the host's if it has one that does not exist. Opening it would make it."""
+    file: str | None = getattr(stack.storage.backends.get(name), "db_path", None)
+    if not file or file.startswith((":memory:", "file:")) or Path(file).exists():
+        return None
+    return file
 
 
 def listed(error: ValidationError) -> str:

@@ -10,12 +10,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ..commands.opened_store import CHECK_STATE
 from ..config import ResponsesConfig
 from ..service.conversation_import import ImportImpossible, ImportReport, import_conversations
 from ..service.response_import import import_responses
 from ..store.archive import Archive
 from ..store.factory import open_records
-from .configuration import WrongConfiguration, listed, read_stack, responses_config
+from .configuration import WrongConfiguration, listed, missing_file, read_stack, responses_config
 from .import_conversations import stored_conversations
 from .import_responses import stored_responses
 from .keyvalue import backend
@@ -63,6 +64,8 @@ def _responses_config(stack: StackConfig, path: Path) -> ResponsesConfig:
         raise ImportImpossible(
             f"{path} has no storage.stores.conversations, so the host has no conversations to import."
         )
+    if file := missing_file(stack, stack.storage.stores.conversations.backend):
+        raise ImportImpossible(f"There is no database {file} of the host to import from: {CHECK_STATE}.")
     return config
 
 

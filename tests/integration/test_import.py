@@ -185,6 +185,11 @@ def host_table_unreadable(config: Json) -> None:
     config["storage"]["backends"]["sql_default"]["db_path"] = "${env.STATE_DIR}/other.yaml"
 
 
+def host_table_missing(config: Json) -> None:
+    """As with another STATE_DIR than that of the server."""
+    config["storage"]["backends"]["sql_default"]["db_path"] = "${env.STATE_DIR}/elsewhere/host-sql.db"
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -195,6 +200,7 @@ def host_table_unreadable(config: Json) -> None:
             host_table_unreadable,
             "check 'storage' in the configuration, and the variables that it uses, such as STATE_DIR.",
         ),
+        (host_table_missing, "There is no database "),
         (None, "Cannot read"),
     ],
 )
