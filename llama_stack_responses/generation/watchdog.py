@@ -51,6 +51,7 @@ class Watchdog:
             OutputLimitReached: the round has exceeded a limit.
             ApiError: the chunk is invalid.
         """
+        # Asked before the chunk too: chunks that only extend a text advance it without this method.
         before = reader.progress
         deltas = reader.read(chunk)
         if deltas or reader.progress > before:

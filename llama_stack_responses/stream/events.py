@@ -48,35 +48,15 @@ def _with_item(kind: str) -> ItemEvent:
     return constructor
 
 
-def _with_part(kind: str) -> BoundaryEvent:
+def _with_part(kind: str, index: str = "content_index") -> BoundaryEvent:
+    """Return the constructor of an event that opens or closes a part; only that of a content part has `response_id`."""
+
     def constructor(
-        sequence_number: int, response_id: str, item_id: str, output_index: int, content_index: int, part: Json
+        sequence_number: int, response_id: str, item_id: str, output_index: int, index_in_item: int, part: Json
     ) -> Event:
-        return {
-            "type": kind,
-            "sequence_number": sequence_number,
-            "response_id": response_id,
-            "item_id": item_id,
-            "output_index": output_index,
-            "content_index": content_index,
-            "part": part,
-        }
-
-    return constructor
-
-
-def _with_summary_part(kind: str) -> BoundaryEvent:
-    def constructor(
-        sequence_number: int, _response_id: str, item_id: str, output_index: int, summary_index: int, part: Json
-    ) -> Event:
-        return {
-            "type": kind,
-            "sequence_number": sequence_number,
-            "item_id": item_id,
-            "output_index": output_index,
-            "summary_index": summary_index,
-            "part": part,
-        }
+        within = {"item_id": item_id, "output_index": output_index, index: index_in_item, "part": part}
+        head = {"type": kind, "sequence_number": sequence_number}
+        return {**head, "response_id": response_id, **within} if index == "content_index" else head | within
 
     return constructor
 
@@ -121,8 +101,8 @@ output_item_done: Final = _with_item("response.output_item.done")
 
 content_part_added: Final = _with_part("response.content_part.added")
 content_part_done: Final = _with_part("response.content_part.done")
-reasoning_summary_part_added: Final = _with_summary_part("response.reasoning_summary_part.added")
-reasoning_summary_part_done: Final = _with_summary_part("response.reasoning_summary_part.done")
+reasoning_summary_part_added: Final = _with_part("response.reasoning_summary_part.added", "summary_index")
+reasoning_summary_part_done: Final = _with_part("response.reasoning_summary_part.done", "summary_index")
 
 refusal_delta: Final = _with_delta("response.refusal.delta")
 refusal_done: Final = _with_text_of_part("response.refusal.done", "refusal")

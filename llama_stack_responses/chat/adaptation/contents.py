@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, answers
-from .message_edits import MEDIA, WithReasoning, each_message, parts_of, text_of, with_instructions
+from .message_edits import MEDIA, WithReasoning, are_same, each_message, parts_of, text_of, with_instructions
 from .refusal import Refusal
 
 _LETTERS: Final = digits + ascii_letters
@@ -213,11 +213,7 @@ def _as_objects(message: Json) -> Json:
     if not calls:
         return message
     changed = [_with_object(call) for call in calls]
-    return (
-        message
-        if all(new is old for new, old in zip(changed, calls, strict=True))
-        else {**message, "tool_calls": changed}
-    )
+    return message if are_same(changed, calls) else {**message, "tool_calls": changed}
 
 
 def _with_object(call: Json) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any, Final
 
 from ...core.types import Json
@@ -33,10 +34,12 @@ class WithReasoning(dict[str, Any]):
 
 def with_messages(chat: Json, messages: Sequence[Json]) -> Json:
     """Return a chat request with these messages; the same one if they are those that it has."""
-    before = chat["messages"]
-    if len(before) == len(messages) and all(new is old for new, old in zip(messages, before, strict=True)):
-        return chat
-    return chat | {"messages": list(messages)}
+    return chat if are_same(messages, chat["messages"]) else chat | {"messages": list(messages)}
+
+
+def are_same(new: Sequence[Any], old: Sequence[Any]) -> bool:
+    """Return whether both have the same objects, so that nothing was changed."""
+    return len(new) == len(old) and all(map(is_, new, old))
 
 
 def with_instructions(chat: Json, text: str) -> Json:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from ...core.types import Json
 from .adaptation import Adaptation
 from .contents import refused_members
+from .message_edits import are_same
 from .refusal import Refusal
 
 _ESSENTIAL: Final = frozenset(
@@ -77,7 +78,7 @@ def dropped(chat: Json, path: str) -> Json:
     inner = chat[name]
     if isinstance(inner, list):
         changed: Any = [dropped(each, rest) if isinstance(each, dict) else each for each in inner]
-        same = all(new is old for new, old in zip(changed, inner, strict=True))
+        same = are_same(changed, inner)
     else:
         changed = dropped(inner, rest) if isinstance(inner, dict) else inner
         same = changed is inner

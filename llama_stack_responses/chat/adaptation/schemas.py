@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, answers
+from .message_edits import are_same
 from .refusal import Refusal
 
 _MAX_DEPTH: Final = 64
@@ -150,7 +151,7 @@ def _each_schema(chat: Json, change: Callable[[Json], Json]) -> Json:
     if not tools:
         return chat
     changed = [_with_schema(tool, change) for tool in tools]
-    return chat if all(new is old for new, old in zip(changed, tools, strict=True)) else chat | {"tools": changed}
+    return chat if are_same(changed, tools) else chat | {"tools": changed}
 
 
 def _plain_schemas(chat: Json, _: Any) -> Json:
