@@ -86,6 +86,7 @@ class ItemKind:
             None for all members.
         includable: the values of `include` that ask for fields of it.
         imported: fields that an item needs here, and that the host's own provider omits.
+        searches: for calls that may search the web: returns whether an item counts as a search in a response's usage.
     """
 
     form: ItemType
@@ -103,6 +104,7 @@ class ItemKind:
     written: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
     includable: Sequence[str] = ()
     imported: Mapping[str, Any] = field(default_factory=dict)
+    searches: Callable[[Json], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

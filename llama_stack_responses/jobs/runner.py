@@ -13,7 +13,6 @@ from typing import Final
 from ..concurrency.offloading import in_thread_if_large
 from ..core.access import Access
 from ..core.errors import ApiError
-from ..core.tool_usage import ImageUsage
 from ..core.types import Json
 from ..generation.driver import GenerationDriver
 from ..generation.event_buffer import EventBuffer
@@ -23,6 +22,7 @@ from ..generation.response_log import log_ended
 from ..generation.timeline import Earlier
 from ..inputs.history import Hold, for_model
 from ..intervals import DEFAULT, Intervals
+from ..items.tool_usage import ImageUsage
 from ..logs import about, get_logger
 from ..requests.request import CreateRequest
 from ..store import codec

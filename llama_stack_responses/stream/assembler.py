@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from ..core.errors import ApiError
-from ..core.tool_usage import ImageUsage, tool_usage
 from ..core.types import Json
 from ..items.reasoning_segments import ReasoningSegment
+from ..items.tool_usage import ImageUsage, tool_usage
 from . import events
 from .call_kinds import CallKind, ServerCall, Whole
 from .deltas import Annotation, Delta, Finish, FinishReason, Reasoning, Refusal, Text, ToolCall

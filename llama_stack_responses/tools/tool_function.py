@@ -9,10 +9,10 @@ from typing import Any, Final, Protocol
 
 from ..concurrency.offloading import in_thread_if_large
 from ..core.decoded_arguments import decoded_arguments
-from ..core.tool_usage import ImageUsage
 from ..core.types import Json
 from ..items.form import ItemForm, Stage
 from ..items.kinds.mcp import MCP_APPROVAL_REQUEST
+from ..items.tool_usage import ImageUsage
 from ..stream.call_kinds import CallKind, ServerCall
 
 Output = str | list[Json]

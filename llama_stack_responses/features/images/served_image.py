@@ -9,8 +9,8 @@ from typing import Any, Final
 from ...concurrency.large_base64 import decoded, encoded, encoded_bytes
 from ...core.base64_pieces import data_start
 from ...core.media_formats import image_format
-from ...core.tool_usage import ImageUsage, image_usage
 from ...core.types import Json
+from ...items.tool_usage import ImageUsage, image_usage
 from .failure import ImageFailed
 
 _SETTINGS: Final[Mapping[str, frozenset[str]]] = {

@@ -105,6 +105,10 @@ def _links(item: Shown) -> Iterable[Link]:
     return [Link(each.get("url"), each.get("title"), each.get("snippet")) for each in pages]
 
 
+def _searches(item: Json) -> bool:
+    return item.get("status") == "completed" and (item.get("action") or {}).get("type") == "search"
+
+
 _SEARCH_CALL: Final = ItemKind(
     FORM,
     _ITEM,
@@ -113,6 +117,7 @@ _SEARCH_CALL: Final = ItemKind(
     written={"action": ("query", "queries", "url", "pattern")},
     includable=("web_search_call.results", "web_search_call.action.sources"),
     imported={"action": {"type": "search", "query": ""}},
+    searches=_searches,
 )
 
 KINDS: Final = Kinds(items=(_SEARCH_CALL,), tools=(ToolType("web_search", _WEB_SEARCH),))

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.core.tool_usage import ImageUsage
+from llama_stack_responses.items.tool_usage import ImageUsage
 from llama_stack_responses.store.records import Records
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Outcome

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-from .types import Json
+from ..core.types import Json
+from .registry import ITEM_KINDS
 
 _MAX_TOKENS: Final = 10**12
 
@@ -93,6 +94,5 @@ def _details(tokens: int, image_tokens: int) -> Json:
 
 
 def _is_search(item: Json) -> bool:
-    if item["type"] != "web_search_call" or item.get("status") != "completed":
-        return False
-    return bool((item.get("action") or {}).get("type") == "search")
+    kind = ITEM_KINDS.get(item["type"])
+    return bool(kind and kind.searches and kind.searches(item))

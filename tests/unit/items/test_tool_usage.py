@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from openai.types.responses.response import ToolUsage
 
-from llama_stack_responses.core.tool_usage import ImageUsage, image_usage, tool_usage
 from llama_stack_responses.core.types import Json
+from llama_stack_responses.items.tool_usage import ImageUsage, image_usage, tool_usage
 
 
 @pytest.mark.parametrize(
