@@ -11,7 +11,8 @@ class InputPolicy:
     """The policy for input of which a part is lost.
 
     Attributes:
-        drops_reasoning: whether the sealed part of reasoning that does not open is dropped; otherwise it is refused.
+        drops_reasoning: whether the sealed part of reasoning, and a sealed summary, that do not open are dropped;
+            otherwise they are refused.
         fills_calls: whether the model gets a note in place of the output of a call after which the user went on;
             otherwise the call is refused.
     """

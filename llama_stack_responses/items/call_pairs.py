@@ -16,6 +16,9 @@ from .registry import ANSWERED, ANSWERS, JOINABLE, REPLIES
 _CALLS: Final = frozenset(reply.to for reply in REPLIES.values() if reply.named_by == "call_id")
 """The types of calls that have items of their own for their outputs."""
 
+_ALSO_ANSWERS: Final = {"function_call_output": ("local_shell_call",)}
+"""Types of calls that have outputs of another kind too: Codex answers all calls as functions."""
+
 type _Calls = defaultdict[str, OrderedDict[str, Mapping[str, Any]]]
 """The items of calls by their types and ids, each type oldest first."""
 
@@ -46,10 +49,15 @@ class _OpenCalls:
                 self._earlier[kind].pop(call_id, None)
                 self._newest[kind][call_id] = item
         elif answered := _call_of(kind):
-            for group in (self._newest, self._earlier):
-                group[answered].pop(call_id, None)
-            return (answered, call_id) in self._seen
+            return self._answer((answered, *_ALSO_ANSWERS.get(kind, ())), call_id)
         return True
+
+    def _answer(self, kinds: Sequence[str], call_id: str) -> bool:
+        """Note that a call of one of these types has its output; return whether there is one."""
+        for group in (self._newest, self._earlier):
+            for kind in kinds:
+                group[kind].pop(call_id, None)
+        return any((kind, call_id) in self._seen for kind in kinds)
 
     def oldest(self, kind: str) -> str | None:
         """Return the id of the oldest open call of this type after the newest user message, or else before it."""

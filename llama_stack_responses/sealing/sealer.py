@@ -79,8 +79,7 @@ def unverified(item: Mapping[str, Any], reason: Unopened) -> ApiError:
     seal = item[SEALED]
     which = item.get("id") or f"{seal[:4]}...{seal[-4:]}"
     message = f"The encrypted content for item {which} could not be verified. Reason: {reason}"
-    if item["type"] == "reasoning":
-        message += " The operator can have such reasoning left out with the setting 'unreadable_reasoning: drop'."
+    message += " The operator can have such items left out with the setting 'unreadable_reasoning: drop'."
     return bad_request(message, code="invalid_encrypted_content")
 
 

@@ -112,6 +112,56 @@ def test_thread_with_reasoning_of_another_server_goes_on(
     assert lenient.log.read_text(errors="replace").count(warning) == (2 if way == "resent" else 1)
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("kind", ["compaction", "context_compaction"])
+@pytest.mark.parametrize("way", WAYS)
+def test_thread_that_another_server_compacted_goes_on(
+    own: Wire, lenient: LiveStack, upstream: Upstream, way: str, kind: str, stream: bool
+) -> None:
+    upstream.script(NAME, reply(text("Nine.")))
+    thread = Thread(own, way)
+    summary = {"type": kind, "id": f"cmp_{uuid4().hex}", "encrypted_content": SEAL}
+    thread.send(summary, user("3 * 3?"), stream=stream)
+    thread.send(user("4 * 4?"), stream=stream)
+    said = str(sent(upstream))
+    assert said.count("cannot be read here") == 1
+    assert SEAL not in said
+    warning = f"dropped summaries of a request that cannot be unsealed: 1 ({summary['id']})"
+    assert lenient.log.read_text(errors="replace").count(warning) == (2 if way == "resent" else 1)
+
+
+def test_thread_that_another_server_compacted_is_compacted_here(own: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, reply(text("They count.")))
+    body = {"model": MODEL, "input": [{"type": "compaction", "encrypted_content": SEAL}, user("3 * 3?")]}
+    answer = own.http.post("/responses/compact", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["output"][-1]["type"] == "compaction"
+
+
+LOCAL_SHELL: Final = {"type": "local_shell_call", "status": "completed", "action": {"type": "exec", "command": ["ls"]}}
+
+
+@pytest.mark.parametrize(
+    ("named", "result"),
+    [
+        ({"id": "lsh_7"}, {"type": "local_shell_call_output", "id": "lsh_7"}),
+        ({"id": "lsh_7", "call_id": None}, {"type": "function_call_output", "call_id": "lsh_7"}),
+        ({"call_id": "c7"}, {"type": "function_call_output", "call_id": "c7"}),
+        ({}, None),
+    ],
+    ids=["by-id", "function-by-id", "function", "without-output"],
+)
+def test_thread_with_a_local_shell_call_of_codex_goes_on(
+    own: Wire, upstream: Upstream, named: Json, result: Json | None
+) -> None:
+    upstream.script(NAME, reply(text("Two files.")))
+    results = [{**result, "output": "a b"}] if result else []
+    answer = Thread(own, "previous").send(user("List."), {**LOCAL_SHELL, **named}, *results, user("And?"))
+    assert answer["status"] == "completed"
+    roles = [each["role"] for each in sent(upstream)]
+    assert roles == ["user", "assistant", "tool", "user"]
+
+
 def test_warning_about_dropped_reasoning_names_the_request(own: Wire, lenient: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Yes.")))
     body = {"model": MODEL, "input": [user("x"), foreign(), user("y")]}

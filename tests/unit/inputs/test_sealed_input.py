@@ -113,11 +113,15 @@ async def test_reasoning_of_another_user_is_dropped_too() -> None:
     assert await read([], [QUESTION, thought("rs_1", NOW)], Owner("ben"), DROP) == [QUESTION, ""]
 
 
-async def test_summary_that_does_not_open_is_refused_where_reasoning_is_dropped() -> None:
+async def test_summary_that_does_not_open_is_refused_or_becomes_a_note_that_it_is_lost() -> None:
     for sealer in (BEFORE, NOW):
         summary = {
             "type": "compaction",
             "encrypted_content": PrivateSummaries(sealer, ADA).seal(Summary("They spoke.")),
         }
         with pytest.raises(ApiError, match="could not be verified"):
-            await read([], [thought("rs_1", BEFORE), summary], Owner("ben"), DROP)
+            await read([], [summary, QUESTION], Owner("ben"))
+        note, *others = await read([], [summary, QUESTION], Owner("ben"), DROP)
+        assert isinstance(note, dict)
+        assert "cannot be read here" in note["content"][0]["text"]
+        assert others == [QUESTION]

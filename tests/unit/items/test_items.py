@@ -567,6 +567,19 @@ def test_local_shell_output_may_name_call_by_id() -> None:
     assert parsed(kept) == kept
 
 
+@pytest.mark.parametrize("named", [{"id": "lsh_9"}, {"id": "lsh_9", "call_id": None}, {"id": "lsh_9", "call_id": ""}])
+def test_local_shell_call_without_call_id_is_named_by_its_id(named: Json) -> None:
+    call = {"type": "local_shell_call", "action": {"command": ["ls"]}}
+    assert parsed({**call, **named})["call_id"] == "lsh_9"
+
+
+def test_local_shell_call_without_any_name_has_the_same_one_each_time() -> None:
+    one, again, other = (
+        parsed({"type": "local_shell_call", "action": {"command": [command]}})["call_id"] for command in ("a", "a", "b")
+    )
+    assert one == again != other
+
+
 @pytest.mark.parametrize("kind", ["computer_screenshot", "input_image"])
 def test_screenshot_is_accepted_under_both_types(kind: str) -> None:
     item = {"type": "computer_call_output", "call_id": "c", "output": {"type": kind, "file_id": "file_1"}}
