@@ -127,14 +127,14 @@ demo: $(READY_RUN) $(READY_RUN_MODEL) $(TOOLS_NEED) ## Hold a short conversation
 serve: $(READY_RUN) $(SERVE_NEEDS) ## Start a server and leave it running (INFERENCE_URL=... uses your own model server)
 	@.venv-run/bin/python demo/serve.py
 
-TESTS := test-llama-stack test-ogx test-gpt-oss test-wheels
+SUITES := test-llama-stack test-ogx test-gpt-oss test-wheels
 
 .PHONY: test
 test: DAY := --day=$(GATE_DAY)
-test: $(TESTS) ## Run the tests that each change has to pass, and a fifth of the others, chosen by the day (GATE_DAY=0 to 4)
+test: $(SUITES) ## Run the tests that each change has to pass, and a fifth of the others, chosen by the day (GATE_DAY=0 to 4)
 
 .PHONY: test-all
-test-all: $(TESTS) ## Run all tests
+test-all: $(SUITES) ## Run all tests
 
 .PHONY: test-llama-stack
 test-llama-stack: $(READY) $(READY_CLIENTS) $(MODEL_SERVERS) ## Run all tests but those of the other environments
@@ -147,6 +147,14 @@ test-ogx: $(READY_OGX) $(READY_CLIENTS) $(MODEL_SERVERS) ## Run the live tests o
 .PHONY: test-wheels
 test-wheels: $(READY) ## Install the wheels without pins in empty environments of each Python and host, and use them
 	$(call PYTEST,wheels,$(PYTHON),--numprocesses=2 --dist=load tests/wheels/try_wheels.py)
+
+# Flaky tests are found, and shown to be mended, by repetition: on OGX with PYTHON=.venv-ogx/bin/python.
+TIMES ?= 20
+.PHONY: repeat
+repeat: $(READY) $(READY_CLIENTS) ## Run tests TIMES=20 times or until one fails: make repeat TESTS=tests/integration/test_mcp.py
+	@for run in $$(seq $(TIMES)); do \
+		echo "run $$run of $(TIMES)"; $(PYTHON) -m pytest -x -q --timeout=$(TEST_SECONDS) $(TESTS) || exit 1; \
+	done
 
 .PHONY: fuzz
 fuzz: $(READY) ## Send a live stack valid and invalid requests generated from its description, for a minute or more

@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from llama_stack_responses.fetch import server_events
 from llama_stack_responses.tools.mcp.sessions import McpClientSession
 from tests.integration.test_mcp_sessions import Json, address, call, end, failure, servers
 from tests.support.hostile_mcp import (
@@ -119,10 +120,10 @@ async def test_mcp_answers_over_the_session_limit_end_the_session(
     assert "more in one session" in await error_of(session)
 
 
-@pytest.mark.extended  # this server waits at least half a second before it resumes a stream
 async def test_mcp_stream_resumed_too_often_ends_the_session(
-    hostile: HostileMcpServer, session: McpClientSession
+    hostile: HostileMcpServer, session: McpClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(server_events, "_RETRY_MS", range(5, 6))  # 500 or more otherwise
     usual = hostile.web.answer_all
     assert usual
     again = events(b"id: 1\nretry: 0\ndata:\n\n")

@@ -73,7 +73,8 @@ def test_response_waits_for_approvals_before_outputs() -> None:
     row = row_of(response, "", None)
     assert (row["waits_for"], len(row["asks"])) == ("approval", 1)
     answers = [{"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}]
-    assert answered([request, *answers]) == row["asks"]
+    without_type: Json = {"role": "user", "content": "Yes."}
+    assert answered([without_type, request, *answers]) == row["asks"]
     assert answered([request | {"id": "mcpr_2"}, *answers]) == []
 
 
