@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from ..stream.usage import Usage
@@ -21,6 +23,7 @@ _CACHED: Final = (
 _WRITTEN: Final = ("cache_creation_input_tokens",)
 """Members of a usage that have a number of tokens, in the order in which they are asked."""
 _DIGITS: Final = 16
+_NOTHING: Final = MappingProxyType[str, Any]({})
 
 
 def usage_of_chunk(chunk: Any) -> Any:
@@ -34,7 +37,8 @@ def usage_of_chunk(chunk: Any) -> Any:
 
 def is_empty(usage: Any) -> bool:
     """Return whether a usage has no tokens: some servers send zeros after the real one."""
-    return not (_tokens(usage, *_INPUT) or _tokens(usage, *_OUTPUT))
+    counts = _members(usage)
+    return not (_tokens(counts, *_INPUT) or _tokens(counts, *_OUTPUT))
 
 
 def reported_usage(usage: Any, timings: Any) -> Usage:
@@ -44,21 +48,38 @@ def reported_usage(usage: Any, timings: Any) -> Usage:
         usage: the `usage` of its last chunk that has one; None if none has.
         timings: the `timings` of that chunk. llama.cpp has the cached tokens only there (source: its `tools/server`).
     """
-    of_prompt, of_completion = member(usage, "prompt_tokens_details"), member(usage, "completion_tokens_details")
-    read, written = _tokens(usage, *_INPUT), _tokens(usage, *_OUTPUT)
-    cached = _tokens(of_prompt, "cached_tokens") or _tokens(usage, *_CACHED) or _tokens(timings, "cache_n")
+    counts = _members(usage)
+    of_prompt = _members(counts.get("prompt_tokens_details"))
+    of_completion = _members(counts.get("completion_tokens_details"))
+    read, written = _tokens(counts, *_INPUT), _tokens(counts, *_OUTPUT)
+    cached = _tokens(of_prompt, "cached_tokens") or _tokens(counts, *_CACHED) or _tokens(_members(timings), "cache_n")
     return Usage(
         input_tokens=read,
         output_tokens=written,
         cached_tokens=min(read, cached),
-        cache_write_tokens=_tokens(of_prompt, "cache_write_tokens") or _tokens(usage, *_WRITTEN),
+        cache_write_tokens=_tokens(of_prompt, "cache_write_tokens") or _tokens(counts, *_WRITTEN),
         reasoning_tokens=_tokens(of_completion, "reasoning_tokens"),
     )
 
 
-def _tokens(usage: Any, *names: str) -> int:
+def _members(value: Any) -> Mapping[str, Any]:
+    """Return the members of a JSON object, or of an object that was built from one.
+
+    Such an object takes long to say that it has no attribute of a name.
+    """
+    if isinstance(value, dict):
+        return value
+    fields: Mapping[str, Any] = getattr(value, "__dict__", _NOTHING)
+    extra = getattr(value, "__pydantic_extra__", None)
+    return {**fields, **extra} if extra else fields
+
+
+def _tokens(counts: Mapping[str, Any], *names: str) -> int:
     """Return the first reported number of these; 0 if there is none."""
-    return next(filter(None, (_number(member(usage, name)) for name in names)), 0)
+    for name in names:
+        if (value := counts.get(name)) is not None and (number := _number(value)):
+            return number
+    return 0
 
 
 def _number(value: Any) -> int:

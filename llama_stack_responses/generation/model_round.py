@@ -360,7 +360,8 @@ class ModelRound:
         self, stream: AsyncGenerator[Any], round_: Round, intake: Intake, watchdog: Watchdog
     ) -> Finish | None:
         """Do what the intake cannot do without waiting; return how the round ended, if it ended before the stream."""
-        async with ClosedStream(stream) as chunks:
+        closing = ClosedStream(stream)
+        async with closing as chunks:
             with intake:
                 async for chunk in chunks:
                     intake.take_unless_pushed(chunk)
@@ -377,6 +378,7 @@ class ModelRound:
                         await self._fair_yield.wait_turn()
                         intake.begin_burst()
                     del chunk  # It would be held while others are pushed.
+                closing.has_ended = True
         return None
 
     async def _take_in_batches(self, round_: Round, watchdog: Watchdog, deltas: Deltas) -> Finish | None:

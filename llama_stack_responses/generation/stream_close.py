@@ -17,18 +17,23 @@ class ClosedStream:
 
     Args:
         chunks: the stream.
+
+    Attributes:
+        has_ended: whether all of it was read, which the block has to say: then nothing is left to be closed.
     """
 
-    __slots__ = ("_chunks",)
+    __slots__ = ("_chunks", "has_ended")
 
     def __init__(self, chunks: AsyncGenerator[Any]) -> None:
         self._chunks = chunks
+        self.has_ended = False
 
     async def __aenter__(self) -> AsyncGenerator[Any]:
         return self._chunks
 
     async def __aexit__(self, *_: object) -> None:
-        await close_stream(self._chunks)
+        if not self.has_ended:
+            await close_stream(self._chunks)
 
 
 async def close_stream(chunks: AsyncGenerator[Any]) -> None:

@@ -165,6 +165,8 @@ class RoundOperation(Operation):
 
     def set_request(self, request: Json) -> None:
         """Record the request to the model."""
+        if not self._span.is_recording():
+            return
         self._span.set_attributes(_settings(request))
         if self._wants_content:
             self._span.set_attribute("gen_ai.input.messages", message_attributes.input_messages(request["messages"]))
@@ -184,8 +186,15 @@ class RoundOperation(Operation):
 
     def ended(self, finish: Finish, items: Sequence[Json]) -> None:
         """Record how it ended, and the items that it generated."""
+        self.usage = usage = finish.usage
+        if self._span.is_recording():
+            self._describe_end(finish, items)
+        record = self._instruments.recorder(TOKENS)
+        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+            record(count, {**self._labels, "gen_ai.token.type": kind})
+
+    def _describe_end(self, finish: Finish, items: Sequence[Json]) -> None:
         usage, span = finish.usage, self._span
-        self.usage = usage
         span.set_attributes(
             {
                 "gen_ai.response.finish_reasons": [finish.reason],
@@ -199,9 +208,6 @@ class RoundOperation(Operation):
         )
         if self._wants_content:
             span.set_attribute("gen_ai.output.messages", message_attributes.output_messages(items, finish.reason))
-        record = self._instruments.recorder(TOKENS)
-        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
-            record(count, {**self._labels, "gen_ai.token.type": kind})
 
 
 class ToolOperation(Operation):

@@ -103,3 +103,25 @@ async def test_hang_up_can_be_cancelled() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert not connection.open
+
+
+async def test_stream_that_was_read_to_its_end_is_not_asked_again() -> None:
+    asked = 0
+
+    class Counted(AsyncGenerator[int, None]):
+        """A stream without chunks."""
+
+        async def asend(self, _: object) -> int:
+            nonlocal asked
+            asked += 1
+            raise StopAsyncIteration
+
+        async def athrow(self, *_: object) -> int:
+            raise AssertionError("nothing has to be closed")
+
+    closing = ClosedStream(Counted())
+    async with closing as chunks:
+        async for _ in chunks:
+            pass
+        closing.has_ended = True
+    assert asked == 1
