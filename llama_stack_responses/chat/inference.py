@@ -15,6 +15,14 @@ type Receive = Callable[[Any], bool]
 class Extender(Protocol):
     """Takes chunks that only extend the text of the last one, without an object for the chunk."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether nothing may be taken for now, after `extend` has returned True.
+
+        Then a chunk without choices is read, and nothing is passed on until that was done.
+        """
+        ...
+
     def text_of(self, value: Any) -> str | None:
         """Return the text in the JSON of a chunk that only extends the last one; None for any other chunk."""
         ...

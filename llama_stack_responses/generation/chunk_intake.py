@@ -135,7 +135,7 @@ class Intake:
     Attributes:
         deltas: the deltas of the last chunk, if the round has to take them.
         end: how the round ended, if it did.
-        waits: whether it is another stream's turn now.
+        waits: whether it is another stream's turn now. After `extend`, the round has to read a chunk without content.
     """
 
     __slots__ = (
@@ -224,12 +224,17 @@ class Intake:
         return True
 
     def _begin_next_burst(self) -> bool:
-        """Begin another burst, if the response is not full and the stream need not yield; return whether it began."""
-        now = self._now()
-        if now - self._began < _SLOW_SECONDS or self._round.full():
+        """Begin another burst behind the next chunk, before which the stream may have to yield.
+
+        Return False if the response is full.
+        """
+        if self._round.full():
             return False
         if arguments := self._reader.open_arguments:
             arguments.scan()
+        now = self._now()
+        # The round has to read a chunk, which it does not take.
+        self._taken = self.waits = now - self._began < _SLOW_SECONDS
         self._pause, self._began = self._read + 1 + _BURST_CHUNKS, now
         return True
 

@@ -145,6 +145,10 @@ class FakeInference:
                         yield step
                     elif extender and self._extends(self.sent) and _extends(extender, step):
                         self.extended += 1
+                        if extender.waits:
+                            yield ChatCompletionChunk(
+                                id="", choices=[], created=0, model="m", object="chat.completion.chunk"
+                            )
                     elif not receive(step):
                         yield step
         finally:

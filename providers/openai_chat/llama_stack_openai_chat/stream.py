@@ -18,6 +18,14 @@ Receive = Callable[[Any], bool]
 class Extender(Protocol):
     """Takes events that only extend a text of the last event, before they are built."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether nothing may be taken for now, after `extend` has returned True.
+
+        Then an event without content is read, and nothing is passed on until the reader asks for the next one.
+        """
+        ...
+
     def text_of(self, value: Any) -> str | None:
         """Return the text in the JSON of an event that only extends the last one; None for any other event."""
         ...
@@ -36,6 +44,8 @@ class Extender(Protocol):
 
 
 _NOTHING: Final = object()
+_NO_CONTENT: Final = {"choices": ()}
+"""The JSON of an event that only makes its reader wait."""
 
 
 class Delivery:
@@ -73,8 +83,8 @@ class Delivery:
         A piece that repeats the last event with another text is not even parsed.
         """
         try:
-            if self._repeats and self._extend_only(piece):
-                return True
+            if self._repeats and (extender := self.extender) and self._extend_only(extender, piece):
+                return not self._stops(extender)
             frames = self._reader.frames(piece)
         except Exception as error:  # noqa: BLE001 - it is raised to the reader of the stream
             self.error = error
@@ -84,9 +94,16 @@ class Delivery:
         self._repeats = taken and self._repeated.is_one_line and self._reader.between_events
         return taken
 
-    def _extend_only(self, piece: bytes) -> bool:
-        text, extender = self._repeated.only_text(piece), self.extender
-        return text is not None and extender is not None and extender.extend(text, alone=True)
+    def _extend_only(self, extender: Extender, piece: bytes) -> bool:
+        text = self._repeated.only_text(piece)
+        return text is not None and extender.extend(text, alone=True)
+
+    def _stops(self, extender: Extender) -> bool:
+        """Return whether the reader has to read an event without content, because the receiver waits."""
+        if not extender.waits:
+            return False
+        self._left = self._reader.build(_NO_CONTENT)
+        return True
 
     def advance(self) -> bool:
         """Push the next events, up to one that the receiver leaves, an error or the end; return whether all were taken.
@@ -99,11 +116,15 @@ class Delivery:
             for data in self._frames:
                 text = text_of(data) if extender else None
                 if text is not None and extender and extender.extend(text, alone=False):
+                    if extender.waits:
+                        return not self._stops(extender)
                     continue
                 value = self._reader.value(data)
                 if self._reader.done:
                     return False
-                if not (extender and self._extends(extender, data, value, known=text is not None)):
+                if extender and self._extends(extender, data, value, known=text is not None):
+                    self._stops(extender)
+                else:
                     self._pass(self._reader.build(value))
                 if self._left is not _NOTHING:
                     return False

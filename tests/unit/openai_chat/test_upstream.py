@@ -393,11 +393,20 @@ async def test_event_is_pushed_in_call_that_receives_its_bytes() -> None:
 
 
 class ExtendingReceiver(PushReceiver):
-    """A receiver that also takes texts of events that have nothing else; each text before the event that is built."""
+    """A receiver that also takes texts of events that have nothing else; each text before the event that is built.
+
+    Attributes:
+        waits_after: texts after which it waits.
+    """
 
     def __init__(self, *left: Any) -> None:
         super().__init__(*left)
         self.alone: list[bool] = []
+        self.waits_after: set[str] = set()
+
+    @property
+    def waits(self) -> bool:
+        return self.taken[-1] in self.waits_after
 
     def text_of(self, value: Any) -> str | None:
         return value["t"] if set(value) == {"t"} else None
@@ -429,6 +438,24 @@ async def test_text_of_repeated_event_is_pushed_without_event() -> None:
     connection.data_received(event({"t": "f"}) + DONE + END)
     assert [each async for each in stream] == []
     assert receive.taken[4:] == ["e", "f"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_event_without_content_is_read_when_the_receiver_waits_after_a_text(together: bool) -> None:
+    receive = ExtendingReceiver()
+    receive.waits_after = {"a", "c"}
+    connection, stream, reading = await extending(receive)
+    for number, texts in enumerate(("ab", "cd") if together else ("a", "b", "c", "d")):
+        connection.data_received(b"".join(event({"t": text}) for text in texts))
+        if together or number in (0, 2):
+            assert receive.taken[-1] in receive.waits_after, "nothing is passed on before the event was read"
+            assert await reading == {"choices": ()}
+            reading = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(0)
+    assert receive.taken == ["a", "b", "c", "d"]
+    connection.data_received(DONE + END)
+    with pytest.raises(StopAsyncIteration):
+        await reading
 
 
 async def test_repeated_event_of_one_read_is_pushed_as_alone() -> None:
