@@ -192,9 +192,9 @@ class Inference:
         """Return None: not needed."""
         return None
 
-    async def is_reachable(self) -> bool | None:
-        """Return None: not needed."""
-        return None
+    async def health(self, _: float) -> dict[str, bool | None]:
+        """Return nothing: not needed."""
+        return {}
 
     def to_api_error(self, error: Exception) -> ApiError:
         """Raise the error: none is expected."""

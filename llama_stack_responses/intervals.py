@@ -40,6 +40,7 @@ class Intervals:
         ready_cache_seconds: time for which the result of a check of readiness holds.
         clock_check_seconds: interval of comparisons of this machine's clock with the store's.
         durability_check_seconds: interval of questions to the store whether it keeps what was committed.
+        provider_check_seconds: interval of questions to the inference providers whether their model servers answer.
         integrity_check_seconds: interval of questions to the store whether its file was found damaged.
         secret_check_seconds: interval of comparisons of this server's secrets with those of the store's other servers.
         secret_row_seconds: time for which the store remembers a secret with which no server seals any longer.
@@ -67,6 +68,7 @@ class Intervals:
     ready_cache_seconds: float = 1.0
     clock_check_seconds: float = 10.0
     durability_check_seconds: float = 10.0
+    provider_check_seconds: float = 15.0
     integrity_check_seconds: float = 5.0
     secret_check_seconds: float = 60.0
     secret_row_seconds: float = 7 * 86_400.0

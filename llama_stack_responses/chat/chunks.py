@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from ..core.errors import ApiError
+from ..core.errors import ApiError, Upstream
 from ..core.surrogates import without_surrogates
 from ..items.kinds.custom_tool_call import CUSTOM_INPUT
 from ..logs import get_logger
@@ -423,7 +423,11 @@ class ChunkReader:
         if self._finish is None:
             # Some servers end an answer with `[DONE]` alone. Reasoning alone is no answer.
             if not (self._spoken or self._calls):
-                raise ApiError(502, "The inference provider's stream ended before the answer was finished.")
+                raise ApiError(
+                    502,
+                    "The inference provider's stream ended before the answer was finished.",
+                    upstream=Upstream("stream"),
+                )
             return "stop"
         meaning = meaning_of(self._finish)
         if meaning == "failed":

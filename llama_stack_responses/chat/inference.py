@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -98,8 +98,8 @@ class Inference(Protocol):
         """Return the model server of a model; None if it is unknown."""
         ...
 
-    async def is_reachable(self) -> bool | None:
-        """Return whether a model server answers; None if no provider reports it."""
+    async def health(self, seconds: float, /) -> Mapping[str, bool | None]:
+        """Return by provider whether its model server answers within so many seconds; None if it does not report it."""
         ...
 
     def to_api_error(self, error: Exception) -> ApiError:

@@ -84,6 +84,10 @@ class ResponsesConfig(BaseModel):
         finish_seconds: time for which a server that shuts down lets its foreground responses go on; then it fails them.
         leave_seconds: time for which a server that shuts down still accepts connections, before `finish_seconds`, so
             that load balancers which ask for its readiness send it nothing more.
+        ready_providers: which inference providers `/v1/ready` requires: `any` or `all` of those that report their
+            health, or a list of their ids.
+        log_owner: whether log lines and spans of a response have its owner: not (`off`), as the hash that keys of the
+            store have (`hashed`), or by name (`named`).
         flush_seconds: time for which a server that shuts down waits for clients to read the data sent to them.
         stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
             sent.
@@ -134,6 +138,8 @@ class ResponsesConfig(BaseModel):
     max_swept_share: float = Field(default=0.2, gt=0, le=1)
     finish_seconds: float = Field(default=0.0, ge=0)
     leave_seconds: float = Field(default=0.0, ge=0)
+    ready_providers: Literal["any", "all"] | list[str] = "any"
+    log_owner: Literal["off", "hashed", "named"] = "off"
     flush_seconds: float = Field(default=5.0, gt=0)
     stream_refusal_seconds: float = Field(default=2.0, ge=0)
     loop_hold_seconds: Annotated[float, AfterValidator(_off_or_long)] = 0.1

@@ -8,8 +8,9 @@ is a bug and becomes a 500, whose cause is logged and not shown.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 __all__ = ["ApiError", "bad_request", "not_found"]
 
@@ -47,6 +48,24 @@ which OpenAI also sends and Codex handles.
 """
 
 
+type Cause = Literal["connection", "stream", "credentials", "rate_limit", "server_error", "timeout", "invalid_answer"]
+"""Why a model server failed: it cannot be reached, its answer was cut off, it refused its key, it was too busy, it
+reported an error of its own, it did not answer in time, or it answered in another form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The failure of a model server.
+
+    Attributes:
+        cause: what failed.
+        status: the HTTP status that it answered with; None if there was none.
+    """
+
+    cause: Cause
+    status: int | None = None
+
+
 _MESSAGE_CHARACTERS: Final = 4096
 """Maximum characters of a message: text of model servers and tools that it quotes may have any length."""
 
@@ -61,6 +80,7 @@ class ApiError(Exception):
         code: OpenAI's error code, or None.
         param: the request field that caused the error, such as `input[3].type`, or None.
         retry_after: seconds after which a retry may succeed, or None.
+        upstream: the failure of a model server that caused it, or None.
     """
 
     def __init__(
@@ -72,6 +92,7 @@ class ApiError(Exception):
         code: str | None = None,
         param: str | None = None,
         retry_after: float | None = None,
+        upstream: Upstream | None = None,
     ) -> None:
         message = message if len(message) <= _MESSAGE_CHARACTERS else f"{message[:_MESSAGE_CHARACTERS]}..."
         super().__init__(message)
@@ -81,6 +102,7 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.retry_after = retry_after
+        self.upstream = upstream
 
     @property
     def retry_headers(self) -> dict[str, str]:
@@ -119,6 +141,13 @@ class NotBegunError(ApiError):
         super().__init__(421, message, type="server_error", code="server_stopping", retry_after=1)
 
 
+def cut_off(error: ApiError) -> ApiError:
+    """Return the error of a connection to a model server, after it had begun to answer."""
+    if error.upstream and error.upstream.cause == "connection":
+        error.upstream = Upstream("stream")
+    return error
+
+
 class OutcomeUnknown(ApiError):  # noqa: N818 (a kind of 503)
     """The 503 of a change whose outcome is unknown: the store did not confirm in time whether it was applied.
 
@@ -151,7 +180,7 @@ class ConnectionFailedError(ApiError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(502, message)
+        super().__init__(502, message, upstream=Upstream("connection"))
 
 
 class TooLongError(ApiError):

@@ -53,6 +53,7 @@ from .held_output import HeldOutput
 from .loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
 from .model_round import ModelRound
 from .model_servers import ModelServers, digest
+from .owner_names import NameOwner, name_owner, no_owner
 from .reasoning_summary import ReasoningSummarizer
 from .shared_timer import SharedTimer
 from .stop_point import StopPoint
@@ -86,6 +87,7 @@ class GenerationFactory:
         unavailable: how requests for unavailable tools are handled.
         mcp_approval: default `require_approval` of MCP servers.
         keeps_requests: whether the chat requests of stored responses are recorded.
+        name_owner: names the owner of a response in its log lines and spans.
         activity: counts what this server does.
         clock: returns the time of creation of a response, in seconds since the epoch: that of the store's clock, by
             which responses expire.
@@ -108,6 +110,7 @@ class GenerationFactory:
     timer: SharedTimer = field(default_factory=SharedTimer)
     telemetry: Telemetry = field(default_factory=Telemetry)
     unavailable: Unavailable = field(default_factory=Unavailable)
+    name_owner: NameOwner = no_owner
     mcp_approval: Approval = "always"
     keeps_requests: bool = False
     activity: Activity = field(default_factory=Activity)
@@ -170,24 +173,13 @@ def build_factory(
     clock: Callable[[], float],
 ) -> GenerationFactory:
     """Return the factory for a configuration."""
-    limits = config.limits
     return GenerationFactory(
         dependencies.inference,
         dependencies.attachments,
         tool_makers(dependencies.tool_services),
         config.profiles,
-        GenerationLimits(
-            limits.rounds,
-            limits.inference_idle_seconds,
-            limits.tool_seconds,
-            limits.output_bytes,
-            limits.output_events,
-            limits.tool_output_bytes,
-            ServerBounds(limits.mcp_servers, config.mcp.lists_bytes),
-            limits.request_limits.max_tools,
-            limits.repeated_rounds,
-        ),
-        SealedItems(sealer, limits.history_of_one),
+        _limits(config),
+        SealedItems(sealer, config.limits.history_of_one),
         ContextLengths(dependencies.inference),
         TokenCounts(dependencies.inference, config.profiles),
         dependencies.moderation,
@@ -199,7 +191,23 @@ def build_factory(
         unavailable=Unavailable(config.unavailable_tools),
         mcp_approval=config.mcp.require_approval,
         keeps_requests=dependencies.keeps_chat_requests,
+        name_owner=name_owner(config.log_owner),
         clock=clock,
+    )
+
+
+def _limits(config: ResponsesConfig) -> GenerationLimits:
+    limits = config.limits
+    return GenerationLimits(
+        limits.rounds,
+        limits.inference_idle_seconds,
+        limits.tool_seconds,
+        limits.output_bytes,
+        limits.output_events,
+        limits.tool_output_bytes,
+        ServerBounds(limits.mcp_servers, config.mcp.lists_bytes),
+        limits.request_limits.max_tools,
+        limits.repeated_rounds,
     )
 
 

@@ -17,7 +17,7 @@ from ..chat.profile import Profile
 from ..chat.request import chat_request
 from ..chat.summary import compaction_request
 from ..concurrency.fair_yield import FairYield
-from ..core.errors import ApiError, ConnectionFailedError, TooLongError, UnusableAnswerError
+from ..core.errors import ApiError, ConnectionFailedError, TooLongError, UnusableAnswerError, cut_off
 from ..core.types import Json
 from ..items.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..requests.request import CreateRequest
@@ -303,7 +303,7 @@ class ModelRound:
         Raises:
             UnfitAnswer: the answer lacks what the request demands.
         """
-        self._sent = request
+        self._sent, round_.operation.provider = request, request.provider
         while True:
             assert request.chat is not None
             checked = round_
@@ -342,7 +342,8 @@ class ModelRound:
         except ApiError:
             raise
         except Exception as error:
-            failure = self._inference.to_api_error(error)
+            # The model server had begun to answer: `open_stream` raises nothing else.
+            failure = cut_off(self._inference.to_api_error(error))
             if not (isinstance(failure, ConnectionFailedError) and round_.reader.is_finished):
                 raise failure from error
             end = None  # The connection broke behind the answer.

@@ -229,6 +229,11 @@ class AdaptedRequest:
         self.applied: tuple[Step, ...] = ()
         self.expectation: Expectation | None = None
 
+    @property
+    def provider(self) -> str:
+        """The provider of the model server; empty if it is unknown."""
+        return self._server.provider
+
     async def use(self, steps: tuple[Step, ...]) -> None:
         """Change the request in these steps instead of those so far."""
         assert self._unchanged is not None

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..chat.chunks import ChunkReader
-from ..core.errors import ApiError
+from ..core.errors import ApiError, Upstream
 from ..stream.deltas import Delta
 from .shared_timer import SharedTimer
 
@@ -79,7 +79,8 @@ class Watchdog:
         task, self._task = self._task, None
         # Undo the cancellation, also if the block turned it into another exception: the timeout was its cause.
         if self._timed_out and task and task.uncancel() == 0 and error is not None:
-            raise ApiError(504, f"The inference provider sent nothing for {self._seconds:g} seconds.") from error
+            message = f"The inference provider sent nothing for {self._seconds:g} seconds."
+            raise ApiError(504, message, upstream=Upstream("timeout")) from error
 
     def expire(self) -> None:
         """Cancel the task after too long a silence, or wait for the rest of the time."""

@@ -164,21 +164,13 @@ class HostInference:
             return []
         return sorted(each.identifier for each in listed if str(each.model_type) == "llm")
 
-    async def is_reachable(self) -> bool | None:
-        """Return whether the model server of at least one provider answers; None if no provider reports it."""
+    async def health(self, seconds: float, /) -> dict[str, bool | None]:
+        """Return by provider whether its model server answers in time; None if it does not report that."""
         table = getattr(self._router, "routing_table", None)
-        providers = table.impls_by_provider_id.values() if table else ()
-        tasks = [asyncio.create_task(_is_healthy(each)) for each in providers if hasattr(each, "health")]
-        states: set[bool | None] = set()
-        try:
-            for done in asyncio.as_completed(tasks):
-                states.add(await done)
-                if True in states:
-                    return True
-        finally:
-            for task in tasks:
-                task.cancel()
-        return False if False in states else None
+        providers = table.impls_by_provider_id if table else {}
+        reporting = {name: each for name, each in providers.items() if hasattr(each, "health")}
+        states = await asyncio.gather(*(_in_time(each, seconds) for each in reporting.values()))
+        return dict(zip(reporting, states, strict=True))
 
     async def _listed(self, name: str) -> Any | None:
         """Return the host's entry of a model that this user may access."""
@@ -213,6 +205,14 @@ def _address(url: str) -> str:
     except ValueError:
         return ""
     return f"{parts.hostname}:{port}" if parts.hostname else ""
+
+
+async def _in_time(provider: Any, seconds: float) -> bool | None:
+    try:
+        async with asyncio.timeout(seconds):
+            return await _is_healthy(provider)
+    except TimeoutError:
+        return False
 
 
 async def _is_healthy(provider: Any) -> bool | None:

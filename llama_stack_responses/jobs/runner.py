@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from time import perf_counter
@@ -184,7 +184,8 @@ class JobRunner:
         if read is None or checkpoint is None:
             await self._retry(self._forget)
             return
-        with about(x_request_id=checkpoint.request_id) if checkpoint.request_id else nullcontext():
+        names = {"x_request_id": checkpoint.request_id} if checkpoint.request_id else {}
+        with about(**names, **self._factory.name_owner(self.job.state.owner)):
             await self._answer(*read, checkpoint)
 
     async def _read(self, hold: Hold) -> tuple[StoredResponse, list[Json] | ApiError] | None:

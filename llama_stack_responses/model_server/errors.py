@@ -17,7 +17,7 @@ from llama_stack_openai_chat.errors import status_in, words_of
 
 from ..chat.adaptation.refusal import Refusal, RefusedError, places_of, plain
 from ..chat.context_errors import says_too_long, too_long
-from ..core.errors import ApiError, ConnectionFailedError, TooLongError, UnusableAnswerError
+from ..core.errors import ApiError, ConnectionFailedError, TooLongError, UnusableAnswerError, Upstream
 from ..logs import get_logger
 
 logger = get_logger(__name__)
@@ -62,7 +62,8 @@ def to_api_error(error: Exception) -> ApiError:
         case openai.APIStatusError():
             return _refused(_from_status(error), error, error.status_code)
         case openai.APITimeoutError() | TimeoutError():
-            return ApiError(504, "The inference provider did not answer in time. Try again, or raise its timeout.")
+            message = "The inference provider did not answer in time. Try again, or raise its timeout."
+            return ApiError(504, message, upstream=Upstream("timeout"))
         case openai.APIConnectionError() | ConnectionError():
             return _unreachable(error)
         case openai.APIError():
@@ -92,19 +93,22 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
                 502,
                 f"The inference provider refused the credentials it was given ({error.status_code}). "
                 "Check the provider's API key in the stack's configuration.",
+                upstream=Upstream("credentials", error.status_code),
             )
         case 404:
             return no_model(message if "model" in message.lower() else _NOT_THERE.format(message))
         case 408:
-            return ApiError(504, f"The inference provider timed out: {message}")
+            return ApiError(504, f"The inference provider timed out: {message}", upstream=Upstream("timeout", 408))
         case 402 | 429 as status:
             usual = "insufficient_quota" if status == 402 else "rate_limit_exceeded"
-            return ApiError(429, message, code=_code(error) or usual, retry_after=_retry_after(error))
+            code, failure = _code(error) or usual, Upstream("rate_limit", status)
+            return ApiError(429, message, code=code, retry_after=_retry_after(error), upstream=failure)
         case status if status >= 500 and error.code == _INVALID_ANSWER:
-            return ApiError(502, message)
+            return ApiError(502, message, upstream=Upstream("invalid_answer"))
         case status if status >= 500:
-            why = _shown(message)
-            return ApiError(502, f"The inference provider failed ({status}): {why}", retry_after=_retry_after(error))
+            shown = f"The inference provider failed ({status}): {_shown(message)}"
+            failure = Upstream("server_error", status)
+            return ApiError(502, shown, retry_after=_retry_after(error), upstream=failure)
     return ApiError(400, message, code=_code(error))
 
 
@@ -112,17 +116,21 @@ def _from_event(error: openai.APIError) -> ApiError:
     """Return the API error for an error event in the provider's stream."""
     message = _message(error)
     if error.code == "rate_limit_exceeded" or str(error.type).startswith("rate_limit") or status_in(error.body) == 429:
-        return ApiError(429, message, code="rate_limit_exceeded")
+        return ApiError(429, message, code="rate_limit_exceeded", upstream=Upstream("rate_limit", 429))
     if _is_too_long(error):
         return too_long(message)
-    return ApiError(502, f"The inference provider failed in the middle of its answer: {_shown(message)}")
+    return ApiError(
+        502,
+        f"The inference provider failed in the middle of its answer: {_shown(message)}",
+        upstream=Upstream("server_error", status_in(error.body)),
+    )
 
 
 def _of_transport(error: Exception) -> ApiError:
     """Return the API error for an error of a provider's HTTP library, identified by the names of its base classes."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if "TimeoutException" in names:
-        return ApiError(504, "The inference provider did not answer in time.")
+        return ApiError(504, "The inference provider did not answer in time.", upstream=Upstream("timeout"))
     if names & {"TransportError", "HTTPError", "ClientError"}:
         return _unreachable(error)
     logger.error("unexpected error from the inference provider", exc_info=error)

@@ -15,6 +15,7 @@ from ..inputs.resolver import ResolvedInput
 from ..intervals import Intervals
 from ..jobs.foreground_leases import ForegroundLeases
 from ..lifecycle.finishing import Finishing
+from ..logs import about
 from ..store.archive import Archive
 from ..stream.transcript import Transcript
 from .response_writer import ResponseWriter
@@ -98,15 +99,16 @@ class ForegroundResponses:
         writer = ResponseWriter(
             self._archive, start, generation, context.timeline, transcript, lease, connection, self._intervals
         )
-        run = ForegroundRun(
-            generation,
-            context.assembler,
-            event_buffer,
-            writer.keep,
-            writer.drop,
-            self._refusal_seconds,
-            context.factory.clock,
-        )
+        with about(**self._factory.name_owner(start.owner)):
+            run = ForegroundRun(
+                generation,
+                context.assembler,
+                event_buffer,
+                writer.keep,
+                writer.drop,
+                self._refusal_seconds,
+                context.factory.clock,
+            )
         self._runs.add(run)
         run.on_ended(partial(self._ended, run, writer, slot))
         return run

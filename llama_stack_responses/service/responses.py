@@ -33,6 +33,7 @@ from ..jobs.worker import WorkerLimits
 from ..lifecycle.clock_check import ClockCheck
 from ..lifecycle.durability_check import DurabilityCheck
 from ..lifecycle.integrity_check import IntegrityCheck
+from ..lifecycle.provider_check import ProviderCheck
 from ..lifecycle.secret_check import SecretCheck
 from ..lifecycle.sweeper import ConversationSweeper, Sweeper
 from ..process_pool.pool import WorkerPool
@@ -121,8 +122,8 @@ class OpenAIResponsesImpl:
         self._secret_check = SecretCheck(records, sealer, intervals)
         self._sweepers = _sweepers(records, archive, clock, config)
         self._durability = DurabilityCheck(records, accepts_losses(config.store), intervals)
-        self._integrity = IntegrityCheck(records, intervals)
-        self._health = Health(records, jobs.worker)
+        self._providers = ProviderCheck(dependencies.inference, config.ready_providers, intervals)
+        self._integrity, self._health = IntegrityCheck(records, intervals), Health(records, jobs.worker)
         self._readiness = self._checks_of_readiness()
         self._lifecycle = self._server_lifecycle(records)
         self.abort_connection, self.shutdown_coordinator = self._lifecycle.abort_connection, self._lifecycle.shutdown
@@ -229,16 +230,17 @@ class OpenAIResponsesImpl:
                 ClockCheck(self.clock, self.intervals),
                 self._durability,
                 self._integrity,
+                self._providers,
             ],
             self._factory.telemetry,
-            GaugeSources(gauge_values.counts, gauge_values.store),
+            GaugeSources(gauge_values.counts, gauge_values.store, self._providers.up),
         )
 
     def _checks_of_readiness(self) -> Readiness:
         checks: dict[str, ReadinessCheck] = {
             "store": self._health.store,
             "worker": self._health.worker,
-            "model_server": self._factory.inference.is_reachable,
+            "model_server": self._providers.is_ready,
         }
         return Readiness(
             checks, lambda: self._foreground.finishing.begun, self.intervals, notes=self._notes, faults=self._faults
@@ -250,8 +252,14 @@ class OpenAIResponsesImpl:
             "secrets": "different" if self._secret_check.differs else "",
             "sweep": "held" if any(each.held for each in self._sweepers) else "",
             "durability": "volatile" if durability.volatile else "" if durability.known else "unknown",
+            "model_servers": self._ill_model_servers(),
         }
         return {name: note for name, note in notes.items() if note}
+
+    def _ill_model_servers(self) -> str:
+        ill, all_of_them = self._providers.unavailable, len(self._providers.up())
+        # If all are, the part `model_server` says so.
+        return f"{ill} of {all_of_them} unavailable" if 0 < ill < all_of_them else ""
 
     def _faults(self) -> dict[str, str]:
         faults = {

@@ -50,10 +50,12 @@ class GaugeSources:
         counts: return the gauges that this process knows, by name and the value of their attribute `kind`; callable in
             any thread.
         store: returns what the store knows; called in the event loop.
+        providers: returns by provider whether its model server answers, 1 or 0; callable in any thread.
     """
 
     counts: Callable[[], Mapping[tuple[str, str], int]]
     store: Callable[[], Awaitable[StoreState]]
+    providers: Callable[[], Mapping[str, int]] = dict
 
 
 class Gauges:
@@ -77,6 +79,9 @@ class Gauges:
             ("connections.open", "{connection}", "Open event streams and WebSockets"),
         ):
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._counted(name)], unit, what)
+        meter.create_observable_gauge(
+            f"{_PREFIX}.model_server.up", [self._up], "{server}", "Whether the model server of a provider answers"
+        )
         for name, unit, what, value in (
             ("queue.length", "{response}", "Background responses that wait for a worker", lambda state: state.queued),
             ("queue.age", "s", "Time that the oldest of them has waited", lambda state: state.age),
@@ -97,6 +102,9 @@ class Gauges:
             return [Observation(count, {"kind": kind}) for (of, kind), count in counts.items() if of == name]
 
         return observe
+
+    def _up(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(up, {"gen_ai.provider.name": name}) for name, up in self._sources.providers().items()]
 
     def _stored(
         self, value: Callable[[StoreState], float | None]

@@ -22,11 +22,11 @@ from opentelemetry.util.types import AttributeValue
 from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
 from ..core.types import Json
-from ..logs import Attached
+from ..logs import Attached, known
 from ..stream.call_kinds import ServerCall
 from ..stream.deltas import Finish
 from ..stream.usage import Usage
-from . import message_attributes
+from . import message_attributes, model_failures
 from .gauges import Gauges, GaugeSources
 from .loop_monitor import EventLoopMonitor
 from .metrics import SECONDS, Instruments, Labels, Metric, Recorder
@@ -152,9 +152,10 @@ class RoundOperation(Operation):
         first_chunk: seconds until the first chunk; None before that.
         usage: its tokens; None before its end.
         extensions: the number of chunks of which only the text was read, since all else was as before.
+        provider: the provider of the model server; empty as long as it is unknown.
     """
 
-    __slots__ = ("extensions", "first_chunk", "usage", "whole")
+    __slots__ = ("extensions", "first_chunk", "provider", "usage", "whole")
 
     def __init__(self, span: Span, labels: Labels, instruments: Instruments, *, wants_content: bool) -> None:
         super().__init__(span, labels, instruments, wants_content=wants_content)
@@ -162,6 +163,18 @@ class RoundOperation(Operation):
         self.first_chunk: float | None = None
         self.usage: Usage | None = None
         self.extensions = 0
+        self.provider = ""
+
+    def failed(self, error: BaseException) -> None:
+        """Record that it ended with an error, and report it if the model server has failed."""
+        super().failed(error)
+        if failure := model_failures.failure_of(error):
+            more = model_failures.labels_of(failure)
+            self._span.set_attributes(dict(more))
+            provider = self.provider or str(self._labels["gen_ai.provider.name"])
+            model = str(self._labels.get("gen_ai.request.model", ""))
+            self._labels = {**self._labels, **more, "gen_ai.provider.name": provider}
+            model_failures.report(failure, provider, model, self._instruments.recorder(model_failures.FAILURES))
 
     def set_request(self, request: Json) -> None:
         """Record the request to the model."""
@@ -288,6 +301,8 @@ class Telemetry:
             "openai.api.type": "responses",
             "llama_stack_responses.jobs": bool(response["background"]),
         }
+        if owner := known("owner"):
+            more["llama_stack_responses.owner"] = owner
         if conversation := response["conversation"]:
             more["gen_ai.conversation.id"] = conversation["id"]
         measured = self._instruments.recorder(REQUEST)

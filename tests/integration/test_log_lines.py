@@ -13,7 +13,7 @@ from tests.support.reader import Reader
 from tests.support.snippet_programs import LOG_LINE
 from tests.support.snippets import blocks
 from tests.support.stack import STARTER, Host, LiveStack
-from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.upstream import Reply, Upstream, UpstreamProcess, error, reply, text
 from tests.support.waiting import wait_until
 from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire, final
@@ -152,6 +152,39 @@ def test_failed_response_has_its_error_code_in_its_log_line(logging_stack: LiveS
     with Wire(logging_stack) as wire:
         response = final(wire.stream(model=MODEL, input="x"))
     check(line_of(logging_stack.log, response["id"]), status="failed", error=response["error"]["code"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause", "status"),
+    [
+        (error(500, "An otter."), "server_error", 500),
+        (error(401, "The key of an otter."), "credentials", 401),
+        (reply(text("one"), end="drop"), "stream", None),
+    ],
+    ids=["server_error", "credentials", "stream"],
+)
+def test_failure_of_a_model_server_is_a_warning_with_its_cause(
+    logging_stack: LiveStack, upstream: Upstream, answer: Reply, cause: str, status: int | None
+) -> None:
+    upstream.script(NAME, answer)
+    own_id = f"failing.{cause}"
+    with Wire(logging_stack, headers={"x-request-id": own_id}) as wire:
+        wire.post({"model": MODEL, "input": "x", "stream": True})
+
+    def fields() -> Json:
+        flat = re.split(r"(?=\{\"|\b(?:DEBUG|INFO|WARNING|ERROR) +[0-9-]{10}T)", read(logging_stack.log))
+        [line] = [each for each in flat if "model server failed" in each and own_id in each] or [""]
+        return dict(re.findall(r"(\w+)\"?[=:] ?\"?([\w./-]+)", line)) | {"is_warning": "warning" in line.lower()}
+
+    wait_until(lambda: "cause" in fields())
+    expected = {"provider": "local", "model_name": MODEL, "cause": cause, "is_warning": True}
+    assert expected.items() <= fields().items()
+    assert fields().get("upstream_status") == (str(status) if status else None)
+    assert "otter" not in read(logging_stack.log)
+
+
+def read(log: Path) -> str:
+    return " ".join(log.read_text(errors="replace").split())
 
 
 def refused_ids(log: Path) -> list[str]:

@@ -120,9 +120,9 @@ class FakeInference:
         """Return the same server for all models."""
         return self.server
 
-    async def is_reachable(self) -> bool | None:
-        """Return True."""
-        return True
+    async def health(self, seconds: float) -> dict[str, bool | None]:
+        """Return that of one provider."""
+        return {"local": True}
 
     def to_api_error(self, error: Exception) -> ApiError:
         """Return an error that shows it was explained."""

@@ -83,7 +83,7 @@ LAYERS: Final = {
         {"compaction"},
     ),
     f"{PACKAGE}.generation": (
-        {"activity", "event_times", "shared_events", "shared_timer"},
+        {"activity", "event_times", "owner_names", "shared_events", "shared_timer"},
         {
             "delta_filter",
             "dependencies",

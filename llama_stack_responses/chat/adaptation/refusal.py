@@ -182,6 +182,7 @@ class RefusedError(ApiError):
             code=error.code,
             param=error.param,
             retry_after=error.retry_after,
+            upstream=error.upstream,
         )
         self.refusal = refusal
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from openai.types.chat import ChatCompletion
 from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.errors import ApiError, Upstream
 from llama_stack_responses.host.inference import HostInference
 from llama_stack_responses.stream.deltas import Finish, Text
 from llama_stack_responses.stream.usage import Usage
@@ -136,6 +137,58 @@ def test_failure_of_a_model_server_is_a_short_text(said: str, shown: str, status
     assert found.status == 502
     assert shown in found.message
     assert len(found.message) < 1100
+
+
+def status_error(status: int) -> openai.APIStatusError:
+    response = httpx2.Response(status, request=httpx2.Request("POST", "http://localhost/v1/chat/completions"))
+    return openai.APIStatusError("no", response=response, body=None)
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (status_error(401), Upstream("credentials", 401)),
+        (status_error(403), Upstream("credentials", 403)),
+        (status_error(408), Upstream("timeout", 408)),
+        (status_error(429), Upstream("rate_limit", 429)),
+        (status_error(500), Upstream("server_error", 500)),
+        (status_error(503), Upstream("server_error", 503)),
+        (openai.APITimeoutError(httpx2.Request("POST", "")), Upstream("timeout")),
+        (openai.APIConnectionError(request=httpx2.Request("POST", "")), Upstream("connection")),
+        (ConnectionRefusedError(), Upstream("connection")),
+        (httpx2.ConnectError("no"), Upstream("connection")),
+        (httpx2.ReadTimeout("no"), Upstream("timeout")),
+        (openai.APIError("no", httpx2.Request("POST", ""), body={"code": 500}), Upstream("server_error", 500)),
+        # These are about the request.
+        (status_error(400), None),
+        (status_error(404), None),
+        (status_error(422), None),
+    ],
+    ids=repr,
+)
+def test_error_of_a_model_server_has_its_cause(error: Exception, failure: Upstream | None) -> None:
+    inference = HostInference(host.InferenceRouter(Table(Provider())), store_chat_completions=False)
+    assert inference.to_api_error(error).upstream == failure
+
+
+async def test_health_is_by_provider_and_bounded_in_time() -> None:
+    class WithHealth(Provider):
+        def __init__(self, answer: Any) -> None:
+            super().__init__()
+            self.answer = answer
+
+        async def health(self) -> dict[str, str]:
+            if self.answer is None:
+                await asyncio.Event().wait()
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return {"status": self.answer}
+
+    table = Table(Provider())
+    answers = {"well": "OK", "ill": "Error", "dead": OSError(), "silent": None, "other": "Not Implemented"}
+    table.impls_by_provider_id = {name: WithHealth(answer) for name, answer in answers.items()} | {"none": Provider()}
+    inference = HostInference(host.InferenceRouter(table), store_chat_completions=False)
+    assert await inference.health(0.05) == {"well": True, "ill": False, "dead": False, "silent": False, "other": None}
 
 
 class Pushed(AsyncGenerator[Any, None]):

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.errors import ApiError, Upstream
 from llama_stack_responses.logs import about, get_logger
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.instrumented import MeasuredRecords
@@ -26,7 +26,7 @@ from llama_stack_responses.stream.deltas import Finish
 from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.stream.usage import Usage
 from llama_stack_responses.telemetry import message_attributes
-from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.telemetry.telemetry import ResponseOperation, Telemetry
 from llama_stack_responses.telemetry.trace_context import is_traced, trace_headers, within
 from tests.support.inference import text
 
@@ -76,10 +76,13 @@ class ExportedTelemetry:
         return list(self._exporter.get_finished_spans())
 
     def points(self) -> dict[str, list[tuple[Mapping[str, Any], int, float]]]:
-        """Return the attributes, count and sum of each point, by metric name."""
+        """Return the attributes, count and sum of each point, by metric name; a counter's point counts as one."""
         data: Any = self._reader.get_metrics_data()
         return {
-            metric.name: [(dict(each.attributes), each.count, each.sum) for each in metric.data.data_points]
+            metric.name: [
+                (dict(each.attributes), getattr(each, "count", 1), getattr(each, "sum", 0) or getattr(each, "value", 0))
+                for each in metric.data.data_points
+            ]
             for found in (data.resource_metrics if data else ())
             for scope in found.scope_metrics
             for metric in scope.metrics
@@ -181,6 +184,57 @@ def test_error_is_recorded_by_type_without_its_text(error: BaseException, status
         assert "otter" not in span.to_json()
     [(attributes, count, _)] = watched.points()["gen_ai.client.operation.duration"]
     assert (attributes["error.type"], count) == (kind, 1)
+
+
+def fail_round(telemetry: Telemetry, whole: ResponseOperation, error: ApiError) -> None:
+    with telemetry.round("m", whole) as operation:
+        operation.provider = "local"
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "status"),
+    [
+        (ApiError(502, "No otter.", upstream=Upstream("server_error", 503)), "server_error", 503),
+        (ApiError(502, "No otter.", upstream=Upstream("credentials", 401)), "credentials", 401),
+        (ApiError(502, "No otter.", upstream=Upstream("connection")), "connection", None),
+        (ApiError(502, "An otter."), "invalid_answer", None),
+    ],
+    ids=str,
+)
+def test_failure_of_a_model_server_has_provider_and_cause_in_log_span_and_metrics(
+    error: ApiError, cause: str, status: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = ExportedTelemetry()
+    telemetry = watched.telemetry
+    with pytest.raises(ApiError), telemetry.response(begun()) as whole:
+        fail_round(telemetry, whole, error)
+    expected = {"llama_stack_responses.cause": cause} | ({"http.response.status_code": status} if status else {})
+    assert expected.items() <= watched.spans[0].attributes.items()
+    points = watched.points()
+    [(attributes, _, total)] = points["llama_stack_responses.model_server.failures"]
+    assert (attributes, total) == ({"gen_ai.provider.name": "local"} | expected, 1)
+    [(attributes, _, __)] = points["gen_ai.client.operation.duration"]
+    assert attributes.items() >= {"gen_ai.provider.name": "local", "gen_ai.request.model": "m", **expected}.items()
+    [line] = [record for record in caplog.records if record.message == "model server failed"]
+    assert line.levelname == "WARNING"
+    fields = {"provider": "local", "model_name": "m", "cause": cause, "upstream_status": status}
+    assert {name: getattr(line, name, None) for name in fields} == fields
+    assert "otter" not in str(line.__dict__ | {"exc_info": None})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ApiError(400, "Wrong."), ApiError(429, "Own limit."), ApiError(503, "The store."), asyncio.CancelledError()],
+    ids=repr,
+)
+def test_other_errors_are_no_failures_of_a_model_server(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    watched = ExportedTelemetry()
+    telemetry = watched.telemetry
+    with pytest.raises(type(error)), telemetry.response(begun()) as whole, telemetry.round("local/m", whole):
+        raise error
+    assert "llama_stack_responses.model_server.failures" not in watched.points()
+    assert "model server failed" not in caplog.text
 
 
 @pytest.mark.parametrize(
