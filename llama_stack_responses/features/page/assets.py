@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from ...core.types import Json
-from ...items.registry import ITEM_KINDS
+from ...items.kind import text_or_parts
+from ...items.registry import ITEM_KINDS, REPLIES, REQUESTS
 from ...items.view import View
 from ...stream.call_kinds import FORMS
 from .item_views import shown_as
@@ -77,10 +78,21 @@ def _files(folder: Path) -> dict[str, Asset]:
 
 def _kinds() -> bytes:
     """Return the module: how the page shows items, by their types, and the streamed fields, by the names of events."""
-    kinds = {name: _live(kind.view) for name, kind in ITEM_KINDS.items()}
+    kinds = {name: {**_live(kind.view), **_answer(name)} for name, kind in ITEM_KINDS.items()}
     fields = [form.streamed for form in FORMS.values() if form.streamed]
     streamed = {each.delta(0, "", 0, "")["type"].split(".")[1]: each.key for each in fields}
     return f"export const KINDS = {json.dumps(kinds)};\nexport const STREAMED = {json.dumps(streamed)};\n".encode()
+
+
+def _answer(name: str) -> Json:
+    """Return how a viewer answers items of this type, or of an answer, which of its fields names what it answers."""
+    if name in REPLIES:
+        return {"names": REPLIES[name].names}
+    answer, reply = REQUESTS.get(name, ("", None))
+    approves = reply is not None and reply.waits_for == "approval"
+    if reply is None or not (approves or ITEM_KINDS[answer].output is text_or_parts):
+        return {}
+    return {"answer": {"type": answer, "named_by": reply.named_by, "how": "approval" if approves else "text"}}
 
 
 def _live(view: View | None) -> Json:

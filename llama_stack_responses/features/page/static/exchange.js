@@ -4,6 +4,7 @@ import { h, icon } from "./dom.js";
 import { line } from "./format.js";
 import { GrowingConversation } from "./growing.js";
 import { conversation, inOrder } from "./items.js";
+import { KINDS } from "./kinds.js";
 import { to } from "./pieces.js";
 import { REASONS } from "./response.js";
 
@@ -80,7 +81,7 @@ export function asked(input) {
       const part = { input_text: (one) => ({ kind: "text", text: one.text }), input_image: (one) => ({ kind: "image", url: one.image_url }), input_file: (one) => ({ kind: "file", name: one.filename }) };
       return { kind: "message", role: "user", blocks: item.content.map((one) => part[one.type](one)) };
     }
-    if (item.type === "mcp_approval_response") return { kind: "approval", type: item.type, title: `Your answer: ${item.approve ? "approved" : "refused"}`, approve: item.approve, request_id: item.approval_request_id };
+    if (KINDS[item.type].shown === "approval") return { kind: "approval", type: item.type, title: `Your answer: ${item.approve ? "approved" : "refused"}`, approve: item.approve, request_id: item[KINDS[item.type].names] };
     return { kind: "tool_output", type: item.type, call_id: item.call_id, results: [{ kind: "code", text: item.output, language: "" }] };
   });
 }
@@ -88,20 +89,23 @@ export function asked(input) {
 /** Make a form for what a response waits for, null if it waits for nothing; `send(items)` gets the answers. */
 export function answerForm(response, send) {
   const output = response?.status === "completed" ? (response.output ?? []) : [];
-  const calls = output.filter((item) => item.type === "function_call" || item.type === "custom_tool_call");
-  const approvals = output.filter((item) => item.type === "mcp_approval_request");
-  const fields = [...calls.map(callField), ...approvals.map(approvalField)];
+  const fields = output.filter((item) => KINDS[item.type]?.answer).map((item) => (KINDS[item.type].answer.how === "approval" ? approvalField(item) : callField(item)));
   if (!fields.length) return null;
   const submit = (event) => (event.preventDefault(), send(fields.map((field) => field.item())));
   return h("form", { class: "answer-call", onsubmit: submit }, h("strong", null, "The model waits for your answer"), fields.map((field) => field.element), h("p", null, h("button", { class: "button primary" }, "Send and go on")));
 }
 
+/** The fields of an answer that name the item which it answers. */
+function answerTo(item) {
+  const { type, named_by } = KINDS[item.type].answer;
+  return { type, [KINDS[type].names]: item[named_by] };
+}
+
 function callField(call) {
   const field = h("input", { autocomplete: "off", placeholder: "What the tool returns", required: true });
-  const kind = call.type === "custom_tool_call" ? "custom_tool_call_output" : "function_call_output";
   return {
-    element: h("label", { class: "field" }, h("span", null, h("code", null, `${call.name}(${line(call.arguments ?? call.input, 160)})`)), field),
-    item: () => ({ type: kind, call_id: call.call_id, output: field.value }),
+    element: h("label", { class: "field" }, h("span", null, h("code", null, `${call.name ?? call.type}(${line(call.arguments ?? call.input ?? JSON.stringify(call.action), 160)})`)), field),
+    item: () => ({ ...answerTo(call), output: field.value }),
   };
 }
 
@@ -111,7 +115,7 @@ function approvalField(request) {
   const element = h("fieldset", { class: "field" }, h("legend", null, h("code", null, `${request.server_label}: ${request.name}(${line(request.arguments, 160)})`)), h("div", { class: "choices" }, choice("yes", "Approve"), choice("no", "Refuse")));
   return {
     element,
-    item: () => ({ type: "mcp_approval_response", approval_request_id: request.id, approve: element.querySelector("input:checked").value === "yes" }),
+    item: () => ({ ...answerTo(request), approve: element.querySelector("input:checked").value === "yes" }),
   };
 }
 

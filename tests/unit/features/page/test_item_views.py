@@ -248,3 +248,15 @@ def test_call_shows_queries_and_files_of_call() -> None:
         {**link, "title": "otters.txt", "text": "Otters sleep.", "file_id": "file-1"},
         {**link, "title": "file-2", "text": "Fish swim.", "file_id": "file-2"},
     ]
+
+
+def test_page_answers_items_that_a_text_or_an_approval_answers() -> None:
+    kinds = kinds_of_page()["KINDS"]
+    answers = {name: kind["answer"]["type"] for name, kind in kinds.items() if "answer" in kind}
+    assert answers == {
+        "function_call": "function_call_output",
+        "custom_tool_call": "custom_tool_call_output",
+        "local_shell_call": "local_shell_call_output",
+        "mcp_approval_request": "mcp_approval_response",
+    }
+    assert kinds["mcp_approval_response"]["names"] == "approval_request_id"
