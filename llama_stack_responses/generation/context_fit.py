@@ -14,6 +14,7 @@ from ..core.errors import TooLongError
 from ..core.types import Json
 from ..items.truncation import droppable, without
 from ..stream.deltas import Delta, Finish
+from ..stream.usage import Usage
 from .context_lengths import ContextLengths
 from .token_counts import TokenCounts
 
@@ -26,6 +27,12 @@ _ESTIMATED_FRACTION: Final = 0.4
 _ANSWER_DIVISOR: Final = 8
 """Divisor: this part of the context is reserved for an answer without a bound on its tokens."""
 
+_MIN_TOKENS: Final = 500
+"""Tokens from which a reported usage says something about estimates: the template of a short request weighs more."""
+
+_MAX_CORRECTION: Final = 4.0
+"""Maximum of tokens for each estimated one: a server that reports more counts something else."""
+
 _RETRY_FRACTION: Final = 0.7
 """Bound on the next request after a refusal, as a fraction of the refused one."""
 
@@ -34,7 +41,7 @@ class ContextFit:
     """Builds requests that fit the context.
 
     Sizes are estimated. Near a bound, the estimates are calibrated once, by a token count or by the numbers in the
-    model server's refusal.
+    model server's refusal. The usage that it reports for a request corrects those of the next ones.
 
     Args:
         model: the model's full name.
@@ -46,6 +53,7 @@ class ContextFit:
 
     __slots__ = (
         "_counts",
+        "_estimate",
         "_is_calibrated",
         "_large_work",
         "_last",
@@ -54,6 +62,7 @@ class ContextFit:
         "_model",
         "_profile",
         "_scale",
+        "_sent_estimate",
         "_shortest",
     )
 
@@ -69,6 +78,8 @@ class ContextFit:
         self._is_calibrated = False
         self._max_estimate: float | None = None  # maximum number of estimated tokens of the next request
         self._last: Json | None = None
+        self._estimate: tuple[int, int, int] | None = None  # of the last request: its items, by identity and number
+        self._sent_estimate: int | None = None
         self._shortest = False
 
     async def fit(self, items: Sequence[Json], make: Make, max_tokens: int | None, *, to_answer: bool = True) -> Json:
@@ -83,7 +94,8 @@ class ContextFit:
         chat = await self.whole(items, make)
         self._shortest = False
         room = await self.room(max_tokens)
-        if room is not None and await self.tokens(chat, room) > room:
+        if room is not None and await self._tokens_of(items, chat, room) > room:
+            self._sent_estimate = None
             max_estimate = room / (self._scale or 1)
 
             def shortened() -> Json:
@@ -95,12 +107,14 @@ class ContextFit:
     async def whole(self, items: Sequence[Json], make: Make) -> Json:
         """Build the request from all items, and record it as the one that is sent next."""
         self._last = chat = await self._large_work.run(partial(make, items), items)
+        *of, estimate = self._estimate or (0, 0, 0)
+        self._sent_estimate = estimate if of == [id(items), len(items)] else None
         return chat
 
     async def exceeds(self, items: Sequence[Json], make: Make, bound: float) -> bool:
         """Return whether the request from all items, which is not sent, has more tokens than the bound."""
         chat = await self._large_work.run(partial(make, items), items)
-        return await self.tokens(chat, bound) > bound
+        return await self._tokens_of(items, chat, bound) > bound
 
     def drop_request(self) -> None:
         """Drop the request that was sent last, which would be held until the end of its answer."""
@@ -117,10 +131,30 @@ class ContextFit:
 
     async def tokens(self, chat: Json, bound: float) -> float:
         """Return the tokens of a request: estimated, but calibrated by a count if the estimate is near the bound."""
+        return await self._corrected(chat, await self._estimated(chat), bound)
+
+    async def _tokens_of(self, items: Sequence[Json], chat: Json, bound: float) -> float:
+        """Return the tokens of a request from these items, as `tokens`, and note its estimate for `note_usage`."""
         estimate = await self._estimated(chat)
-        if self._scale is None and estimate > bound * _ESTIMATED_FRACTION:
-            self._scale = await self._counts.of(chat) / estimate
-        return estimate * (self._scale or 1)
+        self._estimate = id(items), len(items), estimate
+        self._sent_estimate = estimate
+        return await self._corrected(chat, estimate, bound)
+
+    async def _corrected(self, chat: Json, estimate: int, bound: float) -> float:
+        correction = self._counts.correction(self._model)
+        if self._scale is None and estimate * correction > bound * _ESTIMATED_FRACTION:
+            self._scale = max(await self._counts.of(chat) / estimate, correction)
+        return estimate * (self._scale or correction)
+
+    def note_usage(self, usage: Usage) -> None:
+        """Note what the model server reports about the request that was sent last."""
+        estimate, self._sent_estimate = self._sent_estimate, None
+        if not estimate or usage.input_tokens < _MIN_TOKENS:
+            return
+        correction = min(usage.input_tokens / estimate, _MAX_CORRECTION)
+        self._counts.correct(self._model, correction)
+        if correction > (self._scale or 1):
+            self._scale = correction
 
     async def shorten(self, refusal: TooLongError) -> bool:
         """Adjust the bounds after the last request was refused; return whether the next one can be shorter."""

@@ -355,6 +355,7 @@ class ModelRound:
             await self._context_fit.check_room(rest, round_.reader.characters)
             end = await round_.filter_and_take(round_.extract_citations(rest))
         assert end, "a round ends with its Finish"
+        self._context_fit.note_usage(end.usage)
         return RoundResult(end, round_.reader.service_tier)
 
     async def _read(

@@ -71,6 +71,7 @@ def make_generation(
     after_step: Callable[[GenerationProgress], Awaitable[None]] | None = None,
     held: Reservation | None = None,
     servers: ModelServers | None = None,
+    counts: TokenCounts | None = None,
 ) -> Generation:
     """Create a generation over `items`, by default for a model without a profile."""
     profile = profile or Profile()
@@ -87,7 +88,7 @@ def make_generation(
         context_fit=ContextFit(
             request.model,
             profile,
-            TokenCounts(inference, [profile]),
+            counts or TokenCounts(inference, [profile]),
             ContextLengths(inference),
             large_work,
         ),

@@ -45,9 +45,9 @@ def call(name: str, call_id: str, arguments: str = "{}", index: int = 0) -> Chat
     return chunk({"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]})
 
 
-def finish(reason: str = "stop", tokens: int = 0, **more: Any) -> ChatCompletionChunk:
-    """Return the last chunk: the finish reason and the number of output tokens."""
-    return chunk({}, finish_reason=reason, usage={"prompt_tokens": 1, "completion_tokens": tokens}, **more)
+def finish(reason: str = "stop", tokens: int = 0, read: int = 1, **more: Any) -> ChatCompletionChunk:
+    """Return the last chunk: the finish reason, and the numbers of tokens that were written and read."""
+    return chunk({}, finish_reason=reason, usage={"prompt_tokens": read, "completion_tokens": tokens}, **more)
 
 
 class FakeInference:

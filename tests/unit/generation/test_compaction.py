@@ -12,6 +12,7 @@ from llama_stack_responses.chat.estimate import estimated_tokens
 from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.generation.loop import Ending, GenerationProgress
+from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.stream.replay import replay
 from llama_stack_responses.stream.transcript import Transcript
 from tests.support.generation_harness import GenerationHarness
@@ -256,3 +257,33 @@ async def test_long_conversation_with_small_context_never_exceeds_it(threshold: 
     assert compactions >= 4
     answers = [item for item in history if item.get("role") == "assistant"]
     assert len(answers) == 50
+
+
+WORDY = [{"role": role, "content": "word " * 400} for role in ("user", "assistant")]
+"""About 1,000 estimated tokens."""
+
+
+async def test_reported_usage_corrects_the_estimate_of_the_next_response() -> None:
+    """A model server whose tokenizer makes three times as many tokens as estimated."""
+    inference = FakeInference([text("Hello"), finish(read=3_000)], SUMMARY, ANSWER)
+    counts = TokenCounts(inference, [])
+    for expected in (["message"], ["compaction", "message"]):
+        harness = Conversation(input=[*WORDY, QUESTION], threshold=2_000, inference=inference, counts=counts)
+        assert kinds(await harness.checked()) == expected
+
+
+@pytest.mark.parametrize("read", [0, 10, 499])
+async def test_small_reported_usage_corrects_nothing(read: int) -> None:
+    inference = FakeInference([text("Hello"), finish(read=read)], ANSWER)
+    counts = TokenCounts(inference, [])
+    for _ in range(2):
+        harness = Conversation(input=[*WORDY, QUESTION], threshold=2_000, inference=inference, counts=counts)
+        assert kinds(await harness.checked()) == ["message"]
+    assert counts.correction("m") == 1
+
+
+async def test_reported_usage_is_bounded() -> None:
+    inference = FakeInference([text("Hello"), finish(read=10**9)])
+    counts = TokenCounts(inference, [])
+    await Conversation(input=[*WORDY, QUESTION], threshold=2_000, inference=inference, counts=counts).checked()
+    assert counts.correction("m") == 4

@@ -318,3 +318,28 @@ async def test_required_call_that_never_comes_fails_the_response() -> None:
     with pytest.raises(ApiError, match="did not call a tool"):
         await harness.end()
     assert len(harness.inference.requests) == 3
+
+
+DATED: Json = {"type": "object", "properties": {"day": {"type": "string", "format": "date", "pattern": "^2"}}}
+GRAMMAR = refused("Failed to initialize samplers: failed to parse grammar")
+
+
+async def test_simplified_schemas_of_functions_are_remembered_like_other_changes() -> None:
+    """In the store, for the next process, for one that runs beside, and for a day."""
+    clock = Clock()
+    records = MemoryRecords(clock=clock)
+    tools: Json = {"tools": [{"type": "function", "name": "weather", "parameters": DATED}]}
+    first = Server(records, GRAMMAR, ANSWER, ANSWER, GRAMMAR, ANSWER, clock=clock)
+    for _ in range(2):
+        await first.ask(**tools)
+    [learned] = await stored(records)
+    assert list(learned["m"]) == [Step("plain_schemas")]
+    sibling = Server(records, ANSWER, clock=clock)
+    await sibling.ask(**tools)
+    clock.now += LEARNED_SECONDS + 1
+    await first.ask(**tools)
+    schemas = [
+        [each["tools"][0]["function"]["parameters"] == DATED for each in server.inference.requests]
+        for server in (first, sibling)
+    ]
+    assert schemas == [[True, False, False, True, False], [False]]
