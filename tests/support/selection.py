@@ -45,14 +45,14 @@ def select_by_day(config: pytest.Config) -> None:
 def takes_turns(test: pytest.Item) -> bool:
     """Whether a test runs on one day of five. It has a mark, or belongs to a folder, that says so.
 
-    On OGX, only the tests of what depends on the host are fixed. A test with `smoke` is always fixed.
+    With `smoke` it is fixed all the same. On OGX, only the tests of what depends on the host are fixed.
     """
     marks = {mark.name for mark in test.iter_markers()}
+    if ON_OGX and "both_hosts" not in marks:
+        return True
     if "smoke" in marks:
         return False
-    if "extended" in marks or any(test.path.is_relative_to(folder) for folder in FOLDERS):
-        return True
-    return ON_OGX and "both_hosts" not in marks
+    return "extended" in marks or any(test.path.is_relative_to(folder) for folder in FOLDERS)
 
 
 def days(turns: Sequence[pytest.Item]) -> Iterator[int]:

@@ -4,12 +4,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 
+from tests.support import selection
 from tests.support.selection import DAYS, FOLDERS, first_day
 from tests.support.stack import REPOSITORY
 
@@ -128,6 +130,39 @@ def test_day_outside_its_range_is_refused(suite: Path, day: str) -> None:
     code, output = run(suite, f"--day={day}")
     assert code == pytest.ExitCode.USAGE_ERROR
     assert "--day" in output
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A test with marks."""
+
+    marks: Sequence[str]
+    path: Path = REPOSITORY / "tests" / "integration" / "test_mcp.py"
+
+    def iter_markers(self) -> Iterator[pytest.Mark]:
+        """Yield its marks."""
+        return (getattr(pytest.mark, name).mark for name in self.marks)
+
+
+@pytest.mark.parametrize(
+    ("marks", "on_llama_stack", "on_ogx"),
+    [
+        ([], False, True),
+        (["both_hosts"], False, False),
+        (["extended"], True, True),
+        (["extended", "both_hosts"], True, True),
+        (["extended", "smoke"], False, True),
+        (["extended", "smoke", "both_hosts"], False, False),
+    ],
+)
+def test_fixed_tests_on_ogx_are_those_of_what_depends_on_the_host(
+    marks: Sequence[str], on_llama_stack: bool, on_ogx: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for host in (False, True):
+        monkeypatch.setattr(selection, "ON_OGX", host)
+        found.append(selection.takes_turns(cast("pytest.Item", Marked(marks))))
+    assert found == [on_llama_stack, on_ogx]
 
 
 def test_folders_that_take_turns_exist() -> None:
