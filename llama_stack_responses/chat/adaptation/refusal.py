@@ -141,6 +141,9 @@ _PARAMETERS: Final = frozenset(
         *("response_format", "safety_identifier", "seed", "service_tier", "stop", "store", "stream", "stream_options"),
         *("temperature", "text", "thinking", "tool_choice", "tools", "top_k", "top_logprobs", "top_p", "user"),
         *("effort", "verbosity", "web_search_options", "function_declarations"),
+        # What other model servers have in addition, which the setting `passthrough` sends.
+        *("chat_template_kwargs", "ignore_eos", "length_penalty", "min_p", "min_tokens", "repetition_penalty"),
+        *("stop_token_ids", "typical_p"),
     }
 )
 """First parts of places in a chat request. Some servers have something else in the member `param`."""

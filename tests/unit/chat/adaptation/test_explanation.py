@@ -68,6 +68,13 @@ def test_failure_of_the_server_stays_one() -> None:
     assert (error.status, error.param) == (502, None)
 
 
+@pytest.mark.parametrize("name", ["min_p", "seed"])
+def test_field_at_the_place_of_a_refusal_is_named(name: str) -> None:
+    """It need not be in the request that this package makes: a profile may add it."""
+    error = shown("no number", 422, body={"detail": [{"loc": ["body", name], "msg": "no number"}]})
+    assert (error.status, error.param) == (400, name)
+
+
 def test_refusal_without_a_field_is_left_as_it_is() -> None:
     assert shown("no such thing as min_p").message == "failed: no such thing as min_p"
 
