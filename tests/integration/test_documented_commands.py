@@ -174,15 +174,19 @@ def test_scale_out_commands_start_servers_that_act_as_one(
         wait_for_line(lines.start("redis-server"), "Ready to accept connections", 180)
         lines.leave_out("vllm serve", "vLLM needs a GPU; the model server of the tests takes its place")
         lines.run("export RESPONSES_SECRET")
-        servers = [lines.start("STATE_DIR=state-1"), lines.start("STATE_DIR=state-2")]
-        for server, port in zip(servers, (ports["8321"], ports["8322"]), strict=True):
-            wait_for_stack(server, port)
+        for port in ("8321", "8322"):
+            wait_for_stack(lines.start("STATE_DIR=state"), ports[port])
         lines.run("nginx")
     try:
         first = create(ports["8320"], model="local/echo", input="one")
         for port in ("8320", "8321", "8322"):
             following = create(ports[port], model="local/echo", input="two", previous_response_id=first["id"])
             assert output_text(following) == "two"
+        prompt = httpx.post(
+            f"http://127.0.0.1:{ports['8320']}/v1/prompts", json={"prompt": "Be brief."}, timeout=60
+        ).json()
+        for port in ("8321", "8322"):
+            create(ports[port], model="local/echo", input="three", prompt={"id": prompt["prompt_id"]})
     finally:
         terminal.run('nginx -p "$PWD" -c nginx.conf -s stop')
 

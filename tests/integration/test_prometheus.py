@@ -17,7 +17,7 @@ from tests.support.openai_client import MODEL, NAME
 from tests.support.process import free_port
 from tests.support.reader import Reader
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
-from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
+from tests.support.upstream import Upstream, UpstreamProcess, error, reply, text, tool_call
 from tests.support.variants import open_this_machine, responses_config, variant
 from tests.support.waiting import wait_until
 from tests.support.websocket_client import WebSocketClient
@@ -134,6 +134,8 @@ def test_dashboard_queries_name_exported_metrics(
     wire.create(model=MODEL, input="x", tools=[tool])
     wire.create(model=MODEL, input="x", background=True)
     assert wire.post({"model": "local/nothing", "input": "x"}).status_code == 404
+    upstream.script("broken", error(500, "An otter."))
+    assert wire.post({"model": "local/broken", "input": "x"}).status_code == 502
     wait_until(lambda: scraped.value("llama_stack_responses_queue_duration_seconds_count") is not None)
     names: dict[str, set[str]] = {}
     for family in scraped.families().values():
@@ -146,15 +148,34 @@ def test_dashboard_queries_name_exported_metrics(
         for each in dashboard["templating"]["list"]
         if each["type"] == "query"
     ]
+    queries += [rule["expr"] for rule in rules()]
     assert len(queries) > 15
     for query in queries:
         tree = promql_parser.parse(query.replace("$__rate_interval", "1m"))
         for selector, labels in selectors(tree):
+            if selector == "up":
+                continue  # Prometheus's own
             known = names.get(selector)
             assert known is not None, f"{selector} is not exported: {query}"
             # The error of a call of the store occurs only with one.
             if not selector.startswith("llama_stack_responses_store"):
                 assert labels <= known, f"{selector} has no labels {labels - known}: {query}"
+
+
+def rules() -> list[Json]:
+    """Return the alerts of the template."""
+    [group] = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
+    found: list[Json] = group["rules"]
+    return found
+
+
+def test_every_alert_has_a_case_that_fires_and_a_row_of_what_to_do() -> None:
+    names = {rule["alert"] for rule in rules()}
+    [fires, _] = yaml.safe_load((MONITORING / "alerts_test.yml").read_text())["tests"]
+    fired = {sample["labels"] for test in fires["promql_expr_test"] for sample in test["exp_samples"]}
+    assert fired == {f'{{alertname="{name}"}}' for name in names}
+    guide = (REPOSITORY / "docs" / "guides" / "operations.md").read_text()
+    assert names == set(re.findall(r"^\| `(Responses\w+)` \|", guide, re.MULTILINE))
 
 
 def selectors(tree: Any, grouped: frozenset[str] = frozenset()) -> Iterator[tuple[str, set[str]]]:
@@ -169,6 +190,10 @@ def selectors(tree: Any, grouped: frozenset[str] = frozenset()) -> Iterator[tupl
             inner, grouped = [tree.expr], grouped | frozenset(tree.modifier.labels if tree.modifier else ())
         case "Call":
             inner = tree.args
+        case "BinaryExpr":
+            inner = [tree.lhs, tree.rhs]
+        case "ParenExpr":
+            inner = [tree.expr]
         case kind:
             assert kind == "NumberLiteral", f"{kind} in a query: have the test read it"
     for each in inner:

@@ -1,5 +1,6 @@
 """The unmodified scale-out template: two servers, their nginx, and a Valkey with a password behind TLS."""
 
+import json
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +97,20 @@ def test_chain_continues_on_either_server_behind_nginx(
             assert [direct.retrieve(each["id"]) for each in responses] == responses
     contents = [content for _, content in roles_and_texts(upstream.requests("echo")[-1].body["messages"])]
     assert contents == [f"turn {turn}" for turn in range(TURNS) for _ in ("asked", "echoed")][:-1]
+
+
+def test_access_log_of_nginx_has_the_request_id_and_no_query(wire: Wire, folder: Path) -> None:
+    answer = wire.http.get("/responses/resp_none?include=otter", headers={"x-request-id": "seen.by.nginx"})
+    assert answer.headers["x-request-id"] == "seen.by.nginx"
+
+    def lines() -> list[Json]:
+        logged = [json.loads(line) for line in (folder / "access.log").read_text().splitlines()]
+        return [line for line in logged if line["request_id"] == "seen.by.nginx"]
+
+    wait_until(lambda: bool(lines()))
+    [line] = lines()
+    assert (line["status"], line["method"], line["path"]) == (400, "GET", "/v1/responses/resp_none")
+    assert "otter" not in (folder / "access.log").read_text()
 
 
 def test_client_disconnect_behind_nginx_ends_the_generation(wire: Wire, upstream: Upstream) -> None:
