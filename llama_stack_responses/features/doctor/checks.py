@@ -45,7 +45,7 @@ from .requests import (
 
 _FEW_WORDS: Final = 160
 """Characters that an answer of few tokens does not exceed."""
-_UNKNOWN_CONTEXT: Final = 32_768
+_UNKNOWN_CONTEXT: Final = 8_192
 """Tokens that a model of unknown context is sent, with some more."""
 _MAX_CONTEXT: Final = 131_072
 """Tokens that are sent at most: a longer prompt takes minutes, or costs."""
