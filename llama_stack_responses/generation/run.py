@@ -150,6 +150,10 @@ class ForegroundRun:
         """Wait until the response has ended and is stored, or has failed; errors are not raised."""
         await asyncio.wait([self._task])
 
+    def on_accepted(self, callback: Callable[[object], object]) -> None:
+        """Call `callback` once the model server has accepted the first request."""
+        self._generation.accepted.add_done_callback(callback)
+
     def on_ended(self, callback: Callable[[object], object]) -> None:
         """Call `callback` with the response's task once the response has ended and is stored, or has failed."""
         self._task.add_done_callback(callback)

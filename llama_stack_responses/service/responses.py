@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from ..admission import Admission, InFlightCounter
 from ..concurrency.large_work import LargeWork
 from ..concurrency.offloading import in_thread_if_large
+from ..concurrency.turns import Turns
 from ..config import ResponsesConfig
 from ..config.limits import Limits
 from ..config.stores import accepts_losses
@@ -61,6 +62,11 @@ from .response_reader import ResponseReader
 from .server_lifecycle import ServerLifecycle
 from .token_counting import TokenCounting
 
+_BEGINNINGS: Final = 8
+"""Responses that begin at a time, until the model server has accepted them; users take turns."""
+_BEGINNING_SECONDS: Final = 0.02
+"""Time after which a beginning that waits, for the model server or a URL, no longer counts if the server is idle."""
+
 
 class OpenAIResponsesImpl:
     """Creates, stores and serves responses.
@@ -99,7 +105,7 @@ class OpenAIResponsesImpl:
         self.config = config
         self.intervals, self.access = intervals, access
         self.streams, self.sockets = Admission(config.limits.stream_quota), InFlightCounter()
-        self._dependencies = dependencies
+        self._dependencies, self._beginnings = dependencies, Turns(_BEGINNINGS, _BEGINNING_SECONDS)
         self.clock = clock = StoreClock(records)
         self.archive = archive = _archive(records, config, clock, intervals)
         history = HistoryReader(archive, access, _history_bounds(config.limits))
@@ -314,6 +320,25 @@ class OpenAIResponsesImpl:
                 request. In each case nothing is stored, and the key is not taken.
         """
         self.start()
+        return await self._in_turn(partial(self._created, body, key, hold))
+
+    async def _in_turn[Created: ForegroundRun | DetachedResponse](
+        self, create: Callable[[], Awaitable[Created]]
+    ) -> Created:
+        """Create a response once it is the user's turn, which lasts until the model server has accepted it."""
+        turn = await self._beginnings.take(self.access.current_user().identity)
+        try:
+            created = await create()
+        except BaseException:
+            turn.end()
+            raise
+        if isinstance(created, ForegroundRun):
+            created.on_accepted(turn.end)
+        else:
+            turn.end()
+        return created
+
+    async def _created(self, body: Any, key: str | None, hold: Hold | None) -> ForegroundRun | DetachedResponse:
         request = await self._parser.parse(body)
         if key is None:
             return await self._create(request, body, None, hold)
@@ -356,6 +381,11 @@ class OpenAIResponsesImpl:
                 model server, and nothing is stored.
         """
         self.start()
+        return await self._in_turn(partial(self._created_on_connection, body, connection, hold))
+
+    async def _created_on_connection(
+        self, body: Any, connection: ConnectionOptions, hold: Hold | None
+    ) -> ForegroundRun:
         request = await self._parser.parse(body, may_be_empty=not connection.generate)
         if not request.store:
             await connection.memory.check(request.input_items)

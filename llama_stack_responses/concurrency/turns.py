@@ -1,0 +1,78 @@
+"""Turns of users for work that takes several iterations of the event loop, such as the beginning of a response."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import Final, Self
+
+from .fair_budget import FairBudget
+
+_ITERATIONS: Final = 12
+"""About as many as a response takes to begin."""
+
+
+class Turns:
+    """Lets a few pieces of work go on at a time; the owners of those that wait take turns.
+
+    All tasks of an event loop go on one after the other. Without turns, the request of one user would wait in each
+    iteration for the two hundred that another one has sent.
+
+    Args:
+        at_once: pieces of work that go on at a time.
+        seconds: the longest turn while the event loop is idle. Work that waits for something else, such as a slow
+            server, holds up nobody.
+    """
+
+    def __init__(self, at_once: int, seconds: float) -> None:
+        self._budget = FairBudget(at_once)
+        self._seconds = seconds
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody has a turn."""
+        return self._budget.is_idle
+
+    async def take(self, owner: Hashable) -> Turn:
+        """Wait for a turn, and begin it. Whoever has it must end it."""
+        await self._budget.enter(owner)
+        return Turn(self._budget, owner, self._seconds)
+
+
+class Turn:
+    """A turn that has begun. As a context manager, it ends with the block.
+
+    Args:
+        budget: has admitted it.
+        owner: whose it is.
+        seconds: after this time, and some iterations of the event loop, it ends by itself. While the loop is busy these
+            take longer, as the work does.
+    """
+
+    __slots__ = ("_budget", "_iterations", "_owner", "_timer")
+
+    def __init__(self, budget: FairBudget, owner: Hashable, seconds: float) -> None:
+        self._budget = budget
+        self._owner = owner
+        self._iterations = _ITERATIONS
+        self._timer: asyncio.Handle | None = asyncio.get_running_loop().call_later(seconds, self._end_later)
+
+    def end(self, _: object = None) -> None:
+        """End the turn, unless it has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._budget.leave(self._owner)
+
+    def _end_later(self) -> None:
+        if not self._iterations:
+            self.end()
+            return
+        self._iterations -= 1
+        self._timer = asyncio.get_running_loop().call_soon(self._end_later)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()

@@ -1,0 +1,65 @@
+"""Users take turns, and a turn ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+from llama_stack_responses.concurrency.turns import Turns
+from tests.support.waiting import turns as iterations
+
+
+async def test_user_with_one_piece_of_work_comes_before_the_many_of_another() -> None:
+    turns, begun = Turns(2, 3600), list[str]()
+
+    async def work(owner: str) -> None:
+        with await turns.take(owner):
+            begun.append(owner)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(work("many") for _ in range(50)), work("one"))
+    assert begun.index("one") <= 3
+    assert len(begun) == 51
+
+
+async def test_turn_that_waits_for_something_else_ends_by_itself() -> None:
+    turns = Turns(1, 0.001)
+    slow = await turns.take("slow")
+    async with asyncio.timeout(60):
+        (await turns.take("other")).end()
+    slow.end()
+    assert turns.is_idle
+
+
+async def test_turn_ends_once() -> None:
+    turns = Turns(1, 3600)
+    first = await turns.take("a")
+    first.end()
+    first.end()
+    with await turns.take("b"):
+        waiting = asyncio.ensure_future(turns.take("c"))
+        await iterations(3)
+        assert not waiting.done()
+    (await waiting).end()
+    assert turns.is_idle
+
+
+async def test_request_that_leaves_while_it_waits_takes_no_turn() -> None:
+    turns = Turns(1, 3600)
+    with await turns.take("a"):
+        waiting = asyncio.ensure_future(turns.take("b"))
+        await iterations(2)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert turns.is_idle
+
+
+async def test_turn_of_a_busy_loop_lasts_for_some_of_its_iterations() -> None:
+    """A time alone would be over before the work has gone on."""
+    turns = Turns(1, 0)
+    with await turns.take("a"):
+        waiting = asyncio.ensure_future(turns.take("b"))
+        await iterations(8)
+        assert not waiting.done()
+        await waiting
+    waiting.result().end()
+    assert turns.is_idle

@@ -1,0 +1,67 @@
+"""Users take turns where responses begin, over HTTP and on WebSockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+
+import pytest
+
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.generation.connection_options import ConnectionOptions
+from llama_stack_responses.generation.run import ForegroundRun
+from llama_stack_responses.inputs.connection_memory import ConnectionMemory
+from llama_stack_responses.service.responses import OpenAIResponsesImpl
+from llama_stack_responses.store.memory import MemoryRecords
+from tests.support.inference import FakeInference, finish, text
+from tests.unit.service.test_running_share import ROOM
+from tests.unit.service.test_short_requests import SingleUserAccess, server
+
+USER = ContextVar[str]("USER")
+MANY = 60
+BODY = {"model": "m", "input": "Hello", "stream": True}
+
+
+class UserOfTask(SingleUserAccess):
+    """The user that the task has set."""
+
+    def current_user(self) -> Owner:
+        return Owner(USER.get())
+
+
+@pytest.fixture
+async def impl() -> AsyncIterator[OpenAIResponsesImpl]:
+    """A server whose model answers at once."""
+    inference = FakeInference(*[[text("Hello"), finish()]] * (MANY + 1))
+    created = server(MemoryRecords(), inference, UserOfTask(), config=ResponsesConfig())
+    token = USER.set("many")
+    yield created
+    await created.shutdown()
+    USER.reset(token)
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+async def test_request_of_one_user_begins_before_most_of_sixty_of_another(
+    impl: OpenAIResponsesImpl, websocket: bool
+) -> None:
+    begun: list[str] = []
+
+    async def ask(user: str) -> None:
+        USER.set(user)
+        if websocket:
+            memory = ConnectionMemory(0, ROOM.reserve(Owner(user)))
+            run = await impl.create_on_connection(BODY, ConnectionOptions(memory, generate=True))
+        else:
+            created = await impl.create(BODY)
+            assert isinstance(created, ForegroundRun)
+            run = created
+        begun.append(user)
+        while await run.event_buffer.get(60) is not None:
+            pass
+        await run.finish()
+
+    await asyncio.gather(*(ask("many") for _ in range(MANY)), ask("one"))
+    assert begun.index("one") < MANY / 3
+    assert len(begun) == MANY + 1
