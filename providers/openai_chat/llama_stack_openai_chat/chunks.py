@@ -185,9 +185,12 @@ def _as_chunk(raw: Any) -> Any:
 
 
 def _with_delta(choice: Any) -> Any:
-    """Return a choice with a message, or a text as of an older API, as one with a delta."""
+    """Return a choice with a message, or a text as of an older API, as one with a delta.
+
+    Perplexity sends the message so far beside each delta.
+    """
     if choice.get("delta"):
-        return choice
+        return {name: value for name, value in choice.items() if name != "message"}
     if isinstance(message := choice.get("message"), dict):
         return {**choice, "delta": message}
     return {**choice, "delta": {"content": text}} if isinstance(text := choice.get("text"), str) else choice

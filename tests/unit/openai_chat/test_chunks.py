@@ -109,6 +109,14 @@ def test_call_without_a_list_is_one_call() -> None:
     assert (call.index, call.function.name, call.function.arguments) == (0, "f", "{}")
 
 
+def test_message_so_far_beside_a_delta_is_left_out() -> None:
+    """Perplexity."""
+    choice = {"index": 0, "delta": {"content": "lo"}, "message": {"role": "assistant", "content": "Hello"}}
+    [built] = chat_chunk({"choices": [choice]}).choices
+    assert built.delta.content == "lo"
+    assert "message" not in (built.__pydantic_extra__ or {})
+
+
 def test_text_in_place_of_a_delta_is_its_content() -> None:
     built = chat_chunk({"object": "text_completion", "choices": [{"index": 0, "text": "Hel", "finish_reason": None}]})
     assert built.choices[0].delta.content == "Hel"
