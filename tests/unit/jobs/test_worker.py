@@ -291,7 +291,7 @@ async def test_job_of_dead_process_continues_in_other_process(
     assert await lives.jobs.find(ID)
     clock.now += DEFAULT.lease_seconds + 1
     await until_ended(lives)
-    final = await lives.result()
+    final = await lives.result(taken_over=True)
     assert texts_of(final, "completed") == SAID
     async with asyncio.timeout(PATIENCE):
         assert await reader == await lives.event_log.read_all(ID, -1)
