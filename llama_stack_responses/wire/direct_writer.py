@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 from starlette.types import Receive, Scope
 
-from .server_cycle import server_cycle
+from .uvicorn_request import server_cycle
 
 _PASS_BODIES: Final = ("llama_stack.", "ogx.", "starlette.middleware.cors")
 """Modules of the middlewares that are known to pass bodies on unchanged."""

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from starlette.types import Receive
 
 from ..concurrency.small_event import SmallEvent
-from .server_cycle import server_cycle
+from .uvicorn_request import server_cycle
 
 _NEEDED: Final = ("disconnected", "flow", "message_event")
 

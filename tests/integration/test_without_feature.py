@@ -80,8 +80,15 @@ REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
 }
 """A request that needs the feature, and the parameter, code and message of its refusal."""
 
-COMMANDS: Final = {"admin": "list"}
-"""A command that the feature brings."""
+COMMANDS: Final = {
+    "admin": ("list", "init, import, doctor"),
+    "doctor": (
+        "doctor",
+        "init, import, list, show, chain, tail, stats, queue, profiles, delete, sweep, export, "
+        "backup, restore, recover, secret",
+    ),
+}
+"""A command that the feature brings, and the commands of an installation without the feature."""
 
 PATHS: Final = {"page": ("/ui", "/v1/ui/session")}
 """Paths of routes that the feature brings."""
@@ -163,10 +170,11 @@ def test_command_of_absent_feature_is_named(feature: str, tmp_path: Path) -> Non
     folder = without(feature, tmp_path / "package")
     (folder / "templates").symlink_to(REPOSITORY / "templates")
     code = "import sys; from llama_stack_responses.cli import main; sys.exit(main({}))"
-    ended = python(folder, code.format([COMMANDS[feature], "--config", str(STARTER)]))
+    command, left = COMMANDS[feature]
+    ended = python(folder, code.format([command, "--config", str(STARTER)]))
     others = ", ".join(name for name in feature_names() if name != feature)
-    here = "the commands of this installation are init, import"
-    said = f"llama-stack-responses: There is no command '{COMMANDS[feature]}': {here}, and its features are {others}.\n"
+    here = f"the commands of this installation are {left}"
+    said = f"llama-stack-responses: There is no command '{command}': {here}, and its features are {others}.\n"
     assert (ended.returncode, ended.stderr) == (2, said)
     ended = python(folder, code.format(["init", "starter", str(tmp_path / "new")]))
     assert (ended.returncode, (tmp_path / "new" / "config.yaml").exists()) == (0, True), ended.stderr

@@ -52,6 +52,8 @@ def test_scale_out_template_is_redis_with_vllm_and_nginx(tmp_path: Path, capsys:
     config, redis = (yaml.safe_load((tmp_path / name / "config.yaml").read_text()) for name in ("scale-out", "redis"))
     of_both = [each["providers"]["responses"][0]["config"] for each in (config, redis)]
     assert of_both[0].pop("background") == {"concurrency": 32, "waiting": 5000}
+    # The other servers behind its nginx take what a stopping one refuses, which may finish what it began.
+    assert [each.pop("finish_seconds") for each in of_both] == [f"${{env.FINISH_SECONDS:={s}}}" for s in (30, 0)]
     assert of_both[0] == of_both[1]
     assert config["providers"]["inference"][0]["provider_type"] == "remote::vllm"
     for part in ("storage", "server"):

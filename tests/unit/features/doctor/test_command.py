@@ -304,12 +304,13 @@ def test_wrong_configuration_is_one_sentence(run: Run, tmp_path: Path, content: 
 def test_terminal_shows_the_progress_and_ctrl_c_says_how_far_it_came(tmp_path: Path) -> None:
     server = DoctoredServer()
 
-    class Deaf(Peer):
+    class Silent(Peer):
         async def send(self, data: bytes) -> None:
-            if "image_url" not in str(server.chats[-1:]):
-                await super().send(data)
+            if "image_url" in str(server.chats[-1:]):
+                await self.reader.read()  # until the client is gone: a closed connection would end the check
+            await super().send(data)
 
-    with in_thread(lambda peer: server(Deaf(peer.reader, peer.writer, peer.server, peer.number))) as running:
+    with in_thread(lambda peer: server(Silent(peer.reader, peer.writer, peer.server, peer.number))) as running:
         terminal, inner = pty.openpty()
         child = subprocess.Popen([*CLI, "doctor", running.url], stdin=inner, stdout=inner, stderr=inner, cwd=tmp_path)
         os.close(inner)
