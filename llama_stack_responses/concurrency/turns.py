@@ -21,7 +21,7 @@ class Turns:
     Args:
         at_once: pieces of work that go on at a time.
         seconds: the longest turn while the event loop is idle. Work that waits for something else, such as a slow
-            server, holds up nobody.
+            server, does not delay other users.
     """
 
     def __init__(self, at_once: int, seconds: float) -> None:
@@ -30,11 +30,11 @@ class Turns:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody has a turn."""
+        """Whether no turn is held."""
         return self._budget.is_idle
 
     async def take(self, owner: Hashable) -> Turn:
-        """Wait for a turn, and begin it. Whoever has it must end it."""
+        """Wait for a turn, and begin it; the caller has to end it."""
         await self._budget.enter(owner)
         return Turn(self._budget, owner, self._seconds)
 
@@ -44,7 +44,7 @@ class Turn:
 
     Args:
         budget: has admitted it.
-        owner: whose it is.
+        owner: the user who holds it.
         seconds: after this time, and some iterations of the event loop, it ends by itself. While the loop is busy these
             take longer, as the work does.
     """

@@ -43,7 +43,7 @@ _REFUSED_SECONDS: Final = 5.0
 """Time for which a refused token is refused without a question: a new token may be known to the service late."""
 _UNAVAILABLE_SECONDS: Final = 1.0
 _SEGMENTS: Final = 3
-"""Parts of a path that name its API, as in `/v1/responses`. A service may decide by the path, which it is told."""
+"""Segments of a path that name the API, as in `/v1/responses`: the host tells a custom service the path."""
 _VERIFYING: Final = 4
 """Tokens that are verified in threads at a time. Each may load the issuer's keys."""
 _UNAVAILABLE: Final = "The authentication service does not answer. Try again in a second."

@@ -2,7 +2,8 @@
 
 The kernel accepts connections before the server does. It resets those that wait when a socket is closed, and with them
 requests that a load balancer has sent, which it may not send again. So first no more connections are let in, then those
-that wait are taken, and then the socket is closed: whoever comes later is refused, and goes to another server.
+that wait are taken, and then the socket is closed: a load balancer whose later connections are refused takes another
+server.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def is_shared() -> bool:
     return multiprocessing.parent_process() is not None
 
 
-def let_nobody_in(servers: Sequence[Any]) -> None:
+def drop_new_connections(servers: Sequence[Any]) -> None:
     """Have the kernel drop packets that open a connection; their senders repeat them after a second.
 
     Elsewhere than on Linux, nothing is done.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Final
 
-from .listeners import is_shared, let_nobody_in
+from .listeners import drop_new_connections, is_shared
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -51,7 +51,7 @@ class Connections:
         """
         servers = getattr(self._server, "servers", ())
         if not is_shared():
-            let_nobody_in(servers)
+            drop_new_connections(servers)
             loop = asyncio.get_running_loop()
             loop.call_later(_ADMITTING_SECONDS, lambda: [server.close() for server in servers])
             # Those that were accepted last have no protocol before.

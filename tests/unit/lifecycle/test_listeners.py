@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from llama_stack_responses.lifecycle.listeners import let_nobody_in
+from llama_stack_responses.lifecycle.listeners import drop_new_connections
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the filter")
@@ -17,7 +17,7 @@ async def test_connection_that_waits_is_accepted_and_none_after_it() -> None:
     server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
     address = server.sockets[0].getsockname()
     with socket.create_connection(address) as before, socket.socket() as after:
-        let_nobody_in([server])
+        drop_new_connections([server])
         after.setblocking(False)
         assert after.connect_ex(address) != 0
         await until(lambda: bool(accepted))
