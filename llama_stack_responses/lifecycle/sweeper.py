@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 
-from ..logs import DELETED, get_logger
+from ..logs import DELETED, Logger, get_logger
 from ..store.archive import Archive
 from ..store.clock import StoreClock
 from ..store.conversation_store import ConversationStore
@@ -16,18 +17,25 @@ logger = get_logger(DELETED)
 
 
 class Sweeper(Periodic):
-    """Deletes the archive's expired responses at intervals, by the store's clock, and finishes interrupted deletions.
+    """Deletes what has expired at intervals, by the store's clock.
 
     Args:
-        archive: the archive to sweep.
+        work, failure, logger: as for `Periodic`.
         clock: the store's clock. While it and this machine's differ, nothing expires.
         guard: says how far a sweep may go.
         interval: mean interval in seconds. Each is 50% to 150% of it, so that several servers do not sweep at once.
     """
 
-    def __init__(self, archive: Archive, clock: StoreClock, guard: SweepGuard, interval: float) -> None:
-        super().__init__(self.sweep, "could not delete expired responses", logger, interval)
-        self._archive = archive
+    def __init__(
+        self,
+        work: Callable[[], Awaitable[None]],
+        failure: str,
+        logger: Logger,
+        clock: StoreClock,
+        guard: SweepGuard,
+        interval: float,
+    ) -> None:
+        super().__init__(work, failure, logger, interval)
         self._clock = clock
         self._guard = guard
 
@@ -36,8 +44,24 @@ class Sweeper(Periodic):
         """What a sweep would delete that waits for a person; None if none waits."""
         return self._guard.held
 
+    def _pause(self, seconds: float) -> float:
+        return seconds * random.uniform(0.5, 1.5)  # noqa: S311 (no secret)
+
+
+class ResponseSweeper(Sweeper):
+    """Deletes the archive's expired responses, and finishes interrupted deletions.
+
+    Args:
+        archive: the archive to sweep.
+        clock, guard, interval: as for `Sweeper`.
+    """
+
+    def __init__(self, archive: Archive, clock: StoreClock, guard: SweepGuard, interval: float) -> None:
+        super().__init__(self.sweep, "could not delete expired responses", logger, clock, guard, interval)
+        self._archive = archive
+
     async def sweep(self) -> None:
-        """Delete all that has expired, as far as the clocks and the guard allow.
+        """Delete all that has expired, as far as the clocks and the guard allow, and finish interrupted deletions.
 
         Raises:
             ApiError: 503, the store does not answer.
@@ -54,12 +78,9 @@ class Sweeper(Periodic):
         if not self._clock.is_wrong:
             await self._guard.went(allowed)
 
-    def _pause(self, seconds: float) -> float:
-        return _spread(seconds)
 
-
-class ConversationSweeper(Periodic):
-    """Deletes conversations that were not changed for long, at intervals, as `Sweeper` does with responses.
+class ConversationSweeper(Sweeper):
+    """Deletes conversations that were not changed for long.
 
     Args:
         conversations: the store of conversations.
@@ -75,16 +96,9 @@ class ConversationSweeper(Periodic):
         guard: SweepGuard,
         interval: float,
     ) -> None:
-        super().__init__(self.sweep, "could not delete expired conversations", logger, interval)
+        super().__init__(self.sweep, "could not delete expired conversations", logger, clock, guard, interval)
         self._conversations = conversations
         self._retention = retention
-        self._clock = clock
-        self._guard = guard
-
-    @property
-    def held(self) -> Counts | None:
-        """What a sweep would delete that waits for a person; None if none waits."""
-        return self._guard.held
 
     async def sweep(self) -> None:
         """Delete all that has expired, as far as the clocks and the guard allow.
@@ -99,10 +113,3 @@ class ConversationSweeper(Periodic):
         if deleted := await self._conversations.expire(allowed.oldest):
             logger.info("deleted expired conversations: %d", deleted)
         await self._guard.went(allowed)
-
-    def _pause(self, seconds: float) -> float:
-        return _spread(seconds)
-
-
-def _spread(seconds: float) -> float:
-    return seconds * random.uniform(0.5, 1.5)  # noqa: S311 (no secret)

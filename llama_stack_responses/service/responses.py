@@ -36,7 +36,7 @@ from ..lifecycle.durability_check import DurabilityCheck
 from ..lifecycle.integrity_check import IntegrityCheck
 from ..lifecycle.provider_check import ProviderCheck
 from ..lifecycle.secret_check import SecretCheck
-from ..lifecycle.sweeper import ConversationSweeper, Sweeper
+from ..lifecycle.sweeper import ConversationSweeper, ResponseSweeper, Sweeper
 from ..process_pool.pool import WorkerPool
 from ..requests.request import CreateRequest
 from ..sealing.sealer import Sealer, SecretKeeper
@@ -468,11 +468,9 @@ def _archive(records: Records, config: ResponsesConfig, clock: StoreClock, inter
     )
 
 
-def _sweepers(
-    records: Records, archive: Archive, clock: StoreClock, config: ResponsesConfig
-) -> list[Sweeper | ConversationSweeper]:
+def _sweepers(records: Records, archive: Archive, clock: StoreClock, config: ResponsesConfig) -> list[Sweeper]:
     guard = SweepGuard(records, archive.count, config.max_swept_share)
-    sweepers: list[Sweeper | ConversationSweeper] = [Sweeper(archive, clock, guard, config.sweep_seconds)]
+    sweepers: list[Sweeper] = [ResponseSweeper(archive, clock, guard, config.sweep_seconds)]
     if seconds := config.conversation_retention_seconds:
         guard = conversation_guard(records, archive.conversations, config.max_swept_share)
         rule = Retention(seconds, clock)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Any, Final
 
 from ..core.json_blocks import ordered_dumps
@@ -22,6 +22,14 @@ _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 _NAMED_BY_ID: Final = frozenset(name for name, (_, reply) in REQUESTS.items() if reply.named_by == "id")
 """Types of items that later items reference by id. All others are referenced by `call_id`, or not at all."""
+
+
+def row_key(prefix: str, name: str) -> str:
+    """Return the key of the row of something that has a name of any form, such as a model: 32 digits after the prefix.
+
+    Unlike the names of a `Hasher`, it is the same for all users.
+    """
+    return f"{prefix}{sha256(name.encode()).hexdigest()[:32]}"
 
 
 class Hasher:

@@ -351,10 +351,10 @@ class ConversationStore:
 
     async def count(self, oldest: str) -> Counts:
         """Count the conversations that `expire` deletes, and all: this reads all of them, without their items."""
-        expired = stored = 0
-        async for rows in pages_of(self._records, "c/"):
-            stored += len(rows)
-            expired += sum(0 < Conversation.decode(key, record).used_at < int(oldest, 16) for key, record in rows)
+        expired, stored, before = 0, 0, int(oldest, 16)
+        async for conversation, _ in self._all():
+            stored += 1
+            expired += 0 < conversation.used_at < before
         return Counts(expired, stored)
 
     async def expire(self, oldest: str) -> int:
@@ -363,16 +363,19 @@ class ConversationStore:
         Those that do not say when they were changed count as changed now.
         """
         deleted, before = 0, int(oldest, 16)
+        async for conversation, unchanged in self._all():
+            if not conversation.used_at:
+                now = replace(conversation, used_at=int(self._clock()))
+                await committed(self._records, [Put(conversation.key, now.encode())], [unchanged])
+            elif conversation.used_at < before:
+                deleted += await self._deleted(conversation, unchanged)
+        return deleted
+
+    async def _all(self) -> AsyncIterator[tuple[Conversation, Condition]]:
+        """Yield all conversations without their items, each with the condition that it is unchanged."""
         async for rows in pages_of(self._records, "c/"):
             for key, record in rows:
-                conversation = Conversation.decode(key.removeprefix("c/"), record)
-                unchanged = VersionIs(key, record.version)
-                if not conversation.used_at:
-                    now = replace(conversation, used_at=int(self._clock()))
-                    await committed(self._records, [Put(key, now.encode())], [unchanged])
-                elif conversation.used_at < before:
-                    deleted += await self._deleted(conversation, unchanged)
-        return deleted
+                yield Conversation.decode(key.removeprefix("c/"), record), VersionIs(key, record.version)
 
     async def resume(self, limit: int) -> None:
         """Finish at most `limit` interrupted deletions."""

@@ -7,12 +7,12 @@ entry a day after it was learned.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..chat.adaptation.adaptation import Step
 from . import codec
+from .content_names import row_key
 from .records import Put, Record, Records, VersionIs, committed, pages_of
 
 PREFIX: Final = "ms/"
@@ -47,7 +47,7 @@ class LearnedSteps:
         Raises:
             ApiError: 503, the store does not answer.
         """
-        key = _key(server)
+        key = row_key(PREFIX, server)
         now = await self._records.now()
         return _decoded((await self._records.get_many([key])).get(key), now)
 
@@ -63,7 +63,7 @@ class LearnedSteps:
         Raises:
             ApiError: 503, the store does not answer.
         """
-        key = _key(server)
+        key = row_key(PREFIX, server)
         for _ in range(_TRIES):
             now = await self._records.now()
             record = (await self._records.get_many([key])).get(key)
@@ -83,10 +83,6 @@ class LearnedSteps:
         async for page in pages_of(self._records, PREFIX):
             for _, record in page:
                 yield str(codec.decode(record.value)["provider"]), _decoded(record, now)
-
-
-def _key(server: str) -> str:
-    return f"{PREFIX}{hashlib.sha256(server.encode()).hexdigest()[:32]}"
 
 
 def _encoded(provider: str, known: Learned) -> bytes:

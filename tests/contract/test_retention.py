@@ -12,7 +12,7 @@ import pytest
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.lifecycle.clock_check import ClockCheck
-from llama_stack_responses.lifecycle.sweeper import ConversationSweeper, Sweeper
+from llama_stack_responses.lifecycle.sweeper import ConversationSweeper, ResponseSweeper
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.clock import StoreClock
 from llama_stack_responses.store.conversation_store import Conversation
@@ -49,7 +49,7 @@ class Server:
         self.clock = StoreClock(self.records, self.wall, self.elapsed)
         self.archive = Archive(self.records, retention=self.retention, clock=self.clock)
         self.guard = SweepGuard(self.records, self.archive.count, self.max_share, self.elapsed)
-        self.sweeper = Sweeper(self.archive, self.clock, self.guard, 600.0)
+        self.sweeper = ResponseSweeper(self.archive, self.clock, self.guard, 600.0)
         self.check = ClockCheck(self.clock, DEFAULT)
 
     def passes(self, seconds: float) -> None:
@@ -272,7 +272,7 @@ async def test_store_that_answers_late_does_not_make_a_clock_wrong(with_own_cloc
 
 
 class Talks:
-    """Conversations of a server, and what deletes those that nobody changes for 30 days."""
+    """Conversations of a server, and what deletes those that were not changed for 30 days."""
 
     def __init__(self, server: Server) -> None:
         self.store = server.archive.conversations

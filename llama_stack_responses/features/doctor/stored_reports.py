@@ -6,13 +6,13 @@ work on it. It expires a month after it was written last.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from ...core.types import Json
 from ...store import codec
+from ...store.content_names import row_key
 from ...store.records import Put, Record, Records, VersionIs, committed, pages_of
 from .report import Report
 
@@ -71,26 +71,22 @@ class StoredReports:
             oldest: it is, if it was not examined since.
             oldest_trouble: it is, if it could not be examined and was not tried since.
         """
-        now = await self._records.now()
-        record = (await self._records.get_many([_key(model)])).get(_key(model))
+        key, now = row_key(PREFIX, model), await self._records.now()
+        record = (await self._records.get_many([key])).get(key)
         stored = _decoded(record) if record else Stored(model)
         is_due = stored.at < (max(oldest, oldest_trouble) if stored.trouble else oldest)
         if not is_due or stored.claimed > now:
             return False
-        condition = VersionIs(_key(model), record.version if record else None)
-        put = Put(_key(model), _encoded(replace(stored, claimed=now + _CLAIM_SECONDS)), now + _KEPT_SECONDS)
+        condition = VersionIs(key, record.version if record else None)
+        put = Put(key, _encoded(replace(stored, claimed=now + _CLAIM_SECONDS)), now + _KEPT_SECONDS)
         return await committed(self._records, [put], [condition])
 
     async def write(self, stored: Stored) -> None:
         """Write what was found out about a model; a failure keeps the last report."""
-        key, now = _key(stored.model), await self._records.now()
+        key, now = row_key(PREFIX, stored.model), await self._records.now()
         if stored.report is None and (record := (await self._records.get_many([key])).get(key)):
             stored = replace(stored, report=_decoded(record).report)
         await self._records.commit([Put(key, _encoded(stored), now + _KEPT_SECONDS)])
-
-
-def _key(model: str) -> str:
-    return f"{PREFIX}{hashlib.sha256(model.encode()).hexdigest()[:32]}"
 
 
 def _encoded(stored: Stored) -> bytes:

@@ -4,7 +4,7 @@ from typing import cast
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.lifecycle.sweeper import Sweeper
+from llama_stack_responses.lifecycle.sweeper import ResponseSweeper
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.clock import StoreClock
 from llama_stack_responses.store.memory import MemoryRecords
@@ -38,10 +38,10 @@ class FakeArchive:
         return answer
 
 
-def sweeper_of(archive: FakeArchive, interval: float) -> Sweeper:
+def sweeper_of(archive: FakeArchive, interval: float) -> ResponseSweeper:
     records = MemoryRecords()
     guard = SweepGuard(records, archive.count, 1.0)
-    return Sweeper(cast("Archive", archive), StoreClock(records), guard, interval)
+    return ResponseSweeper(cast("Archive", archive), StoreClock(records), guard, interval)
 
 
 async def swept(archive: FakeArchive, sweeps: int) -> None:
