@@ -1,4 +1,4 @@
-"""The owner of a stored record."""
+"""The owner of a stored record: the caller of the request that created it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ __all__ = ["ANONYMOUS", "Owner"]
 class Owner:
     """The user who created a record, as the host authenticated them.
 
+    Their team, key and roles are read from the attributes, and so are stored with each record and each job.
+
     Attributes:
         principal: the user's name; empty for the single anonymous owner of a stack without authentication.
-        attributes: the user's groups, such as `{"teams": ["search"]}`.
+        attributes: the user's groups, such as `{"teams": ["search"]}`. The first of `teams` is the user's team, the
+            first of `keys` the id of the key of the request; `roles` are all roles.
         tenant: the user's tenant, if the host has tenants; equal names of two tenants are different users.
     """
 
@@ -32,6 +35,25 @@ class Owner:
     def is_anonymous(self) -> bool:
         """Whether it is the single owner of a stack without authentication."""
         return not self.principal
+
+    @property
+    def team(self) -> str:
+        """The user's team; empty if they have none."""
+        return self._first("teams")
+
+    @property
+    def key(self) -> str:
+        """The id of the key with which the request was authenticated; empty if it was by another way."""
+        return self._first("keys")
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """The user's roles."""
+        return self.attributes.get("roles") or ()
+
+    def _first(self, attribute: str) -> str:
+        values = self.attributes.get(attribute)
+        return values[0] if values else ""
 
     def encode(self) -> list[Any]:
         """Return the owner as JSON, for `Owner(*stored)`."""
