@@ -23,8 +23,8 @@ READY_DOCS := .venv-docs/.ready
 READY_MODEL_SERVERS := .venv-model-servers/.ready
 READY_LITELLM := .venv-litellm/.ready
 # A test waits for servers half of its time, so there are more processes than cores. Tests of one file share servers.
-WORKERS ?= 3
-PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+PROCESSES ?= 3
+PARALLEL := --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder
 # A run by the day beside the one on llama-stack has one process: each has to collect, import torch or the host, and
 # start servers. It ends before the longer run.
 BESIDE = $(if $(DAY),,$(PARALLEL))

@@ -16,6 +16,7 @@ from terminal import error
 SECRET_BYTES = 32
 SECRETS = ("RESPONSES_SECRET", "RESPONSES_SECRET_2")
 DEFAULT_PORT = "8321"
+MAX_WORKERS = 64
 CHOICES = {"WEB_SEARCH": ["ddgs"], "FILE_SEARCH": ["local"], "UNAVAILABLE_TOOLS": ["refuse", "omit"]}
 """The values that a variable can have."""
 PACKAGE = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
@@ -30,6 +31,7 @@ def check_environment() -> None:
     for name, values in CHOICES.items():
         _check_choice(name, values)
     chosen_port()
+    chosen_workers()
     _check_url("INFERENCE_URL")
     _check_seconds("FINISH_SECONDS")
     _check_networks("ALLOWED_NETWORKS")
@@ -49,6 +51,14 @@ def chosen_port() -> int:
     if not port.isdecimal() or not 1024 <= int(port) <= 65535:
         raise ValueError(f"LLAMA_STACK_PORT is {port!r}; it must be a number from 1024 to 65535.")
     return int(port)
+
+
+def chosen_workers() -> int:
+    """Return the number of server processes; raise `ValueError` if it is not valid."""
+    workers = os.environ.get("WORKERS") or "1"
+    if not workers.isdecimal() or not 1 <= int(workers) <= MAX_WORKERS:
+        raise ValueError(f"WORKERS is {workers!r}; it must be a number from 1 to {MAX_WORKERS}.")
+    return int(workers)
 
 
 def writable(name: str, folder: Path) -> Path:

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,15 +68,12 @@ class Server:
         self.process.wait()
 
     def stop(self) -> None:
-        """End the process and its children: by SIGTERM, then by SIGKILL."""
-        for signum in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(self.process.pid, signum)
-                self.process.wait(STOP_SECONDS)
-            except ProcessLookupError:
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        """End the process, which ends its children, by SIGTERM, and what is left of its group by SIGKILL."""
+        self.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_SECONDS)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 

@@ -9,6 +9,7 @@ Run it with: make serve
     ALLOWED_NETWORKS   `loopback` lets requests name MCP servers, pages and files of this machine
     STATE_DIR          store responses in this folder (.state in the checkout)
     LLAMA_STACK_PORT   listen on this port (8321)
+    WORKERS            start so many server processes, which share the port (1)
 """
 
 import signal

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from openai import OpenAI
 
-from processes import Server, free_port, new_log, server
+from environment import chosen_workers
+from processes import START_SECONDS, Server, free_port, new_log, server
 from terminal import progress
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+CONFIG = ROOT / "templates" / "starter" / "config.yaml"
 COMMANDS = Path(sys.executable).parent
 EMBEDDING_MODEL, EMBEDDING_LENGTH = "multilingual-e5-small-q4", 384
 
@@ -80,11 +82,24 @@ def _vocabulary() -> dict[str, str]:
     return {"TIKTOKEN_CACHE_DIR": os.environ.get("TIKTOKEN_CACHE_DIR") or str(found)} if found.exists() else {}
 
 
+def _command(port: int, workers: int) -> list[str]:
+    """Return the command of the server.
+
+    With several processes it is uvicorn's, with the longer time limit: `llama stack run` kills a process that does not
+    answer within five seconds of its start, which is too short for a busy machine.
+    """
+    if workers == 1:
+        return [str(COMMANDS / "llama"), "stack", "run", str(CONFIG)]
+    options = ["--factory", "--host", "127.0.0.1", "--port", str(port), "--workers", str(workers)]
+    limit = ["--timeout-worker-healthcheck", f"{START_SECONDS:.0f}"]
+    return [str(COMMANDS / "uvicorn"), "llama_stack.core.server.server:create_app", *options, *limit]
+
+
 @contextmanager
 def _llama_stack(logs: Path, state: Path, inference_url: str, port: int, more: Mapping[str, str]) -> Iterator[Stack]:
-    url = f"http://127.0.0.1:{port}/v1"
-    command = [str(COMMANDS / "llama"), "stack", "run", str(ROOT / "templates" / "starter" / "config.yaml")]
+    url, command = f"http://127.0.0.1:{port}/v1", _command(port, chosen_workers())
     settings = {
+        "LLAMA_STACK_CONFIG": str(CONFIG),
         "INFERENCE_URL": inference_url,
         "STATE_DIR": str(state),
         "RESPONSES_SECRET": os.environ.get("RESPONSES_SECRET", ""),

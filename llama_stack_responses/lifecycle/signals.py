@@ -127,6 +127,7 @@ class _Ending:
         self._finish = finish
         self._accepting_seconds = accepting_seconds
         self._work: asyncio.Future[None] | None = None
+        self._first = 0
 
     def handler(self, before: Handler) -> Handler:
         """Return the handler of a signal, given the earlier one."""
@@ -141,8 +142,11 @@ class _Ending:
 
     def _on_signal(self, number: int, before: Handler) -> None:
         if self._work and not self._work.done():
-            self._work.cancel()
+            # Ctrl-C reaches all processes of a terminal, and then their parent sends each worker SIGTERM.
+            if number == self._first or not is_shared():
+                self._work.cancel()
             return
+        self._first = number
         self._loop.call_later(self._accepting_seconds, Connections(before).leave)
         self._work = self._finish()
         if self._work is None:

@@ -38,6 +38,7 @@ READ = (
     "EMBEDDING_",
     "UNAVAILABLE_TOOLS",
     "ALLOWED_NETWORKS",
+    "WORKERS",
 )
 IMPORTS: Final = ("openai", "environment", "llama_stack_openai_chat.config", "processes", "stack", "terminal", "tools")
 """What `serve.py` imports: each run takes more than two seconds of processor time for it, unless it is forked."""
@@ -135,6 +136,8 @@ def refusal(forks: Forks, env: dict[str, str], folder: Path) -> str:
         ("INFERENCE_URL", "http://127.0.0.1:99999/v1", "INFERENCE_URL is 'http://127.0.0.1:99999/v1'; it must be of"),
         ("INFERENCE_API_KEY", "schlüssel", "INFERENCE_API_KEY has characters that a header cannot have."),
         ("LLAMA_STACK_PORT", "80", "LLAMA_STACK_PORT is '80'; it must be a number from 1024 to 65535."),
+        ("WORKERS", "0", "WORKERS is '0'; it must be a number from 1 to 64."),
+        ("WORKERS", "two", "WORKERS is 'two'; it must be a number from 1 to 64."),
     ],
 )
 def test_invalid_setting_is_reported_in_one_sentence(
@@ -186,19 +189,30 @@ def test_second_of_two_that_start_at_once_says_that_the_port_is_taken(forks: For
     assert log.stat().st_size, "it is kept"
 
 
+def serving(child: Child) -> set[int]:
+    """Return the processes that have started a server for `make serve`."""
+    shown = re.search(r"^Its log: (.+)$", child.log.read_text(), re.MULTILINE)
+    assert shown
+    log = Path(shown[1]).read_text()
+    assert "Traceback" not in log
+    return {int(pid) for pid in re.findall(r"Started server process \[(\d+)\]", log)}
+
+
 def test_running_server_lists_its_tools_and_reports_a_rejected_api_key(tmp_path: Path) -> None:
     with Web() as model_server:
         model_server.answer_all = lambda _: Answer(b'{"error": {"message": "Incorrect API key provided"}}', 401)
         url = model_server.url("/v1")
-        env = environment(tmp_path, INFERENCE_URL=url, WEB_SEARCH="ddgs")
+        env = environment(tmp_path, INFERENCE_URL=url, WEB_SEARCH="ddgs", WORKERS="2")
         child = Child(SERVE, log=tmp_path / "serve.log", env=env, cwd=tmp_path)
         try:
             child.wait_ready(lambda: "Ctrl-C ends it." in child.log.read_text() or None, seconds=READY_SECONDS)
+            wait_until(lambda: len(serving(child)) == 2)
             child.signal(signal.SIGINT)
             wait_until(lambda: child.returncode is not None)
         finally:
             child.kill()
     assert child.returncode == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in serving(child))
     output = child.log.read_text()
     assert f"The model server at {url} refuses the key (status 401): set INFERENCE_API_KEY to the right one." in output
     tools = dict(re.findall(r"^  (\w+) +(on|off)\b", output, re.MULTILINE))

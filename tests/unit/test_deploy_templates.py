@@ -142,11 +142,17 @@ def test_documented_chown_of_the_redis_volume_matches_the_compose_file() -> None
     ]
 
 
-def test_systemd_unit_is_unprivileged_and_ends_gracefully() -> None:
+UNITS: Final = ("responses.service", "responses@.service")
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_unit_is_unprivileged_and_ends_gracefully(name: str) -> None:
     unit = RawConfigParser(strict=False, delimiters="=", comment_prefixes="#")
-    unit.read(FOLDER / "responses.service")
+    unit.read(FOLDER / name)
     service = unit["Service"]
     assert (service["DynamicUser"], service["ProtectSystem"]) == ("yes", "strict")
+    # With `control-group`, the processes of a server would get SIGTERM twice, which ends their last responses.
+    assert service["KillMode"] == "mixed"
     assert float(service["TimeoutStopSec"]) > FINISH + GRACE
     assert f"FINISH_SECONDS={FINISH:g}" in service["Environment"].split()
     assert "ExecReload" not in service
@@ -156,12 +162,25 @@ def test_systemd_unit_is_unprivileged_and_ends_gracefully() -> None:
     assert int(service["LimitNOFILE"]) >= 2 * 10_000
 
 
+def test_unit_of_an_instance_differs_only_in_what_two_servers_may_not_share() -> None:
+    single, instance = ((FOLDER / name).read_text().partition("\n[Unit]\n")[2] for name in UNITS)
+    added = set(instance.split()) - set(single.split())
+    removed = set(single.split()) - set(instance.split())
+    assert removed == {"(llama-stack-responses)", "OTEL_EXPORTER_PROMETHEUS_PORT=9464"}
+    settings = {each for each in added if "=" in each and each[0].isupper()}
+    assert settings == {
+        *("OTEL_EXPORTER_PROMETHEUS_PORT=1%i", "LLAMA_STACK_PORT=%i", "OGX_PORT=%i"),
+        *("User=responses", "EnvironmentFile=-/etc/responses/%i.environment"),
+    }
+    servers = re.findall(r"server 127.0.0.1:(\d+) ", (FOLDER.parent / "scale-out" / "nginx.conf").read_text())
+    assert " ".join(f"responses@{port}" for port in servers) in (FOLDER / "responses@.service").read_text()
+
+
+@pytest.mark.parametrize("name", UNITS)
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd")
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    text = (
-        (FOLDER / "responses.service").read_text().replace("/opt/responses/bin/opentelemetry-instrument", "/bin/true")
-    )
-    unit = tmp_path / "responses.service"
+def test_systemd_accepts_the_unit(name: str, tmp_path: Path) -> None:
+    text = (FOLDER / name).read_text().replace("/opt/responses/bin/opentelemetry-instrument", "/bin/true")
+    unit = tmp_path / name
     unit.write_text(text)
     checked = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")
@@ -173,7 +192,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 
 def test_servers_have_the_metrics_port_of_the_documentation(manifests: list[Json]) -> None:
     container = (FOLDER / "Containerfile").read_text()
-    unit = (FOLDER / "responses.service").read_text()
+    unit = (FOLDER / UNITS[0]).read_text()
     documented = re.findall(r"OTEL_\w+=\S+", blocks()[SCRAPES].text)
     assert len(documented) == 5
     assert set(documented) <= set(unit.split())

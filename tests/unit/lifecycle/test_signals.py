@@ -154,3 +154,25 @@ async def test_signal_closes_listening_sockets_and_connections_after_their_answe
     assert not server.should_exit
     finished.set_result(None)
     await until(lambda: server.should_exit)
+
+
+@pytest.mark.parametrize("is_worker", [True, False])
+async def test_second_signal_of_another_kind_ends_the_wait_except_in_a_worker_whose_parent_sent_it(
+    number: signal.Signals, *, is_worker: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C reaches all processes of a terminal, and then the parent ends its workers with SIGTERM."""
+    monkeypatch.setattr("llama_stack_responses.lifecycle.signals.is_shared", lambda: is_worker)
+    waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    received: list[str] = []
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: received.append("before"))
+    install_signal_handlers(lambda: None, 60.0, lambda: waiting)
+    [other] = {signal.SIGINT, signal.SIGTERM} - {number}
+    for each in (number, other):
+        os.kill(os.getpid(), each)
+        await asyncio.sleep(0)
+    await until(lambda: waiting.cancelled() is not is_worker)
+    if is_worker:
+        os.kill(os.getpid(), number)
+        await until(waiting.cancelled)
+    await until(lambda: received == ["before"])
