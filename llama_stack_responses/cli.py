@@ -119,7 +119,8 @@ def open_store(config: Path, *, new: bool) -> "tuple[Records, ResponsesConfig]":
     if settings := quick_settings(config, os.environ):
         return open_records(settings.store, _no_backend), settings
     _import_host()
-    from .host.configuration import MissingFile, WrongConfiguration, open_configured
+    from .core.setting_values import WrongConfiguration
+    from .host.configuration import MissingFile, open_configured
 
     try:
         records, settings = open_configured(config, new=new)

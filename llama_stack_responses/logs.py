@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
@@ -253,3 +254,28 @@ def _traceback(error: BaseException) -> str:
     """Return the end of a traceback, limited in frames and characters."""
     text = "".join(TracebackException.from_exception(error, limit=-_MAX_FRAMES, max_group_width=3).format()).rstrip()
     return text if len(text) <= _TRACEBACK_CHARACTERS else f"...{text[-_TRACEBACK_CHARACTERS:]}"
+
+
+def say_instead_of_traceback(sentence: str) -> None:
+    """Have uvicorn log a start error by its sentence, which is printed again at the end of the process."""
+    logging.getLogger("uvicorn.error").addFilter(SentenceOfTraceback(sentence))
+
+
+class SentenceOfTraceback(logging.Filter):
+    """Replaces the traceback of a start error by its sentence, and repeats that at the end of the process.
+
+    Args:
+        sentence: the error's message.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__()
+        self._sentence = sentence
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let all lines through."""
+        text = str(record.msg)
+        if text.startswith("Traceback") and self._sentence in text:
+            record.msg = self._sentence
+            atexit.register(sys.stderr.write, f"\n{self._sentence}\n")
+        return True

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from ..chat.adaptation.adaptation import Step
 from ..chat.inference import ModelServer
 from ..chat.profile import Dialect, Parameters, steps_of
+from ..core.setting_values import WrongConfiguration
 
 _PACKAGED: Final = "model_servers.yaml"
 
@@ -67,7 +68,7 @@ class ServerProfiles:
         path: the operator's file; None for none.
 
     Raises:
-        ValueError: the file cannot be read, or has an invalid entry; the text says which.
+        WrongConfiguration: the file cannot be read, or has an invalid entry; the text says which.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -101,8 +102,8 @@ def _read(path: Path) -> list[ServerProfile]:
     try:
         return _ENTRIES.validate_python(yaml.safe_load(path.expanduser().read_text()) or [])
     except (OSError, yaml.YAMLError) as error:
-        raise ValueError(f"'profiles_file' cannot be read: {error}") from None
+        raise WrongConfiguration(f"'profiles_file' cannot be read: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"'profiles_file' has an invalid entry: {place}: {first['msg']}") from None
+        raise WrongConfiguration(f"'profiles_file' has an invalid entry: {place}: {first['msg']}") from None

@@ -61,7 +61,7 @@ def _provider(stack: Any, environment: Mapping[str, str]) -> dict[str, Any] | No
     if "routing_table" in stack:
         return None
     for each in stack["providers"]["responses"]:
-        if substituted(each["provider_id"], environment) == "__disabled__":
+        if is_disabled(substituted(each["provider_id"], environment)):
             continue
         if substituted(each["provider_type"], environment) == PROVIDER_TYPE:
             return dict(each)
@@ -82,9 +82,7 @@ def inference_providers(path: Path, environment: Mapping[str, str]) -> list[dict
         stack = yaml.safe_load(path.read_text())
         entries = substituted(stack["providers"]["inference"], environment)
         return [
-            {**each, "config": each.get("config") or {}}
-            for each in entries
-            if each.get("provider_id") not in (None, "", "__disabled__")
+            {**each, "config": each.get("config") or {}} for each in entries if not is_disabled(each.get("provider_id"))
         ]
     except OSError as error:
         raise UnreadableStack(f"Cannot read {path}: {error.strerror or error}.") from error
@@ -99,6 +97,16 @@ def inference_providers(path: Path, environment: Mapping[str, str]) -> list[dict
         raise UnreadableStack(f"{path} is not a stack's configuration: it has no providers.inference.") from None
     except (AttributeError, TypeError, ValueError):
         raise UnreadableStack(f"{path} is not a stack's configuration: providers.inference is no list.") from None
+
+
+def is_disabled(provider_id: Any) -> bool:
+    """Return whether the hosts leave out a provider with this id."""
+    return provider_id in (None, "", "__disabled__")
+
+
+def variables_in(text: str) -> list[str]:
+    """Return the environment variables that a part of a configuration refers to."""
+    return [name for name, _, _ in _VARIABLE.findall(text)]
 
 
 def substituted(value: Any, environment: Mapping[str, str]) -> Any:

@@ -10,24 +10,29 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 _UNKNOWN: Final = "extra_forbidden"
+_MISSING: Final = "missing"
+UNKNOWN_SETTING: Final = "unknown_setting"
+"""The type of an error that has its advice."""
 _SHOWN_PLACES: Final = 3
 """Places at most that are named; a setting of this name has more of them if it says little, such as `seconds`."""
 
 
 def explained(
-    model: type[BaseModel], error: ValidationError, otherwise: Mapping[str, str], last: str
+    model: type[BaseModel], error: ValidationError, otherwise: Mapping[str, str] | None = None, last: str = ""
 ) -> ValidationError:
     """Return the error with advice for each unknown setting, and without the values, which may be secret.
+
+    An error that has its advice stays as it is.
 
     Args:
         model: the settings.
         otherwise: what is said of some names of the top level.
-        last: what is said of names of the top level of which nothing better is known.
+        last: what is said of names of the top level of which nothing better is known; the default lists the known ones.
     """
 
     def advice(loc: Sequence[int | str]) -> str:
         name, top = str(loc[-1]), len(loc) == 1
-        if top and name in otherwise:
+        if top and otherwise and name in otherwise:
             return otherwise[name]
         blocks = _blocks(model, loc[:-1])
         known = list(dict.fromkeys(each for block in blocks for each in block.model_fields))
@@ -35,11 +40,16 @@ def explained(
             return f"there is no such setting here; did you mean '{meant[0]}'?"
         if places := _places_elsewhere(model, loc):
             return f"there is no such setting here; move it to {' or '.join(map(repr, places))}"
-        return f"there is no such setting here, take it out; {last if top else 'this block has ' + ', '.join(known)}"
+        rest = last if top and last else f"this block has {', '.join(known)}"
+        return f"there is no such setting here, take it out; {rest}"
 
     def detail(each: Any) -> InitErrorDetails:
-        text = advice(each["loc"]) if each["type"] == _UNKNOWN else each["msg"]
-        return {"type": PydanticCustomError(each["type"], text), "loc": each["loc"], "input": None}
+        kind, text = each["type"], each["msg"].removeprefix("Value error, ")
+        if kind == _UNKNOWN:
+            kind, text = UNKNOWN_SETTING, advice(each["loc"])
+        elif kind == _MISSING:
+            text = "this setting is missing"
+        return {"type": PydanticCustomError(kind, text), "loc": each["loc"], "input": None}
 
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return ValidationError.from_exception_data(error.title, [detail(each) for each in found], hide_input=True)

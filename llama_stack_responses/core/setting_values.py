@@ -1,10 +1,14 @@
-"""Validators of settings: addresses of servers, and lists, which an environment variable has as a text with commas."""
+"""Values of settings: addresses of servers, lists, which a variable has as a text with commas, and what is wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
+
+
+class WrongConfiguration(Exception):  # noqa: N818 (it is the user's)
+    """A configuration cannot be used; the message is for the user, and says what to do."""
 
 
 def address(*schemes: str) -> Callable[[str], str]:

@@ -11,6 +11,7 @@ from ..config.services import Fetching
 from ..config.stores import HostStore
 from ..core.discovery import modules_of_features
 from ..core.owner import Owner
+from ..core.setting_values import WrongConfiguration
 from ..feature import Feature, Stack
 from ..fetch.address_policy import AddressPolicy
 from ..fetch.resolver import LookupLimits, Resolver
@@ -28,7 +29,6 @@ from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
 from ..tools.mcp.incoming_messages import IncomingLimits
 from ..tools.mcp.sessions import McpClient, SessionLimits
 from ..tools.registry import HostedToolServices
-from .configuration import check_running_stack
 from .connectors import HostConnectors
 from .file_processors import file_processor
 from .files import HostFiles
@@ -42,6 +42,7 @@ from .prompts import HostPrompts
 from .replaced_routes import leave_out_conversations
 from .responses_provider import ResponsesProvider
 from .safety import HostSafety
+from .start_errors import sentence_last
 from .tool_runtime import HostToolRuntime, forget_tool_groups_without_provider
 from .vector_stores import HostVectorStores, take_default_embedding_model
 
@@ -54,7 +55,15 @@ async def get_provider_impl(
     """Build the provider, and inject every object that outlives a request.
 
     The host calls this in an event loop that does not serve requests, so no object created here may be bound to a loop.
+
+    Raises:
+        WrongConfiguration: a setting cannot be used here.
     """
+    with sentence_last():
+        return await _provider(config, deps, policy)
+
+
+async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[AccessRule]) -> ResponsesProvider:
     await _prepare_host(config)
     access, telemetry = HostAccess(policy), Telemetry()
     records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
@@ -123,10 +132,12 @@ def open_features(stack: Stack) -> list[Feature]:
 
 
 async def _prepare_host(config: ResponsesConfig) -> None:
-    check_running_stack()
     if isinstance(config.store, HostStore):
         # Connecting now stops the start if the stack has no such backend.
-        await backend(config.store.backend)()
+        try:
+            await backend(config.store.backend)()
+        except ValueError as error:
+            raise WrongConfiguration(f"'store.backend' cannot be used: {error}") from error
     skip_disabled_levels()
     plain_lines()
     bound_tracebacks()

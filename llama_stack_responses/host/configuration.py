@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ..config import ResponsesConfig
 from ..config.stack_file import PROVIDER_TYPE, misplaced_settings
 from ..config.stores import HostStore, MemoryStore
+from ..config.wrong_settings import wrong_settings
+from ..core.setting_values import WrongConfiguration
 from ..store.factory import open_records
 from ..store.records import Records
 from .keyvalue import backend
 from .platform import CONFIG_VARIABLE, EnvVarError, StackConfig, initialize_storage, parse_and_maybe_upgrade_config
 
 _SHOWN_ERRORS: Final = 5
-
-
-class WrongConfiguration(Exception):  # noqa: N818 (it is the user's)
-    """A configuration cannot be used; the message is one sentence for the user."""
+_MODULES: Final = {"llama_stack_responses", "llama_stack_openai_chat"}
+_GPT_OSS: Final = "llama_stack_gpt_oss"
 
 
 class MissingFile(Exception):  # noqa: N818 (it is not this software's)
@@ -59,21 +61,45 @@ def read_stack(path: Path) -> StackConfig:
     return stack
 
 
-def check_running_stack() -> None:
-    """Check the levels of the settings in the file that the host has started from, if it has started from one.
+def check_running_stack(specs: Iterable[Any]) -> None:
+    """Check the settings of this project's providers in the file that the host starts from, if it starts from one.
+
+    The host would name those of the first wrong provider only, without their places.
+
+    Args:
+        specs: the specifications of this package's providers.
 
     Raises:
-        WrongConfiguration: settings of the responses provider are where nothing would read them.
+        WrongConfiguration: settings are wrong, or are where nothing would read them.
     """
     # OGX writes what it has read to the file of its variable, without what it ignores.
     arguments = [each for each in sys.argv[1:] if each.endswith((".yaml", ".yml"))]
     for path in map(Path, [*arguments, os.environ.get(CONFIG_VARIABLE) or "/"]):
         try:
-            content = yaml.safe_load(path.read_text())
+            text = path.read_text()
+            content = yaml.safe_load(text)
         except (OSError, ValueError, yaml.YAMLError):
             continue  # the host has read it somehow
         if isinstance(content, dict):
             _check_levels(content, path)
+            if wrong := list(wrong_settings(text, partial(_settings_of, specs), os.environ)):
+                count = f"{len(wrong)} wrong settings" if len(wrong) > 1 else "a wrong setting"
+                raise WrongConfiguration("\n".join([f"{path} has {count}:", *(f"  {each}" for each in wrong)]))
+
+
+def _settings_of(specs: Iterable[Any], module: str, provider_type: str) -> type[BaseModel] | None:
+    """Return the settings class of a provider; None if it is not of this project."""
+    name = module.partition("==")[0]
+    if name == _GPT_OSS:
+        specs = [import_module(f"{_GPT_OSS}.provider").get_provider_spec()]
+    elif name not in _MODULES:
+        return None
+    for spec in specs:
+        if spec.provider_type == provider_type:
+            path, _, name = spec.config_class.rpartition(".")
+            found: type[BaseModel] = getattr(import_module(path), name)
+            return found
+    return None
 
 
 def _check_levels(content: Mapping[str, Any], path: Path) -> None:

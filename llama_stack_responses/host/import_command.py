@@ -12,11 +12,12 @@ from pydantic import ValidationError
 
 from ..commands.opened_store import CHECK_STATE
 from ..config import ResponsesConfig
+from ..core.setting_values import WrongConfiguration
 from ..service.conversation_import import ImportImpossible, ImportReport, import_conversations
 from ..service.response_import import import_responses
 from ..store.archive import Archive
 from ..store.factory import open_records
-from .configuration import WrongConfiguration, listed, missing_file, read_stack, responses_config
+from .configuration import listed, missing_file, read_stack, responses_config
 from .import_conversations import stored_conversations
 from .import_responses import stored_responses
 from .keyvalue import backend

@@ -6,7 +6,9 @@ from typing import Final
 
 from llama_stack_openai_chat.host.spec import get_provider_spec as openai_chat
 
+from .configuration import check_running_stack
 from .platform import SAFETY, Api, InlineProviderSpec, RemoteProviderSpec
+from .start_errors import sentence_last
 
 _OPTIONAL: Final = (
     Api.files,
@@ -38,8 +40,17 @@ WEB_SEARCHES: Final = frozenset(f"remote::{name}" for name in _SEARCHES)
 
 
 def get_provider_spec() -> list[InlineProviderSpec | RemoteProviderSpec]:
-    """Return all providers of this package; the host takes the one whose type the configuration names."""
-    return [_responses(), *(_web_search(name, *about) for name, about in _SEARCHES.items()), openai_chat()]
+    """Return all providers of this package; the host takes the one whose type the configuration names.
+
+    The host calls this before it builds the first provider.
+
+    Raises:
+        WrongConfiguration: settings in the host's configuration are wrong.
+    """
+    specs = [_responses(), *(_web_search(name, *about) for name, about in _SEARCHES.items()), openai_chat()]
+    with sentence_last():
+        check_running_stack(specs)
+    return specs
 
 
 def _responses() -> InlineProviderSpec:

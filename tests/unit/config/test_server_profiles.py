@@ -7,6 +7,7 @@ import pytest
 from llama_stack_responses.chat.adaptation.adaptation import Step
 from llama_stack_responses.chat.inference import ModelServer
 from llama_stack_responses.config.server_profiles import ServerProfiles, merged
+from llama_stack_responses.core.setting_values import WrongConfiguration
 from tests.support.snippet_programs import PROFILES_FILE
 from tests.support.snippets import blocks
 
@@ -92,12 +93,12 @@ def test_documented_file_is_valid(tmp_path: Path) -> None:
 def test_invalid_file_says_what_is_wrong(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "profiles.yaml"
     path.write_text(text)
-    with pytest.raises(ValueError, match=f"'profiles_file'.*{problem}"):
+    with pytest.raises(WrongConfiguration, match=f"'profiles_file'.*{problem}"):
         ServerProfiles(path)
 
 
 def test_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'profiles_file' cannot be read"):
+    with pytest.raises(WrongConfiguration, match="'profiles_file' cannot be read"):
         ServerProfiles(tmp_path / "none.yaml")
 
 

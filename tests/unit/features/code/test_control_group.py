@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.setting_values import WrongConfiguration
 from llama_stack_responses.features.code.containers.entries import ContainerEntry, Containers
 from llama_stack_responses.features.code.feature import open_containers
 from llama_stack_responses.features.code.sandbox import control_group
@@ -64,7 +65,7 @@ def test_root_uses_only_delegated_group(tmp_path: Path, monkeypatch: pytest.Monk
 def test_unusable_configured_group_is_reported(tmp_path: Path) -> None:
     config = CodeInterpreter(folder=tmp_path, control_group=tmp_path / "none")
     with pytest.raises(
-        RuntimeError, match=r"'control_group' of 'code_interpreter' cannot be used: .* Give it a cgroup v2"
+        WrongConfiguration, match=r"'control_group' of 'code_interpreter' cannot be used: .* Give it a cgroup v2"
     ):
         open_containers(config)
 

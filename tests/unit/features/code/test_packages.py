@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.setting_values import WrongConfiguration
 from llama_stack_responses.features.code.feature import installed_packages, open_containers
 from llama_stack_responses.features.code.sandbox.container import Container
 from llama_stack_responses.features.code.sandbox.packages import Packages, packages_of, packages_of_server
@@ -77,7 +78,7 @@ def test_top_of_package_is_shared_without_what_lies_elsewhere(environment: Path)
 def test_package_that_is_not_installed_ends_start_with_its_name() -> None:
     settings = CodeInterpreter(folder=Path("/x"), packages=["numpy", "no-such-package"])
     with pytest.raises(
-        RuntimeError, match=r"^'packages' of 'code_interpreter' cannot be used: the package 'no-such-pa"
+        WrongConfiguration, match=r"^'packages' of 'code_interpreter' cannot be used: the package 'no-such-pa"
     ):
         open_containers(settings)
 

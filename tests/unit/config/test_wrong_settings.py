@@ -1,0 +1,108 @@
+"""All wrong settings of the providers in a stack's configuration, with their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pydantic import BaseModel
+
+from llama_stack_openai_chat.config import OpenAIChatConfig
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.config.wrong_settings import wrong_settings
+
+ROOT: Final = Path(__file__).parents[3]
+MODELS: Final[dict[str, type[BaseModel]]] = {"remote::openai-chat": OpenAIChatConfig, "inline::kv": ResponsesConfig}
+STACK: Final = """\
+providers:
+  inference:
+  - provider_id: local
+    provider_type: remote::openai-chat
+    module: ours
+    config:
+      base_url: ${env.INFERENCE_URL:=http://localhost:8080/v1}
+      api_kex: sesame
+      network:
+        tls: {verfy: false}
+  - provider_id: ${env.EMBEDDING_URL:+embeddings}
+    provider_type: remote::openai-chat
+    module: ours
+    config:
+      base_url: ${env.EMBEDDING_URL:=}
+  - provider_id: keyless
+    provider_type: remote::openai-chat
+    module: ours
+    config: {}
+  responses:
+  - provider_id: responses
+    provider_type: inline::kv
+    module: ours
+    config:
+      store: {type: sqlite, pth: a.db}
+      retention_dayz: 7
+      profiles:
+      - match: "*"
+      - imges: true
+  files:
+  - provider_id: files
+    provider_type: inline::localfs
+    config: {anything: true}
+"""
+MISSPELT: Final = [
+    "line 19: 'base_url' of 'keyless': this setting is missing.",
+    "line 8: 'api_kex' of 'local': there is no such setting here; did you mean 'api_key'?",
+    "line 10: 'network.tls.verfy' of 'local': there is no such setting here; did you mean 'verify'?",
+    "line 25: 'store.sqlite.pth' of 'responses': there is no such setting here; did you mean 'path'?",
+    "line 26: 'retention_dayz' of 'responses': there is no such setting here; did you mean 'retention_days'?",
+    "line 29: 'profiles.1.imges' of 'responses': there is no such setting here; did you mean 'images'?",
+]
+URL: Final = (
+    "line 7: 'base_url' of 'local' (from INFERENCE_URL in the environment): 'localhost' does not begin with http:// or "
+    "https://."
+)
+
+
+def find(module: str, provider_type: str) -> type[BaseModel] | None:
+    """Return the settings class of a provider of the module `ours`."""
+    return MODELS[provider_type] if module == "ours" else None
+
+
+@pytest.mark.parametrize(
+    ("environment", "more"),
+    [
+        ({}, []),
+        ({"INFERENCE_URL": "localhost"}, [URL]),
+        (
+            {"EMBEDDING_URL": "localhost"},
+            [URL.replace("line 7", "line 15").replace("local'", "embeddings'").replace("INFERENCE", "EMBEDDING")],
+        ),
+    ],
+)
+def test_wrong_settings_of_all_providers_are_named_with_their_lines(
+    environment: Mapping[str, str], more: list[str]
+) -> None:
+    said = list(wrong_settings(STACK, find, environment))
+    assert sorted(said) == sorted([*MISSPELT, *more])
+    assert "sesame" not in "".join(said)
+
+
+def test_provider_without_the_value_of_a_variable_is_left_to_the_host() -> None:
+    text = STACK.replace(":=http://localhost:8080/v1", "")
+    assert not any("'local'" in each for each in wrong_settings(text, find, {}))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "providers: 3", "providers: {inference: {}}", "providers: {responses: [3]}"]
+)
+def test_configuration_of_another_form_is_left_to_the_host(text: str) -> None:
+    assert list(wrong_settings(text, find, {})) == []
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("templates/*/config.yaml")), ids=lambda path: path.parent.name)
+def test_template_has_no_wrong_setting(path: Path) -> None:
+    def any_module(_: str, provider_type: str) -> type[BaseModel] | None:
+        return MODELS.get(provider_type)
+
+    assert list(wrong_settings(path.read_text(), any_module, {})) == []
