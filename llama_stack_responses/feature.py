@@ -26,6 +26,7 @@ from .admission import Admission, Reservation
 from .chat.inference import Inference
 from .concurrency.large_work import LargeWork
 from .config import ResponsesConfig
+from .core.access import Authenticate
 from .core.moderation_results import Kind, Side
 from .core.owner import Owner
 from .core.types import Json
@@ -146,6 +147,7 @@ class Feature:
         start: starts its background tasks, in the event loop that serves requests; called once.
         close: ends them, and closes what the feature holds open.
         fill: completes a request after its stored prompt, before it is stored and run.
+        authenticate: answers the host's auth for tokens. At most one feature does.
     """
 
     tools: Mapping[HostedToolType, HostedTool] = field(default_factory=dict)
@@ -157,3 +159,4 @@ class Feature:
     start: Callable[[], None] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing_to_close
     fill: Fill | None = None
+    authenticate: Authenticate | None = None

@@ -19,6 +19,8 @@ from .unknown_settings import places_of
 
 _VARIABLE: Final = re.compile(r"\${env\.([A-Z0-9_]+)(?::([=+])([^}]*))?}")
 PROVIDER_TYPE: Final = "inline::kv"
+KEYS_ENDPOINT: Final = "llama-stack-responses:keys"
+"""The `endpoint` of the host's `custom` auth that stands for the keys of this store. It is no URL: nothing is sent."""
 
 
 def misplaced_settings(stack: Mapping[str, Any], of_host: Collection[str] = ()) -> dict[str, str]:
@@ -55,6 +57,30 @@ def quick_settings(path: Path, environment: Mapping[str, str]) -> ResponsesConfi
     except (OSError, ValidationError, yaml.YAMLError, AttributeError, KeyError, RuntimeError, TypeError, ValueError):
         return None
     return None if isinstance(settings.store, HostStore | MemoryStore) else settings
+
+
+def wrong_auth(stack: Mapping[str, Any], environment: Mapping[str, str], *, has_keys: bool) -> str:
+    """Return what is wrong with the auth of a stack, in one sentence; empty if it fits the setting `keys`.
+
+    Args:
+        has_keys: whether the setting is there.
+    """
+    provider: Any = stack
+    for name in ("server", "auth", "provider_config"):
+        provider = provider.get(name) if isinstance(provider, dict) else None
+    try:
+        asked = substituted(provider, environment) if isinstance(provider, dict) else {}
+    except KeyError:
+        return ""  # the host names the variable
+    asks_for_keys = asked.get("endpoint") == KEYS_ENDPOINT
+    entry = f"server.auth.provider_config: {{type: custom, endpoint: '{KEYS_ENDPOINT}'}}"
+    if has_keys and not asks_for_keys:
+        return f"'keys' is configured, but the server does not ask for keys: add {entry}, or take 'keys' out."
+    if asks_for_keys and not has_keys:
+        return (
+            f"The server's auth asks for keys, but they are off: add 'keys: {{}}' to the config, or take out {entry}."
+        )
+    return ""
 
 
 def _provider(stack: Any, environment: Mapping[str, str]) -> dict[str, Any] | None:

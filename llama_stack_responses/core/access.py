@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from .owner import Owner
 
 Action = Literal["create", "read", "update", "delete"]
 Kind = Literal["response", "conversation"]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedToken:
+    """A token that was accepted.
+
+    Attributes:
+        user: the user that it authenticates.
+        seconds: time until it expires; None for never.
+    """
+
+    user: Owner
+    seconds: float | None = None
+
+
+Authenticate = Callable[[str], Awaitable[AcceptedToken | None]]
+"""Returns what is known of a token; None if it is refused. Raises `ApiError` 503 if that cannot be told now."""
 
 
 class Access(Protocol):

@@ -29,6 +29,8 @@ from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
 from ..tools.mcp.incoming_messages import IncomingLimits
 from ..tools.mcp.sessions import McpClient, SessionLimits
 from ..tools.registry import HostedToolServices
+from .allowed_models import limit_models
+from .configuration import check_running_auth
 from .connectors import HostConnectors
 from .file_processors import file_processor
 from .files import HostFiles
@@ -71,6 +73,10 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
     inference = _inference(config, deps[Api.inference], refresh)
     stack = await _stack(config, deps, access, records, inference)
     features = open_features(stack)
+    authenticate = next((each.authenticate for each in features if each.authenticate), None)
+    check_running_auth(has_keys=authenticate is not None)
+    if authenticate:
+        limit_models(deps[Api.inference].routing_table)
     dependencies = Dependencies(
         inference,
         open_attachments(
@@ -91,7 +97,9 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
         any(each.keeps_chat_requests for each in features),
         [card for each in features for card in each.cards],
     )
-    provided = ResponsesProvider(config, records, secret_keeper(config.store, records), dependencies, access, features)
+    provided = ResponsesProvider(
+        config, records, secret_keeper(config.store, records), dependencies, access, features, authenticate
+    )
     provided.appear_in(deps.get(Api.providers))
     await provided.prepare()
     return provided

@@ -24,11 +24,13 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from ..concurrency.offloading import in_own_thread
+from ..config.stack_file import KEYS_ENDPOINT
+from ..core.access import Authenticate
 from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
 from ..generation.response_log import log_refused
 from ..logs import get_logger
-from .platform import SERVER, ServerCall
+from .platform import SERVER, ServerCall, User
 from .refusals import refuse
 
 _PROVIDERS: Final = SERVER.replace(".server.server", ".server.auth_providers")
@@ -47,9 +49,10 @@ _SEGMENTS: Final = 3
 _VERIFYING: Final = 4
 """Tokens that are verified in threads at a time. Each may load the issuer's keys."""
 _UNAVAILABLE: Final = "The authentication service does not answer. Try again in a second."
+_WRONG_KEY: Final = "Incorrect API key provided: it is unknown, revoked or expired. Ask the operator for another one."
 _MAX_CLIENTS: Final = 8
 _UNREACHABLE: Final = frozenset(
-    {"TransportError", "OSError", "PyJWKClientConnectionError", "AuthServiceUnavailableError"}
+    {"ApiError", "AuthServiceUnavailableError", "OSError", "PyJWKClientConnectionError", "TransportError"}
 )
 """Errors, by their own class or one that they extend, after which nothing is known of a token."""
 _OVERLOADED: Final = re.compile(r"(?:failed: |')(?:429|5\d\d)\b")
@@ -140,21 +143,47 @@ class RememberedAuth:
 
     async def _ask(self, token: str, scope: Scope) -> _Answer:
         try:
-            user = await self._validated(token, scope)
+            user, seconds = await self._validated(token, scope)
         except Exception as error:  # noqa: BLE001 (the host refuses a token after any error)
             if _is_unavailable(error):
                 logger.warning("auth service does not answer: %s", type(error).__name__)
                 return _Answer(None, None, time.monotonic() + min(self._seconds, _UNAVAILABLE_SECONDS))
             return _Answer(None, str(error), time.monotonic() + min(self._seconds, _REFUSED_SECONDS))
-        return _Answer(user, None, time.monotonic() + min(self._seconds, _seconds_left(token)))
+        return _Answer(user, None, time.monotonic() + min(self._seconds, seconds))
 
-    async def _validated(self, token: str, scope: Scope) -> Any:
+    async def _validated(self, token: str, scope: Scope, /) -> tuple[Any, float]:
+        """Return the user of a token, and the seconds until it expires."""
         validating = self._provider.validate_token(token, scope)
         if not self._blocks:
-            return await validating
+            return await validating, _seconds_left(token)
         # The host loads an issuer's keys without giving way to other requests, for any key that a token names.
         async with self._verifying:
-            return await in_own_thread(lambda: _result(validating))
+            return await in_own_thread(lambda: _result(validating)), _seconds_left(token)
+
+
+class KeyAuth(RememberedAuth):
+    """A provider of the host's auth for the keys of this store.
+
+    Args:
+        provider: the host's provider, whose endpoint is `KEYS_ENDPOINT`: it is not asked.
+        seconds: time for which an accepted token is kept; 0 asks for each request.
+        authenticate: knows the keys.
+    """
+
+    def __init__(self, provider: Any, seconds: float, authenticate: Authenticate) -> None:
+        super().__init__(provider, seconds)
+        self._authenticate = authenticate
+
+    async def _validated(self, token: str, _: Scope, /) -> tuple[Any, float]:
+        accepted = await self._authenticate(token)
+        if accepted is None:
+            raise ValueError(_WRONG_KEY)
+        user = accepted.user
+        tenant = {"tenant_id": user.tenant} if user.tenant else {}
+        attributes = {name: list(values) for name, values in user.attributes.items()}
+        return User(user.principal, attributes, **tenant), float(
+            "inf"
+        ) if accepted.seconds is None else accepted.seconds
 
 
 def _result(never_waiting: Coroutine[Any, Any, Any]) -> Any:
@@ -188,19 +217,22 @@ def _seconds_left(token: str) -> float:
     return float("inf")
 
 
-def remembering_users(seconds: float) -> Callable[[ServerCall], ServerCall]:
+def remembering_users(seconds: float, authenticate: Authenticate | None = None) -> Callable[[ServerCall], ServerCall]:
     """Return what makes the host's middleware for auth remember users, and answer 503 without its service.
 
     The middleware may have been made before. A WebSocket has one of its own with the same settings: they share one.
 
     Args:
         seconds: time for which an accepted token is kept.
+        authenticate: knows the keys of this store, if it has some.
     """
     made: dict[int, RememberedAuth] = {}
 
     def remembered(provider: Any) -> Any:
         if type(provider).__name__ not in _BY_TOKEN:
             return provider
+        if authenticate and getattr(provider.config, "endpoint", None) == KEYS_ENDPOINT:
+            return made.setdefault(id(provider.config), KeyAuth(provider, seconds, authenticate))
         return made.setdefault(id(provider.config), RememberedAuth(provider, seconds))
 
     def remembering(call: ServerCall) -> ServerCall:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ..config import ResponsesConfig
-from ..config.stack_file import PROVIDER_TYPE, misplaced_settings
+from ..config.stack_file import PROVIDER_TYPE, misplaced_settings, wrong_auth
 from ..config.stores import HostStore, MemoryStore
 from ..config.wrong_settings import wrong_settings
 from ..core.setting_values import WrongConfiguration
@@ -72,6 +72,26 @@ def check_running_stack(specs: Iterable[Any]) -> None:
     Raises:
         WrongConfiguration: settings are wrong, or are where nothing would read them.
     """
+    for text, content, path in _running_stack():
+        _check_levels(content, path)
+        if wrong := list(wrong_settings(text, partial(_settings_of, specs), os.environ)):
+            count = f"{len(wrong)} wrong settings" if len(wrong) > 1 else "a wrong setting"
+            raise WrongConfiguration("\n".join([f"{path} has {count}:", *(f"  {each}" for each in wrong)]))
+
+
+def check_running_auth(*, has_keys: bool) -> None:
+    """Check that the host's auth asks for the keys of the store if, and only if, there are some.
+
+    Raises:
+        WrongConfiguration: it does not, so that anyone could use the server; or it does, so that nobody could.
+    """
+    for _, content, _ in _running_stack():
+        if wrong := wrong_auth(content, os.environ, has_keys=has_keys):
+            raise WrongConfiguration(wrong)
+
+
+def _running_stack() -> Iterator[tuple[str, dict[str, Any], Path]]:
+    """Yield the text of the file that the host has started from, its content, and its path."""
     # OGX writes what it has read to the file of its variable, without what it ignores.
     arguments = [each for each in sys.argv[1:] if each.endswith((".yaml", ".yml"))]
     for path in map(Path, [*arguments, os.environ.get(CONFIG_VARIABLE) or "/"]):
@@ -81,10 +101,7 @@ def check_running_stack(specs: Iterable[Any]) -> None:
         except (OSError, ValueError, yaml.YAMLError):
             continue  # the host has read it somehow
         if isinstance(content, dict):
-            _check_levels(content, path)
-            if wrong := list(wrong_settings(text, partial(_settings_of, specs), os.environ)):
-                count = f"{len(wrong)} wrong settings" if len(wrong) > 1 else "a wrong setting"
-                raise WrongConfiguration("\n".join([f"{path} has {count}:", *(f"  {each}" for each in wrong)]))
+            yield text, content, path
 
 
 def _settings_of(specs: Iterable[Any], module: str, provider_type: str) -> type[BaseModel] | None:

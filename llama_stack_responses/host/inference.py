@@ -17,6 +17,7 @@ from ..core.types import Json
 from ..logs import get_logger
 from ..model_server.errors import no_model, to_api_error
 from ..model_server.whole_answer import in_one
+from .allowed_models import may_use
 from .chat_routing import ChatRouting
 from .chat_store import unstored
 from .model_lookups import ModelLookups
@@ -94,6 +95,8 @@ class HostInference:
         """Refuse a model that the router would refuse: an unlisted name without a provider's prefix."""
         table = getattr(self._router, "routing_table", None)
         provider, slash, _ = model.partition("/")
+        if not may_use(table, model):
+            raise no_model(str(ModelNotFoundError(model)))
         if table is None or (slash and provider in table.impls_by_provider_id):
             return
         try:

@@ -15,6 +15,7 @@ import structlog
 from structlog.stdlib import LoggerFactory, filter_by_level
 
 from ..config import ResponsesConfig
+from ..core.access import Authenticate
 from ..wire.after_routes import sending_rest
 from .authentication import keep_what_auth_builds, remembering_users
 from .compressed_bodies import decompressing_bodies
@@ -26,14 +27,18 @@ from .web_server.protocols import use_protocols
 _ORIGINAL: Final = "llama_stack_responses_original_call"
 
 
-def apply_patches(config: ResponsesConfig) -> None:
-    """Make the host's server and uvicorn work within bounds."""
-    extend_server(config)
+def apply_patches(config: ResponsesConfig, authenticate: Authenticate | None = None) -> None:
+    """Make the host's server and uvicorn work within bounds, and its auth know the keys of this store, if it has some.
+
+    Args:
+        authenticate: knows the keys.
+    """
+    extend_server(config, authenticate)
     keep_what_auth_builds()
     use_protocols()
 
 
-def extend_server(config: ResponsesConfig) -> None:
+def extend_server(config: ResponsesConfig, authenticate: Authenticate | None = None) -> None:
     """Extend the application and the middlewares of the host's server; those that it does not have stay away.
 
     The middleware of provider data is the innermost one that every server of both hosts has. That of zstd, which only
@@ -41,7 +46,7 @@ def extend_server(config: ResponsesConfig) -> None:
     """
     _extend("StackApp", decompressing_bodies(config.limits.request_bytes), refusing_cross_site_requests(config))
     _extend("ZstdDecompressionMiddleware", checking_headers)
-    _extend("AuthenticationMiddleware", remembering_users(config.auth_cache_seconds))
+    _extend("AuthenticationMiddleware", remembering_users(config.auth_cache_seconds, authenticate))
     _extend("ProviderDataMiddleware", checking_headers, sending_rest)
 
 

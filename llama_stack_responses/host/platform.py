@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.types import Receive, Scope, Send
 
 if TYPE_CHECKING or "ogx" not in sys.modules:
-    from llama_stack.core.access_control.access_control import AccessDeniedError, is_action_allowed
+    from llama_stack.core.access_control.access_control import AccessDeniedError, default_policy, is_action_allowed
     from llama_stack.core.configure import parse_and_maybe_upgrade_config
     from llama_stack.core.conversations.conversations import ConversationServiceConfig, ConversationServiceImpl
     from llama_stack.core.datatypes import AccessRule, AuthenticationRequiredError, StackConfig, User
@@ -60,7 +60,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     SERVER: Final = "llama_stack.core.server.server"
     CONFIG_VARIABLE: Final = "LLAMA_STACK_CONFIG"
 else:
-    from ogx.core.access_control.access_control import AccessDeniedError, is_action_allowed
+    from ogx.core.access_control.access_control import AccessDeniedError, default_policy, is_action_allowed
     from ogx.core.configure import parse_and_maybe_upgrade_config
     from ogx.core.conversations.conversations import ConversationServiceConfig, ConversationServiceImpl
     from ogx.core.datatypes import AccessRule, AuthenticationRequiredError, StackConfig, User
@@ -150,6 +150,7 @@ __all__ = [
     "ToolInvocationResult",
     "UnsupportedModelError",
     "User",
+    "default_policy",
     "fastapi_router_registry",
     "get_authenticated_user",
     "initialize_storage",

@@ -37,7 +37,7 @@ def enter_router() -> None:
         if isinstance(impl, ResponsesProvider):
             if impl not in extended:
                 extended.add(impl)
-                apply_patches(impl.config)
+                apply_patches(impl.config, impl.authenticate)
             with suppress(RuntimeError):
                 # OGX builds routes in the serving event loop, too late for the lifespan of a router to run.
                 asyncio.get_running_loop().call_soon(impl.start)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..config import ResponsesConfig
-from ..core.access import Access
+from ..core.access import Access, Authenticate
 from ..generation.dependencies import Dependencies
 from ..sealing.sealer import SecretKeeper
 from ..service.responses import OpenAIResponsesImpl
@@ -27,6 +27,7 @@ class ResponsesProvider(OpenAIResponsesImpl):
 
     Args:
         features: have routes beside those of the implementation.
+        authenticate: knows the keys of the store, if it has some.
     """
 
     __provider_id__: str
@@ -40,9 +41,10 @@ class ResponsesProvider(OpenAIResponsesImpl):
         dependencies: Dependencies,
         access: Access,
         features: Sequence[Routed] = (),
+        authenticate: Authenticate | None = None,
     ) -> None:
         super().__init__(config, records, keeper, dependencies, access)
-        self.features = features
+        self.features, self.authenticate = features, authenticate
 
     def start(self) -> bool:
         """Start the implementation, and exclude all objects loaded by then from garbage collection.

@@ -25,6 +25,8 @@
     sv/<skill>/<number>          a version of the skill
     sp/<archive>/<part>          a part of the archive of a version
     su/<archive>                 the parts of this archive are to be deleted at a time, unless a version gets it before
+    ak/<key>                     a key with which a user authenticates (`access_keys.py`)
+    au/<key>                     when the key was used last
     ms/<server>                  what was learned about a model server (`learned_steps.py`)
     so/<of>                      how many skills the owner has, and their bytes
     z/<response or conversation> an import created it; the row outlives it, so that it is never imported again

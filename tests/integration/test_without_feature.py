@@ -28,6 +28,7 @@ pytestmark = pytest.mark.live
 SETTINGS: Final[dict[str, tuple[str, Any]]] = {
     "code": ("code_interpreter", {"folder": "/containers"}),
     "images": ("image_generation", {"url": "http://localhost/v1"}),
+    "keys": ("keys", {}),
     "moderation": ("moderation", {}),
     "page": ("ui", False),
 }
@@ -81,11 +82,16 @@ REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
 """A request that needs the feature, and the parameter, code and message of its refusal."""
 
 COMMANDS: Final = {
-    "admin": ("list", "init, import, doctor"),
+    "admin": ("list", "init, import, doctor, keys"),
     "doctor": (
         "doctor",
         "init, import, list, show, chain, tail, stats, queue, profiles, delete, sweep, export, "
-        "backup, restore, recover, secret",
+        "backup, restore, recover, secret, keys",
+    ),
+    "keys": (
+        "keys",
+        "init, import, list, show, chain, tail, stats, queue, profiles, delete, sweep, export, "
+        "backup, restore, recover, secret, doctor",
     ),
 }
 """A command that the feature brings, and the commands of an installation without the feature."""

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from llama_stack.core.stack import EnvVarError, replace_env_vars
 
-from llama_stack_responses.config.stack_file import quick_settings, substituted
+from llama_stack_responses.config.stack_file import KEYS_ENDPOINT, quick_settings, substituted, wrong_auth
 from llama_stack_responses.config.stores import RedisStore, SqliteStore
 
 ROOT: Final = Path(__file__).parents[3]
@@ -126,3 +126,31 @@ def test_commands_do_not_import_the_host(arguments: list[str], tmp_path: Path) -
     env = {"STATE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def auth(**provider: Any) -> dict[str, Any]:
+    return {"server": {"auth": {"provider_config": provider}}}
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        {},
+        {"server": None},
+        {"server": {"port": 1}},
+        auth(),
+        auth(type="custom", endpoint="http://localhost/"),
+        auth(type="oauth2_token"),
+    ],
+)
+def test_keys_that_no_auth_asks_for_are_an_error(stack: dict[str, Any]) -> None:
+    """The server would be open, though its operator has made keys."""
+    assert "does not ask for keys" in wrong_auth(stack, ENVIRONMENT, has_keys=True)
+    assert wrong_auth(stack, ENVIRONMENT, has_keys=False) == ""
+
+
+def test_auth_that_asks_for_keys_needs_them() -> None:
+    for endpoint in (KEYS_ENDPOINT, f"${{env.GONE:={KEYS_ENDPOINT}}}"):
+        stack = auth(type="custom", endpoint=endpoint)
+        assert wrong_auth(stack, ENVIRONMENT, has_keys=True) == ""
+        assert "they are off" in wrong_auth(stack, ENVIRONMENT, has_keys=False)

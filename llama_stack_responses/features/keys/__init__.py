@@ -1,0 +1,1 @@
+"""Keys with which users authenticate, for those without an identity provider."""

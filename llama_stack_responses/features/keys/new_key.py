@@ -1,0 +1,68 @@
+"""What a new key may be, for commands and routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ...core.errors import bad_request
+from ...store.access_keys import NewKey
+
+_MAX_CHARACTERS: Final = 256
+_MAX_ROLES: Final = 32
+_MAX_MODELS: Final = 64
+_MAX_LIMITS: Final = 64
+_MAX_SECONDS: Final = 100 * 366 * 86_400
+_LIMIT_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+def checked(new: NewKey) -> NewKey:
+    """Return what a new key is to have.
+
+    Raises:
+        ApiError: 400, a value cannot be used; `param` names it.
+    """
+    for name, text in (("name", new.name), ("owner", new.owner.principal), ("tenant", new.owner.tenant)):
+        _check_text(name, text, may_be_empty=name == "tenant")
+    _check_text("team", new.team, may_be_empty=True)
+    _check_texts("roles", new.roles, _MAX_ROLES)
+    if new.models is not None:
+        if not new.models:
+            raise bad_request("'models' names no model: leave it out to allow all.", "models", "invalid_value")
+        _check_texts("models", new.models, _MAX_MODELS)
+        if any("*" in each[:-1] for each in new.models):
+            raise bad_request("'models' has a '*' that is not at the end of a name.", "models", "invalid_value")
+    _check_limits(new.limits)
+    seconds = new.seconds
+    if seconds is not None and not 1 <= seconds <= _MAX_SECONDS:
+        message = f"'expires_in_seconds' is not 1 to {_MAX_SECONDS}: leave it out for a key that does not expire."
+        raise bad_request(message, "expires_in_seconds", "invalid_value")
+    return replace(new, roles=list(dict.fromkeys(new.roles)))
+
+
+def _check_texts(name: str, texts: Sequence[str], most: int) -> None:
+    if len(texts) > most:
+        raise bad_request(f"'{name}' has more than {most} values.", name, "invalid_value")
+    for each in texts:
+        _check_text(name, each)
+
+
+def _check_text(name: str, text: str, *, may_be_empty: bool = False) -> None:
+    if may_be_empty and not text:
+        return
+    # A name in a log or on a terminal must not look like something else.
+    if not 1 <= len(text) <= _MAX_CHARACTERS or not text.isprintable() or text != text.strip():
+        message = f"'{name}' is not 1 to {_MAX_CHARACTERS} printable characters without spaces around them."
+        raise bad_request(message, name, "invalid_value")
+
+
+def _check_limits(limits: Mapping[str, Any]) -> None:
+    if len(limits) > _MAX_LIMITS:
+        raise bad_request(f"'limits' has more than {_MAX_LIMITS} entries.", "limits", "invalid_value")
+    for name, value in limits.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not _LIMIT_NAME.fullmatch(name) or not is_number or not 0 <= value < 2**63:
+            message = f"'limits' has the entry {name[:80]!r}: expected names of limits with numbers of 0 at least."
+            raise bad_request(message, "limits", "invalid_value")
