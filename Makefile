@@ -19,6 +19,7 @@ READY_RUN_CODE := .venv-run/.code-$(subst $() ,,$(subst ;,,$(subst :,,$(CODE_PAC
 READY_OGX := .venv-ogx/.ready
 READY_GPT_OSS := .venv-gpt-oss/.ready
 READY_CLIENTS := .clients/.ready
+READY_PROMTOOL := .promtool/.ready
 READY_DOCS := .venv-docs/.ready
 READY_MODEL_SERVERS := .venv-model-servers/.ready
 READY_LITELLM := .venv-litellm/.ready
@@ -93,6 +94,13 @@ $(READY_CLIENTS): constraints/clients/*.txt scripts/install-clients $(INSTALL_SC
 	@scripts/install-clients
 	@touch $@
 
+$(READY_PROMTOOL): scripts/install-promtool
+	@scripts/install-promtool .promtool
+	@touch $@
+
+.PHONY: promtool
+promtool: $(READY_PROMTOOL) ## Install Prometheus' tool, which tests the alerts of the template
+
 $(READY_MODEL_SERVERS): constraints/model-servers.txt $(INSTALL_SCRIPTS) | $(READY)
 	@scripts/make-venv .venv-model-servers
 	@echo "Installing vLLM and transformers into .venv-model-servers (two minutes and 6 GB the first time)"
@@ -137,7 +145,7 @@ test: $(SUITES) ## Run the tests that each change has to pass, and a fifth of th
 test-all: $(SUITES) ## Run all tests
 
 .PHONY: test-llama-stack
-test-llama-stack: $(READY) $(READY_CLIENTS) $(MODEL_SERVERS) ## Run all tests but those of the other environments
+test-llama-stack: $(READY) $(READY_CLIENTS) $(READY_PROMTOOL) $(MODEL_SERVERS) ## Run all tests but those of the other environments
 	$(call PYTEST,llama-stack,$(PYTHON),$(PARALLEL))
 
 .PHONY: test-ogx
@@ -227,4 +235,4 @@ constraints: $(READY) ## Resolve every dependency again and pin the newest versi
 
 .PHONY: clean
 clean: ## Remove what the other targets created, but not the responses that `make serve` keeps in .state
-	rm -rf .venv .venv-run .venv-ogx .venv-gpt-oss .venv-docs .venv-model-servers .venv-litellm .clients site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-run .venv-ogx .venv-gpt-oss .venv-docs .venv-model-servers .venv-litellm .clients .promtool site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -77,6 +77,8 @@ class PostgresStore(BaseModel):
         password: separate from the URL, because the host may log the URL.
         schema_name: the schema that holds the tables; it is created if necessary.
         connections: maximum connections per server process.
+        volatile: whether a server is accepted that may lose acknowledged responses in a crash, because `fsync`,
+            `full_page_writes` or `synchronous_commit` is off.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -86,6 +88,7 @@ class PostgresStore(BaseModel):
     password: SecretStr | None = None
     schema_name: str = Field(default="responses", pattern=r"^[a-z_][a-z0-9_]{0,62}$")
     connections: int = Field(default=16, ge=1)
+    volatile: bool = False
 
 
 class HostStore(BaseModel):
@@ -126,4 +129,4 @@ Store = Annotated[
 
 def accepts_losses(store: Store) -> bool:
     """Whether the store may lose what was committed because of the settings of its server."""
-    return isinstance(store, RedisStore) and store.volatile
+    return isinstance(store, RedisStore | PostgresStore) and store.volatile

@@ -6,7 +6,7 @@ from ..admission import Admission, InFlightCounter
 from ..jobs.background import BackgroundJobs
 from ..lifecycle.durability_check import DurabilityCheck
 from ..lifecycle.integrity_check import IntegrityCheck
-from ..store.records import Records
+from ..store.records import Limited, Records
 from ..telemetry.gauges import StoreState
 from .foreground_responses import ForegroundResponses
 
@@ -55,5 +55,6 @@ class GaugeValues:
     async def store(self) -> StoreState:
         """Return what the store counts."""
         length, age = await self._jobs.backlog()
+        free = await self._records.free() if isinstance(self._records, Limited) else None
         losing, damaged = int(self._durability.volatile), int(self._integrity.damaged)
-        return StoreState(length, age, await self._records.size(), losing, damaged)
+        return StoreState(length, age, await self._records.size(), free, losing, damaged)

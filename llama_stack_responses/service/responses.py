@@ -239,7 +239,7 @@ class OpenAIResponsesImpl:
                 self._providers,
             ],
             self._factory.telemetry,
-            GaugeSources(gauge_values.counts, gauge_values.store, self._providers.up),
+            GaugeSources(gauge_values.counts, gauge_values.store, self._providers.up, lambda: self.clock.difference),
         )
 
     def _checks_of_readiness(self) -> Readiness:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from ..telemetry.telemetry import Telemetry
-from .records import Condition, Configured, Inspected, Op, PubSub, Record, Records
+from .records import Condition, Configured, Inspected, Limited, Op, PubSub, Record, Records
 
 
 class MeasuredRecords:
@@ -60,6 +60,10 @@ class MeasuredRecords:
     async def size(self) -> int | None:
         """Return the size, without timing: only exporters ask."""
         return await self._records.size()
+
+    async def free(self) -> int | None:
+        """Return the bytes that can still be stored, without timing: only exporters ask."""
+        return await self._records.free() if isinstance(self._records, Limited) else None
 
     async def losses(self) -> Mapping[str, str] | None:
         """Return how the wrapped records may be lost, without timing: this is asked seldom."""

@@ -22,6 +22,7 @@ __all__ = [
     "Empty",
     "Ensure",
     "Inspected",
+    "Limited",
     "Notify",
     "Op",
     "Persistent",
@@ -248,10 +249,23 @@ class Configured(Protocol):
     """Records on a server whose settings decide whether it keeps what was committed."""
 
     async def losses(self) -> Mapping[str, str] | None:
-        """Return how the server may lose records that were committed, and what to set, by `restart` and `eviction`.
+        """Return how the server may lose records that were committed, and what to set, by the kind of the loss.
 
         Returns:
             None if the server does not say.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        ...
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """Records whose place may become full."""
+
+    async def free(self) -> int | None:
+        """Return the bytes that can still be stored, roughly; None if that is unknown, or without a limit.
 
         Raises:
             ApiError: 503, the store does not answer.

@@ -420,6 +420,12 @@ class RedisRecords:
             with errors_as_503():
                 return await scripts.memory()
 
+    async def free(self) -> int | None:
+        scripts = self._ready()
+        async with scripts.slots.taken():
+            with errors_as_503():
+                return await scripts.free()
+
     async def losses(self) -> Mapping[str, str] | None:
         scripts = self._ready()
         async with scripts.slots.taken():
@@ -512,6 +518,14 @@ class _Scripts:
             return int((await self._redis.info("memory"))["used_memory"])
         except NoPermissionError:
             return None
+
+    async def free(self) -> int | None:
+        """Return what is left of the server's `maxmemory`; None without one, or if this user may not ask."""
+        try:
+            memory = await self._redis.info("memory")
+        except NoPermissionError:
+            return None
+        return max(0, memory["maxmemory"] - memory["used_memory"]) if memory.get("maxmemory") else None
 
     async def losses(self) -> dict[str, str] | None:
         """Return how the server may lose records; None if this user may not ask, or the server does not say."""

@@ -14,7 +14,7 @@ INFO = ("memory", "persistence")
 
 
 def losses_of(info: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return what `Configured.losses` does, from the fields of `INFO`."""
+    """Return what `Configured.losses` does, by `restart` and `eviction`, from the fields of `INFO`."""
     if "aof_enabled" not in info or "maxmemory_policy" not in info:
         return None
     losses = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -208,6 +209,9 @@ class SqliteRecords:
         size: int = await self._readers.submit(_file_size)
         return size
 
+    async def free(self) -> int:
+        return await in_thread(partial(_free_bytes, self._path.parent))
+
     async def damage(self) -> str:
         if not self._inspected:
             self._inspected = True
@@ -229,6 +233,11 @@ def _file_size(connection: sqlite3.Connection) -> int:
     """Return the bytes of the file, without the WAL."""
     [(size,)] = connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchall()
     return int(size)
+
+
+def _free_bytes(folder: Path) -> int:
+    """Return the free bytes of the disk that has this folder."""
+    return shutil.disk_usage(folder).free
 
 
 def _measured(ops: Sequence[Op]) -> tuple[list[Write], list[str], int, bool]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -31,6 +31,7 @@ class StoreState:
         queued: number of background responses that wait for a worker of any server.
         age: seconds for which the longest has waited; 0 without any.
         size: bytes that the store takes; None if it does not report it.
+        free: bytes that it can still take; None if it does not report it.
         volatile: 1 if the store may lose acknowledged responses, else 0.
         damaged: 1 if the store's file was found damaged, else 0.
     """
@@ -38,8 +39,9 @@ class StoreState:
     queued: int
     age: float
     size: int | None
-    volatile: int = 0
-    damaged: int = 0
+    free: int | None
+    volatile: int
+    damaged: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,29 @@ class GaugeSources:
             any thread.
         store: returns what the store knows; called in the event loop.
         providers: returns by provider whether its model server answers, 1 or 0; callable in any thread.
+        clock_difference: returns the seconds by which this machine's clock is ahead of the store's; callable in any
+            thread.
     """
 
     counts: Callable[[], Mapping[tuple[str, str], int]]
     store: Callable[[], Awaitable[StoreState]]
-    providers: Callable[[], Mapping[str, int]] = dict
+    providers: Callable[[], Mapping[str, int]]
+    clock_difference: Callable[[], float]
+
+
+_COUNTED: Final = (
+    ("responses.running", "{response}", "Running responses of this server"),
+    ("connections.open", "{connection}", "Open event streams and WebSockets"),
+)
+_STORED: Final[Sequence[tuple[str, str, str, Callable[[StoreState], float | None]]]] = (
+    ("queue.length", "{response}", "Background responses that wait for a worker", lambda state: state.queued),
+    ("queue.age", "s", "Time that the oldest of them has waited", lambda state: state.age),
+    ("store.size", "By", "Size of the store", lambda state: state.size),
+    ("store.free", "By", "Bytes that the store can still take", lambda state: state.free),
+    ("store.volatile", "{store}", "Whether the store may lose acknowledged responses", lambda state: state.volatile),
+    ("store.damaged", "{store}", "Whether the store's file was found damaged", lambda state: state.damaged),
+)
+"""Name, unit and description of each gauge, and its value."""
 
 
 class Gauges:
@@ -74,26 +94,14 @@ class Gauges:
         self._lock = threading.Lock()
         self._cached: StoreState | None = None
         self._cached_until = 0.0
-        for name, unit, what in (
-            ("responses.running", "{response}", "Running responses of this server"),
-            ("connections.open", "{connection}", "Open event streams and WebSockets"),
-        ):
+        for name, unit, what in _COUNTED:
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._counted(name)], unit, what)
-        meter.create_observable_gauge(
-            f"{_PREFIX}.model_server.up", [self._up], "{server}", "Whether the model server of a provider answers"
-        )
-        for name, unit, what, value in (
-            ("queue.length", "{response}", "Background responses that wait for a worker", lambda state: state.queued),
-            ("queue.age", "s", "Time that the oldest of them has waited", lambda state: state.age),
-            ("store.size", "By", "Size of the store", lambda state: state.size),
-            (
-                "store.volatile",
-                "{store}",
-                "Whether the store may lose acknowledged responses",
-                lambda state: state.volatile,
-            ),
-            ("store.damaged", "{store}", "Whether the store's file was found damaged", lambda state: state.damaged),
+        for name, unit, what, observe in (
+            ("model_server.up", "{server}", "Whether the model server of a provider answers", self._up),
+            ("clock.difference", "s", "Time by which this machine's clock is ahead of the store's", self._clock),
         ):
+            meter.create_observable_gauge(f"{_PREFIX}.{name}", [observe], unit, what)
+        for name, unit, what, value in _STORED:
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._stored(value)], unit, what)
 
     def _counted(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
@@ -105,6 +113,9 @@ class Gauges:
 
     def _up(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(up, {"gen_ai.provider.name": name}) for name, up in self._sources.providers().items()]
+
+    def _clock(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(self._sources.clock_difference())]
 
     def _stored(
         self, value: Callable[[StoreState], float | None]

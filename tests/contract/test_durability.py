@@ -1,10 +1,12 @@
-"""What a real Valkey says about whether it keeps responses, at the start and while servers run."""
+"""What a real Valkey or PostgreSQL says about whether it keeps responses, at the start and while servers run."""
 
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
+import asyncpg
 import pytest
 from redis import Redis
 
@@ -14,8 +16,11 @@ from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.lifecycle.durability_check import DurabilityCheck, VolatileStore
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.redis import RedisRecords
+from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.contract.conversations import assistant, response
+from tests.support.postgres import Postgres
 from tests.support.valkey import PATIENCE, Valkey
 
 
@@ -55,6 +60,40 @@ async def test_server_says_how_it_may_lose_responses(tmp_path: Path, options: li
         await records.close()
 
 
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        ([], set()),
+        (["fsync=off"], {"fsync"}),
+        (["full_page_writes=off", "synchronous_commit=off"], {"full_page_writes", "synchronous_commit"}),
+        # These wait for the disk of the primary.
+        (["synchronous_commit=local"], set()),
+    ],
+)
+async def test_postgres_says_how_it_may_lose_responses(tmp_path: Path, options: list[str], kinds: set[str]) -> None:
+    with Postgres(tmp_path / "server", *options) as server:
+        records = PostgresRecords(server.url)
+        assert set(await records.losses()) == kinds
+        check = DurabilityCheck(records, False, DEFAULT)
+        if kinds:
+            with pytest.raises(VolatileStore, match=r"set '\w+ = on'.*or accept it with 'store\.volatile: true'"):
+                await check.refuse()
+            await DurabilityCheck(records, True, DEFAULT).refuse()
+        else:
+            await check.refuse()
+        await records.close()
+
+
+async def test_commits_that_do_not_wait_are_noticed_for_one_user(tmp_path: Path) -> None:
+    with Postgres(tmp_path / "server") as server:
+        admin = await asyncpg.connect(server.url)
+        await admin.execute("ALTER ROLE postgres SET synchronous_commit = off")
+        await admin.close()
+        records = PostgresRecords(server.url)
+        assert set(await records.losses()) == {"synchronous_commit"}
+        await records.close()
+
+
 async def test_settings_that_change_while_a_server_runs_are_noticed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -84,6 +123,25 @@ async def test_user_without_the_permission_for_info_leaves_it_unknown(
         assert (check.known, check.refused) == (False, False)
         assert "permit its user INFO" in caplog.text
         await records.close()
+
+
+async def test_redis_says_what_is_left_of_its_memory(tmp_path: Path) -> None:
+    with Valkey(tmp_path / "server") as server, Redis.from_url(f"{server.url}?{PATIENCE}") as admin:
+        records = RedisRecords(f"{server.url}?{PATIENCE}")
+        assert await records.free() is None
+        admin.config_set("maxmemory", "64mb")
+        left = await records.free()
+        assert left is not None
+        assert 32 * 2**20 < left < 64 * 2**20
+        admin.config_set("maxmemory", "100kb")
+        assert await records.free() == 0
+        await records.close()
+
+
+async def test_sqlite_says_what_is_left_of_its_disk(tmp_path: Path) -> None:
+    records = SqliteRecords(tmp_path / "records.db")
+    assert 0 < await records.free() <= shutil.disk_usage(tmp_path).total
+    await records.close()
 
 
 async def test_store_without_such_settings_is_not_refused() -> None:

@@ -14,6 +14,7 @@ STORE = {
     "llama_stack_responses.queue.length": 4,
     "llama_stack_responses.queue.age": 1.5,
     "llama_stack_responses.store.size": 1000,
+    "llama_stack_responses.store.free": 5000,
     "llama_stack_responses.store.volatile": 1,
     "llama_stack_responses.store.damaged": 1,
 }
@@ -38,12 +39,14 @@ class Store:
     async def load(self) -> StoreState:
         self.reads += 1
         await self.answers.wait()
-        return StoreState(4, 1.5, 1000, 1, 1)
+        return StoreState(4, 1.5, 1000, 5000, 1, 1)
 
 
 def shown(store: Store) -> InMemoryMetricReader:
     reader = InMemoryMetricReader()
-    Telemetry(meters=MeterProvider([reader])).show(GaugeSources(lambda: COUNTS, store.load))
+    Telemetry(meters=MeterProvider([reader])).show(
+        GaugeSources(lambda: COUNTS, store.load, lambda: {"local": 1}, lambda: -2.5)
+    )
     return reader
 
 
@@ -53,6 +56,8 @@ async def test_gauges_are_collected_in_another_thread_with_one_question_to_the_s
     assert found == STORE | {
         "llama_stack_responses.responses.running": 3,
         "llama_stack_responses.connections.open": 2,
+        "llama_stack_responses.model_server.up": 1,
+        "llama_stack_responses.clock.difference": -2.5,
     }
     assert store.reads == 1
 
