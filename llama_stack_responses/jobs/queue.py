@@ -27,6 +27,7 @@ from ..core.types import Json
 from ..intervals import DEFAULT
 from ..logs import get_logger, known
 from ..store import codec
+from ..store.clock import MAX_DIFFERENCE_SECONDS
 from ..store.decoder import Decoder
 from ..store.records import (
     Condition,
@@ -287,6 +288,7 @@ class JobQueue:
 
     async def requeue_stalled(self) -> int:
         """Requeue the jobs of dead workers, and return how many were requeued."""
+        await self._end_leases_of_wrong_clocks()
         requeued = 0
         async for worker, response_id in iter_stalled(self._records, "h/"):
             try:
@@ -294,6 +296,19 @@ class JobQueue:
             except codec.UnreadableError as error:
                 logger.error("could not read a stalled job of a dead worker, skipping it: %s: %s", response_id, error)
         return requeued
+
+    async def _end_leases_of_wrong_clocks(self) -> None:
+        """Delete leases that end later than one that is renewed now: they were written while the clock was ahead.
+
+        Without this, a worker that died meanwhile would count as alive until the clock reaches that time.
+        """
+        if self._records.has_own_clock:
+            return
+        latest = await self._records.now() + self._lease_seconds + MAX_DIFFERENCE_SECONDS
+        async for rows in pages_of(self._records, "p/"):
+            for key, record in rows:
+                if float(record.value) > latest:
+                    await committed(self._records, [Delete(key)], [VersionIs(key, record.version)])
 
     async def held_by(self, worker: str) -> set[str]:
         """Return the response ids of the jobs that the worker holds."""

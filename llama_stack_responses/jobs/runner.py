@@ -191,13 +191,15 @@ class JobRunner:
     async def _read(self, hold: Hold) -> tuple[StoredResponse, list[Json] | ApiError] | None:
         """Return the response and the input for the model, or why that cannot be read; None if there is no response.
 
-        Both count as held until the try ends. Before there is room for them, nothing of them is in memory.
+        Both count as held until the try ends. Before there is room for them, nothing of them is in memory. A response
+        that has expired is finished all the same: whether it is deleted is decided elsewhere, and the clock that says
+        so may be wrong.
         """
         if self.job.state.verdict is not None:
             # It only ends, and does not wait for room.
-            ended = await self._archive.load(self.job.response_id)
+            ended = await self._archive.load(self.job.response_id, expired=True)
             return (ended, []) if ended else None
-        stored = await self._archive.load(self.job.response_id, hold)
+        stored = await self._archive.load(self.job.response_id, hold, expired=True)
         if stored is None:
             return None
         recent = stored.response.get("truncation") == "auto"

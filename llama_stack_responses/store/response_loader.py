@@ -45,13 +45,16 @@ class ResponseLoader:
         self._retention = retention
         self._page_bytes = page_bytes
 
-    async def load(self, response_id: str, hold: Callable[[int], object] | None = None) -> StoredResponse | None:
+    async def load(
+        self, response_id: str, hold: Callable[[int], object] | None = None, *, expired: bool = False
+    ) -> StoredResponse | None:
         """Return the response; None if it is unknown, deleted or expired.
 
         Args:
             hold: called with the size of the response; it may raise.
+            expired: return it also if it has expired, and is not deleted yet.
         """
-        entries, _ = await self.entries([response_id])
+        entries, _ = await self.entries([response_id], expired=expired)
         for stored in (await self.page(entries, 1)).items:
             if hold:
                 hold(stored.size)
@@ -69,7 +72,7 @@ class ResponseLoader:
         return (entries[0].entry, entries[0].version) if entries else None
 
     async def entries(
-        self, response_ids: Sequence[str], hold: Callable[[int], object] | None = None
+        self, response_ids: Sequence[str], hold: Callable[[int], object] | None = None, *, expired: bool = False
     ) -> tuple[Sequence[FoundEntry], int]:
         """Return the records of the first responses, up to the size of a page, and how many of the ids they cover."""
         keys = [f"r/{response_id}" for response_id in response_ids]
@@ -78,7 +81,7 @@ class ResponseLoader:
         entries = [
             FoundEntry(Entry.from_stored(value), record.version, size) for record, value, size in values.values()
         ]
-        return [each for each in entries if each.entry.order >= oldest], seen
+        return [each for each in entries if expired or each.entry.order >= oldest], seen
 
     def is_enough(self, entries: Sequence[FoundEntry], limit: int) -> bool:
         """Return whether the responses fill a page of `limit` and more."""

@@ -289,6 +289,19 @@ async def test_worker_renewing_its_lease_in_time_keeps_its_jobs(harness: QueueHa
     assert await harness.finish(job)
 
 
+async def test_worker_that_died_while_the_clock_was_ahead_is_dead(harness: QueueHarness, clock: Clock) -> None:
+    await harness.submit("resp_1", "resp_2")
+    clock.now += 31 * 86_400
+    for worker in ("dies", "lives"):
+        await harness.jobs.heartbeat(worker)
+        await harness.claim(worker)
+    clock.now -= 31 * 86_400
+    await harness.jobs.heartbeat("lives")
+    assert await harness.jobs.requeue_stalled() == 1
+    again = await harness.claim("lives")
+    assert again.state.lost == ["dies"]
+
+
 async def test_server_with_fast_clock_does_not_expire_leases(harness: QueueHarness, clock: Clock) -> None:
     await harness.submit("resp_1")
     await harness.jobs.heartbeat("w1")

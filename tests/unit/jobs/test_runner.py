@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from llama_stack_responses.jobs.job import QUEUED_EVENTS
 from llama_stack_responses.jobs.queue import MAX_TRIES
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.store import codec
+from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Condition, Op, Record, writes_of
 from tests.support.inference import Round, call, finish, reasoning, text
 from tests.support.records import WatchedRecords
@@ -584,6 +586,17 @@ async def test_job_of_deleted_response_is_removed(records: WatchedRecords) -> No
     assert harness.inference.requests == []
     assert await harness.jobs.find(ID) is None
     assert [key for key, _ in await records.range("t/", "t0", limit=10)]
+
+
+async def test_job_of_a_response_that_has_expired_is_finished(records: WatchedRecords) -> None:
+    harness = await queued(records, *ROUNDS)
+    job = await harness.claim()
+    right, wrong = harness.archive, Archive(records, clock=lambda: time.time() + 31 * 86_400)
+    assert await wrong.load(ID) is None
+    harness.archive = wrong
+    await harness.runner(job).run()
+    harness.archive = right
+    assert texts_of(await harness.result(), "completed") == SAID
 
 
 # Store outages
