@@ -203,6 +203,7 @@ class ModelRound:
             try:
                 return await self._run_round(request, round_, "answer", spent)
             except UnfitAnswer as unfit:
+                request.begun()  # The server took the request, whatever the model made of it.
                 if not request.repair(unfit.text, unfit.problem):
                     raise no_repair(request.expectation, unfit) from unfit
                 spent = unfit.spent

@@ -20,7 +20,7 @@ from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
 from ..core.types import Json
 from ..logs import Outage, get_logger
-from ..store.learned_adaptations import LEARNED_SECONDS, Learned, LearnedSteps
+from ..store.learned_adaptations import LEARNED_SECONDS, Learned, LearnedSteps, with_steps
 from ..telemetry.metrics import Metric
 from ..telemetry.telemetry import Telemetry
 
@@ -143,7 +143,7 @@ class ModelServers:
         )
         name, until = self._name_of(server), self._clock() + LEARNED_SECONDS
         learned = self._learned.get(name, {})
-        self._learned[name] = {**learned, model: {**learned.get(model, {}), **dict.fromkeys(steps, until)}}
+        self._learned[name] = {**learned, model: with_steps(learned.get(model, {}), steps, until)}
         self._note(server, model)
         if self._stored:
             task = asyncio.create_task(self._store(self._stored, server, model, steps))

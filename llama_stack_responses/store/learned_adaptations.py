@@ -7,6 +7,7 @@ entry a day after it was learned.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,13 +23,33 @@ LEARNED_SECONDS: Final = 86_400.0
 MAX_MODELS: Final = 100
 """Models of one model server of which something is kept; those of which something was learned last."""
 
-MAX_STEPS: Final = 32
-"""Changes that are kept of one model."""
+MAX_STEPS: Final = 64
+"""Changes that are kept of one model; those that were learned last."""
+
+MAX_OF_KIND: Final = 16
+"""Changes of the same kind that are kept of one model: clients may send any number of schemas that are refused."""
 
 _TRIES: Final = 4
 
 type Learned = Mapping[str, Mapping[Step, float]]
 """By model, the changes, and when each expires: seconds since the epoch."""
+
+
+def with_steps(known: Mapping[Step, float], steps: Sequence[Step], expires: float) -> dict[Step, float]:
+    """Return what is known of a model with new changes behind the others, without the first ones if it is too much.
+
+    Args:
+        known: the changes, and when each expires.
+        steps: the new ones.
+        expires: when these expire, in seconds since the epoch.
+    """
+    changes = {step: at for step, at in known.items() if step not in steps} | dict.fromkeys(steps, expires)
+    counts, kept = Counter[str](), list[tuple[Step, float]]()
+    for step, at in reversed(changes.items()):
+        counts[step.kind] += 1
+        if counts[step.kind] <= MAX_OF_KIND and len(kept) < MAX_STEPS:
+            kept.append((step, at))
+    return dict(reversed(kept))
 
 
 class LearnedSteps:
@@ -70,8 +91,7 @@ class LearnedSteps:
             known = dict(_decoded(record, now))
             expires = now + LEARNED_SECONDS
             # The model is moved to the end: the first ones are dropped.
-            of_model = {**known.pop(model, {}), **dict.fromkeys(steps, expires)}
-            known[model] = dict(list(of_model.items())[-MAX_STEPS:])
+            known[model] = with_steps(known.pop(model, {}), steps, expires)
             known = dict(list(known.items())[-MAX_MODELS:])
             put = Put(key, _encoded(provider, known), expires)
             if await committed(self._records, [put], [VersionIs(key, record.version if record else None)]):

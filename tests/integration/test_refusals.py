@@ -211,14 +211,17 @@ def test_refusal_that_nothing_helps_against_is_a_400_with_the_field(
 def test_restarted_server_knows_what_it_has_learned(
     host: Host, stack_env: dict[str, str], upstream: Upstream, model: str, tmp_path: Path
 ) -> None:
-    upstream.script(model, [forbidden("user"), HELLO])
+    bad_schema = error(400, "Invalid schema for response_format 'n': 'required' is not permitted.")
+    upstream.script(model, [forbidden("user"), bad_schema, reply(text('{"city":"Oslo"}'))])
     env = {**stack_env, "INFERENCE_URL": upstream.base_url}
-    fields: Json = {"model": f"local/{model}", "input": "Hi", "user": "ada"}
+    fields: Json = {"model": f"local/{model}", "input": "Hi", "user": "ada", "text": FORMAT}
     with LiveStack(STARTER, env, tmp_path / "state", host=host) as stack:
         with stack.client() as client:
             ask(client, False, **fields)
         stack.restart()
         with stack.client() as client:
             response = ask(client, False, **fields)
-    assert ["user" in each for each in sent(upstream, model)] == [True, False, False]
-    assert response["user"] is None
+    bodies = sent(upstream, model)
+    assert ["user" in each for each in bodies] == [True, False, False, False]
+    assert [each["response_format"]["type"] for each in bodies] == [*["json_schema"] * 2, *["json_object"] * 2]
+    assert (response["user"], response["text"]["format"]["type"]) == (None, "json_schema")

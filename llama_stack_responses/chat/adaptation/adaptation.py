@@ -48,8 +48,8 @@ class Adaptation:
             of the request in place.
         tell: corrects the fields of a response whose chat request was changed, so that they say what was asked.
         lasts: returns whether what a refusal asks for is remembered, or is for the refused request alone.
-        walks_messages: whether `apply` works on all messages, which takes long for a long conversation. One whose
-            argument is a path within messages always does.
+        walks_messages: whether `apply` works on all messages or schemas, which takes long for a long request. One
+            whose argument is a path within messages always does.
     """
 
     name: str

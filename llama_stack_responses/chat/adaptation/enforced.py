@@ -5,6 +5,7 @@ A `tool_choice` that requires a call, and the formats of `response_format`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -30,10 +31,14 @@ _OF_FORMAT: Final = re.compile(
 )
 _OF_ONE_SCHEMA: Final = re.compile(
     r"invalid (?:json ?)?schema|unimplemented key|grammar|compil|\$ref|\bpatterns?\b|keyword|additionalproperties"
-    r"|\brequired\b|\bproperties\b|recursi|failed to generate|^content path",
+    r"|\brequired\b|\bproperties\b|recursi",
     re.IGNORECASE,
 )
-"""Words about one schema, or one request: another one may be taken."""
+"""Words about one schema: another one may be taken."""
+_OF_ONE_ANSWER: Final = re.compile(r"failed to generate|^content path", re.IGNORECASE)
+"""Words about what the model wrote: the same request may be taken the next time."""
+
+_DIGEST_BYTES: Final = 8
 
 _CALL_WORDS: Final = "You must call {} now. Do not answer with text before you have called it."
 _SCHEMA_WORDS: Final = (
@@ -134,14 +139,20 @@ def names_format(refusal: Refusal) -> bool:
     return refusal.names("response_format") or (not refusal.is_placed and bool(_OF_FORMAT.search(refusal.words)))
 
 
-def _asks_schema(refusal: Refusal, chat: Json) -> Iterator[None]:
+def _asks_schema(refusal: Refusal, chat: Json) -> Iterator[str | None]:
     if (chat.get("response_format") or {}).get("type") == "json_schema" and names_format(refusal):
-        yield None
+        yield _digest(chat) if _OF_ONE_SCHEMA.search(refusal.words) else None
 
 
-def _schema_in_words(chat: Json, _: Any) -> Json:
+def _digest(chat: Json) -> str:
+    """Return a digest of the schema of an answer, by which it is known again."""
+    written = json.dumps(_schema(chat), sort_keys=True)
+    return hashlib.blake2b(written.encode(errors="replace"), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _schema_in_words(chat: Json, argument: Any) -> Json:
     form = chat.get("response_format") or {}
-    if form.get("type") != "json_schema":
+    if form.get("type") != "json_schema" or argument not in (None, _digest(chat)):
         return chat
     text = _SCHEMA_WORDS.format(json.dumps(_schema(chat) or {}, ensure_ascii=False))
     return with_instructions(chat, text) | {"response_format": {"type": "json_object"}}
@@ -168,10 +179,10 @@ def _asks_format(refusal: Refusal, chat: Json) -> Iterator[None]:
         yield None
 
 
-def _format_in_words(chat: Json, argument: Any) -> Json:
+def _format_in_words(chat: Json, _: Any) -> Json:
     form = chat.get("response_format") or {}
     if form.get("type") == "json_schema":
-        return _without(_schema_in_words(chat, argument), "response_format")
+        return _without(_schema_in_words(chat, None), "response_format")
     if form.get("type") != "json_object":
         return chat
     changed = _without(chat, "response_format")
@@ -180,13 +191,14 @@ def _format_in_words(chat: Json, argument: Any) -> Json:
     return changed if told else with_instructions(changed, _JSON_WORDS)
 
 
-def _of_all_schemas(refusal: Refusal) -> bool:
-    return not _OF_ONE_SCHEMA.search(refusal.words)
+def _of_all_answers(refusal: Refusal) -> bool:
+    return not _OF_ONE_ANSWER.search(refusal.words)
 
 
 ENFORCED: Final = (
     Adaptation(OBJECT, _asks_object, _object_as_schema),
     Adaptation(CALL, _asks_call, _call_in_words),
-    Adaptation(SCHEMA, _asks_schema, _schema_in_words, lasts=_of_all_schemas),
-    Adaptation(FORMAT, _asks_format, _format_in_words, lasts=_of_all_schemas),
+    # Its argument is the digest of the one schema that was refused, or None for all schemas.
+    Adaptation(SCHEMA, _asks_schema, _schema_in_words, lasts=_of_all_answers, walks_messages=True),
+    Adaptation(FORMAT, _asks_format, _format_in_words, lasts=_of_all_answers),
 )

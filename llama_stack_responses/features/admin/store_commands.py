@@ -145,8 +145,10 @@ def profiles(arguments: Namespace) -> None:
     async def work(records: Records, _: ResponsesConfig) -> None:
         async for __, learned in LearnedSteps(records).all():
             for model, steps in learned.items():
+                if not (changes := entry_of(steps)):
+                    continue  # What was learned of a single schema has no entry.
                 # JSON is YAML, and ASCII: the name of a model may contain characters that control a terminal.
-                entry = json.dumps({"match": model, **entry_of(steps)})
+                entry = json.dumps({"match": model, **changes})
                 print(entry if arguments.json else f"- {entry}")
 
     with_store(arguments, work)

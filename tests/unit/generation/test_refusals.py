@@ -16,7 +16,7 @@ from llama_stack_responses.chat.inference import ModelServer
 from llama_stack_responses.chat.profile import Parameters, Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.generation.model_servers import ModelServers
-from llama_stack_responses.store.learned_adaptations import LEARNED_SECONDS, MAX_MODELS, LearnedSteps
+from llama_stack_responses.store.learned_adaptations import LEARNED_SECONDS, MAX_MODELS, MAX_OF_KIND, LearnedSteps
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Records
 from llama_stack_responses.telemetry.telemetry import Telemetry
@@ -266,8 +266,71 @@ async def test_schema_that_is_refused_is_asked_for_in_words_and_checked() -> Non
     server = Server(MemoryRecords(), NO_SCHEMA, OSLO, OSLO)
     assert shown(await server.ask(**TEXT)) == '{"city": "Oslo"}'
     assert shown(await server.ask(**TEXT)) == '{"city": "Oslo"}'
-    formats = [each["response_format"]["type"] for each in server.inference.requests]
-    assert formats == ["json_schema", "json_object", "json_object"]
+    assert formats(server) == ["json_schema", "json_object", "json_object"]
+
+
+BAD_SCHEMA = refused("Invalid schema for response_format 'n': 'pattern' is not permitted.")
+OTHER: Json = {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}}}
+
+
+def formats(server: Server) -> list[str]:
+    """Return the type of the format of each chat request."""
+    return [each["response_format"]["type"] for each in server.inference.requests]
+
+
+@pytest.mark.parametrize("refusal", [NO_SCHEMA, BAD_SCHEMA], ids=["all schemas", "one schema"])
+async def test_refused_schema_is_remembered_by_other_processes_for_a_day(refusal: RefusedError) -> None:
+    clock = Clock()
+    records = MemoryRecords(clock=clock)
+    first = Server(records, refusal, OSLO, OSLO, refusal, OSLO, clock=clock)
+    beside = Server(records, ANSWER, refusal, OSLO, OSLO, clock=clock)
+    await beside.ask()
+    for _ in range(2):
+        await first.ask(**TEXT)
+    [learned] = await stored(records)
+    assert [step.kind for step in learned["m"]] == ["schema_in_words"]
+    later = Server(records, OSLO, clock=clock)
+    await later.ask(**TEXT)
+    assert formats(later) == ["json_object"]
+    for _ in range(2):
+        await beside.ask(**TEXT)
+    assert [each.get("response_format", {}).get("type") for each in beside.inference.requests] == [
+        None,
+        "json_schema",
+        "json_object",
+        "json_object",
+    ]
+    clock.now += LEARNED_SECONDS + 1
+    await first.ask(**TEXT)
+    assert formats(first) == ["json_schema", "json_object", "json_object", "json_schema", "json_object"]
+
+
+async def test_refusal_of_one_schema_leaves_other_schemas_alone() -> None:
+    server = Server(MemoryRecords(), BAD_SCHEMA, OSLO, OSLO, OSLO)
+    for each in (TEXT, OTHER, TEXT):
+        await server.ask(**each)
+    assert formats(server) == ["json_schema", "json_object", "json_schema", "json_object"]
+
+
+async def test_refused_schema_is_remembered_even_if_no_answer_fits_it() -> None:
+    records = MemoryRecords()
+    server = Server(records, NO_SCHEMA, PROSE, PROSE, PROSE, OSLO)
+    with pytest.raises(ApiError, match="not valid against the schema"):
+        await server.ask(**TEXT)
+    await server.ask(**TEXT)
+    assert formats(server) == ["json_schema", *["json_object"] * 4]
+
+
+async def test_refused_schemas_push_out_no_other_change() -> None:
+    learned = LearnedSteps(MemoryRecords())
+    await learned.add("s", "p", "m", [Step("drop", "user")])
+    for number in range(MAX_OF_KIND + 3):
+        await learned.add("s", "p", "m", [Step("schema_in_words", str(number))])
+    [of_model] = (await learned.of("s")).values()
+    assert list(of_model) == [
+        Step("drop", "user"),
+        *(Step("schema_in_words", str(n)) for n in range(3, MAX_OF_KIND + 3)),
+    ]
 
 
 async def test_invalid_answer_is_dropped_and_asked_for_again() -> None:

@@ -58,13 +58,33 @@ def test_refused_demand_is_asked_for_in_words(chat: Json, text: str, kind: str) 
     [
         "Invalid schema for response_format 'n': In context=(), 'required' is required to be supplied.",
         'Failed to compile the grammar: Unimplemented keys: ["patternProperties"]',
+    ],
+)
+def test_refusal_of_one_schema_is_remembered_of_that_schema(text: str) -> None:
+    refusal = Refusal(400, text)
+    [step] = [each for each in asked_by(refusal, STRUCTURED) if each.kind == SCHEMA]
+    assert lasts(step, refusal)
+    ordered = {**CITY, "required": ["city"], "properties": CITY["properties"]}
+    same, other = (with_schema(each) for each in (dict(reversed(ordered.items())), {"type": "object"}))
+    assert [adapted(each, (step,))[1] for each in (STRUCTURED, same, other)] == [(step,), (step,), ()]
+
+
+def with_schema(schema: Json) -> Json:
+    """Return a chat request for an answer with this schema."""
+    form = STRUCTURED["response_format"]
+    return STRUCTURED | {"response_format": {**form, "json_schema": {**form["json_schema"], "schema": schema}}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         # llama.cpp, of requests with tools only
         "Content path must be a string",
         # Groq
         "Failed to generate JSON. Please adjust your prompt. See 'failed_generation' for more details.",
     ],
 )
-def test_refusal_of_one_schema_is_not_remembered(text: str) -> None:
+def test_refusal_of_one_answer_is_not_remembered(text: str) -> None:
     refusal = Refusal(400, text)
     assert Step(SCHEMA) in asked_by(refusal, STRUCTURED)
     assert not lasts(Step(SCHEMA), refusal)
