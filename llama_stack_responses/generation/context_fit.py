@@ -16,6 +16,7 @@ from ..items.truncation import droppable, without
 from ..stream.deltas import Delta, Finish
 from ..stream.usage import Usage
 from .context_lengths import ContextLengths
+from .model_servers import ModelServers
 from .token_counts import TokenCounts
 
 Make = Callable[[Sequence[Json]], Json]
@@ -48,6 +49,7 @@ class ContextFit:
         profile: the model's profile.
         counts: counts tokens, as exactly as possible.
         lengths: the known context lengths of models.
+        servers: knows how far estimates were off for the model's server.
         large_work: builds large requests.
     """
 
@@ -63,16 +65,24 @@ class ContextFit:
         "_profile",
         "_scale",
         "_sent_estimate",
+        "_servers",
         "_shortest",
     )
 
     def __init__(
-        self, model: str, profile: Profile, counts: TokenCounts, lengths: ContextLengths, large_work: LargeWork
+        self,
+        model: str,
+        profile: Profile,
+        counts: TokenCounts,
+        lengths: ContextLengths,
+        servers: ModelServers,
+        large_work: LargeWork,
     ) -> None:
         self._model = model
         self._profile = profile
         self._counts = counts
         self._lengths = lengths
+        self._servers = servers
         self._large_work = large_work
         self._scale: float | None = None  # tokens per estimated token
         self._is_calibrated = False
@@ -141,7 +151,7 @@ class ContextFit:
         return await self._corrected(chat, estimate, bound)
 
     async def _corrected(self, chat: Json, estimate: int, bound: float) -> float:
-        correction = self._counts.correction(self._model)
+        correction = await self._servers.correction(self._model)
         if self._scale is None and estimate * correction > bound * _ESTIMATED_FRACTION:
             self._scale = max(await self._counts.of(chat) / estimate, correction)
         return estimate * (self._scale or correction)
@@ -152,7 +162,7 @@ class ContextFit:
         if not estimate or usage.input_tokens < _MIN_TOKENS:
             return
         correction = min(usage.input_tokens / estimate, _MAX_CORRECTION)
-        self._counts.correct(self._model, correction)
+        self._servers.correct(self._model, correction)
         if correction > (self._scale or 1):
             self._scale = correction
 

@@ -390,7 +390,9 @@ class GenerationContext:
             inference=factory.inference,
             servers=factory.servers,
             check_json=check_in_worker(factory.pool, self.owner),
-            context_fit=ContextFit(model, profile, factory.counts, factory.lengths, factory.large_work),
+            context_fit=ContextFit(
+                model, profile, factory.counts, factory.lengths, factory.servers, factory.large_work
+            ),
             event_buffer=event_buffer,
             idle_seconds=factory.limits.idle_seconds,
             output_bytes=factory.limits.output_bytes,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ..chat.adaptation.adaptation import Step
 from ..chat.adaptation.enforced import Expectation, expected
@@ -39,7 +39,11 @@ _MAX_MODELS: Final = 1_000
 """Maximum number of models whose changes are at hand."""
 
 _VALID_SECONDS: Final = 300.0
-"""Seconds after which it is looked up again which server has a model, and what is still valid. It takes no store."""
+"""Seconds after which it is looked up again which server has a model, and what was learned about that server. A
+correction is also stored at most once in this time."""
+
+_NOTABLE: Final = 0.1
+"""Part by which a correction has to differ from the stored one to be stored."""
 
 _UNKNOWN: Final = ModelServer("")
 
@@ -59,19 +63,21 @@ class _Known:
     Attributes:
         server: its server.
         steps: the changes of its chat requests, in order.
+        correction: the tokens that its server has reported for each estimated one, by what is stored.
         until: when that has to be looked up again, by the store's clock.
     """
 
     server: ModelServer
     steps: tuple[Step, ...]
+    correction: float
     until: float
 
 
 class ModelServers:
     """Changes chat requests as their model servers need it, and learns from refusals.
 
-    What was learned is shared by all servers of a store. A process reads it when it first asks a model server, and
-    again when that refuses something.
+    What was learned is shared by all servers of a store. A process reads it when it first asks a model server, again
+    when that refuses something, and from time to time.
 
     Args:
         inference: has the model servers.
@@ -98,39 +104,70 @@ class ModelServers:
         self._large_work, self._telemetry, self._clock = large_work, telemetry, clock
         self._known: LruCache[str, _Known] = LruCache(_MAX_MODELS)
         self._learned: dict[str, Learned] = {}
+        self._read_again: dict[str, float] = {}  # by server: when, by the store's clock
+        self._corrections: LruCache[str, float] = LruCache(_MAX_MODELS)
+        self._store_again: LruCache[str, float] = LruCache(_MAX_MODELS)  # corrections: when, by the store's clock
         self._outage = Outage()
         self._tasks = set[asyncio.Task[None]]()
 
     async def prepare(self, chat: Json) -> AdaptedRequest:
         """Return a chat request as its model server is known to take it."""
-        model: str = chat["model"]
-        known = self._known.get(model)
-        if known is None or known.until < self._clock():
-            known = await self._look_up(model)
+        known = await self._known_of(chat["model"])
         request = AdaptedRequest(self, known.server, chat)
         await request.use(known.steps)
         return request
 
+    async def correction(self, model: str) -> float:
+        """Return the tokens that a model's server has last reported for each estimated one; at least 1."""
+        return self._corrections.get(model) or (await self._known_of(model)).correction
+
+    def correct(self, model: str, reported: float) -> None:
+        """Keep the tokens that a model's server has reported for each estimated one.
+
+        Less than one is no reason to send more: some servers do not count what they cached.
+        """
+        correction, now = max(1.0, reported), self._clock()
+        self._corrections.set(model, correction)
+        known = self._known.get(model)
+        if known is None or abs(correction / known.correction - 1) < _NOTABLE:
+            return
+        if self._stored and (self._store_again.get(model) or 0.0) <= now:
+            self._store_again.set(model, now + _VALID_SECONDS)
+            self._known.set(model, replace(known, correction=correction))
+            server = known.server
+            self._begin(self._stored.correct(self._name_of(server), server.provider, model, correction))
+
+    async def _known_of(self, model: str) -> _Known:
+        known = self._known.get(model)
+        if known is None or known.until < self._clock():
+            known = await self._look_up(model)
+        return known
+
     async def _look_up(self, model: str) -> _Known:
         server = await self._inference.server_of(model) or _UNKNOWN
-        name = self._name_of(server)
-        if name not in self._learned:
-            self._learned[name] = await self._read(server)
+        name, now = self._name_of(server), self._clock()
+        if name not in self._learned or self._read_again[name] < now:
+            if name in self._learned:
+                self._read_again[name] = now + _VALID_SECONDS  # Other requests use what is at hand meanwhile.
+            await self._read(server)
         return self._note(server, model)
 
     def _note(self, server: ModelServer, model: str) -> _Known:
         """Put together what is known of a model."""
         now = self._clock()
-        learned = self._learned.get(self._name_of(server), {}).get(model, {})
-        valid = {step: until for step, until in learned.items() if until > now}
-        until = min([now + _VALID_SECONDS, *valid.values()])
-        known = _Known(server, in_order([*self._settled(server, model), *valid]), until)
+        learned = self._learned[self._name_of(server)]
+        valid = {step: until for step, until in learned.steps.get(model, {}).items() if until > now}
+        correction, until_correction = learned.corrections.get(model, (1.0, now + _VALID_SECONDS))
+        if until_correction <= now:
+            correction, until_correction = 1.0, now + _VALID_SECONDS
+        until = min([now + _VALID_SECONDS, until_correction, *valid.values()])
+        known = _Known(server, in_order([*self._settled(server, model), *valid]), correction, until)
         self._known.set(model, known)
         return known
 
     async def learned_meanwhile(self, server: ModelServer, model: str) -> tuple[Step, ...]:
         """Return the changes for a model, with those that other servers of the store have learned."""
-        self._learned[self._name_of(server)] = await self._read(server)
+        await self._read(server)
         return self._note(server, model).steps
 
     def learn(self, server: ModelServer, model: str, steps: Sequence[Step]) -> None:
@@ -142,17 +179,22 @@ class ModelServers:
             ", ".join(map(str, steps)),
         )
         name, until = self._name_of(server), self._clock() + LEARNED_SECONDS
-        learned = self._learned.get(name, {})
-        self._learned[name] = {**learned, model: with_steps(learned.get(model, {}), steps, until)}
+        learned = self._learned[name]
+        changes = with_steps(learned.steps.get(model, {}), steps, until)
+        self._learned[name] = replace(learned, steps={**learned.steps, model: changes})
         self._note(server, model)
         if self._stored:
-            task = asyncio.create_task(self._store(self._stored, server, model, steps))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(self._stored.add(name, server.provider, model, steps))
 
-    async def _store(self, stored: LearnedSteps, server: ModelServer, model: str, steps: Sequence[Step]) -> None:
+    def _begin(self, storing: Coroutine[Any, Any, None]) -> None:
+        """Store something in the background."""
+        task = asyncio.create_task(self._store(storing))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _store(self, storing: Coroutine[Any, Any, None]) -> None:
         try:
-            await stored.add(self._name_of(server), server.provider, model, steps)
+            await storing
         except ApiError as error:
             if self._outage.should_log(error):
                 logger.warning("could not store what was learned about a model server: %s", error)
@@ -177,16 +219,19 @@ class ModelServers:
         """
         return await in_thread(asked_by, refusal, chat)
 
-    async def _read(self, server: ModelServer) -> Learned:
+    async def _read(self, server: ModelServer) -> None:
+        """Read what was learned about a server; keep what is at hand if the store does not answer."""
         name = self._name_of(server)
-        try:
-            learned = await self._stored.of(name) if self._stored else self._learned.get(name, {})
-        except ApiError as error:
-            if self._outage.should_log(error):
-                logger.warning("could not read what was learned about a model server: %s", error)
-            return self._learned.get(name, {})
-        self._outage.over()
-        return learned
+        learned = self._learned.get(name, Learned())
+        if self._stored:
+            try:
+                learned = await self._stored.of(name)
+                self._outage.over()
+            except ApiError as error:
+                if self._outage.should_log(error):
+                    logger.warning("could not read what was learned about a model server: %s", error)
+                learned = self._learned.get(name, learned)
+        self._learned[name], self._read_again[name] = learned, self._clock() + _VALID_SECONDS
 
     def _name_of(self, server: ModelServer) -> str:
         return f"{server.provider}\n{server.version}\n{self._settings}"

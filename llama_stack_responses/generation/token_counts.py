@@ -11,7 +11,6 @@ from ..chat.inference import Inference
 from ..chat.profile import Profile, profile_for
 from ..chat.tokenizer import open_tokenizer
 from ..concurrency.offloading import in_thread, in_thread_if_large
-from ..core.lru_cache import LruCache
 
 _LONG_TOKENS: Final = 250
 """Estimated tokens (a kilobyte of text) above which a tokenizer runs in a thread: it would block the event loop for
@@ -21,14 +20,8 @@ _MAX_TOKENS: Final = 2_000_000
 """Estimated tokens above which no tokenizer runs: it would take minutes, and no model has such a context."""
 
 
-_MAX_MODELS: Final = 1_000
-"""Maximum number of models whose usage is remembered."""
-
-
 class TokenCounts:
     """Counts tokens with the model server's tokenizer, else with that of the model's profile, else by an estimate.
-
-    What model servers report after a request shows how far the estimates are off.
 
     Raises:
         ValueError: a profile's tokenizer cannot be loaded; the text says what to do.
@@ -38,16 +31,7 @@ class TokenCounts:
         self._inference = inference
         self._profiles = profiles
         names = {profile.tokenizer for profile in profiles if profile.tokenizer}
-        self._corrections: LruCache[str, float] = LruCache(_MAX_MODELS)
         self._tokenizers = {name: open_tokenizer(name) for name in names}
-
-    def correction(self, model: str) -> float:
-        """Return the tokens that a model's server has last reported for each estimated one; at least 1."""
-        return self._corrections.get(model) or 1.0
-
-    def correct(self, model: str, correction: float) -> None:
-        """Remember a correction. One below 1 is no reason to send more: some servers do not count what they cached."""
-        self._corrections.set(model, max(1.0, correction))
 
     async def of(self, chat: dict[str, Any]) -> int:
         """Return the number of tokens in a chat request's prompt."""

@@ -1,4 +1,4 @@
-"""What the servers of a store have learned about their model servers: how chat requests are changed for a model.
+"""What the servers of a store have learned about their model servers: changes of chat requests, and sizes of prompts.
 
 The row `ms/<server>` has what was learned about the models of one model server. Its name has a digest of the provider's
 configuration, so that nothing applies after a change of that. The row expires a day after it was written last, and each
@@ -8,7 +8,8 @@ entry a day after it was learned.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ..chat.adaptation.adaptation import Step
@@ -31,8 +32,18 @@ MAX_OF_KIND: Final = 16
 
 _TRIES: Final = 4
 
-type Learned = Mapping[str, Mapping[Step, float]]
-"""By model, the changes, and when each expires: seconds since the epoch."""
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What was learned about the models of a server.
+
+    Attributes:
+        steps: by model, the changes of chat requests, and when each expires: seconds since the epoch.
+        corrections: by model, the tokens that its server has reported for each estimated one, and when that expires.
+    """
+
+    steps: Mapping[str, Mapping[Step, float]] = field(default_factory=dict)
+    corrections: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def with_steps(known: Mapping[Step, float], steps: Sequence[Step], expires: float) -> dict[Step, float]:
@@ -84,16 +95,28 @@ class LearnedSteps:
         Raises:
             ApiError: 503, the store does not answer.
         """
+
+        def added(known: Learned, expires: float) -> Learned:
+            changes = with_steps(known.steps.get(model, {}), steps, expires)
+            return replace(known, steps=_with_last(known.steps, model, changes))
+
+        await self._change(server, provider, added)
+
+    async def correct(self, server: str, provider: str, model: str, correction: float) -> None:
+        """Replace the correction of a model's estimates; arguments and errors as for `add`."""
+
+        def corrected(known: Learned, expires: float) -> Learned:
+            return replace(known, corrections=_with_last(known.corrections, model, (correction, expires)))
+
+        await self._change(server, provider, corrected)
+
+    async def _change(self, server: str, provider: str, change: Callable[[Learned, float], Learned]) -> None:
         key = row_key(PREFIX, server)
         for _ in range(_TRIES):
             now = await self._records.now()
             record = (await self._records.get_many([key])).get(key)
-            known = dict(_decoded(record, now))
             expires = now + LEARNED_SECONDS
-            # The model is moved to the end: the first ones are dropped.
-            known[model] = with_steps(known.pop(model, {}), steps, expires)
-            known = dict(list(known.items())[-MAX_MODELS:])
-            put = Put(key, _encoded(provider, known), expires)
+            put = Put(key, _encoded(provider, change(_decoded(record, now), expires)), expires)
             if await committed(self._records, [put], [VersionIs(key, record.version if record else None)]):
                 return
 
@@ -105,17 +128,28 @@ class LearnedSteps:
                 yield str(codec.decode(record.value)["provider"]), _decoded(record, now)
 
 
+def _with_last[Value](known: Mapping[str, Value], model: str, value: Value) -> dict[str, Value]:
+    """Return what is known of models with this one behind the others, without the first ones if it is too much."""
+    others = [(name, each) for name, each in known.items() if name != model]
+    return dict([*others[1 - MAX_MODELS :], (model, value)])
+
+
 def _encoded(provider: str, known: Learned) -> bytes:
-    models = [[model, [[each.kind, each.argument, at] for each, at in of.items()]] for model, of in known.items()]
-    return codec.encode({"provider": provider, "models": models})
+    models = [[model, [[each.kind, each.argument, at] for each, at in of.items()]] for model, of in known.steps.items()]
+    corrections = [[model, *each] for model, each in known.corrections.items()]
+    return codec.encode({"provider": provider, "models": models, "corrections": corrections})
 
 
 def _decoded(record: Record | None, now: float) -> Learned:
     if record is None:
-        return {}
-    models = codec.decode(record.value)["models"]
-    valid = {model: {Step(kind, _frozen(of)): at for kind, of, at in entries if at > now} for model, entries in models}
-    return {model: entries for model, entries in valid.items() if entries}
+        return Learned()
+    row = codec.decode(record.value)
+    steps = {
+        model: {Step(kind, _frozen(of)): at for kind, of, at in entries if at > now} for model, entries in row["models"]
+    }
+    # Version 0.1.0 began without corrections.
+    corrections = {model: (value, at) for model, value, at in row.get("corrections", ()) if at > now}
+    return Learned({model: entries for model, entries in steps.items() if entries}, corrections)
 
 
 def _frozen(value: Any) -> Any:

@@ -344,13 +344,16 @@ async def _read_items(records: Records, clock: Clock) -> Json:
 async def _fill_learned(records: Records, _: Clock) -> None:
     """Write what a server learned about a model server."""
     steps = [Step("omit", "user"), Step("effort", ("high", "low"))]
-    await LearnedSteps(records).add("http://localhost:8000 1", "local", "qwen3", steps)
+    learned = LearnedSteps(records)
+    await learned.add("http://localhost:8000 1", "local", "qwen3", steps)
+    await learned.correct("http://localhost:8000 1", "local", "qwen3", 2.5)
 
 
 async def _read_learned(records: Records, clock: Clock) -> Json:
     clock.now = CREATED
     known = await LearnedSteps(records).of("http://localhost:8000 1")
-    return {model: [[each.kind, each.argument, at] for each, at in of.items()] for model, of in known.items()}
+    steps = {model: [[each.kind, each.argument, at] for each, at in of.items()] for model, of in known.steps.items()}
+    return {"steps": steps, "corrections": {model: list(each) for model, each in known.corrections.items()}}
 
 
 async def _fill_joined(records: Records, _: Clock) -> None:

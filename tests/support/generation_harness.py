@@ -14,7 +14,6 @@ from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import NOTHING_DONE, Ending, GenerationLimits, GenerationProgress
 from llama_stack_responses.generation.model_servers import ModelServers
-from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.stream.assembler import Assembler
 from llama_stack_responses.stream.response import new_response
@@ -38,7 +37,6 @@ class GenerationHarness:
         history: the items before the input.
         inference: the model, if it must do more than play the rounds.
         servers: what is known of model servers; by default, nothing.
-        counts: counts tokens; by default, of this generation alone.
         held: counts what the generation holds; by default, without a limit.
         fields: fields of the request.
 
@@ -57,7 +55,6 @@ class GenerationHarness:
         inference: FakeInference | None = None,
         held: Reservation | None = None,
         servers: ModelServers | None = None,
-        counts: TokenCounts | None = None,
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
@@ -82,7 +79,6 @@ class GenerationHarness:
             after_step=self.note,
             held=held,
             servers=servers,
-            counts=counts,
         )
 
     async def note(self, progress: GenerationProgress) -> None:

@@ -71,10 +71,10 @@ def make_generation(
     after_step: Callable[[GenerationProgress], Awaitable[None]] | None = None,
     held: Reservation | None = None,
     servers: ModelServers | None = None,
-    counts: TokenCounts | None = None,
 ) -> Generation:
     """Create a generation over `items`, by default for a model without a profile."""
     profile = profile or Profile()
+    servers = servers or model_servers(inference, profile)
     held = held or unlimited()
     summaries = PrivateSummaries(Sealer([bytes(SECRET_BYTES)]), ANONYMOUS)
     large_work = LargeWork(lambda: ANONYMOUS)
@@ -83,13 +83,14 @@ def make_generation(
         profile=profile,
         toolset=toolset,
         inference=inference,
-        servers=servers or model_servers(inference, profile),
+        servers=servers,
         check_json=check_json,
         context_fit=ContextFit(
             request.model,
             profile,
-            counts or TokenCounts(inference, [profile]),
+            TokenCounts(inference, [profile]),
             ContextLengths(inference),
+            servers,
             large_work,
         ),
         event_buffer=event_buffer,

@@ -144,7 +144,7 @@ def profiles(arguments: Namespace) -> None:
 
     async def work(records: Records, _: ResponsesConfig) -> None:
         async for __, learned in LearnedSteps(records).all():
-            for model, steps in learned.items():
+            for model, steps in learned.steps.items():
                 if not (changes := entry_of(steps)):
                     continue  # What was learned of a single schema has no entry.
                 # JSON is YAML, and ASCII: the name of a model may contain characters that control a terminal.

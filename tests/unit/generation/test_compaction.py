@@ -12,10 +12,10 @@ from llama_stack_responses.chat.estimate import estimated_tokens
 from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.generation.loop import Ending, GenerationProgress
-from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.stream.replay import replay
 from llama_stack_responses.stream.transcript import Transcript
 from tests.support.generation_harness import GenerationHarness
+from tests.support.generations import model_servers
 from tests.support.inference import FakeInference, Round, Step, call, chunk, finish, reasoning, text
 from tests.support.strict import check_stream
 
@@ -266,24 +266,24 @@ WORDY = [{"role": role, "content": "word " * 400} for role in ("user", "assistan
 async def test_reported_usage_corrects_the_estimate_of_the_next_response() -> None:
     """A model server whose tokenizer makes three times as many tokens as estimated."""
     inference = FakeInference([text("Hello"), finish(read=3_000)], SUMMARY, ANSWER)
-    counts = TokenCounts(inference, [])
+    servers = model_servers(inference)
     for expected in (["message"], ["compaction", "message"]):
-        harness = Conversation(input=[*WORDY, QUESTION], threshold=2_000, inference=inference, counts=counts)
+        harness = Conversation(input=[*WORDY, QUESTION], threshold=2_000, inference=inference, servers=servers)
         assert kinds(await harness.checked()) == expected
 
 
 @pytest.mark.parametrize("read", [0, 10, 499])
 async def test_small_reported_usage_corrects_nothing(read: int) -> None:
     inference = FakeInference([text("Hello"), finish(read=read)], ANSWER)
-    counts = TokenCounts(inference, [])
+    servers = model_servers(inference)
     for _ in range(2):
-        harness = Conversation(input=[*WORDY, QUESTION], threshold=2_000, inference=inference, counts=counts)
+        harness = Conversation(input=[*WORDY, QUESTION], threshold=2_000, inference=inference, servers=servers)
         assert kinds(await harness.checked()) == ["message"]
-    assert counts.correction("m") == 1
+    assert await servers.correction("m") == 1
 
 
 async def test_reported_usage_is_bounded() -> None:
     inference = FakeInference([text("Hello"), finish(read=10**9)])
-    counts = TokenCounts(inference, [])
-    await Conversation(input=[*WORDY, QUESTION], threshold=2_000, inference=inference, counts=counts).checked()
-    assert counts.correction("m") == 4
+    servers = model_servers(inference)
+    await Conversation(input=[*WORDY, QUESTION], threshold=2_000, inference=inference, servers=servers).checked()
+    assert await servers.correction("m") == 4

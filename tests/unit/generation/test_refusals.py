@@ -129,7 +129,7 @@ async def test_learned_change_leaves_other_models_alone() -> None:
 async def stored(records: Records) -> list[Any]:
     """Return what was learned by all servers, once background work is done."""
     await turns(20)
-    return [learned async for _, learned in LearnedSteps(records).all() if learned]
+    return [learned.steps async for _, learned in LearnedSteps(records).all() if learned.steps]
 
 
 async def test_learned_change_is_known_to_the_next_process() -> None:
@@ -207,7 +207,7 @@ async def test_learned_models_of_one_server_are_bounded() -> None:
     learned = LearnedSteps(MemoryRecords())
     for number in range(MAX_MODELS + 5):
         await learned.add("s", "p", f"m{number}", [Step("drop", "user")])
-    known = await learned.of("s")
+    known = (await learned.of("s")).steps
     assert len(known) == MAX_MODELS
     assert f"m{MAX_MODELS + 4}" in known
 
@@ -326,7 +326,7 @@ async def test_refused_schemas_push_out_no_other_change() -> None:
     await learned.add("s", "p", "m", [Step("drop", "user")])
     for number in range(MAX_OF_KIND + 3):
         await learned.add("s", "p", "m", [Step("schema_in_words", str(number))])
-    [of_model] = (await learned.of("s")).values()
+    [of_model] = (await learned.of("s")).steps.values()
     assert list(of_model) == [
         Step("drop", "user"),
         *(Step("schema_in_words", str(n)) for n in range(3, MAX_OF_KIND + 3)),
@@ -406,3 +406,72 @@ async def test_simplified_schemas_of_functions_are_remembered_like_other_changes
         for server in (first, sibling)
     ]
     assert schemas == [[True, False, False, True, False], [False]]
+
+
+# What servers report of the sizes of prompts
+
+
+async def corrections(records: Records) -> list[dict[str, float]]:
+    """Return the stored corrections of all servers, once background work is done."""
+    await turns(20)
+    found = [learned.corrections async for _, learned in LearnedSteps(records).all()]
+    return [{model: value for model, (value, _) in each.items()} for each in found]
+
+
+async def test_correction_of_estimates_is_shared_with_other_processes_for_a_day() -> None:
+    clock = Clock()
+    records = MemoryRecords(clock=clock)
+    first, beside = (Server(records, clock=clock).servers for _ in range(2))
+    assert [await each.correction("m") for each in (first, beside)] == [1, 1]
+    first.correct("m", 3.0)
+    assert await corrections(records) == [{"m": 3.0}]
+    assert await Server(records, clock=clock).servers.correction("m") == 3
+    assert await beside.correction("m") == 1, "no request reads the store"
+    clock.now += 301
+    assert await beside.correction("m") == 3, "but from time to time"
+    clock.now += LEARNED_SECONDS + 1
+    assert await beside.correction("m") == 1
+
+
+async def test_correction_is_stored_only_if_it_changes_and_seldom() -> None:
+    clock = Clock()
+    writes: list[str] = []
+
+    async def note(name: str) -> None:
+        writes.extend([name] if name == "commit" else [])
+
+    records = WatchedRecords(MemoryRecords(clock=clock), before=note)
+    servers = Server(records, clock=clock).servers
+    counts = list[int]()
+    for reported, seconds in [(1.05, 0), (3.0, 0), (3.1, 0), (2.0, 0), (2.0, 301), (1.95, 301)]:
+        clock.now += seconds
+        await servers.correction("m")
+        servers.correct("m", reported)
+        assert await servers.correction("m") == reported
+        await turns(20)
+        counts.append(len(writes))
+    assert counts == [0, 1, 1, 1, 2, 2]
+    assert await corrections(records) == [{"m": 2.0}]
+
+
+async def test_correction_and_changes_of_a_model_are_kept_side_by_side() -> None:
+    records = MemoryRecords()
+    server = Server(records, NO_KEY, ANSWER)
+    await server.ask(**KEY)
+    await stored(records)
+    server.servers.correct("m", 2.5)
+    assert await corrections(records) == [{"m": 2.5}]
+    after = Server(records, ANSWER)
+    await after.ask(**KEY)
+    assert after.sent("prompt_cache_key") == [False]
+    assert await after.servers.correction("m") == 2.5
+
+
+async def test_correction_costs_no_request_while_the_store_is_away() -> None:
+    records = WatchedRecords(MemoryRecords())
+    records.away = True
+    servers = Server(records).servers
+    assert await servers.correction("m") == 1
+    servers.correct("m", 2.0)
+    await turns(20)
+    assert await servers.correction("m") == 2
