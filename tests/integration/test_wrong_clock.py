@@ -1,6 +1,5 @@
 """Servers whose clock is wrong, on real stores: nobody loses a response."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -11,10 +10,10 @@ import pytest
 
 from tests.integration.test_readiness import READY, ready
 from tests.support.seed import DAY, seed
-from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
+from tests.support.shifted_stack import ShiftedStack
+from tests.support.stack import REPOSITORY, STARTER, Host
 from tests.support.stores import SERVERS
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
-from tests.support.variants import responses_config, variant
 from tests.support.waiting import wait_until
 
 # What is stored does not depend on the host.
@@ -22,32 +21,6 @@ pytestmark = [pytest.mark.live, pytest.mark.one_host, pytest.mark.extended]
 
 MANY: Final = 25
 """More than may always be deleted."""
-
-
-class ShiftedStack(LiveStack):
-    """A stack whose wall clock can be shifted while it runs, and that sweeps all the time."""
-
-    def __init__(self, template: Path, env: dict[str, str], state_dir: Path, host: Host) -> None:
-        config = variant(template, state_dir / "config.yaml", _sweep_all_the_time)
-        self._shift = state_dir / "shift"
-        shifted = os.pathsep.join([str(REPOSITORY / "tests" / "support" / "shifted_clock"), env["PYTHONPATH"]])
-        env = {**env, "PYTHONPATH": shifted, "CLOCK_SHIFT_FILE": str(self._shift)}
-        super().__init__(config, env, state_dir, host=host, fork=False)
-        self.shift(0)
-
-    def shift(self, seconds: float) -> None:
-        """Shift its clock, in one step."""
-        new = self._shift.with_suffix(".new")
-        new.write_text(str(seconds))
-        new.replace(self._shift)
-
-    def logged(self) -> str:
-        """Return its log, in one line."""
-        return " ".join(self.log.read_text(errors="replace").split())
-
-
-def _sweep_all_the_time(config: dict[str, object]) -> None:
-    responses_config(config)["sweep_seconds"] = 0.05
 
 
 @pytest.fixture

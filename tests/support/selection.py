@@ -4,7 +4,7 @@
     pytest --day=3       # the fixed tests, and of the others those whose day is 3
 
 `make test` passes the day of the date, so that each test that takes turns runs on one of five consecutive days. What
-a run has is printed after the collection.
+a run has is printed after the collection. Tests with `whole_run` belong to no day.
 """
 
 import sys
@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 DAYS: Final = 5
-"""After as many days, each test has run."""
+"""After as many days, each test without `whole_run` has run."""
 TESTS: Final = Path(__file__).parents[1]
 FOLDERS: Final = tuple(TESTS / name for name in ("demo", "gpt_oss", "integration/browser", "wheels"))
 """Their tests take turns: they need long, or environments of their own."""
@@ -91,9 +91,11 @@ class DaySelection:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep the tests of the day, after `-m` and `-k` have selected."""
-        turns = [test for test in items if takes_turns(test)]
-        left = {test for test, day in zip(turns, days(turns), strict=True) if day != self._day}
-        self._lines = self._described(len(items) - len(turns), turns, left)
+        left = {test for test in items if test.get_closest_marker("whole_run")}
+        turns = [test for test in items if test not in left and takes_turns(test)]
+        fixed = len(items) - len(left) - len(turns)
+        left |= {test for test, day in zip(turns, days(turns), strict=True) if day != self._day}
+        self._lines = self._described(fixed, turns, left)
         if left:
             self._config.hook.pytest_deselected(items=list(left))
             items[:] = [test for test in items if test not in left]

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.support.log_lines import documented
 from tests.support.stack import REPOSITORY
 
-GUIDE: Final = REPOSITORY / "docs" / "guides" / "operations.md"
-HEADING: Final = "### Lines to act on\n"
 SOURCES: Final = ("llama_stack_responses", "providers/openai_chat")
 LEVELS: Final = {"info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
 
@@ -53,13 +52,6 @@ def logged(path: Path) -> Iterator[tuple[str, str]]:
 def constant_text(text: str) -> str:
     """Return the text of a line up to its first value."""
     return re.sub(r"[\s:('\"]+$", "", text.partition("%")[0])
-
-
-def documented() -> Mapping[str, set[str]]:
-    """Return the levels of each line of the tables, by its constant text."""
-    section = GUIDE.read_text().partition(HEADING)[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (`[^|]+`) \| ([A-Z, ]+) \|", section, re.MULTILINE)
-    return {line: set(levels.split(", ")) for lines, levels in rows for line in re.findall(r"`([^`]+)`", lines)}
 
 
 def test_guide_has_every_warning_and_error_with_its_level() -> None:

@@ -35,6 +35,12 @@ def test_extended(number: int) -> None: ...
 @pytest.mark.smoke
 def test_smoke() -> None: ...
 """
+WHOLE: Final = """
+import pytest
+
+@pytest.mark.whole_run
+def test_whole() -> None: ...
+"""
 CONFTEST: Final = """
 from tests.support.selection import add_option as pytest_addoption, select_by_day as pytest_configure
 """
@@ -47,7 +53,7 @@ def suite(tmp_path: Path) -> Path:
     (tmp_path / "test_a.py").write_text(FIXED)
     (tmp_path / "test_b.py").write_text(EXTENDED)
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n    one_day: together\n"
+    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n    one_day: together\n    whole_run: only in a whole run\n"
     (tmp_path / "pytest.ini").write_text(settings)
     return tmp_path
 
@@ -115,6 +121,12 @@ def test_tests_of_one_day_share_the_first_day_of_their_file(suite: Path) -> None
     day = first_day("test_b.py")
     assert "test_b.py: 50 of 50" in run(suite, f"--day={day}")[1]
     assert "and 0 of 50" in run(suite, f"--day={(day + 1) % DAYS}")[1]
+
+
+def test_no_day_has_what_only_whole_runs_have(suite: Path) -> None:
+    (suite / "test_b.py").write_text(WHOLE)
+    assert "test_b.py::test_whole PASSED" in run(suite)[1]
+    assert not any("test_whole" in run(suite, f"--day={day}")[1] for day in range(DAYS))
 
 
 def test_day_without_tests_is_no_failure(suite: Path) -> None:
