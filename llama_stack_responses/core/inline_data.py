@@ -7,7 +7,7 @@ from typing import Final
 
 from .base64_pieces import HEAD_CHARACTERS, data_start, pieces
 from .errors import ApiError, bad_request
-from .media_formats import SNIFFED_MEDIA_TYPES, false_format, image_format, sound_format
+from .media_formats import false_format, may_be_image, sound_format
 from .shapes import Location, excerpt
 
 _HEAD: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.IGNORECASE)
@@ -21,8 +21,10 @@ def is_data_url(url: str) -> bool:
 def check_image(url: str, at: Location) -> None:
     """Raise the 400 that OpenAI would send if a data URL is not an image in base64.
 
-    The pixels are not decoded. A declared format other than PNG, JPEG, GIF and WebP is left to the model server, which
-    may read it. Large data is decoded in pieces, so that other threads get their turns.
+    The pixels are not decoded. A declared format other than PNG, JPEG, GIF, WebP and SVG is left to the model server,
+    which may read it, unless the data is a text.
+
+    Large data is decoded in pieces, so that other threads get their turns.
 
     A stored request was accepted by the rules of its time; its images are not checked again.
     """
@@ -35,10 +37,10 @@ def check_image(url: str, at: Location) -> None:
     if not media_type.startswith("image/"):
         raise _no_image(at, f"unsupported MIME type '{excerpt(media_type)}'")
     try:
-        first = _beginning(url, head.end())
+        first, size = _beginning(url, head.end())
     except ValueError as error:
         raise _no_image(at, str(error)) from None
-    if image_format(first) is None and media_type in SNIFFED_MEDIA_TYPES:
+    if not may_be_image(first, size, media_type):
         message = (
             "The image data you provided does not represent a valid image. Please check your input and try again with "
             "one of the supported image formats: ['image/jpeg', 'image/png', 'image/gif', 'image/webp']."
@@ -57,7 +59,7 @@ def check_file(value: str, name: str, at: Location) -> None:
         return
     start = data_start(value)
     try:
-        first = _beginning(value, start)
+        first, _ = _beginning(value, start)
     except ValueError as error:
         message = (
             f"Invalid '{at.path}'. Expected a base64-encoded file, such as 'data:application/pdf;base64,JVBERi0=', but "
@@ -80,7 +82,7 @@ def check_sound(value: str, form: str, at: Location) -> None:
         return
     url = next((what for start, what in _URLS.items() if value[: len(start)].lower() == start), None)
     try:
-        first = b"" if url else _beginning(value, 0)
+        first = b"" if url else _beginning(value, 0)[0]
         got = url if url else None if sound_format(first) == form else f"data that is not of the format '{form}'"
     except ValueError as error:
         got = str(error)
@@ -93,8 +95,8 @@ _URLS: Final = {"data:": "a data URL", "http:": "a URL", "https:": "a URL"}
 """What is sent instead of base64, by its beginning."""
 
 
-def _beginning(data: str, start: int) -> bytes:
-    """Return the beginning of the bytes from character `start` on, after all of them were decoded.
+def _beginning(data: str, start: int) -> tuple[bytes, int]:
+    """Return the beginning of the bytes from character `start` on, and how many there are, after all were decoded.
 
     Raises:
         ValueError: there are none, or they are not base64; the message says what there is.
@@ -107,7 +109,7 @@ def _beginning(data: str, start: int) -> bytes:
         raise ValueError("an invalid base64-encoded value") from None
     if not size:
         raise ValueError("empty base64-encoded bytes")
-    return first
+    return first, size
 
 
 def _no_image(at: Location, got: str) -> ApiError:

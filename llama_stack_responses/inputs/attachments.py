@@ -24,7 +24,7 @@ from ..config import ResponsesConfig
 from ..config.services import FileInputs
 from ..core.base64_pieces import data_start
 from ..core.errors import ApiError, bad_request
-from ..core.media_formats import SNIFFED_MEDIA_TYPES, false_format, image_format
+from ..core.media_formats import IMAGE_HEAD_BYTES, false_format, image_format, may_be_image
 from ..core.owner import Owner
 from ..core.types import Json
 from ..documents.document import Document, Processor, Unreadable
@@ -368,7 +368,8 @@ def _parts(item: Json) -> Iterator[tuple[str, Json]]:
 async def _image(document: Document) -> Json:
     found = image_format(document.content)
     media_type = f"image/{found}" if found else document.media_type
-    if not media_type.startswith("image/") or (found is None and media_type in SNIFFED_MEDIA_TYPES):
+    beginning = document.content[:IMAGE_HEAD_BYTES]
+    if not media_type.startswith("image/") or not may_be_image(beginning, len(document.content), media_type):
         raise Unreadable("is not an image. Send PNG, JPEG, GIF or WebP.")
     return {"image_url": await _data_url(media_type, document.content)}
 

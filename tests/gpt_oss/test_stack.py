@@ -159,7 +159,11 @@ def test_too_long_prompt_is_400_with_token_counts(client: openai.OpenAI) -> None
 
 
 def test_image_input_is_400(client: openai.OpenAI) -> None:
-    image: Any = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"}
+    image: Any = {
+        "type": "input_image",
+        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+        "detail": "auto",
+    }
     with pytest.raises(openai.BadRequestError, match="gpt-oss accepts only text"):
         client.responses.create(input=[{"role": "user", "content": [image]}], **GREEDY)
 

@@ -105,7 +105,10 @@ def test_parallel_calls_of_all_client_tools_are_streamed_and_continued(
         {
             "type": "computer_call_output",
             "call_id": "c6",
-            "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+            "output": {
+                "type": "computer_screenshot",
+                "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+            },
         },
     ]
     again = create(client, model=MODEL, input=outputs, tools=tools, previous_response_id=response["id"])

@@ -58,7 +58,10 @@ def test_vercel_structured_output_is_parsed(vercel: Vercel, upstream: Upstream, 
 
 def test_vercel_image_reaches_the_model(vercel: Vercel, upstream: Upstream, provider: str) -> None:
     assert vercel("image", provider, SAID) == "It snows."
-    assert messages(upstream)[0]["content"][1]["image_url"]["url"] == "data:image/png;base64,iVBORw0KGgo="
+    assert (
+        messages(upstream)[0]["content"][1]["image_url"]["url"]
+        == "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
+    )
 
 
 def test_vercel_raises_the_api_error(vercel: Vercel, provider: str) -> None:

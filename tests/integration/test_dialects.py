@@ -18,7 +18,10 @@ pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 HELLO: Final = reply(text("Hello"))
 DATE: Final[Json] = {"type": "object", "properties": {"day": {"type": "string", "format": "date", "pattern": "^2"}}}
 TOOLS: Final = [function("weather", "city"), {"type": "function", "name": "plan", "parameters": DATE}]
-IMAGE: Final[Json] = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+IMAGE: Final[Json] = {
+    "type": "input_image",
+    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+}
 CALL: Final[Json] = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": "{}"}
 
 

@@ -20,7 +20,12 @@ pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 TOOLS: Final = [function("weather", "city")]
 PICTURE: Final = [
-    {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}]}
+    {
+        "role": "user",
+        "content": [
+            {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"}
+        ],
+    }
 ]
 
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 SAID: Final = reply(text("I see."))
 URL: Final = "https://example.org/cat.png?size=1&x=%20"
-DATA: Final = "data:image/png;base64,iVBORw0KGgo="
+DATA: Final = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
 CALL: Final[Json] = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 
 
@@ -266,6 +266,11 @@ NO_IMAGES: Final[dict[str, tuple[str, str]]] = {
         f"data:image/jpeg;base64,{base64.b64encode(b'<!doctype html><p>Not found.</p>').decode()}",
         "does not represent a valid image.",
     ),
+    "HTML called SVG": (
+        f"data:image/svg+xml;base64,{base64.b64encode(b'<html><svg/></html>').decode()}",
+        "does not represent a valid image.",
+    ),
+    "a PNG of its first bytes": (PNG_URL + "iVBORw0KGgo=", "does not represent a valid image."),
 }
 
 

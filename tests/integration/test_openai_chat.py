@@ -174,7 +174,11 @@ def test_host_chat_route_client_disconnect_ends_the_generation(stack: LiveStack,
 def test_fields_unknown_to_the_host_reach_the_model_server(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Yes.")))
     audio = {"type": "input_audio", "input_audio": {"data": "UklGRiQAAABXQVZF", "format": "wav"}}
-    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "original"}
+    image = {
+        "type": "input_image",
+        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+        "detail": "original",
+    }
     wire.create(
         model=MODEL,
         input=[{"role": "user", "content": [{"type": "input_text", "text": "Hi"}, audio, image]}],

@@ -64,7 +64,10 @@ SETTINGS: Final[Json] = {
 }
 TOOLS: Final = [function("look", "where")]
 CALL: Final[Json] = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
-IMAGE: Final[Json] = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+IMAGE: Final[Json] = {
+    "type": "input_image",
+    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+}
 
 
 @dataclass(frozen=True)

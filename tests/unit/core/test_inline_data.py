@@ -12,7 +12,11 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.inline_data import check_file, check_image, check_sound
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS, Location
 
-PNG: Final = b"\x89PNG\r\n\x1a\n"
+PNG: Final = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1\b\2\0\0\0\x90wS\xde"
+GIF: Final = b"GIF89a\1\0\1\0\0\0\0"
+WEBP: Final = b"RIFF\x1a\0\0\0WEBPVP8L\x0d\0\0\0/\0\0\0\0\0"
+JPEG: Final = b"\xff\xd8\xff\xe0\0\x04xx\xff\xff\xc0\0\x0b\b\0\1\0\1\1\1\x11\0"
+EXIF: Final = b"\xff\xd8\xff\xe1\xff\xff" + b"e" * 65_533
 AT: Final = Location("input[0].content[0].image_url")
 
 
@@ -28,10 +32,16 @@ def url(media_type: str, content: bytes) -> str:
         url("IMAGE/PNG", PNG).replace("data", "DATA"),
         url("image/png;charset=utf-8", PNG),
         url("image/jpeg", PNG),
-        url("image/jpg", b"\xff\xd8\xff\xe0"),
-        url("image/gif", b"GIF89a"),
-        url("image/webp", b"RIFF\x10\0\0\0WEBP"),
-        url("image/bmp", b"BM"),
+        url("image/jpg", JPEG),
+        url("image/jpg", JPEG[:8] + b"between" + JPEG[8:]),
+        url("image/jpeg", EXIF + JPEG[2:]),
+        url("image/jpeg", EXIF * 3 + b"more than what is read at once" * 10_000),
+        url("image/gif", GIF),
+        url("image/gif", GIF.replace(b"89", b"87")),
+        url("image/webp", WEBP),
+        url("image/bmp", b"BM\x46\0\0\0"),
+        url("image/avif", b"\0\0\0\x20ftypavif"),
+        url("image/tiff", b"II*\0"),
         f"data:image/png;base64,{base64.encodebytes(PNG * 100_000).decode()}",
     ],
     ids=lambda value: value[:30],
@@ -45,6 +55,23 @@ def test_image_is_accepted(accepted: str) -> None:
     [
         url("image/webp", b"RIFF\x10\0\0\0WAVE"),
         url("image/bmp", b""),
+        url("image/png", PNG[:8]),
+        url("image/png", PNG[:23]),
+        url("image/png", PNG.replace(b"IHDR\0\0\0\1", b"IHDR\0\0\0\0")),
+        url("image/gif", GIF[:12]),
+        url("image/gif", b"GIF88a" + bytes(20)),
+        url("image/webp", WEBP[:24]),
+        url("image/webp", WEBP.replace(b"VP8L", b"VP9 ")),
+        url("image/jpeg", JPEG[:4]),
+        url("image/jpeg", JPEG[:17]),
+        url("image/jpeg", EXIF),
+        url("image/jpeg", b"\xff\xd8\xff\xda\0\x04xx"),
+        url("image/jpeg", b"\xff\xd8" + b"\xff\x01" * 1_000 + JPEG[2:]),
+        url("image/svg+xml", b"<svg xmlns='http://www.w3.org/2000/svg'/>"),
+        url("image/svg+xml", b"\x1f\x8b\b\0"),
+        url("image/svg+xml", PNG[:8]),
+        url("image/bmp", b"<!doctype html><p>Not found: \xc3\xa4.</p>" * 99),
+        url("image/bmp", b"\xef\xbb\xbfA text."),
         f"data:image/png{';' * 2_000};base64,{base64.b64encode(PNG).decode()}",
         f"data:image/png;base64,{base64.b64encode(PNG).decode()}AAA",
     ],

@@ -30,7 +30,7 @@ from tests.support.web import Answer, Web
 
 Json = dict[str, Any]
 
-PNG = b"\x89PNG\r\n\x1a\n"
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1\b\2\0\0\0\x90wS\xde"
 TEXT = {"type": "input_text", "text": '<file name="a.txt">\nHello\n</file>'}
 FETCHING = Fetching(allowed_networks=[ip_network("127.0.0.1/32")])
 
@@ -54,7 +54,7 @@ class StoredFiles:
 STORED_FILES = {
     "text": Document("a.txt", "text/plain", b"Hello"),
     "image": Document("a", "", PNG),
-    "webp": Document("a.png", "image/png", b"RIFF1234WEBP"),
+    "webp": Document("a.png", "image/png", b"RIFF1234WEBPVP8L" + bytes(9)),
     "avif": Document("a.avif", "image/avif", b"\0\0\0 ftypavif"),
     "odd": Document('a"\n<b>.txt', "text/plain", b"Hello"),
 }
@@ -127,7 +127,7 @@ async def test_file_becomes_text(part: Json) -> None:
 
 
 async def test_data_url_is_never_fetched() -> None:
-    items = [user(image(image_url="DATA:image/png;base64,iVBORw0KGgo="))]
+    items = [user(image(image_url="DATA:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"))]
     assert await resolved(items, Profile(image_urls="fetch")) is items
 
 
@@ -413,6 +413,10 @@ async def test_text_keeps_the_name_of_the_pdf_that_it_was_read_from() -> None:
     assert item["content"][0]["text"] == '<file name="a.pdf">\nHello\n</file>'
 
 
-async def test_stored_image_that_is_none_is_refused() -> None:
-    error = await refused([user(image(file_id="a"))], stored_files=StoredFiles(a=Document("a.png", "image/png", HTML)))
+@pytest.mark.parametrize(
+    ("media_type", "content"), [("image/png", HTML), ("image/png", PNG[:8]), ("image/svg+xml", HTML)]
+)
+async def test_stored_image_that_is_none_is_refused(media_type: str, content: bytes) -> None:
+    stored = StoredFiles(a=Document("a.png", media_type, content))
+    error = await refused([user(image(file_id="a"))], stored_files=stored)
     assert error.code == "unsupported_image_media_type"

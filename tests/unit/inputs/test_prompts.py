@@ -140,7 +140,11 @@ async def test_repeated_variable_is_filled_in_up_to_limit(variable: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "variable", ["x" * 50_000, {**IMAGE, "image_url": f"data:image/png;base64,iVBORw0KGgo{'A' * 49_989}"}]
+    "variable",
+    [
+        "x" * 50_000,
+        {**IMAGE, "image_url": f"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ{'A' * 49_956}"},
+    ],
 )
 async def test_excessively_repeated_variable_is_refused(variable: Any) -> None:
     prompt = {"id": "p", "variables": {"a": variable}}
@@ -149,7 +153,7 @@ async def test_excessively_repeated_variable_is_refused(variable: Any) -> None:
 
 
 async def test_image_counts_from_its_second_place() -> None:
-    image = {**IMAGE, "image_url": f"data:image/png;base64,iVBORw0KGgoA{'A' * 4988}"}
+    image = {**IMAGE, "image_url": f"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ{'A' * 4956}"}
     prompt = {"id": "p", "variables": {"a": image}}
     assert (await with_prompt(request(prompt), FakePrompts("{{a}}", variables="a"), 100)).instructions == [
         message(image)

@@ -62,7 +62,7 @@ INPUT_TEXT: Json = {"type": "input_text", "text": "hi", "prompt_cache_breakpoint
 INPUT_IMAGE: Json = {
     "type": "input_image",
     "detail": "original",
-    "image_url": "data:image/png;base64,iVBORw0KGgo=",
+    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
     "file_id": "file_1",
     "prompt_cache_breakpoint": BREAKPOINT,
 }
@@ -239,7 +239,11 @@ COMPUTER_OUTPUT: Json = {
     "type": "computer_call_output",
     "id": "cuo_1",
     "call_id": "call_6",
-    "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo=", "file_id": "file_1"},
+    "output": {
+        "type": "computer_screenshot",
+        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+        "file_id": "file_1",
+    },
     "acknowledged_safety_checks": CHECKS,
     "status": "completed",
 }
@@ -327,7 +331,10 @@ CODE_CALL: Json = {
     "code": "1 + 1",
     "container_id": "cntr_1",
     "status": "completed",
-    "outputs": [{"type": "logs", "logs": "2"}, {"type": "image", "url": "data:image/png;base64,iVBORw0KGgo="}],
+    "outputs": [
+        {"type": "logs", "logs": "2"},
+        {"type": "image", "url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"},
+    ],
 }
 
 IMAGE_CALL: Json = {
@@ -760,7 +767,7 @@ def test_incomplete_logprob_is_refused() -> None:
     [
         {"image_url": "https://a.b/c?d=@"},
         {"image_url": "HTTP://a"},
-        {"image_url": "data:image/png;base64,iVBORw0KGgo="},
+        {"image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"},
         {"file_id": "a"},
     ],
 )
@@ -840,7 +847,7 @@ def test_input_limits_are_enforced() -> None:
     assert parse_input("abc", RequestLimits(max_text_length=3))
     assert refused("abcd", max_text_length=3).code == "string_above_max_length"
     assert refused([{"role": "user", "content": "abcd"}], max_text_length=3).param == "input[0].content"
-    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"}
     assert refused([{"role": "user", "content": [image]}], max_data_length=3).param == "input[0].content[0].image_url"
     assert parse_input([{"role": "user", "content": [image]}], RequestLimits(max_text_length=3))
 

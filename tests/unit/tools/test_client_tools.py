@@ -346,9 +346,17 @@ BUILT_IN: Final[dict[str, tuple[Json, Json, Json, Json, Any]]] = {
         {"actions": [CLICK, {**DOUBLE, "keys": None}], "pending_safety_checks": []},
         {
             "type": "computer_call_output",
-            "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+            "output": {
+                "type": "computer_screenshot",
+                "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+            },
         },
-        [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}],
+        [
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"},
+            }
+        ],
     ),
     "computer_use_preview": (
         SCREEN,
@@ -356,9 +364,17 @@ BUILT_IN: Final[dict[str, tuple[Json, Json, Json, Json, Any]]] = {
         {"action": CLICK, "pending_safety_checks": []},
         {
             "type": "computer_call_output",
-            "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+            "output": {
+                "type": "computer_screenshot",
+                "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+            },
         },
-        [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}],
+        [
+            {
+                "type": "image_url",
+                "image_url": {"url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"},
+            }
+        ],
     ),
 }
 

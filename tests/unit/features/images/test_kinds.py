@@ -27,7 +27,10 @@ IMAGES: Final[Json] = {
     "background": "transparent",
     "complexity": "low",
     "input_fidelity": "high",
-    "input_image_mask": {"file_id": "file-1", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+    "input_image_mask": {
+        "file_id": "file-1",
+        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+    },
     "model": "flux",
     "moderation": "low",
     "output_compression": 80,
