@@ -30,6 +30,7 @@ from ..requests.request import DEFAULT_PASSTHROUGH
 from ..requests.unavailable_tools import Policy
 from ..sealing.sealer import SECRET_BYTES
 from .limits import BackgroundWork, Limits
+from .roles import Roles
 from .services import Fetching, FileInputs, McpServers
 from .stores import SqliteStore, Store
 from .unknown_settings import explained
@@ -108,6 +109,7 @@ class ResponsesConfig(BaseModel):
             refused, as at OpenAI, or ignored.
         secrets: keys that seal stored user data, such as the users' own API keys: each 32 bytes in base64. The first
             one seals, all of them open.
+        roles: which users are operators, or lead a team; nobody by default.
         background: limits of background responses.
         fetch: how URLs are fetched.
         files: limits of files and images.
@@ -154,6 +156,7 @@ class ResponsesConfig(BaseModel):
     secrets: Annotated[list[Annotated[SecretStr, AfterValidator(_secret)]], BeforeValidator(_given)] = Field(
         default_factory=list
     )
+    roles: Roles = Field(default_factory=Roles)
     background: BackgroundWork = Field(default_factory=BackgroundWork)
     fetch: Fetching = Field(default_factory=Fetching)
     files: FileInputs = Field(default_factory=FileInputs)

@@ -191,6 +191,10 @@ class AccessKeys:
         await self._records.commit([_put(key)], [VersionIs(_row(key_id), None)])
         return key, token
 
+    async def now(self) -> float:
+        """Return the time of the store, in seconds since the epoch."""
+        return await self._records.now()
+
     async def find(self, key_id: str) -> AccessKey | None:
         """Return a key; None if there is none."""
         record = (await self._records.get_many([_row(key_id)])).get(_row(key_id))

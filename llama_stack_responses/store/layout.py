@@ -27,6 +27,7 @@
     su/<archive>                 the parts of this archive are to be deleted at a time, unless a version gets it before
     ak/<key>                     a key with which a user authenticates (`access_keys.py`)
     au/<key>                     when the key was used last
+    al/<moment and number>       an entry of the audit log (`audit_log.py`)
     ms/<server>                  what was learned about a model server (`learned_steps.py`)
     so/<of>                      how many skills the owner has, and their bytes
     z/<response or conversation> an import created it; the row outlives it, so that it is never imported again

@@ -71,6 +71,7 @@ def keyed(
 
     def change(config: Json) -> None:
         put_in(config, blocks()[f"{GUIDE}, yaml"].text)
+        put_in(config, blocks()["docs/guides/keys.md, Operators and leads of teams, yaml"].text)
         responses_config(config)["auth_cache_seconds"] = 1
 
     folder = tmp_path_factory.mktemp("keyed")
@@ -186,6 +187,32 @@ def test_rotated_key_goes_on_with_both_tokens_and_is_the_same_user(keyed: KeyedS
 def listed(keyed: KeyedStack) -> list[Any]:
     """Return all keys."""
     return [json.loads(line) for line in keyed.run("keys", "list", "--json").splitlines()]
+
+
+def test_operator_acts_for_a_user_by_a_key_with_the_role(
+    keyed: KeyedStack, clients: dict[str, Wire], upstream: Upstream
+) -> None:
+    """Also for a background response that runs, which its owner sees cancelled."""
+    upstream.script("held", reply(text("one ", "two"), hold=1))
+    ada, path = clients["ada"], "/admin/responses"
+    running = ada.create(model="local/held", input="x", background=True)["id"]
+    upstream.wait_for("held", chunks=1)
+    with Wire(keyed.live, keyed.create("olga", "--role", "operator")[1]) as olga:
+        assert ada.http.get(path).status_code == 403
+        assert olga.http.get(f"{path}/{running}").json()["owner"]["principal"] == "ada"
+        assert running in [each["id"] for each in olga.http.get(path, params={"owner": "ada"}).json()["data"]]
+        assert olga.http.post(f"{path}/{running}/cancel").json()["status"] in ("in_progress", "cancelled")
+        wait_until(lambda: ada.retrieve(running)["status"] == "cancelled")
+        created = olga.http.post("/admin/keys", json={"name": "new", "owner": "ada"}).json()
+        keyed.tokens.append(created["value"])
+        with Wire(keyed.live, created["value"]) as second:
+            assert second.retrieve(running)["id"] == running
+        assert olga.http.delete(f"{path}/{running}").status_code == 200
+        assert ada.get(f"/{running}").status_code == 404
+        acts = olga.http.get("/admin/audit", params={"resource_id": running}).json()["data"]
+    assert [each["type"] for each in acts] == ["response.deleted", "response.cancelled", "response.read"]
+    assert {each["actor"]["session"]["ip_address"] for each in acts} == {"127.0.0.1"}
+    assert "response.deleted" in keyed.run("audit", "--owner", "ada")
 
 
 def test_tokens_are_in_no_file_of_the_server(keyed: KeyedStack, clients: dict[str, Wire]) -> None:

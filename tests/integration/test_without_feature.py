@@ -85,13 +85,13 @@ COMMANDS: Final = {
     "admin": ("list", "init, import, doctor, keys"),
     "doctor": (
         "doctor",
-        "init, import, list, show, chain, tail, stats, queue, profiles, delete, sweep, export, "
-        "backup, restore, recover, secret, keys",
+        "init, import, list, show, chain, tail, stats, queue, profiles, audit, delete, sweep, "
+        "export, backup, restore, recover, secret, keys",
     ),
     "keys": (
         "keys",
-        "init, import, list, show, chain, tail, stats, queue, profiles, delete, sweep, export, "
-        "backup, restore, recover, secret, doctor",
+        "init, import, list, show, chain, tail, stats, queue, profiles, audit, delete, sweep, "
+        "export, backup, restore, recover, secret, doctor",
     ),
 }
 """A command that the feature brings, and the commands of an installation without the feature."""

@@ -309,6 +309,7 @@ NOT_RUN: Final = {
     "docs/guides/scaling.md, Several processes of one server, console": "test_serve.py and test_workers.py start two",
     "docs/guides/keys.md, Turn them on, yaml": "test_keys.py starts a stack with it",
     "docs/guides/keys.md, Turn them on, console": "test_keys.py runs it",
+    "docs/guides/keys.md, Operators and leads of teams, yaml": "test_keys.py starts a stack with it",
     "docs/guides/backup.md, A damaged file, console": "test_store_faults.py runs it on a damaged file",
     "docs/guides/model-servers.md, Ask a model server, text": "words and speeds differ; test_model_servers.py compares the table below",
     "docs/guides/programs.md, Programs that call tools, javascript": "the model of the block before it writes it",

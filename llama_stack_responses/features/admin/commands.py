@@ -24,6 +24,7 @@ def add_commands(commands: Any) -> None:
     _command(commands, "stats", "count stored and queued data")
     _command(commands, "queue", "list the background responses that wait and run")
     _command(commands, "profiles", "list what was learned about model servers, as entries of the setting 'profiles'")
+    _audit(commands)
     delete = _command(commands, "delete", "delete responses, or all that an owner has")
     delete.add_argument("ids", nargs="*", metavar="ID", help="the responses")
     _owner(delete)
@@ -51,6 +52,14 @@ def add_commands(commands: Any) -> None:
     _command(
         commands, "secret", "print the secret that the store keeps since no 'secrets' are configured", module="backups"
     )
+
+
+def _audit(commands: Any) -> None:
+    audit = _command(commands, "audit", "list what operators and leads of teams did, and what was refused")
+    audit.add_argument("--actor", metavar="NAME", help="only acts of this user")
+    audit.add_argument("--type", metavar="ACT", help="only acts of this type, such as response.deleted")
+    _owner(audit)
+    audit.add_argument("--limit", type=_count, default=20, metavar="N", help="how many to list (20)")
 
 
 def _sweep(commands: Any) -> None:

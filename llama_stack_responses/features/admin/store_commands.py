@@ -13,6 +13,7 @@ from itertools import batched
 from typing import Any, Final, TextIO
 
 from ...chat.profile import entry_of
+from ...commands.audited import record_command
 from ...commands.command_error import CommandError
 from ...commands.opened_store import with_store
 from ...commands.progress import ProgressLine
@@ -22,6 +23,7 @@ from ...config import ResponsesConfig
 from ...core.owner import Owner
 from ...core.types import Json
 from ...store.archive import Archive
+from ...store.audit_log import AuditLog, wanted_entries
 from ...store.clock import StoreClock
 from ...store.feature_store import FeatureStore
 from ...store.learned_adaptations import LearnedSteps
@@ -45,6 +47,14 @@ _COLUMNS: Final = {
 }
 _CHAIN: Final = {name: title for name, title in _COLUMNS.items() if name != "owner"} | {"answer": "ANSWER"}
 _QUEUE: Final = {"id": "RESPONSE", "state": "STATE", "waited": "WAITED", "owner": "OWNER", "worker": "WORKER"}
+_ENTRIES: Final = {
+    "at": "AT",
+    "type": "ACT",
+    "outcome": "OUTCOME",
+    "actor": "WHO",
+    "from": "FROM",
+    "id": "OBJECT",
+}
 
 
 def list_responses(arguments: Namespace) -> None:
@@ -154,13 +164,47 @@ def profiles(arguments: Namespace) -> None:
     with_store(arguments, work)
 
 
+def audit(arguments: Namespace) -> None:
+    """Run `audit`: the newest entries of the audit log."""
+    owner = _owner(arguments)
+
+    async def work(records: Records, settings: ResponsesConfig) -> None:
+        log = AuditLog(records, settings.roles.audit_seconds)
+        wanted = wanted_entries(actor=arguments.actor, act=arguments.type, owner=owner, tenant=None)
+        found = [each async for each in _first(log.entries(wanted), arguments.limit)]
+        print_rows(found if arguments.json else list(map(_entry, found)), _ENTRIES, as_json=arguments.json)
+
+    with_store(arguments, work)
+
+
+async def _first[Value](values: AsyncIterator[Value], count: int) -> AsyncIterator[Value]:
+    async for each in values:
+        yield each
+        count -= 1
+        if count == 0:
+            return
+
+
+def _entry(entry: Json) -> Json:
+    actor = entry["actor"]
+    session, command = actor.get("session") or {}, actor.get("command") or {}
+    return {
+        "at": moment(entry["effective_at"]),
+        "type": entry["type"],
+        "outcome": entry["outcome"],
+        "actor": session["user"]["id"] if session else command["user"],
+        "from": session["forwarded_for"] or session["ip_address"] if session else command["machine"],
+        "id": entry["resource"]["id"],
+    }
+
+
 def delete(arguments: Namespace) -> None:
     """Run `delete`: single responses, or everything of an owner."""
     owner = _owner(arguments)
     if bool(arguments.ids) == bool(owner):
         raise CommandError("Name the responses to delete, or an --owner, and not both.", 2)
 
-    async def work(records: Records, _: ResponsesConfig) -> None:
+    async def work(records: Records, settings: ResponsesConfig) -> None:
         view = StoreView(records)
         ids = [*dict.fromkeys(arguments.ids)] or [each async for each in view.responses_of(owner or Owner())]
         talks = [each.id async for each in view.conversations_of(owner)] if owner else []
@@ -171,6 +215,8 @@ def delete(arguments: Namespace) -> None:
             found = {"responses": ids, "conversations": talks, **more}
             counted = _listed([f"{len(each)} {name}" for name, each in found.items()])
             raise CommandError(f"This deletes {counted}: repeat it with --yes.", 2)
+        for each in [""] if owner else ids:
+            await record_command(records, settings, "owner.deleted" if owner else "response.deleted", each, owner)
         missing = await _delete(view, owner, ids, talks, more)
         counts = {"responses": len(ids) - len(missing), "conversations": len(talks)}
         counts |= {name: len(each) for name, each in more.items()}
@@ -285,7 +331,8 @@ def export(arguments: Namespace) -> None:
     if owner is None:
         raise CommandError("Name the --owner whose data to export.", 2)
 
-    async def work(records: Records, _: ResponsesConfig) -> None:
+    async def work(records: Records, settings: ResponsesConfig) -> None:
+        await record_command(records, settings, "owner.exported", owner=owner)
         if arguments.out is None:
             await _export(StoreView(records), owner, sys.stdout)
             return

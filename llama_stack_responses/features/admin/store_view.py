@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ...core.errors import bad_request
 from ...core.owner import Owner
 from ...core.types import Json
 from ...jobs import fair_order
@@ -24,6 +25,8 @@ from ...store.records import Conflict, Delete, Op, Records, after_prefix, pages_
 type Wanted = Callable[[Json], bool]
 
 _PAGE_ROWS: Final = 500
+_MAX_PAGES: Final = 20
+"""Pages of rows that one page of conversations looks at."""
 
 _INPUT_BYTES: Final = 2**29
 """More than the default limits allow for one response."""
@@ -48,6 +51,19 @@ class QueuedJob:
     seconds: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """A page of conversations.
+
+    Attributes:
+        data: the conversations, without their items.
+        last: the id after which the next page begins; None if there is none.
+    """
+
+    data: Sequence[Conversation]
+    last: str | None
+
+
 class StoreView:
     """Reads and deletes what a store holds, of any owner.
 
@@ -64,32 +80,76 @@ class StoreView:
         # What has expired is listed until a server deletes it.
         self.archive = Archive(records, retention=None)
 
-    async def newest(self, limit: int, owner: Owner | None, wanted: Wanted) -> list[Json]:
+    async def newest(self, limit: int, owner: Owner | None, wanted: Wanted, before: str | None = None) -> list[Json]:
         """Return the newest rows of lists, newest first, each with `owner` and `order`.
 
         Args:
             owner: only this owner's; None for all.
             wanted: returns whether a row is wanted.
+            before: only those before this position.
         """
         newest: list[Json] = []
-        async for owners in self.buckets(owner):
+        async for owners in self.buckets(owner, before=before):
             bucket: list[Json] = []
             for of, digits in owners:
-                bucket += await self.rows(of, digits, limit - len(newest), wanted)
-            newest += sorted(bucket, key=lambda row: str(row["order"]), reverse=True)
+                bucket += await self.rows(of, digits, limit - len(newest), wanted, before=before)
+            newest += sorted(bucket, key=lambda row: (str(row["order"]), str(row["id"])), reverse=True)
             if len(newest) >= limit:
                 break
         return [await self.with_owner(row) for row in newest[:limit]]
 
-    async def buckets(self, owner: Owner | None, since: str = "") -> AsyncIterator[list[tuple[str, str]]]:
+    async def position(self, response_id: str) -> str:
+        """Return the position of a response among all, for `newest`.
+
+        Raises:
+            ApiError: 400, it is not stored.
+        """
+        entry = await self.archive.entry(response_id)
+        if entry is None:
+            raise bad_request(f"Response with id '{response_id}' not found.", "after", "invalid_value")
+        return f"{entry.order}/{response_id}"
+
+    async def owner_of(self, response_id: str) -> Owner | None:
+        """Return the owner of a response, stored or running; None if it is unknown."""
+        found = await self.archive.entry(response_id) or await self.archive.running(response_id)
+        # It may have ended between the two reads.
+        found = found or await self.archive.entry(response_id)
+        return found.owner if found else None
+
+    async def conversations(self, tenant: str, owner: Owner | None, limit: int, after: str | None) -> Conversations:
+        """Return a page of the conversations of a tenant's owners, by their ids.
+
+        Args:
+            owner: only this owner's; None for all.
+            after: the id of the conversation before the page.
+        """
+        start, found = f"c/{after}\0" if after else "c/", list[Conversation]()
+        for _ in range(_MAX_PAGES):
+            rows = await self._records.range(start, after_prefix("c/"), limit=self._page)
+            for key, record in rows:
+                conversation = Conversation.decode(key.removeprefix("c/"), record)
+                whose = conversation.owner
+                if whose.tenant == tenant and (owner is None or whose.identity == owner.identity):
+                    found.append(conversation)
+                if len(found) == limit:
+                    return Conversations(found, conversation.id)
+            if len(rows) < self._page:
+                return Conversations(found, None)
+            start = rows[-1][0] + "\0"
+        return Conversations(found, start[2:-1])
+
+    async def buckets(
+        self, owner: Owner | None, since: str = "", before: str | None = None
+    ) -> AsyncIterator[list[tuple[str, str]]]:
         """Yield the keys of owners with responses in each bucket of time, and the bucket, newest first.
 
         Args:
             owner: only this owner; None for all.
             since: only buckets with this order and greater ones.
+            before: only buckets with positions before this one.
         """
         of, oldest = Hasher(owner).owner if owner else None, since[:BUCKET]
-        end = after_prefix("x/")
+        end = after_prefix(f"x/{before[:BUCKET]}/" if before else "x/")
         while last := await self._records.range(f"x/{oldest}", end, limit=1, reverse=True):
             digits = last[0][0].split("/")[1]
             owners = [key.split("/")[2] async for rows in pages_of(self._records, f"x/{digits}/") for key, _ in rows]
@@ -97,7 +157,13 @@ class StoreView:
             end = f"x/{digits}/"
 
     async def rows(
-        self, of: str, digits: str, limit: int, wanted: Wanted = lambda _: True, since: str = ""
+        self,
+        of: str,
+        digits: str,
+        limit: int,
+        wanted: Wanted = lambda _: True,
+        since: str = "",
+        before: str | None = None,
     ) -> list[Json]:
         """Return the newest wanted rows of one owner in one bucket, newest first, each with `order`.
 
@@ -105,9 +171,12 @@ class StoreView:
             of: the owner's key.
             digits: the bucket.
             since: only rows with this order and greater ones.
+            before: only rows before this position.
         """
         matching: list[Json] = []
         start, end = f"l/{of}/{max(digits, since)}", after_prefix(f"l/{of}/{digits}")
+        if before is not None:
+            end = min(end, f"l/{of}/{before}")
         if start >= end:
             return matching
         while len(matching) < limit:

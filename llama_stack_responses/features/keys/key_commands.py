@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from typing import Final
 
+from ...commands.audited import record_command
 from ...commands.command_error import CommandError
 from ...commands.opened_store import with_store
 from ...commands.tables import moment, print_json, print_rows
@@ -43,7 +44,9 @@ def create_key(arguments: Namespace) -> None:
     )
 
     async def work(records: Records, settings: ResponsesConfig) -> None:
-        key, token = await AccessKeys(records).create(checked(new))
+        wanted = checked(new)
+        await record_command(records, settings, "api_key.created", owner=new.owner)
+        key, token = await AccessKeys(records).create(wanted)
         _print_token(key, token, arguments, await records.now())
         if SETTINGS.of(settings) is None:
             print(
@@ -78,7 +81,8 @@ def rotate_key(arguments: Namespace) -> None:
         hours = arguments.overlap_hours
         if hours is None:
             hours = of_keys.overlap_hours if of_keys else 24.0
-        rotated = await AccessKeys(records).rotate(check_key_id(arguments.id), hours * 3600)
+        await record_command(records, settings, "api_key.updated", check_key_id(arguments.id))
+        rotated = await AccessKeys(records).rotate(arguments.id, hours * 3600)
         if rotated is None:
             raise CommandError(f"There is no active key {arguments.id!r} in this store.")
         _print_token(*rotated, arguments, await records.now())
@@ -90,7 +94,8 @@ def revoke_key(arguments: Namespace) -> None:
     """Run `keys revoke`: revoke a key."""
 
     async def work(records: Records, settings: ResponsesConfig) -> None:
-        key = await AccessKeys(records).revoke(check_key_id(arguments.id))
+        await record_command(records, settings, "api_key.deleted", check_key_id(arguments.id))
+        key = await AccessKeys(records).revoke(arguments.id)
         if key is None:
             raise no_key(arguments.id)
         if arguments.json:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from llama_stack_responses.cli import main
+from tests.support.variants import responses_config
 
 type Json = dict[str, Any]
 
@@ -40,6 +42,12 @@ class Commands:
     def _object(line: str) -> Json:
         value: Json = json.loads(line)
         return value
+
+    def name_operators(self) -> None:
+        """Set the setting `roles`."""
+        stack = yaml.safe_load(self._config.read_text())
+        responses_config(stack)["roles"] = {"operator": {"roles": ["operator"]}}
+        self._config.write_text(yaml.safe_dump(stack))
 
 
 @pytest.fixture
@@ -121,3 +129,26 @@ def test_owner_is_exported_and_deleted_with_their_keys(commands: Commands) -> No
     assert "1 keys" in commands.run("delete", "--owner", "ada", code=2)
     commands.run("delete", "--owner", "ada", "--yes")
     assert [key["id"] for key in commands.listed()] == [other["id"]]
+
+
+def test_commands_are_audited_where_there_are_operators(commands: Commands) -> None:
+    commands.create("--owner", "ada")
+    assert commands.run("audit", "--json") == ""
+    commands.name_operators()
+    key = commands.create("--owner", "ada")["id"]
+    commands.run("keys", "rotate", key)
+    commands.run("keys", "revoke", key)
+    commands.run("export", "--owner", "ada")
+    commands.run("delete", "--owner", "ada", "--yes")
+    entries = [json.loads(line) for line in commands.run("audit", "--json").splitlines()]
+    assert [each["type"] for each in reversed(entries)] == [
+        "api_key.created",
+        "api_key.updated",
+        "api_key.deleted",
+        "owner.exported",
+        "owner.deleted",
+    ]
+    assert {each["actor"]["type"] for each in entries} == {"command"}
+    assert len(commands.run("audit", "--owner", "ada", "--json").splitlines()) == 3
+    assert "owner.deleted" in commands.run("audit", "--limit", "1")
+    assert commands.run("audit", "--actor", "nobody", "--json") == ""

@@ -1,0 +1,261 @@
+"""The routes of operators: what all users of their tenant have stored, and the audit log."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+
+from ...core.errors import not_found
+from ...core.ids import check_conversation_id, check_response_id
+from ...core.owner import Owner
+from ...core.shapes import Schema
+from ...core.statuses import STATUSES
+from ...core.types import Json
+from ...items.listed_items import Page
+from ...requests.conversation_bodies import conversation_object, no_conversation
+from ...service.responses import OpenAIResponsesImpl
+from ...store.audit_log import AuditLog, wanted_entries
+from ...wire.answers import JsonResponse
+from ...wire.openapi import (
+    CONVERSATION,
+    ITEMS,
+    PAGING,
+    RESPONSE,
+    TEXT,
+    TIME,
+    an_id,
+    constant,
+    deleted,
+    described,
+    one_of,
+    page,
+    whole,
+)
+from ...wire.operators import Operators
+from ...wire.request_cycle import cycle_of
+from ...wire.request_handling import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
+from ...wire.route_admission import RouteAdmission
+from .store_view import StoreView, owner_fields
+
+_ROW: Final = whole(
+    id=an_id("resp"), status=one_of(*STATUSES), model=TEXT, created_at=TIME, owner=whole(principal=TEXT)
+)
+_ENTRY: Final = whole(object=constant("audit_log"), id=an_id("audit"), type=TEXT, effective_at=TIME, outcome=TEXT)
+_NEWEST: Final = {name: PAGING[name] for name in ("limit", "after")}
+
+
+def operator_router(
+    impl: OpenAIResponsesImpl, limits: RouteAdmission, operators: Operators, log: AuditLog, view: StoreView
+) -> APIRouter:
+    """Return the routes.
+
+    Args:
+        operators: admits operators.
+        log: the audit log, in which they read.
+        view: reads what all users have stored.
+    """
+    router, kind = APIRouter(), routes_within(limits)
+    filters: dict[str, Schema] = {**_NEWEST, "owner": TEXT}
+
+    def group(name: str, *routes: tuple[str, str, Handler, str, dict[str, Any]]) -> None:
+        of_group = APIRouter(prefix=f"/v1/admin/{name}", tags=["Administration"], route_class=kind)
+        for method, path, answer, summary, description in routes:
+            of_group.add_api_route(path, answer, methods=[method], summary=summary, **description)
+        add_fallback(of_group)
+        router.include_router(of_group)
+
+    responses = _Responses(impl, limits, operators, view)
+    one, items = "/{response_id}", described(ITEMS, query=PAGING)
+    rows = described(page(_ROW), query={**filters, "model": TEXT, "status": one_of(*STATUSES)})
+    group(
+        "responses",
+        ("GET", "", responses.list, "List all users' responses", rows),
+        ("GET", one, responses.retrieve, "Retrieve any user's response", described(RESPONSE)),
+        ("GET", f"{one}/input_items", responses.input_items, "List the input of any user's response", items),
+        ("POST", f"{one}/cancel", responses.cancel, "Cancel any user's response", described(RESPONSE)),
+        ("DELETE", one, responses.delete, "Delete any user's response", described(deleted("response"))),
+    )
+    talks = _Conversations(impl, limits, operators, view)
+    one, gone = "/{conversation_id}", described(deleted("conversation.deleted"))
+    found = described(page(CONVERSATION), query=filters)
+    group(
+        "conversations",
+        ("GET", "", talks.list, "List all users' conversations", found),
+        ("GET", one, talks.retrieve, "Retrieve any user's conversation", described(CONVERSATION)),
+        ("GET", f"{one}/items", talks.items, "List the items of any user's conversation", items),
+        ("DELETE", one, talks.delete, "Delete any user's conversation", gone),
+    )
+    entries = described(page(_ENTRY), query={**filters, "actor": TEXT, "type": TEXT, "resource_id": TEXT})
+    group("audit", ("GET", "", _Audit(operators, log).list, "List the audit log", entries))
+    return router
+
+
+class _Acting:
+    """What the routes share: who may act, for whom, and what the answer may hold."""
+
+    def __init__(
+        self, impl: OpenAIResponsesImpl, limits: RouteAdmission, operators: Operators, view: StoreView
+    ) -> None:
+        self._impl = impl
+        self._limits = limits
+        self._operators = operators
+        self._view = view
+        self._as = impl.access.acting_for
+
+    async def _admitted(self, request: Request, act: str, object_id: str, found: Owner | None) -> Owner | None:
+        """Return the owner of an object for whom an operator may act; None if they may not know that it exists.
+
+        The act is written before it is done.
+        """
+        tenant = self._impl.access.current_user().tenant
+        owner = found if found is not None and found.tenant == tenant else None
+        await self._operators.record(request, act, object_id, owner)
+        # What the answer holds counts for the operator, and not for the owner, for whom the rest is done.
+        _ = cycle_of(request.scope).answer_reservation
+        return owner
+
+    async def _listing(self, request: Request, act: str) -> tuple[Query, Owner | None]:
+        """Return the query of a list, and the owner that it names."""
+        query = Query(request)
+        admitted = await self._operators.admit(request, act)
+        name = query.text("owner")
+        owner = None if name is None else Owner(name, tenant=admitted.user.tenant)
+        await self._operators.record(request, act, owner=owner)
+        return query, owner
+
+
+class _Responses(_Acting):
+    async def list(self, request: Request) -> Response:
+        query, owner = await self._listing(request, "response.listed")
+        limit = query.integer("limit", 1, MAX_PAGE_ROWS) or 20
+        wanted = {name: value for name in ("model", "status") if (value := query.text(name)) is not None}
+        before = None
+        if after := query.text("after"):
+            before = await self._view.position(check_response_id(after, "after"))
+        tenant = self._impl.access.current_user().tenant
+        rows = await self._view.newest(limit, owner, lambda row: _has(row, wanted), before=before)
+        shown = [_shown(row) for row in rows if row["owner"].tenant == tenant]
+        return page_of(shown, has_more=len(rows) == limit, last=rows[-1]["id"] if rows else None)
+
+    async def retrieve(self, response_id: str, request: Request) -> Response:
+        owner = await self._owner(request, "response.read", response_id)
+        hold = self._limits.hold_value(request.scope)
+        with self._as(owner, {}):
+            response = await self._impl.reader.retrieve(response_id, hold)
+        return JsonResponse(response | {"owner": owner_fields(owner)})
+
+    async def input_items(self, response_id: str, request: Request) -> Response:
+        query = Query(request)
+        owner = await self._owner(request, "response.read", response_id)
+        hold = self._limits.bodies.hold(request)
+        with self._as(owner, {}):
+            found = await self._impl.reader.input_items(response_id, **_paging(query), hold=hold)
+        return _items(found)
+
+    async def cancel(self, response_id: str, request: Request) -> Response:
+        owner = await self._owner(request, "response.cancelled", response_id)
+        hold = self._limits.hold_value(request.scope)
+        with self._as(owner, {}):
+            return JsonResponse(await self._impl.cancel(response_id, hold))
+
+    async def delete(self, response_id: str, request: Request) -> Response:
+        owner = await self._owner(request, "response.deleted", response_id)
+        with self._as(owner, {}):
+            await self._impl.delete(response_id)
+        return JsonResponse({"id": response_id, "object": "response", "deleted": True})
+
+    async def _owner(self, request: Request, act: str, response_id: str) -> Owner:
+        await self._operators.admit(request, act, response_id)
+        check_response_id(response_id, "response_id")
+        owner = await self._admitted(request, act, response_id, await self._view.owner_of(response_id))
+        if owner is None:
+            raise not_found(response_id)
+        return owner
+
+
+class _Conversations(_Acting):
+    async def list(self, request: Request) -> Response:
+        query, owner = await self._listing(request, "conversation.listed")
+        after = query.text("after")
+        found = await self._view.conversations(
+            self._impl.access.current_user().tenant,
+            owner,
+            query.integer("limit", 1, MAX_PAGE_ROWS) or 20,
+            check_conversation_id(after, "after") if after else None,
+        )
+        shown = [
+            {**conversation_object(each.id, each.created_at, each.metadata), "owner": owner_fields(each.owner)}
+            for each in found.data
+        ]
+        return page_of(shown, has_more=found.last is not None, last=found.last)
+
+    async def retrieve(self, conversation_id: str, request: Request) -> Response:
+        owner = await self._owner(request, "conversation.read", conversation_id)
+        with self._as(owner, {}):
+            found = await self._impl.conversations.retrieve(conversation_id)
+        return JsonResponse({**found, "owner": owner_fields(owner)})
+
+    async def items(self, conversation_id: str, request: Request) -> Response:
+        query = Query(request)
+        owner = await self._owner(request, "conversation.read", conversation_id)
+        hold = self._limits.bodies.hold(request)
+        with self._as(owner, {}):
+            found = await self._impl.conversations.list_items(conversation_id, **_paging(query), hold=hold)
+        return _items(found)
+
+    async def delete(self, conversation_id: str, request: Request) -> Response:
+        owner = await self._owner(request, "conversation.deleted", conversation_id)
+        with self._as(owner, {}):
+            await self._impl.conversations.delete(conversation_id)
+        return JsonResponse({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
+
+    async def _owner(self, request: Request, act: str, conversation_id: str) -> Owner:
+        await self._operators.admit(request, act, conversation_id)
+        check_conversation_id(conversation_id, "conversation_id")
+        found = await self._impl.archive.conversations.load(conversation_id)
+        owner = await self._admitted(request, act, conversation_id, found.owner if found else None)
+        if owner is None:
+            raise no_conversation(conversation_id)
+        return owner
+
+
+class _Audit:
+    def __init__(self, operators: Operators, log: AuditLog) -> None:
+        self._operators = operators
+        self._log = log
+
+    async def list(self, request: Request) -> Response:
+        query = Query(request)
+        admitted = await self._operators.admit(request, "audit_log.read")
+        await self._operators.record(request, "audit_log.read")
+        name = query.text("owner")
+        wanted = wanted_entries(
+            actor=query.text("actor"),
+            act=query.text("type"),
+            object_id=query.text("resource_id"),
+            owner=None if name is None else Owner(name, tenant=admitted.user.tenant),
+            tenant=admitted.user.tenant,
+        )
+        limit = query.integer("limit", 1, MAX_PAGE_ROWS) or 20
+        found, last = await self._log.page(limit, query.text("after"), wanted)
+        return page_of(found, has_more=last is not None, last=last)
+
+
+def _has(row: Json, wanted: Json) -> bool:
+    return all(row[name] == value for name, value in wanted.items())
+
+
+def _shown(row: Json) -> Json:
+    return {name: value for name, value in row.items() if name not in ("version", "order")} | {
+        "owner": owner_fields(row["owner"])
+    }
+
+
+def _paging(query: Query) -> dict[str, Any]:
+    limit = query.integer("limit", 1, MAX_PAGE_ROWS) or 20
+    return {"limit": limit, "after": query.text("after"), "order": query.order()}
+
+
+def _items(found: Page) -> Response:
+    return page_of(found.data, has_more=found.has_more)

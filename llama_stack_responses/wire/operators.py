@@ -1,0 +1,102 @@
+"""Who may use the routes below `/v1/admin`, and the audit log of what they do there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import Request
+
+from ..config.roles import Roles
+from ..core.errors import ApiError
+from ..core.lru_cache import LruCache
+from ..core.owner import Owner
+from ..store.audit_log import Act, AuditLog, user_actor
+
+_MAX_USERS: Final = 1024
+_REFUSED_SECONDS: Final = 60.0
+_MAX_REFUSED: Final = 20
+"""Refused acts of a user that are written in `_REFUSED_SECONDS`, so that nobody fills the store with them."""
+_HEADER_CHARACTERS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A user who may act for others.
+
+    Attributes:
+        user: the user.
+        team: the team to which their rights are limited; empty for an operator, who has them for all.
+    """
+
+    user: Owner
+    team: str = ""
+
+
+class Operators:
+    """Admits operators and leads of teams, and writes what they do, before they do it.
+
+    Args:
+        roles: who they are.
+        current_user: returns the user of the current request.
+        log: the audit log.
+    """
+
+    def __init__(self, roles: Roles, current_user: Callable[[], Owner], log: AuditLog) -> None:
+        self._roles = roles
+        self._current_user = current_user
+        self._log = log
+        self._refused: LruCache[tuple[str, str], tuple[float, int]] = LruCache(_MAX_USERS)
+
+    async def admit(self, request: Request, act: str, object_id: str = "", *, leads: bool = False) -> Admitted:
+        """Return the user of a request, who may do this for others.
+
+        Args:
+            act: what they want to do, such as `response.deleted`.
+            object_id: the id of the object.
+            leads: whether the lead of a team may do it too, for the team.
+
+        Raises:
+            ApiError: 403, the user may not; 503, the store does not answer.
+        """
+        user = self._current_user()
+        if self._roles.is_operator(user):
+            return Admitted(user)
+        if leads and (team := self._roles.leads(user)):
+            return Admitted(user, team)
+        await self.refuse(request, act, object_id)
+        raise ApiError(403, "You have insufficient permissions for this operation.", code="insufficient_permissions")
+
+    async def record(self, request: Request, act: str, object_id: str = "", owner: Owner | None = None) -> None:
+        """Write an act that is allowed, before it is done: without an entry, nothing is done.
+
+        Args:
+            act, object_id: as in `admit`.
+            owner: the owner of the object.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        actor = self._actor(request)
+        await self._log.write(Act(act, actor, "allowed", object_id, owner))
+
+    async def refuse(self, request: Request, act: str, object_id: str = "", owner: Owner | None = None) -> None:
+        """Write an act that is refused, unless too many of this user were written moments ago."""
+        user, now = self._current_user().identity, time.monotonic()
+        since, count = self._refused.get(user) or (now, 0)
+        if now - since > _REFUSED_SECONDS:
+            since, count = now, 0
+        self._refused.set(user, (since, count + 1))
+        if count < _MAX_REFUSED:
+            await self._log.write(Act(act, self._actor(request), "refused", object_id, owner))
+
+    def _actor(self, request: Request) -> dict[str, object]:
+        address = request.client.host if request.client else ""
+        claimed, agent = (_header(request, name) for name in ("x-forwarded-for", "user-agent"))
+        return dict(user_actor(self._current_user(), address, claimed, agent))
+
+
+def _header(request: Request, name: str) -> str:
+    return request.headers.get(name, "")[:_HEADER_CHARACTERS]
