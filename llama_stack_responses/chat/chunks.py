@@ -46,7 +46,9 @@ from .reasoning_entries import (
     BLOCKS,
     DETAILS,
     MESSAGE,
+    OPAQUE,
     PARTS,
+    TEXT_FIELDS,
     TOOL_CALL,
     ReasoningEntries,
     encoded,
@@ -85,6 +87,7 @@ _TOKEN_CHARACTERS: Final = 256
 _CALL_FIELDS: Final = ("index", "type", "function")
 _REASONING: Final = Origin("reasoning")
 _BOTH: Final = Origin("reasoning_content reasoning")
+_COPILOT: Final = Origin("reasoning_text")
 _ENTRIES_ONLY: Final = Origin("")
 _BLOCKS_ONLY: Final = Origin(BLOCKS)
 _PARTS: Final = Origin(PARTS)
@@ -146,9 +149,9 @@ class OutputLimitReached(Exception):  # noqa: N818 (a normal end of a round)
 class ChunkReader:
     """Reads the chunks of one model round.
 
-    It supports: reasoning as `reasoning_content`, `reasoning`, `thinking_blocks`, in a content list or between inline
-    tags; refusals; calls in all forms of `call_fragments.py` and `repeated_arguments.py`; calls of custom tools; usage
-    in a separate chunk or in every chunk (the last one counts); chunks without choices; null content.
+    It supports: reasoning in `TEXT_FIELDS`, `thinking_blocks`, a content list or between inline tags; refusals; calls
+    in all forms of `call_fragments.py` and `repeated_arguments.py`; calls of custom tools; usage in a separate chunk or
+    in every chunk (the last one counts); chunks without choices; null content.
 
     Args:
         profile: how the model's answers are read.
@@ -324,7 +327,7 @@ class ChunkReader:
             case Text(logprobs=None) if self._splitter is None and not self._half_tokens:
                 return _Extended("content") if self._extends(self._said) else None
             case Reasoning(signature=None) if self._own_summaries is False:
-                name = "reasoning_content" if fields.get("reasoning_content") else "reasoning"
+                name = next((name for name in TEXT_FIELDS if fields.get(name)), "reasoning")
                 return _Extended(name) if type(fields.get(name)) is str and self._extends(self._thought) else None
             case ToolCall(key=(int(index), _), arguments=arguments) if arguments and delta.key not in self._custom:
                 self.max_extension = PIECE_CHARACTERS
@@ -438,7 +441,12 @@ class ChunkReader:
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Any] | Iterator[Delta]:
         # Each chunk has one of these fields, rarely two, so checking for an absent one must be cheap.
-        reasons = fields.get("reasoning_content") or fields.get("reasoning") or fields.get(BLOCKS)
+        reasons = (
+            fields.get("reasoning_content")
+            or fields.get("reasoning")
+            or fields.get("reasoning_text")
+            or fields.get(BLOCKS)
+        )
         out: list[Any] = []
         if reasons or fields.get(DETAILS):
             self._visible_reasoning(out, fields, reasons)
@@ -454,7 +462,7 @@ class ChunkReader:
             out += few(self._refusal(text(fields, "refusal")))
         if annotations := fields.get("annotations"):
             out += few(self._annotations(entries(annotations)))
-        if fields.get("extra_content") or fields.get("provider_specific_fields"):
+        if fields.get("extra_content") or fields.get("provider_specific_fields") or fields.get(OPAQUE):
             out += self._signature_of_message(fields)
         if calls := fields.get("tool_calls") or fields.get("function_call"):
             self._settle(out)
@@ -542,7 +550,7 @@ class ChunkReader:
 
     def _detailed(self, fields: dict[str, Any], details: Sequence[Any]) -> Iterator[Delta]:
         """Yield the deltas of `reasoning_details`: their texts, unless the same chunk has another one, and the rest."""
-        plain = _reasoning_text(fields.get("reasoning_content")) or _reasoning_text(fields.get("reasoning"))
+        plain = _plain_reasoning(fields)
         texts, origin = texts_of(details), _origin(fields)
         if plain or any(text for _, text in texts):
             self._decide_summaries(texts)
@@ -600,7 +608,7 @@ class ChunkReader:
 
     def _signature_of_message(self, fields: dict[str, Any]) -> list[Reasoning]:
         """Return the delta of a signature of the whole message; none if it came before."""
-        places = {name: fields.get(name) for name in ("extra_content", "provider_specific_fields")}
+        places = {name: fields.get(name) for name in ("extra_content", "provider_specific_fields", OPAQUE)}
         found = signatures_in(places)
         entry = encoded(MESSAGE, found) if found else None
         return [] if entry is None or self._is_known(None, entry) else self._mark(entry)
@@ -793,6 +801,11 @@ def _reasoning_text(value: Any) -> str:
     return _text_in(value)
 
 
+def _plain_reasoning(fields: dict[str, Any]) -> str:
+    """Return the text of the reasoning of a chunk; empty if it is elsewhere."""
+    return next(filter(None, (_reasoning_text(fields.get(name)) for name in TEXT_FIELDS)), "")
+
+
 def _text_in(value: Any) -> str:
     return next(filter(None, (text(value, name) for name in _REASONING_TEXTS)), "")
 
@@ -803,12 +816,14 @@ def _origin(fields: dict[str, Any]) -> Origin | None:
         return _BOTH if fields.get("reasoning_content") else _REASONING
     if fields.get("reasoning_content"):
         return None
+    if fields.get("reasoning_text"):
+        return _COPILOT
     return _BLOCKS_ONLY if fields.get(BLOCKS) else _ENTRIES_ONLY
 
 
 def _reasoning_blocks(fields: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the pieces of reasoning with their signatures, and blocks that the provider has encrypted."""
-    plain = _reasoning_text(fields.get("reasoning_content")) or _reasoning_text(fields.get("reasoning"))
+    plain = _plain_reasoning(fields)
     blocks = _blocks(fields)
     if not any(text(block, "thinking") for block in blocks):
         yield plain, "", ""

@@ -31,8 +31,12 @@ _TEXT_NAMES: Final = {"reasoning.text": "text", "reasoning.summary": "summary", 
 """The member that has the text of an entry, by the type of the entry."""
 
 
-_SIGNATURES: Final = ("thought_signature", "thought_signatures", "thoughtSignature")
-"""Names of Gemini's signatures: its own API's, and those of LiteLLM's `provider_specific_fields`."""
+TEXT_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text")
+"""Members of a delta or a message that have the text of the reasoning; the last one: GitHub Copilot."""
+OPAQUE: Final = "reasoning_opaque"
+"""GitHub Copilot's signature of a message (opencode's pull request 8900)."""
+_SIGNATURES: Final = ("thought_signature", "thought_signatures", "thoughtSignature", OPAQUE)
+"""Names of Gemini's signatures: its own API's, those of LiteLLM's `provider_specific_fields`, and Copilot's."""
 
 
 def text_name(entry: Json) -> str | None:

@@ -12,10 +12,8 @@ from typing import Final
 from ..core.types import Json
 from ..items.reasoning_segments import ReasoningSegment
 from .profile import Profile
-from .reasoning_entries import BLOCKS, DETAILS, MESSAGE, PARTS, TOOL_CALL, decoded, joined
+from .reasoning_entries import BLOCKS, DETAILS, MESSAGE, PARTS, TEXT_FIELDS, TOOL_CALL, decoded, joined
 
-_FIELDS: Final = ("reasoning_content", "reasoning")
-"""Members of a message that have the text of the reasoning."""
 _HIDDEN: Final = ""
 """The source of a text that does not return beside its entry."""
 
@@ -139,7 +137,7 @@ def add_reasoning(message: Json, reasoning: Sequence[Sequence[ReasoningSegment]]
 def _add_as_received(message: Json, reasoning: Sequence[Sequence[ReasoningSegment]], profile: Profile) -> None:
     if inline := text_of(reasoning, "think_tags"):
         _add_inline(message, inline, profile)
-    message |= {name: text for name in _FIELDS if (text := text_of(reasoning, name))}
+    message |= {name: text for name in TEXT_FIELDS if (text := text_of(reasoning, name))}
     lists: dict[str, list[Json]] = defaultdict(list)
     for segment in (segment for item in reasoning for segment in item):
         for place, value in _entries_of(segment):
@@ -176,7 +174,7 @@ def text_of(reasoning: Sequence[Sequence[ReasoningSegment]], source: str | None 
 
 
 def _sources(segment: ReasoningSegment) -> Sequence[str]:
-    return _FIELDS[:1] if segment.source is None else segment.source.split()
+    return TEXT_FIELDS[:1] if segment.source is None else segment.source.split()
 
 
 def _add_inline(message: Json, text: str, profile: Profile) -> None:

@@ -33,6 +33,10 @@ def call(name: str, arguments: str = "{}") -> list[Chunk]:
 FORMS: Final[dict[str, tuple[list[Chunk], Json]]] = {
     "reasoning_content": (reasoning("Hm, ", "so."), {"reasoning_content": "Hm, so."}),
     "reasoning": (reasoning("Hm, ", "so.", field="reasoning"), {"reasoning": "Hm, so."}),
+    "reasoning_text": (
+        [*reasoning("Hm, ", "so.", field="reasoning_text"), {"reasoning_opaque": "AAAA"}],
+        {"reasoning_text": "Hm, so.", "reasoning_opaque": "AAAA"},
+    ),
     "signed details": (
         [
             {"reasoning": "Hm, ", "reasoning_details": [{**TEXT, "text": "Hm, "}]},

@@ -10,6 +10,7 @@ from string import ascii_letters, digits
 from typing import Any, Final
 
 from ...core.types import Json
+from ..reasoning_entries import BLOCKS, DETAILS, OPAQUE, TEXT_FIELDS
 from .adaptation import Adaptation, answers
 from .message_edits import MEDIA, WithReasoning, are_same, each_message, parts_of, text_of, with_instructions
 from .refusal import Refusal
@@ -21,9 +22,8 @@ _ANY_ARGUMENTS: Final[Json] = {"description": "", "parameters": {"type": "object
 _SHORT_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
 _BLANK: Final = "(empty)"
 
-_TEXTS: Final = ("reasoning_content", "reasoning")
-_REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
-_SIGNATURES: Final = ("extra_content", "provider_specific_fields")
+_REASONING: Final = (*TEXT_FIELDS, DETAILS, BLOCKS)
+_SIGNATURES: Final = ("extra_content", "provider_specific_fields", OPAQUE)
 """Members of a message with its reasoning, and of a message or a call with a signature."""
 
 _NO_IMAGES: Final = re.compile(
@@ -273,7 +273,8 @@ def _with_stand_in(message: Json) -> Json:
 def _as_reasoning(message: Json) -> Json:
     """Return a message with calls whose text is a part of its reasoning, if it has both."""
     content = text_of(message.get("content"))
-    texts = {name: f"{text}\n\n{content}" for name in _TEXTS if isinstance(text := message.get(name), str) and text}
+    said = {name: text for name in TEXT_FIELDS if isinstance(text := message.get(name), str) and text}
+    texts = {name: f"{text}\n\n{content}" for name, text in said.items()}
     if not (message.get("tool_calls") and content and texts):
         return message
     return {**message, **texts, "content": None}

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ...core.types import Json
+from ..reasoning_entries import BLOCKS, DETAILS, TEXT_FIELDS
 from .adaptation import Adaptation, answers
 from .message_edits import INSTRUCTING, each_message, joined, text_of, with_messages
 from .refusal import Refusal
@@ -191,10 +192,10 @@ def _together(one: Json, other: Json) -> Json:
     both = one | other | {"content": joined(one.get("content"), other.get("content")) or None}
     if calls := [*(one.get("tool_calls") or ()), *(other.get("tool_calls") or ())]:
         both["tool_calls"] = calls
-    for name in ("reasoning_content", "reasoning"):
+    for name in TEXT_FIELDS:
         if texts := [message[name] for message in (one, other) if message.get(name)]:
             both[name] = "\n".join(texts)
-    for name in ("reasoning_details", "thinking_blocks"):
+    for name in (DETAILS, BLOCKS):
         if lists := [message[name] for message in (one, other) if message.get(name)]:
             both[name] = [entry for each in lists for entry in each]
     return both

@@ -15,6 +15,7 @@ from ...chat.adaptation.adaptation import Step
 from ...chat.adaptation.enforced import CALL, FORMAT, SCHEMA, json_text
 from ...chat.adaptation.refusal import RefusedError
 from ...chat.finish_reasons import meaning_of
+from ...chat.reasoning_entries import TEXT_FIELDS
 from ...core.errors import ApiError, TooLongError
 from ...core.types import Json
 from .answer import Answer
@@ -331,7 +332,7 @@ def _too_long_refused(error: ApiError) -> Verdict:
 
 def _returned_reasoning(situation: Situation) -> Sequence[Json]:
     field = situation.first.reasoning_field if situation.first else ""
-    name = field if field in ("reasoning", "reasoning_content") else "reasoning_content"
+    name = field if field in TEXT_FIELDS else "reasoning_content"
     earlier = {**says("assistant", "Hello Ada!"), name: "A greeting is asked for."}
     return [_messages(HELLO, earlier, says("user", "And to Bob."))]
 

@@ -41,6 +41,8 @@ from .platform import (
 logger = logging.getLogger(__name__)
 
 _CHAT: Final = "/chat/completions"
+_REASONING: Final = ("reasoning_content", "reasoning", "reasoning_text")
+"""Members of a delta that may have the text of the reasoning."""
 _ASKS_FOR_KEY: Final = "The model server requires a key, and the configuration has none: users have to send their own."
 
 
@@ -225,7 +227,7 @@ async def _with_reasoning(
 ) -> AsyncIterator[OpenAIChatCompletionChunkWithReasoning]:
     async for chunk in chunks:
         reasoning = [
-            getattr(choice.delta, "reasoning_content", None) or getattr(choice.delta, "reasoning", None)
+            next(filter(None, (getattr(choice.delta, name, None) for name in _REASONING)), None)
             for choice in chunk.choices
         ]
         yield OpenAIChatCompletionChunkWithReasoning(
