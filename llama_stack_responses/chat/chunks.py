@@ -27,6 +27,7 @@ from ..stream.deltas import (
 )
 from .call_fragments import CallFragments, Fragment
 from .finish_reasons import meaning_of
+from .malformed_calls import WrittenCall, failed_call
 from .pieces import (
     FEW,
     PIECE_CHARACTERS,
@@ -95,6 +96,8 @@ _THINK_TAGS: Final = Origin("think_tags")
 """Where the text of reasoning came."""
 _SIGNATURE_IN_ID: Final = "__thought__"
 """What LiteLLM puts between the id of a call and Gemini's signature, which is part of the id for its clients."""
+_REASON_CHARACTERS: Final = 100
+"""Characters of a finish reason that are quoted."""
 _MAX_HALF_TOKENS: Final = 16
 """Maximum tokens held back as parts of one character, which has at most four bytes."""
 
@@ -281,6 +284,24 @@ class ChunkReader:
         return self._finish is not None
 
     @property
+    def has_calls(self) -> bool:
+        """Whether the model has called something."""
+        return self._calls is not None
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the model has said or called something, apart from its reasoning."""
+        return self._spoken or self.has_calls
+
+    def end_with(self, calls: Iterable[WrittenCall]) -> Iterable[Delta]:
+        """Return the deltas of whole calls with which the round ends, though the server could not read them."""
+        self._finish = "tool_calls"
+        out: list[Any] = []
+        self._settle(out)
+        self._all_calls(out, [{"index": place, "function": call._asdict()} for place, call in enumerate(calls)])
+        return flattened(out)
+
+    @property
     def progress(self) -> int:
         """A number that a chunk increases if it says something, also if that is kept until the next chunk."""
         return self.characters + self._said.kept + self._thought.kept
@@ -433,6 +454,8 @@ class ChunkReader:
                 )
             return "stop"
         meaning = meaning_of(self._finish)
+        if meaning == "malformed_call":
+            raise failed_call(f"the model server ended the answer with '{self._finish[:_REASON_CHARACTERS]}'")
         if meaning == "failed":
             raise ApiError(502, f"The inference provider aborted the answer: {self._finish}.")
         if meaning is None:

@@ -6,7 +6,9 @@ from typing import Final, Literal
 
 from ..stream.deltas import FinishReason
 
-_BY_MEANING: Final[dict[FinishReason | Literal["failed"], tuple[str, ...]]] = {
+type Meaning = FinishReason | Literal["failed", "malformed_call"]
+
+_BY_MEANING: Final[dict[Meaning, tuple[str, ...]]] = {
     "stop": (
         *("stop", "eos", "end_turn", "completed"),
         *("eos_token", "stop_sequence"),  # TGI, Anthropic
@@ -35,14 +37,19 @@ _BY_MEANING: Final[dict[FinishReason | Literal["failed"], tuple[str, ...]]] = {
         *("error", "timeout", "failed", "server_error"),
         "network_error",  # GLM
         "insufficient_system_resource",  # DeepSeek
-        *("malformed_function_call", "unexpected_tool_call", "too_many_tool_calls"),  # Gemini
     ),
+    "malformed_call": ("malformed_function_call", "unexpected_tool_call", "too_many_tool_calls"),  # Gemini
 }
 
 MEANINGS: Final = {reason: meaning for meaning, reasons in _BY_MEANING.items() for reason in reasons}
-"""Meanings by the lower-case reason; `failed` stands for an answer that the server gave up."""
+"""Meanings by the lower-case reason; `failed` stands for an answer that the server gave up, `malformed_call` for a call
+that it could not read."""
 
 
-def meaning_of(reason: str) -> FinishReason | Literal["failed"] | None:
-    """Return what a finish reason means; None if it is not known. Some gateways write `content-filter`."""
-    return MEANINGS.get(reason.strip().lower().rpartition(".")[2].replace("-", "_").replace(" ", "_"))
+def meaning_of(reason: str) -> Meaning | None:
+    """Return what a finish reason means; None if it is not known.
+
+    Some gateways write `content-filter`, Gemini also `function_call_filter: MALFORMED_FUNCTION_CALL`.
+    """
+    last = reason.lower().replace(":", ".").rpartition(".")[2].strip()
+    return MEANINGS.get(last.replace("-", "_").replace(" ", "_"))

@@ -172,6 +172,21 @@ class UnusableAnswerError(ApiError):
         super().__init__(502, message)
 
 
+class MalformedCallError(UnusableAnswerError):
+    """The error of a model that has written a call of a tool which its model server could not read.
+
+    Args:
+        message: as for `UnusableAnswerError`.
+        words: what is wrong with the call.
+        written: what the model wrote, as far as the server says it.
+    """
+
+    def __init__(self, message: str, words: str, written: str) -> None:
+        super().__init__(message)
+        self.words = words
+        self.written = written
+
+
 class ConnectionFailedError(ApiError):
     """The 502 of a connection to a model server that could not be opened, or that broke.
 

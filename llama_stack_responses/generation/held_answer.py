@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
 
 from ..chat.adaptation.enforced import Expectation, json_text
+from ..chat.malformed_calls import WrittenCall
 from ..core.errors import UnusableAnswerError
 from ..core.json_blocks import dumps
 from ..core.owner import Owner
@@ -105,6 +106,21 @@ class HeldAnswer:
         if problem:
             raise UnfitAnswer(text, problem, self._spent + finish.usage)
         return self._released() if shown == text else [Text(shown)]
+
+
+async def are_valid(calls: Sequence[WrittenCall], tools: Sequence[Json], check: CheckJson) -> bool:
+    """Return whether all calls are of functions that a chat request declares, with valid arguments.
+
+    Args:
+        calls: the calls.
+        tools: the tools of the chat request.
+        check: checks JSON.
+    """
+    declared = {function.get("name"): function for tool in tools if isinstance(function := tool.get("function"), dict)}
+    for call in calls:
+        if call.name not in declared or await check(call.arguments, declared[call.name].get("parameters") or {}):
+            return False
+    return True
 
 
 def no_repair(expectation: Expectation | None, unfit: UnfitAnswer) -> UnusableAnswerError:

@@ -9,7 +9,8 @@ from typing import Final, Literal
 
 from ..admission import Reservation
 from ..chat.function_calls import tool_output
-from ..core.errors import ApiError, TooLongError
+from ..chat.malformed_calls import MAX_REPAIRS, told
+from ..core.errors import ApiError, MalformedCallError, TooLongError
 from ..core.exchanges import with_exchanges
 from ..core.shapes import DEFAULT_LIMITS
 from ..core.types import Json
@@ -344,42 +345,67 @@ class Generation:
         return _CUT["steered"] if self._stop_point.wanted else None
 
     async def _round(self) -> FinishReason:
-        """Run one round. If the model server refuses the request as too long, shorten and resend it where allowed."""
+        """Run one round. If the model server refuses the request as too long, shorten and resend it where allowed.
+
+        If the model writes a call that its server cannot read, it is asked again.
+        """
         self._stop_point.begin_round()
         numbered = self._assembler.numbered
+        malformed: list[MalformedCallError] = []
         while True:
             try:
-                result = await self._ask()
-            except TooLongError as error:
-                compact = await self._auto_compaction.possible(self._shown)
-                if self._assembler.numbered > numbered or not await self._model_round.shorten(error, otherwise=compact):
+                result = await self._ask(malformed)
+            except MalformedCallError as error:
+                malformed.append(error)
+                if len(malformed) > MAX_REPAIRS:
                     raise
-                if compact:
-                    await self._compact(self._auto_compaction.before_answer)
-                    numbered = self._assembler.numbered
+            except TooLongError as error:
+                numbered = await self._shorten(error, numbered)
             else:
                 if result.service_tier in SERVICE_TIERS:
                     self._assembler.response["service_tier"] = result.service_tier
                 return result.finish.reason
 
-    async def _ask(self) -> RoundResult:
+    async def _shorten(self, error: TooLongError, numbered: int) -> int:
+        """Shorten what was refused as too long; return the number of events so far.
+
+        Args:
+            error: the refusal.
+            numbered: the number of events when the round began.
+
+        Raises:
+            TooLongError: it cannot be sent again.
+        """
+        compact = await self._auto_compaction.possible(self._shown)
+        if self._assembler.numbered > numbered or not await self._model_round.shorten(error, otherwise=compact):
+            raise error
+        if compact:
+            await self._compact(self._auto_compaction.before_answer)
+        return self._assembler.numbered
+
+    async def _ask(self, malformed: Sequence[MalformedCallError]) -> RoundResult:
         with (
             self._telemetry.round(self._request.model, self._operation) as operation,
             self.timeline.round(operation, "answer"),
         ):
-            result = await (self._prefill(operation) if self._request.prewarms else self._answer_round(operation))
+            asked = self._prefill(operation) if self._request.prewarms else self._answer_round(operation, malformed)
+            result = await asked
             operation.ended(result.finish, self._assembler.response["output"][self._output_said :])
         return result
 
-    async def _answer_round(self, operation: RoundOperation) -> RoundResult:
+    async def _answer_round(self, operation: RoundOperation, malformed: Sequence[MalformedCallError]) -> RoundResult:
         return await self._model_round.run(
-            await self._model_round.chat(self._shown, self._tokens_left()),
+            await self._chat(malformed),
             self._take,
             operation,
             self._full,
             self._assembler,
             self._assembler.preparation,
         )
+
+    async def _chat(self, malformed: Sequence[MalformedCallError]) -> Json:
+        chat = await self._model_round.chat(self._shown, self._tokens_left())
+        return chat | {"messages": [*chat["messages"], told(malformed[-1])]} if malformed else chat
 
     async def _prefill(self, operation: RoundOperation) -> RoundResult:
         result = await self._model_round.prefill(self._shown, operation)

@@ -12,12 +12,21 @@ from ..chat.adaptation.explanation import explained
 from ..chat.adaptation.refusal import RefusedError
 from ..chat.chunks import ChunkReader, OutputLimitReached
 from ..chat.inference import Inference
+from ..chat.malformed_calls import written_calls
 from ..chat.messages import chat_messages
 from ..chat.profile import Profile
 from ..chat.request import chat_request
 from ..chat.summary import compaction_request
 from ..concurrency.fair_yield import FairYield
-from ..core.errors import ApiError, ConnectionFailedError, TooLongError, UnusableAnswerError, cut_off
+from ..concurrency.offloading import in_thread
+from ..core.errors import (
+    ApiError,
+    ConnectionFailedError,
+    MalformedCallError,
+    TooLongError,
+    UnusableAnswerError,
+    cut_off,
+)
 from ..core.types import Json
 from ..items.reasoning_segments import ReasoningSegment, plain_reasoning
 from ..requests.request import CreateRequest
@@ -30,7 +39,7 @@ from .chunk_intake import Deltas, Intake, Preparation, Round, Take, nothing_to_p
 from .context_fit import ContextFit, Make
 from .delta_filter import DeltaFilter
 from .event_buffer import EventBuffer
-from .held_answer import CheckJson, HeldAnswer, UnfitAnswer, no_repair
+from .held_answer import CheckJson, HeldAnswer, UnfitAnswer, are_valid, no_repair
 from .held_output import HeldOutput
 from .model_servers import AdaptedRequest, ModelServers
 from .shared_timer import SharedTimer
@@ -182,8 +191,8 @@ class ModelRound:
             preparation: returns the work on a large item that a delta may close; it is done in a thread.
 
         Raises:
-            ApiError: the model server failed; `TooLongError` if the request is too long for it. The deltas so far were
-                taken.
+            ApiError: the model server failed; `TooLongError` if the request is too long for it, `MalformedCallError` if
+                the model has to be asked again. The deltas so far were taken.
         """
         request, spent = await self._servers.prepare(chat), Usage()
         del chat  # It would be held for as long as the model answers.
@@ -202,6 +211,10 @@ class ModelRound:
             )
             try:
                 return await self._run_round(request, round_, "answer", spent)
+            except MalformedCallError as error:
+                if round_.reader.has_answered:
+                    raise UnusableAnswerError(error.message) from error
+                raise
             except UnfitAnswer as unfit:
                 request.begun()  # The server took the request, whatever the model made of it.
                 if not request.repair(unfit.text, unfit.problem):
@@ -326,6 +339,7 @@ class ModelRound:
                 return result
 
     async def _send(self, chat: Json, round_: Round, kind: str) -> RoundResult:
+        tools = chat.get("tools") or []
         round_.operation.set_request(chat)
         await self.timeline.requested(chat, kind)
         try:
@@ -337,17 +351,9 @@ class ModelRound:
                 end = await self._read(stream, round_, intake, watchdog)
         except OutputLimitReached:
             end = None
-        except UnusableAnswerError:
-            self.accept()  # The model has answered, even if its server passed nothing on.
-            raise
-        except ApiError:
-            raise
-        except Exception as error:
-            # The model server had begun to answer: `open_stream` raises nothing else.
-            failure = cut_off(self._inference.to_api_error(error))
-            if not (isinstance(failure, ConnectionFailedError) and round_.reader.is_finished):
-                raise failure from error
-            end = None  # The connection broke behind the answer.
+        except Exception as error:  # noqa: BLE001 - raised again as an error of the API
+            await self._rescue(error, round_, tools)
+            end = None
         finally:
             self._left -= round_.reader.characters
             round_.operation.extensions = round_.reader.extensions
@@ -358,6 +364,27 @@ class ModelRound:
         assert end, "a round ends with its Finish"
         self._context_fit.note_usage(end.usage)
         return RoundResult(end, round_.reader.service_tier)
+
+    async def _rescue(self, error: Exception, round_: Round, tools: Sequence[Json]) -> None:
+        """Return if the answer is whole although its stream has failed.
+
+        Raises:
+            ApiError: it is not.
+        """
+        if isinstance(error, UnusableAnswerError):
+            self.accept()  # The model has answered, even if its server passed nothing on.
+        # The model server had begun to answer if this is no `ApiError`: `open_stream` raises nothing else.
+        failure = error if isinstance(error, ApiError) else cut_off(self._inference.to_api_error(error))
+        if isinstance(failure, ConnectionFailedError) and failure is not error and round_.reader.is_finished:
+            return  # The connection broke behind the answer.
+        if isinstance(failure, MalformedCallError) and not round_.reader.has_calls:
+            calls = await in_thread(written_calls, failure.written)
+            if calls and await are_valid(calls, tools, self._check_json):
+                await round_.filter_and_take(round_.reader.end_with(calls))
+                return
+        if failure is error:
+            raise error
+        raise failure from error
 
     async def _read(
         self, stream: AsyncGenerator[Any], round_: Round, intake: Intake, watchdog: Watchdog

@@ -17,7 +17,8 @@ from llama_stack_openai_chat.errors import status_in, words_of
 
 from ..chat.adaptation.refusal import Refusal, RefusedError, places_of, plain
 from ..chat.context_errors import says_too_long, too_long
-from ..core.errors import ApiError, ConnectionFailedError, TooLongError, UnusableAnswerError, Upstream
+from ..chat.malformed_calls import malformed_call
+from ..core.errors import ApiError, ConnectionFailedError, TooLongError, Upstream
 from ..logs import get_logger
 
 logger = get_logger(__name__)
@@ -30,15 +31,6 @@ _OTHER_REASONS: Final = frozenset({401, 403, 404, 408, 429})
 
 _NOT_OF_REQUEST: Final = frozenset({401, 402, 403, 408, 429, 502, 503, 504})
 """Statuses that no change of a request helps against."""
-
-_UNREADABLE_OUTPUT: Final = ("Invalid diff: ", "Failed to parse input at pos ")
-"""The starts of llama.cpp's errors for an output that its parser first read in another way, or not at all; they quote
-it."""
-
-_UNREADABLE: Final = (
-    "llama.cpp could not read the model's output, which does not keep to the form of its chat template: try again, "
-    "without tools or without 'text.format', or use a larger model."
-)
 
 _SHOWN_CHARACTERS: Final = 1_000
 """Characters of the text of a failure that are passed on."""
@@ -57,8 +49,8 @@ def to_api_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
-        case openai.APIError() if _message(error).startswith(_UNREADABLE_OUTPUT):
-            return UnusableAnswerError(_UNREADABLE)
+        case openai.APIError() if malformed := malformed_call(_message(error), error.code, error.body):
+            return malformed
         case openai.APIStatusError():
             return _refused(_from_status(error), error, error.status_code)
         case openai.APITimeoutError() | TimeoutError():

@@ -8,8 +8,8 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.openai_client import Json, function, stream
-from tests.support.upstream import Chunk, Reply, Upstream, finish, reply, text, tool_call
+from tests.support.openai_client import Json, create, function, stream
+from tests.support.upstream import Chunk, Reply, Upstream, finish, reasoning, reply, text, tool_call
 from tests.support.web import Web
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -142,6 +142,53 @@ def test_half_call_of_unstreamed_answer_fails_the_response(
     response = stream(client, model=f"{provider}/unstreamed-dialect", input="Hi", tools=TOOLS).response
     assert response["status"] == "failed"
     assert "weather" in response["error"]["message"]
+
+
+def unread(written: str, *, in_stream: bool) -> Reply:
+    """Return Groq's answer for a call that it could not read, as a status or as an event behind reasoning."""
+    failure: Json = {
+        "message": "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details.",
+        "type": "invalid_request_error",
+        "code": "tool_use_failed",
+        "failed_generation": written,
+        "status_code": 400,
+    }
+    body = {"error": failure}
+    return reply(reasoning("Hm."), end="error_frame", body=body) if in_stream else Reply(status=400, body=body)
+
+
+@pytest.mark.parametrize("in_stream", [False, True], ids=["status", "event"])
+def test_whole_call_that_the_model_server_could_not_read_reaches_the_client(
+    client: openai.OpenAI, upstream: Upstream, provider: str, in_stream: bool
+) -> None:
+    upstream.script("unread", unread(f"<function=weather>{OSLO}</function>", in_stream=in_stream))
+    response = stream(client, model=f"{provider}/unread", input="Hi", tools=TOOLS).response
+    assert (response["status"], called(response)) == ("completed", [("weather", {"city": "Oslo"})])
+    assert len(upstream.requests("unread")) == 1
+
+
+@pytest.mark.parametrize("in_stream", [False, True], ids=["status", "event"])
+def test_model_is_told_of_its_call_that_could_not_be_read(
+    client: openai.OpenAI, upstream: Upstream, provider: str, in_stream: bool
+) -> None:
+    half = unread('<function=weather>{"city": "Os', in_stream=in_stream)
+    upstream.script("unread", [half, reply(tool_call(0, "c1", "weather", OSLO))])
+    response = stream(client, model=f"{provider}/unread", input="Hi", tools=TOOLS).response
+    assert (response["status"], called(response)) == ("completed", [("weather", {"city": "Oslo"})])
+    [first, second] = (each.body["messages"] for each in upstream.requests("unread"))
+    assert second[:-1] == first
+    assert '<function=weather>{"city": "Os' in second[-1]["content"]
+
+
+def test_model_that_never_writes_a_readable_call_fails_the_response(
+    client: openai.OpenAI, upstream: Upstream, provider: str
+) -> None:
+    upstream.script("unread", unread('{"name": "weather", "arguments": {"city": 1}}', in_stream=False))
+    tools: Any = [{**TOOLS[0], "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]
+    response = create(client, model=f"{provider}/unread", input="Hi", tools=tools)
+    assert (response["status"], response["output"]) == ("failed", [])
+    assert "Failed to call a function" in response["error"]["message"]
+    assert len(upstream.requests("unread")) == 3
 
 
 QUERY: Final = '{"queries":["otters"]}'

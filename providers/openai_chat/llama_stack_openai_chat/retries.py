@@ -21,7 +21,8 @@ _OF_REQUEST: Final = re.compile(
     r"unsupported|not (?:\w+ )?support|unrecogni[sz]ed|extra_forbidden|extra inputs"
     r"|unexpected (?:keyword|reasoning|message)"
     r"|unknown (?:parameter|field|argument|variant|name)|validation error|must alternate|jinja|chat template"
-    r"|has no attribute '(?:items|get|keys)'|item pairs from a mapping|failed to parse (?:grammar|tool call)",
+    r"|has no attribute '(?:items|get|keys)'|item pairs from a mapping|failed to parse (?:grammar|tool call)"
+    r"|error parsing tool call|failed to (?:parse input at pos|generate a tool call)|does not match the expected",
     re.IGNORECASE,
 )
 """Words of errors that concern the request, for servers that give each error the status 500."""

@@ -548,7 +548,11 @@ def test_half_call_of_cut_answer_stays_half(finish: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "reason", ["error", "timeout", "network_error", "insufficient_system_resource", "MALFORMED_FUNCTION_CALL"]
+    "reason",
+    [
+        *("error", "timeout", "network_error", "insufficient_system_resource"),
+        *("MALFORMED_FUNCTION_CALL", "function_call_filter: MALFORMED_FUNCTION_CALL"),
+    ],
 )
 def test_finish_reason_error_is_502(reason: str) -> None:
     with pytest.raises(ApiError, match=reason) as caught:

@@ -1,0 +1,166 @@
+"""What a model wrote in a form that its server could not read, so that the server refuses its own answer.
+
+Groq answers with status 400, or with an error in the stream, and quotes what the model wrote as `failed_generation`.
+Ollama, llama.cpp and LM Studio say it with status 500, Gemini with the reason of the end. Nothing is wrong with the
+request: the model is told what was wrong, and asked again. What is a whole call after all is taken: a server may know
+only one of its model's forms.
+
+Sources: pydantic-ai's pull requests 2774 and 4354 and freellmapi's pull request 291 (Groq), ollama issues 12884, 17638
+and 11781, opencode issue 1018 (in the stream), llama.cpp issues 20260 and 27733, lmstudio-bug-tracker issue 942.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from ..core.errors import MalformedCallError
+from ..core.types import Json
+
+MAX_REPAIRS: Final = 2
+"""Times that a model is asked again in one round."""
+
+_CODE: Final = "tool_use_failed"
+_QUOTED: Final = "failed_generation"
+_WORDS: Final = re.compile(
+    r"\bfailed to call a function\b|\btool call validation failed\b|\berror parsing tool call\b"
+    r"|\bfailed to (?:parse|generate a) tool call\b(?! arguments)|^no function provided\b",
+    re.IGNORECASE,
+)
+_LLAMA_CPP: Final = re.compile(
+    r"^(?:Invalid diff: |Failed to parse input at pos |The model produced output that does not match the expected )"
+)
+"""llama.cpp's errors for an output that its parser first read in another way, or not at all; they may quote it."""
+_UNREADABLE: Final = (
+    "llama.cpp could not read the model's output, which does not keep to the form of its chat template: try again, "
+    "without tools or without 'text.format', or use a larger model."
+)
+_OLLAMA: Final = ("raw='", "', err=")
+"""What Ollama has before and behind what the model wrote."""
+_READ_CHARACTERS: Final = 16_384
+_SHOWN_CHARACTERS: Final = 1_000
+_MAX_CALLS: Final = 32
+
+_TAGGED: Final = re.compile(r"\s*(?:<function[=:(]\s*)?([\w.:-]{1,128})\s*[=>(,:]{0,2}\s*(?=\{)")
+"""The name before the arguments, as Llama writes it: `<function=name>{...}</function>`, or a part of that."""
+_AFTER: Final = re.compile(r"[\s)>;]*(?:</?function>?)?\s*")
+_FENCES: Final = (("```json", "```"), ("```", "```"), ("<tool_call>", "</tool_call>"), ("[TOOL_CALLS]", ""))
+
+
+class WrittenCall(NamedTuple):
+    """A call as a model wrote it: the name of a function, and its arguments, which are the JSON of an object."""
+
+    name: str
+    arguments: str
+
+
+def malformed_call(message: str, code: Any, body: Any) -> MalformedCallError | None:
+    """Return the error for a call that a model server could not read; None if its error is another.
+
+    Args:
+        message: the text of the server's error.
+        code: its code.
+        body: the whole error.
+    """
+    text = message[:_READ_CHARACTERS]
+    if _LLAMA_CPP.search(text):
+        return MalformedCallError(_UNREADABLE, "it does not keep to the form of the chat template", "")
+    if code != _CODE and _CODE not in text and not _WORDS.search(text):
+        return None
+    quoted = body if isinstance(body, dict) and _QUOTED in body else _quoted_in(text)
+    words, written = (each if isinstance(each := quoted.get(name), str) else "" for name in ("message", _QUOTED))
+    return failed_call((words or text)[:_SHOWN_CHARACTERS], written[:_READ_CHARACTERS])
+
+
+def failed_call(words: str, written: str = "") -> MalformedCallError:
+    """Return the error for a call that could not be read.
+
+    Args:
+        words: what is wrong with it.
+        written: what the model wrote, as far as that is known.
+    """
+    return MalformedCallError(
+        f"The model has written no call of a tool that its model server could read ({words.rstrip('.')}): try again, "
+        "simplify the schemas of the tools, or use another model.",
+        words,
+        written,
+    )
+
+
+def _quoted_in(text: str) -> Json:
+    """Return the error that a text quotes: that of Groq within a gateway's, or Ollama's in the same form."""
+    opening, closing = _OLLAMA
+    begin, end = text.find(opening), text.rfind(closing)
+    if begin >= 0:
+        written = text[begin + len(opening) : end if end > begin else None]
+        return {"message": text[:begin].strip(" :"), _QUOTED: written}
+    begin = text.find("{")
+    try:
+        error = json.loads(text[begin:])["error"] if begin >= 0 else None
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return {}
+    return error if isinstance(error, dict) else {}
+
+
+def written_calls(text: str) -> list[WrittenCall]:
+    """Return the calls in what a model wrote, if it is nothing but whole calls; none otherwise."""
+    text = text.strip()
+    for opening, closing in _FENCES:
+        if text.startswith(opening):
+            text = text.removeprefix(opening).removesuffix(closing).strip()
+    calls = list(_of_json(text) or _of_tags(text))
+    return calls if len(calls) <= _MAX_CALLS else []
+
+
+def _of_json(text: str) -> list[WrittenCall]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    if isinstance(value, dict) and isinstance(listed := value.get("tool_calls"), list):
+        value = listed
+    found = [_call(each) for each in (value if isinstance(value, list) else [value])]
+    whole = [each for each in found if each]
+    return whole if len(whole) == len(found) else []
+
+
+def _call(value: Any) -> WrittenCall | None:
+    if isinstance(value, dict) and isinstance(inner := value.get("function"), dict):
+        value = inner
+    if not isinstance(value, dict) or not isinstance(name := value.get("name"), str):
+        return None
+    arguments = value.get("arguments", value.get("parameters"))
+    try:
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return None
+    return WrittenCall(name, json.dumps(arguments, ensure_ascii=False)) if isinstance(arguments, dict) else None
+
+
+def _of_tags(text: str) -> Iterator[WrittenCall]:
+    """Yield the calls in Llama's form; none if anything else is in the text."""
+    place, found = 0, list[WrittenCall]()
+    while place < len(text):
+        tag = _TAGGED.match(text, place)
+        if tag is None or len(found) > _MAX_CALLS:
+            return
+        try:
+            arguments, end = json.JSONDecoder().raw_decode(text, tag.end())
+        except (ValueError, RecursionError):
+            return
+        found.append(WrittenCall(tag[1].rstrip(":"), json.dumps(arguments, ensure_ascii=False)))
+        after = _AFTER.match(text, end)
+        place = after.end() if after else end
+    yield from found
+
+
+def told(error: MalformedCallError) -> Json:
+    """Return the message that tells the model what was wrong with its call."""
+    quoted = f" You wrote:\n{error.written[:_SHOWN_CHARACTERS]}\n" if error.written else " "
+    return {
+        "role": "user",
+        "content": f"Your answer could not be read: {error.words.rstrip('.')}.{quoted}Answer again. Call a tool by its "
+        "exact name, in the form that you were told, with one JSON object that is valid against its parameters.",
+    }

@@ -1,0 +1,100 @@
+"""What servers say of calls that they could not read, and the calls in what the model wrote."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.chat.malformed_calls import WrittenCall, malformed_call, told, written_calls
+
+OSLO = '{"city": "Oslo"}'
+ONE = [WrittenCall("weather", OSLO)]
+TWO = [*ONE, WrittenCall("clock", "{}")]
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        # gpt-oss on Groq
+        ('{"name": "weather", "arguments": {"city": "Oslo"}}', ONE),
+        (json.dumps({"name": "weather", "arguments": OSLO}), ONE),
+        # Llama on Groq (groq-typescript issue 28, freellmapi pull request 291, smolagents issue 1119)
+        ('```\n{"tool_calls": [{"id": "a", "function": {"name": "weather"}, "parameters": {}}]}\n```', []),
+        ('```json\n{"tool_calls": [{"function": {"name": "weather", "arguments": {"city": "Oslo"}}}]}\n```', ONE),
+        ('[{"name": "weather", "parameters": {"city": "Oslo"}}, {"name": "clock", "parameters": {}}]', TWO),
+        (f"<function=weather>{OSLO}</function>", ONE),
+        (f"<function=weather={OSLO}</function>", ONE),
+        (f"<function=weather{OSLO}</function>\n", ONE),
+        (f"<function=weather({OSLO})</function><function=clock>{{}}</function>", TWO),
+        (f"weather{OSLO}</function>", ONE),
+        ('<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>', ONE),
+        # What is no whole call, or more than calls
+        (f"I will look. <function=weather>{OSLO}</function>", []),
+        (f"<function=weather>{OSLO}</function> That is it.", []),
+        ('<function=weather>{"city": "Os', []),
+        ('{"name": "weather", "arguments": "Oslo"}', []),
+        ('{"name": "weather", "arguments": ["Oslo"]}', []),
+        ('{"city": "Oslo"}', []),
+        ("Tool use failed: JSON does not match the expected schema for tool calls", []),
+        ("[" * 10_000, []),
+        (f"{'x' * 10_000}{OSLO}", []),
+        (f"<function=weather>{OSLO}</function>" * 100, []),
+        ("", []),
+    ],
+)
+def test_calls_in_a_text_are_read_if_there_is_nothing_else(text: str, calls: list[WrittenCall]) -> None:
+    assert written_calls(text) == calls
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "body", "words", "written"),
+    [
+        (
+            "Failed to call a function. Please adjust your prompt.",
+            "tool_use_failed",
+            {"message": "Failed to call a function.", "code": "tool_use_failed", "failed_generation": "<x"},
+            "Failed to call a function.",
+            "<x",
+        ),
+        # LiteLLM before Groq
+        (
+            'litellm.BadRequestError: GroqException - {"error":{"message":"Failed to call a function.",'
+            '"code":"tool_use_failed","failed_generation":"<x"}}',
+            "400",
+            {"message": "litellm"},
+            "Failed to call a function.",
+            "<x",
+        ),
+        ("error parsing tool call: raw='{\"a\":', err=unexpected end", None, {}, "error parsing tool call", '{"a":'),
+        ("error parsing tool call: raw='{\"a\":1}]', err=", None, None, "error parsing tool call", '{"a":1}]'),
+        ('error parsing tool call: raw=\'{"a":1}', None, "x", "error parsing tool call", '{"a":1}'),
+        ("Failed to parse tool call: Unexpected end of content.", None, {}, "Failed to parse tool call: U", ""),
+        ("Failed to parse input at pos 170: <tool_call>", None, {}, "it does not keep to the form", ""),
+        ("The model produced output that does not match the expected peg-native format", None, {}, "it does not k", ""),
+    ],
+)
+def test_error_about_the_answer_of_the_model_is_told_from_others(
+    message: str, code: str | None, body: Any, words: str, written: str
+) -> None:
+    error = malformed_call(message, code, body)
+    assert error
+    assert error.words.startswith(words)
+    assert error.written == written
+    asked = told(error)
+    assert asked["role"] == "user"
+    assert written in asked["content"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        # Of the history
+        "Failed to parse tool call arguments as JSON: [json.exception.parse_error.101]",
+        "Failed to generate JSON. Please adjust your prompt. See 'failed_generation' for more details.",
+        "Unsupported parameter: 'tools'",
+    ],
+)
+def test_error_about_the_request_is_another(message: str) -> None:
+    assert malformed_call(message, None, {"message": message}) is None

@@ -1,0 +1,91 @@
+"""Calls that a model server could not read: taken if they are whole and valid, else the model is asked again."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.chat.malformed_calls import failed_call
+from llama_stack_responses.core.errors import ApiError, MalformedCallError, UnusableAnswerError
+from tests.support.generation_harness import GenerationHarness
+from tests.support.inference import Round, call, finish, reasoning, text
+
+CITY: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS: Final[Any] = [{"type": "function", "name": "weather", "parameters": CITY}]
+WRITTEN: Final = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+CALLED: Final[Round] = [call("weather", "c1", '{"city": "Rome"}'), finish("tool_calls", tokens=5)]
+
+
+def unread(written: str = "") -> MalformedCallError:
+    return failed_call("Failed to call a function.", written)
+
+
+def calls(harness: GenerationHarness) -> list[tuple[str, str]]:
+    """Return the calls of the response, as (name, arguments)."""
+    output = harness.assembler.response["output"]
+    return [(item["name"], item["arguments"]) for item in output if item["type"] == "function_call"]
+
+
+async def test_whole_call_is_taken_although_the_server_could_not_read_it() -> None:
+    harness = GenerationHarness(unread(WRITTEN), makers={}, tools=TOOLS)
+    await harness.end()
+    assert calls(harness) == [("weather", '{"city": "Oslo"}')]
+    assert len(harness.inference.requests) == 1
+
+
+async def test_whole_call_behind_reasoning_and_text_is_taken() -> None:
+    harness = GenerationHarness([reasoning("Hm."), text("Let me see."), unread(WRITTEN)], makers={}, tools=TOOLS)
+    await harness.end()
+    assert [item["type"] for item in harness.assembler.response["output"]] == ["reasoning", "message", "function_call"]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"name": "weather", "arguments": {"city": 1}}',
+        '{"name": "weather", "arguments": {}}',
+        '{"name": "json", "arguments": {"city": "Oslo"}}',
+        '{"name": "weather", "arguments": {"city": "Os',
+        "",
+    ],
+    ids=["invalid", "incomplete", "of no tool", "half", "unknown"],
+)
+@pytest.mark.parametrize("begin", [[], [reasoning("Hm.")]], ids=["at once", "behind reasoning"])
+async def test_model_is_asked_again_for_a_call_that_is_not_valid(written: str, begin: list[Any]) -> None:
+    harness = GenerationHarness([*begin, unread(written)], CALLED, makers={}, tools=TOOLS)
+    await harness.end()
+    assert calls(harness) == [("weather", '{"city": "Rome"}')]
+    [first, second] = (each["messages"] for each in harness.inference.requests)
+    assert second[:-1] == first
+    assert "Failed to call a function." in second[-1]["content"]
+    assert written in second[-1]["content"]
+
+
+async def test_model_is_asked_again_after_the_reason_of_gemini() -> None:
+    malformed = [finish("function_call_filter: MALFORMED_FUNCTION_CALL")]
+    harness = GenerationHarness(malformed, CALLED, makers={}, tools=TOOLS)
+    await harness.end()
+    assert calls(harness) == [("weather", '{"city": "Rome"}')]
+
+
+async def test_model_is_asked_at_most_three_times() -> None:
+    harness = GenerationHarness(*[unread()] * 3, CALLED, makers={}, tools=TOOLS)
+    with pytest.raises(UnusableAnswerError, match="no call of a tool that its model server could read"):
+        await harness.end()
+    assert len(harness.inference.requests) == 3
+
+
+@pytest.mark.parametrize("begin", [text("Let me see."), call("weather", "c1", '{"ci')], ids=["text", "half a call"])
+async def test_model_that_has_said_something_is_not_asked_again(begin: Any) -> None:
+    harness = GenerationHarness([begin, unread()], CALLED, makers={}, tools=TOOLS)
+    with pytest.raises(ApiError):
+        await harness.end()
+    assert len(harness.inference.requests) == 1
+
+
+async def test_whole_call_behind_half_a_call_is_not_taken() -> None:
+    harness = GenerationHarness([call("weather", "c1", '{"ci'), unread(WRITTEN)], CALLED, makers={}, tools=TOOLS)
+    with pytest.raises(ApiError):
+        await harness.end()
+    assert [arguments for _, arguments in calls(harness)] != ['{"city": "Oslo"}']
