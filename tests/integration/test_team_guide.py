@@ -22,7 +22,7 @@ from tests.support.upstream import UpstreamProcess
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
 
 PAGE: Final = "docs/guides/team.md"
-PORTS: Final = ("8320", "8321", "8322", "8390", "9464", "9465")
+PORTS: Final = ("8320", "8321", "8322", "9464", "9465")
 ON_OGX: Final = {"llama stack run config.yaml": "ogx run --insecure config.yaml", "LLAMA_STACK_PORT": "OGX_PORT"}
 """The replacements that the guide names."""
 SECONDS: Final = 400.0
@@ -56,11 +56,12 @@ def test_guide_for_a_team_works_word_by_word(
         printed = shell(script, env, tmp_path)
     rows = [json.loads(line) for line in printed.splitlines() if '"owner"' in line]
     assert [row["owner"]["principal"] for row in rows] == ["grace"]
-    assert re.search(r"^401\n404\n200$", printed, re.MULTILINE), printed
+    assert re.search(r"^401\n404\n200\n200$", printed, re.MULTILINE), printed
+    assert re.search(r"response\.read +allowed +operator", printed), printed
     assert "gen_ai_server_request_duration_seconds_count" in printed
     assert "llama_stack_responses_store_size" in printed
     assert (tmp_path / "team" / "responses.backup").stat().st_size > 1000
-    secrets = ("database-password", "environment", "signing-key.pem", "token-of-ada", "token-of-grace")
+    secrets = ("database-password", "environment", "token-of-ada", "token-of-grace", "token-of-operator")
     assert {name: (tmp_path / "team" / name).stat().st_mode & 0o077 for name in secrets} == dict.fromkeys(secrets, 0)
     assert '"text":"Hello again"' in printed
 

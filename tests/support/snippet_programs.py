@@ -282,6 +282,7 @@ TEAM: Final = [
         "6. Use it, sh",
         "6. Use it, sh 2",
         "6. Use it, sh 3",
+        "6. Use it, sh 4",
         "7. Metrics, sh",
         "8. Backup, sh",
         "9. Upgrade, sh",

@@ -257,6 +257,7 @@ async def _delete(
             await gather_or_cancel(map(conversation, some))
         if owner:
             await _delete_objects(view, owner, more, progress)
+            await view.forget(owner)
     return missing
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +21,7 @@ from ...store.content_names import Hasher
 from ...store.conversation_store import Conversation
 from ...store.layout import BUCKET
 from ...store.read_allowance import ReadAllowance
-from ...store.records import Conflict, Delete, Op, Records, after_prefix, pages_of
+from ...store.records import Conflict, Delete, Empty, Op, Records, after_prefix, pages_of
 
 type Wanted = Callable[[Json], bool]
 
@@ -298,6 +299,19 @@ class StoreView:
         async for page in self.archive.conversations.pages(conversation.id, conversation.end):
             for item in page:
                 yield item
+
+    async def forget(self, owner: Owner) -> None:
+        """Delete the rows with the owner's key that are of no response, unless a response was stored meanwhile.
+
+        They are the buckets of time in which the owner had responses, and the last turn of their jobs.
+        """
+        of = Hasher(owner).owner
+        rows = {fair_order.last_of(of): f"l/{of}/"}
+        async for page in pages_of(self._records, "x/", self._page):
+            rows |= {key: f"l/{of}/{key.split('/')[1]}" for key, _ in page if key.endswith(f"/{of}")}
+        for key, responses in rows.items():
+            with suppress(Conflict):
+                await self._records.commit([Delete(key)], [Empty(responses)])
 
     async def delete(self, response_id: str) -> bool:
         """Delete a response, and its job and event log; return False if it is not stored.

@@ -1,0 +1,137 @@
+"""What `delete --owner` leaves in a store: nothing that names the owner or has a word of theirs, on every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+from argparse import Namespace
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.admission import Admission, Quota
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.admin.store_commands import delete
+from llama_stack_responses.generation.run import ForegroundRun
+from llama_stack_responses.service.detached_responses import DetachedResponse
+from llama_stack_responses.service.responses import OpenAIResponsesImpl
+from llama_stack_responses.store import codec
+from llama_stack_responses.store.access_keys import AccessKeys, NewKey
+from llama_stack_responses.store.content_names import Hasher
+from llama_stack_responses.store.records import Records, pages_of
+from tests.contract.backends import BackendLocation
+from tests.support.inference import FakeInference, finish, text
+from tests.unit.service.test_running_share import SwitchedAccess
+from tests.unit.service.test_short_requests import server
+
+type Json = dict[str, Any]
+
+WORD: Final = "canary"
+"""In each text of the owner who is deleted."""
+ADA: Final = Owner("ada-the-canary", {"teams": ["birds"]})
+BOB: Final = Owner("bob", {"teams": ["fish"]})
+SHARED: Final = ("p/", "s", "z/turn")
+"""Rows that servers write at intervals or for all users: their own, those of secrets, and the turn of jobs."""
+ROLES: Final = {"operator": {"roles": ["operator"]}}
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Restore the signal handlers that a server installs for the life of its process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+async def respond(impl: OpenAIResponsesImpl, key: str | None = None, **fields: Any) -> str:
+    """Return the id of a response of the current user, which has ended."""
+    made = await impl.create({"model": "m", **fields}, key)
+    if isinstance(made, ForegroundRun):
+        return str((await made.finish())["id"])
+    assert isinstance(made, DetachedResponse)
+    response_id = str(made.response["id"])
+    reserve = Admission(Quota("answers", 10**6, 10**6)).reserve
+    async for _ in await impl.reader.follow(response_id, -1, 60, lambda: reserve(BOB)):
+        pass
+    return response_id
+
+
+async def fill(records: Records, users: SwitchedAccess, owner: Owner, word: str) -> None:
+    """Store something of each kind for an owner, with this word in each text."""
+    users.owner = owner
+    inference = FakeInference(*([text(f"{word} answer {number}"), finish()] for number in range(20)))
+    impl = server(records, inference, users)
+    first = await respond(impl, input=f"{word} one", instructions=f"{word} " * 200, metadata={"k": word})
+    await respond(impl, input=f"{word} two", previous_response_id=first)
+    if records.transactional:
+        await respond(impl, input=f"{word} three", background=True)
+        await respond(impl, f"{word}-key", input=f"{word} four")
+    items = [{"role": "user", "content": f"{word} in a conversation"}]
+    talk = await impl.conversations.create({"items": items, "metadata": {"k": word}})
+    await respond(impl, input=f"{word} five", conversation=talk["id"])
+    key, _ = await AccessKeys(records).create(NewKey(f"{word}'s laptop", owner, "team"))
+    await AccessKeys(records).used(key.id)
+    await impl.shutdown()
+
+
+async def rows(records: Records) -> AsyncIterator[tuple[str, str]]:
+    """Yield all rows: the key, and the value as text."""
+    for first in map(chr, range(ord("a"), ord("z") + 1)):
+        async for page in pages_of(records, first):
+            for key, record in page:
+                try:
+                    yield key, str(codec.decode(record.value))
+                except Exception:  # noqa: BLE001 - it is encoded in another way
+                    yield key, record.value.decode("latin-1")
+
+
+async def found(records: Records, *words: str) -> list[str]:
+    """Return the keys of the rows that have one of these words, in the key or the value."""
+    return [key async for key, value in rows(records) if any(word in f"{key} {value}" for word in words)]
+
+
+async def test_deleted_owner_is_in_no_row(
+    records: Records, tmp_path: Path, place: BackendLocation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = SwitchedAccess()
+    await fill(records, users, BOB, "fish")
+    others = {key: value async for key, value in rows(records)}
+    await fill(records, users, ADA, WORD)
+    words = (WORD, "birds", Hasher(ADA).owner)
+    assert len(await found(records, *words)) > 10
+    await records.close()
+    (config := tmp_path / "config.yaml").touch()
+    settings = ResponsesConfig(roles=ROLES)
+    arguments = Namespace(
+        ids=[],
+        owner=ADA.principal,
+        tenant="",
+        yes=True,
+        json=True,
+        config=config,
+        open_store=lambda *_, **__: (records, settings),
+    )
+    await asyncio.to_thread(delete, arguments)
+    assert '"deleted keys": 1' in capsys.readouterr().out
+    left = await found(records, *words)
+    # The audit log keeps, by the hash of the name, that the owner was deleted.
+    assert [key for key in left if not key.startswith("al/")] == []
+    assert WORD not in str([value async for key, value in rows(records) if key in left])
+    now = {key: value async for key, value in rows(records)}
+    kept = [key for key in others if not key.startswith(SHARED)]
+    assert {key: now.get(key) for key in kept} == {key: others[key] for key in kept}
+    await records.close()
+    for file in place.folder.rglob("*"):
+        if file.is_file() and file.read_bytes()[:15] == b"SQLite format 3":
+            with closing(sqlite3.connect(file, isolation_level=None)) as database:
+                database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                database.execute("VACUUM")
+                database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if file.is_file():
+            assert WORD.encode() not in file.read_bytes(), file
