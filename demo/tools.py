@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.setting_values import listed
-from llama_stack_responses.features.code.feature import installed_packages, open_containers
+from llama_stack_responses.features.code.containers.opening import installed_packages, open_containers
 from llama_stack_responses.features.code.settings import CodeInterpreter
 from llama_stack_responses.host.searxng import SearxngConfig
 from stack import EMBEDDING_MODEL

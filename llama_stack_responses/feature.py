@@ -10,7 +10,8 @@ have or lack:
 - `stored.py` with `open_store(records, decoder) -> FeatureStore`: what it keeps for users in the store
   (`store/feature_store.py`), so that it is counted, exported and deleted with all that a user has.
 - `feature.py` with `open_feature(stack: Stack) -> Feature`, which is called once, when the stack starts. It runs in an
-  event loop that does not serve requests, so nothing that it creates may be bound to a loop.
+  event loop that does not serve requests, so nothing that it creates may be bound to a loop. What only a stack
+  with certain settings uses is imported once it has read them, so that no other start takes the time.
 - `commands.py` with `add_commands(commands)`, which adds its commands to the subparsers of the program, each with its
   function as the default of `run`. It is imported with the program, so it imports nothing that takes long. The function
   gets the arguments, and opens the store with `with_store` of `commands/opened_store.py`.

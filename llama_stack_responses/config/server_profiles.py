@@ -15,6 +15,7 @@ from ..chat.adaptation.adaptation import Step
 from ..chat.inference import ModelServer
 from ..chat.profile import Dialect, Parameters, steps_of
 from ..core.setting_values import WrongConfiguration
+from .yaml_text import parsed_yaml
 
 _PACKAGED: Final = "model_servers.yaml"
 
@@ -73,7 +74,7 @@ class ServerProfiles:
 
     def __init__(self, path: Path | None = None) -> None:
         packaged = files(__package__).joinpath(_PACKAGED).read_text()
-        entries = _ENTRIES.validate_python(yaml.safe_load(packaged))
+        entries = _ENTRIES.validate_python(parsed_yaml(packaged))
         self.entries = {each.name: each for each in [*entries, *(_read(path) if path else [])]}
 
     def steps(self, server: ModelServer, model: str) -> list[Step]:
@@ -100,7 +101,7 @@ def _place(step: Step) -> Any:
 
 def _read(path: Path) -> list[ServerProfile]:
     try:
-        return _ENTRIES.validate_python(yaml.safe_load(path.expanduser().read_text()) or [])
+        return _ENTRIES.validate_python(parsed_yaml(path.expanduser().read_text()) or [])
     except (OSError, yaml.YAMLError) as error:
         raise WrongConfiguration(f"'profiles_file' cannot be read: {error}") from None
     except ValidationError as error:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from . import ResponsesConfig
 from .stores import HostStore, MemoryStore
 from .unknown_settings import places_of
+from .yaml_text import parsed_yaml
 
 _VARIABLE: Final = re.compile(r"\${env\.([A-Z0-9_]+)(?::([=+])([^}]*))?}")
 PROVIDER_TYPE: Final = "inline::kv"
@@ -49,7 +50,7 @@ def quick_settings(path: Path, environment: Mapping[str, str]) -> ResponsesConfi
         describes.
     """
     try:
-        stack = yaml.safe_load(path.read_text())
+        stack = parsed_yaml(path.read_text())
         provider = None if misplaced_settings(stack) else _provider(stack, environment)
         if provider is None:
             return None
@@ -105,7 +106,7 @@ def inference_providers(path: Path, environment: Mapping[str, str]) -> list[dict
         UnreadableStack: it cannot be read.
     """
     try:
-        stack = yaml.safe_load(path.read_text())
+        stack = parsed_yaml(path.read_text())
         entries = substituted(stack["providers"]["inference"], environment)
         return [
             {**each, "config": each.get("config") or {}} for each in entries if not is_disabled(each.get("provider_id"))

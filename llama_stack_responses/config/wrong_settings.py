@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from .stack_file import is_disabled, substituted, variables_in
 from .unknown_settings import UNKNOWN_SETTING, explained
+from .yaml_text import YAML_LOADER, parsed_yaml
 
 FindSettings = Callable[[str, str], type[BaseModel] | None]
 """Returns the settings class of a provider by its `module` and its type; None if it is not known here."""
@@ -22,7 +23,7 @@ def wrong_settings(text: str, find: FindSettings, environment: Mapping[str, str]
         text: the file, which is YAML; what else is wrong with it is left to the host.
         environment: what its `${env.NAME}` are replaced by. A provider without a value for one is left to the host.
     """
-    root, stack = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+    root, stack = yaml.compose(text, Loader=YAML_LOADER), parsed_yaml(text)
     for path, entry in _entries(stack):
         model = find(str(entry.get("module")), str(entry.get("provider_type")))
         if model is None:

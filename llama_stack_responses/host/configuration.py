@@ -17,6 +17,7 @@ from ..config import ResponsesConfig
 from ..config.stack_file import PROVIDER_TYPE, misplaced_settings, wrong_auth
 from ..config.stores import HostStore, MemoryStore
 from ..config.wrong_settings import wrong_settings
+from ..config.yaml_text import parsed_yaml
 from ..core.setting_values import WrongConfiguration
 from ..store.factory import open_records
 from ..store.records import Records
@@ -39,7 +40,7 @@ def read_stack(path: Path) -> StackConfig:
         WrongConfiguration: it cannot be read.
     """
     try:
-        content = yaml.safe_load(path.read_text())
+        content = parsed_yaml(path.read_text())
         if not isinstance(content, dict):
             raise WrongConfiguration(f"{path} is not a stack's configuration: it is not a YAML mapping.")
         _check_levels(content, path)
@@ -97,7 +98,7 @@ def _running_stack() -> Iterator[tuple[str, dict[str, Any], Path]]:
     for path in map(Path, [*arguments, os.environ.get(CONFIG_VARIABLE) or "/"]):
         try:
             text = path.read_text()
-            content = yaml.safe_load(text)
+            content = parsed_yaml(text)
         except (OSError, ValueError, yaml.YAMLError):
             continue  # the host has read it somehow
         if isinstance(content, dict):

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from weakref import WeakSet
 
 from fastapi import APIRouter
 
@@ -30,23 +29,27 @@ def enter_router() -> None:
     """
     factories = _factories()
     of_host = factories.get("responses")
-    # The host builds the routes several times, once for its first authenticated request.
-    extended: WeakSet[ResponsesProvider] = WeakSet()
 
     def build(impl: Any) -> APIRouter:
         if isinstance(impl, ResponsesProvider):
-            if impl not in extended:
-                extended.add(impl)
-                apply_patches(impl.config, impl.authenticate)
             with suppress(RuntimeError):
                 # OGX builds routes in the serving event loop, too late for the lifespan of a router to run.
                 asyncio.get_running_loop().call_soon(impl.start)
-            return create_router(impl, HostAuthorizer(impl.access), PUBLIC_ROUTE_KEY, impl.features)
+            return _router_of(impl)
         if of_host is None:
             raise RuntimeError("The host has no routes for another provider of the API 'responses'.")
         return of_host(impl)
 
     factories["responses"] = build
+
+
+def _router_of(provider: ResponsesProvider) -> APIRouter:
+    """Return the routes of a provider, made once: the host asks several times, also at its first request."""
+    if provider.router is None:
+        apply_patches(provider.config, provider.authenticate)
+        authorizer = HostAuthorizer(provider.access)
+        provider.router = create_router(provider, authorizer, PUBLIC_ROUTE_KEY, provider.features)
+    return provider.router
 
 
 def leave_out_conversations() -> None:

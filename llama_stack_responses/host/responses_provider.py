@@ -6,6 +6,8 @@ import gc
 from collections.abc import Sequence
 from typing import Any, Final
 
+from fastapi import APIRouter
+
 from ..config import ResponsesConfig
 from ..core.access import Access, Authenticate
 from ..generation.dependencies import Dependencies
@@ -32,6 +34,8 @@ class ResponsesProvider(OpenAIResponsesImpl):
 
     __provider_id__: str
     """The id of the provider; the host sets it."""
+    router: APIRouter | None = None
+    """Its routes, once the host has asked for them."""
 
     def __init__(
         self,

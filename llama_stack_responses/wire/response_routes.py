@@ -66,7 +66,7 @@ class Routed(Protocol):
 def create_router(
     impl: OpenAIResponsesImpl, authorizer: ConnectionAuthorizer, public_key: str, features: Iterable[Routed] = ()
 ) -> APIRouter:
-    """Return the routes of the Responses API. It has no side effects: the host calls it more than once.
+    """Return the routes of the Responses API. It has no side effects.
 
     Args:
         authorizer: authorizes WebSocket connections.

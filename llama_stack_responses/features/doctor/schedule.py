@@ -1,4 +1,4 @@
-"""Examinations of a stack's models by its servers: after a start, and at intervals."""
+"""Examinations of a stack's models by its servers, after a start and at intervals, and the card with their results."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Final
 
 from ...chat.inference import Inference
 from ...core.errors import ApiError
+from ...core.types import Json
+from ...feature import Card, Feature, Stack
 from ...lifecycle.periodic import Periodic
 from ...logs import get_logger
 from .answer import Bounds
 from .examination import Clock, Examination, Subject
-from .report import Report, counts_of, escaped
+from .report import Report, counts_of, escaped, rows_of, speeds_of
 from .settings import Doctor
 from .stored_reports import Stored, StoredReports
 
@@ -28,6 +31,7 @@ _RECENT_SECONDS: Final = 3_600.0
 _RETRY_SECONDS: Final = 600.0
 """Seconds after which a model that could not be examined is tried again."""
 _MAX_MODELS: Final = 200
+_MAX_SECTIONS: Final = 100
 
 type Models = Callable[[], Awaitable[Sequence[str]]]
 """Returns the names of the models that the current user may use."""
@@ -104,3 +108,31 @@ class Schedule(Periodic):
         now = await self._reports.now()
         clock = Clock(time.monotonic, lambda: now)
         return await Examination(self._inference, subject, Bounds(self._settings.seconds), clock).run()
+
+
+def open_schedule(stack: Stack, settings: Doctor) -> Feature:
+    """Return the schedule of these settings, and its card."""
+    reports = StoredReports(stack.records)
+    schedule = Schedule(settings, stack.inference, stack.models, reports)
+    card = Card("Model servers", partial(_sections, stack.models, reports))
+    return Feature(cards=[card], start=schedule.start, close=schedule.stop)
+
+
+async def _sections(models: Models, reports: StoredReports) -> list[Json]:
+    """Return a section for each model that the current user may use, by its name."""
+    visible = frozenset(await models())
+    found = [stored async for stored in reports.all() if stored.model in visible and (stored.report or stored.trouble)]
+    return [_section(each) for each in sorted(found, key=lambda each: each.model)[:_MAX_SECTIONS]]
+
+
+def _section(stored: Stored) -> Json:
+    report = stored.report
+    return {
+        "title": stored.model,
+        "at": report.at if report else stored.at,
+        "facts": [*(counts_of(report) if report else ()), *(speeds_of(report) if report else ())],
+        "trouble": stored.trouble or None,
+        "columns": ["Check", "Result", "What happens"],
+        "rows": [list(each) for each in rows_of(report)] if report else [],
+        "entry": report.profile if report else None,
+    }

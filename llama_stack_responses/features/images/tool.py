@@ -13,19 +13,23 @@ from ...core.errors import ApiError
 from ...core.media_formats import image_format
 from ...core.owner import Owner
 from ...core.types import Json
+from ...feature import Feature, Stack
 from ...fetch.address_policy import UrlRefused
 from ...requests.request import CreateRequest
 from ...requests.unavailable_tools import UnavailableTool
 from ...stream.call_kinds import CallKind, no_fields
 from ...tools.hosted.lenient_arguments import named_arguments
+from ...tools.registry import HostedTool
 from ...tools.tool import NeedsPreparation
 from ...tools.tool_function import Function, Invocation, ItemReporter, Outcome, Output, ToolError, chat_function
 from ...tools.tool_history import ToolHistory
-from .client import ImageServer
+from .client import ImageServer, ImageServerLimits
 from .failure import ImageFailed
 from .kinds import DEFAULT_FORMAT, FORM, IMAGE_CALL, IMAGE_SETTINGS
 from .names import GENERATE, generated, image_name
+from .reader import ImageReader
 from .served_image import ImageCall, ServedImage
+from .settings import ImageGeneration
 
 _MAX_IMAGES: Final = 16
 """Maximum images of one edit, as OpenAI allows."""
@@ -306,3 +310,34 @@ def _moderation_error(error: ImageFailed) -> Json:
         "message": error.message,
         "param": None,
     }
+
+
+def open_tool(stack: Stack, settings: ImageGeneration) -> Feature:
+    """Return the tool of a stack with these settings."""
+    server = _server(settings)
+    reader = ImageReader(stack.files, stack.fetcher(settings.image_bytes), settings.image_bytes)
+    services = ImageServices(server, _support(settings), reader.read, stack.reserve, stack.current_user)
+    tool = HostedTool(partial(ImageTool, services=services))
+    return Feature(tools={"image_generation": tool}, close=server.close)
+
+
+def _server(settings: ImageGeneration) -> ImageServer:
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    limits = ImageServerLimits(
+        seconds=settings.seconds,
+        image_bytes=settings.image_bytes,
+        concurrency=settings.concurrency,
+        concurrency_per_user=settings.concurrency_per_user,
+        waiting_per_user=settings.waiting_per_user,
+    )
+    return ImageServer(settings.url, key, settings.response_format, limits)
+
+
+def _support(settings: ImageGeneration) -> ImageSupport:
+    return ImageSupport(
+        model=settings.model,
+        models=settings.models,
+        options=settings.options,
+        edits=settings.edits,
+        model_sees_images=settings.model_sees_images,
+    )

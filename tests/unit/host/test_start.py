@@ -1,13 +1,18 @@
 """What happens once, when the host begins to serve."""
 
+import asyncio
 import gc
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host import get_provider_impl
-from llama_stack_responses.host.platform import Api
+from llama_stack_responses.host.platform import Api, fastapi_router_registry
+from llama_stack_responses.host.replaced_routes import enter_router
 from llama_stack_responses.host.responses_provider import GARBAGE
 
 
@@ -27,6 +32,43 @@ async def test_start_freezes_loaded_objects_for_garbage_collector() -> None:
         gc.set_threshold(*thresholds)
         gc.unfreeze()
         await provided.shutdown()
+
+
+def test_start_imports_nothing_of_features_that_are_not_configured() -> None:
+    """In a new process: this one has imported what its tests use."""
+    script = (
+        "import asyncio, sys\n"
+        "from llama_stack_responses.config import ResponsesConfig\n"
+        "from llama_stack_responses.host import get_provider_impl\n"
+        "from llama_stack_responses.host.platform import Api\n"
+        "config = ResponsesConfig.model_validate({'store': {'type': 'memory'}})\n"
+        "asyncio.run(get_provider_impl(config, {Api.inference: None}, []))\n"
+        "print(*sys.modules, sep='\\n')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
+    )
+    features = "llama_stack_responses.features"
+    loaded = set(run.stdout.splitlines())
+    assert {f"{features}.{name}.feature" for name in ("code", "doctor", "images")} <= loaded
+    unused = ("code.containers.entries", "code.sandbox.packages", "doctor.checks", "doctor.schedule", "images.client")
+    assert not loaded & {"packaging", *(f"{features}.{name}" for name in unused)}
+
+
+def test_import_of_provider_leaves_garbage_collection_on_and_spares_what_is_loaded() -> None:
+    script = "import gc, llama_stack_responses.provider\nprint(gc.isenabled(), gc.get_freeze_count() > 10_000)"
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
+    )
+    assert run.stdout.split()[-2:] == ["True", "True"]
+
+
+def test_routes_are_made_once_for_all_that_the_host_asks() -> None:
+    config = ResponsesConfig.model_validate({"store": {"type": "memory"}})
+    provided = asyncio.run(get_provider_impl(config, {Api.inference: None}, []))
+    enter_router()
+    routes = fastapi_router_registry.build_fastapi_router(Api.responses, provided)
+    assert routes is fastapi_router_registry.build_fastapi_router(Api.responses, provided)
 
 
 async def test_start_without_shortcuts_leaves_thresholds_of_garbage_collector() -> None:

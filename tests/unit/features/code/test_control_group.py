@@ -16,7 +16,7 @@ import pytest
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.setting_values import WrongConfiguration
 from llama_stack_responses.features.code.containers.entries import ContainerEntry, Containers
-from llama_stack_responses.features.code.feature import open_containers
+from llama_stack_responses.features.code.containers.opening import open_containers
 from llama_stack_responses.features.code.sandbox import control_group
 from llama_stack_responses.features.code.sandbox.control_group import ControlGroups, GroupLimits, open_control_groups
 from llama_stack_responses.features.code.sandbox.processes import Processes

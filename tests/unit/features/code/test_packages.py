@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.setting_values import WrongConfiguration
-from llama_stack_responses.features.code.feature import installed_packages, open_containers
+from llama_stack_responses.features.code.containers.opening import installed_packages, open_containers
 from llama_stack_responses.features.code.sandbox.container import Container
 from llama_stack_responses.features.code.sandbox.packages import Packages, packages_of, packages_of_server
 from llama_stack_responses.features.code.settings import CodeInterpreter
