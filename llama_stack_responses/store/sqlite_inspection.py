@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from asyncio.subprocess import DEVNULL, PIPE
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from ..concurrency.child_process import DEVNULL, PIPE, ChildProcess
 from ..logs import get_logger
 
 logger = get_logger(__name__)
@@ -37,19 +36,16 @@ async def inspect(path: Path, seconds: float = INSPECTION_SECONDS) -> str:
 
     The values themselves have no checksums in SQLite.
     """
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", "-c", _PROGRAM, str(path)), stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
-    )
+    command = (sys.executable, "-I", "-S", "-c", _PROGRAM, str(path))
+    process = ChildProcess(command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL)
     try:
         async with asyncio.timeout(seconds):
-            out, _ = await process.communicate()
+            out = await process.output()
     except TimeoutError:
         logger.info("inspected only a part of the response store's file within %g seconds: %s", seconds, path)
         return ""
     finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        process.kill()
+        await process.wait()
     found = " ".join(out.decode(errors="replace").split())
     return "" if found in ("", "ok") else found[:_SHOWN_CHARACTERS]

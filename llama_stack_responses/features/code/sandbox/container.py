@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ....concurrency.child_process import DEVNULL, STDOUT, ChildProcess
 from ....concurrency.offloading import in_thread
 from ....core.types import Json
 from .captured_output import CapturedOutput
@@ -116,7 +117,7 @@ class _Inside:
         watcher: the task that watches the processes that the last call left.
     """
 
-    process: asyncio.subprocess.Process
+    process: ChildProcess
     channel: Channel
     printed: CapturedOutput
     processes: Processes | None = None
@@ -210,17 +211,17 @@ class Container:
         passed = [theirs.fileno(), *(() if seccomp is None else (seccomp,))]
         arguments = json.dumps(limits), str(theirs.fileno())
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._jail.command(
+            process = ChildProcess(
+                self._jail.command(
                     volume.folder,
                     *arguments,
                     namespaces=volume.namespaces,
                     seccomp=seccomp,
                     group=self.group.folder if self.group else None,
                 ),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=DEVNULL,
                 stdout=printed.inlet,
-                stderr=asyncio.subprocess.STDOUT,
+                stderr=STDOUT,
                 pass_fds=(*passed, *volume.namespaces),
                 env={},
             )
@@ -306,7 +307,7 @@ class Container:
         finally:
             watching.cancel()
 
-    async def _watch(self, process: asyncio.subprocess.Process, processes: Processes) -> str:
+    async def _watch(self, process: ChildProcess, processes: Processes) -> str:
         """Wait until the container exceeds a limit, and return which."""
         oom_kills = self._kills()
         while process.returncode is None:
@@ -332,9 +333,8 @@ class Container:
         return self.volume.excess()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):
-        process.kill()
+async def _end(process: ChildProcess) -> None:
+    process.kill()
     await process.wait()
 
 
