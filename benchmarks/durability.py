@@ -2,12 +2,14 @@
 
     .venv/bin/python -m benchmarks.durability          # 200 responses, a server killed every few seconds
     .venv/bin/python -m benchmarks.durability --ci     # the short run, which is also a test
+    .venv/bin/python -m benchmarks.durability --store sqlite --servers 4
 
-Two servers run on one real Valkey, with one scripted model server and a local stand-in for the web. Each response takes
-three model rounds: one requests a web search, one calls an unknown tool, one answers. Clients use any server that
-responds: two thirds in the background, one third as a stream with an Idempotency-Key. Half of the background responses
-are followed, and broken streams are resumed. In the middle of each few responses, one server gets SIGKILL and is
-restarted. At the end, every acknowledged response is checked.
+Two or more servers run on one real Valkey, or on one file of SQLite as the processes of one server do, with one
+scripted model server and a local stand-in for the web. Each response takes three model rounds: one requests a web
+search, one calls an unknown tool, one answers. Clients use any server that responds: two thirds in the background, one
+third as a stream with an Idempotency-Key. Half of the background responses are followed, and broken streams are
+resumed. In the middle of each few responses, one server gets SIGKILL and is restarted. At the end, every acknowledged
+response is checked.
 """
 
 from __future__ import annotations
@@ -61,16 +63,21 @@ class Plan:
         kills: number of kills.
         every: maximum seconds between the start of some responses and the kill that interrupts them.
         seed: random seed.
+        store: `redis` or `sqlite`.
+        servers: number of servers.
     """
 
     responses: int
     kills: int
     every: float
     seed: int
+    store: str = "redis"
+    servers: int = 2
 
 
 FULL: Final = Plan(responses=200, kills=25, every=4.0, seed=1)
 CI: Final = Plan(responses=24, kills=2, every=4.0, seed=1)
+CI_SQLITE: Final = replace(CI, store="sqlite", servers=3)
 
 
 @dataclass
@@ -328,22 +335,24 @@ def find(received: ReceivedRequest) -> Answer:
 
 
 @contextmanager
-def two_servers(folder: Path, model: Upstream) -> Iterator[list[LiveStack]]:
-    """Run two servers on one Valkey, with a web search."""
+def servers_on_one_store(plan: Plan, folder: Path, model: Upstream) -> Iterator[list[LiveStack]]:
+    """Run servers on one store, with a web search."""
     with ExitStack() as running:
         web = running.enter_context(Web())
         web.answers["/searxng/search"] = find
-        valkey = running.enter_context(Valkey(folder / "valkey"))
+        store = {"type": "sqlite", "path": str(folder / "responses.db")}
+        if plan.store == "redis":
+            store = {"type": "redis", "url": running.enter_context(Valkey(folder / "valkey")).url}
 
         def change(config: Json) -> None:
-            responses_config(config)["store"] = {"type": "redis", "url": valkey.url}
+            responses_config(config)["store"] = store
             open_this_machine(config)
 
         config = variant(TEMPLATE, folder / "config.yaml", change)
         host: Host = "ogx" if find_spec("ogx") else "llama_stack"
         packages = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "providers" / "openai_chat")))
         env = {"INFERENCE_URL": model.base_url, "PYTHONPATH": packages, "SEARXNG_URL": web.url("/searxng")}
-        servers = [LiveStack(config, env, folder / f"server{n}", host) for n in range(2)]
+        servers = [LiveStack(config, env, folder / f"server{n}", host) for n in range(plan.servers)]
         for server in servers:
             running.enter_context(server)
         yield servers
@@ -357,7 +366,7 @@ def run(plan: Plan) -> Verdict:
         model = running.enter_context(UpstreamProcess(folder / "upstream.log")).client
         for number in range(plan.responses):
             script(model, number)
-        servers = running.enter_context(two_servers(folder, model))
+        servers = running.enter_context(servers_on_one_store(plan, folder, model))
         clients = Clients(servers, chance)
         _load(clients, servers, model, plan, chance)
         return judge(clients, model, plan)
@@ -395,6 +404,8 @@ def main() -> int:
     parser.add_argument("--kills", type=int, help="how often a server is killed")
     parser.add_argument("--every", type=float, help="seconds until a server is killed, at most")
     parser.add_argument("--seed", type=int, help="of the chances")
+    parser.add_argument("--store", choices=("redis", "sqlite"), help="the store (default: redis)")
+    parser.add_argument("--servers", type=int, help="how many servers (default: 2)")
     arguments = vars(parser.parse_args())
     plan = CI if arguments.pop("ci") else FULL
     verdict = run(replace(plan, **{name: value for name, value in arguments.items() if value is not None}))

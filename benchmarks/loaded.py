@@ -1,4 +1,4 @@
-"""Latencies at a fixed load, next to the builtin and to a relay; and the throughput of two workers next to one.
+"""Latencies at a fixed load, next to the builtin and to a relay.
 
     .venv/bin/python -m benchmarks.loaded                         # about four minutes
     .venv/bin/python -m benchmarks.loaded --seconds 5 --rounds 1
@@ -13,16 +13,13 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
-from benchmarks.paced import RELAY, WAYS, Place, Way, job_of, places, program
+from benchmarks.paced import RELAY, WAYS, Place, Way, job_of, places
 from benchmarks.report import markdown_table
-from benchmarks.servers import TEMPLATE, Worker, group_killed_with_parent
-from tests.support.stack import LiveStack
-from tests.support.variants import variant
+from benchmarks.servers import Worker
 
 type Json = dict[str, Any]
 
@@ -31,9 +28,6 @@ STEP_MS: Final = 20
 LOADS: Final = (16, 128)
 """Streams that run at a time."""
 BUILTIN_MOST: Final = 16
-FAST_STEP_MS: Final = 1
-BUSY: Final = 256
-BUSY_TOKENS: Final = 200
 _NAMES: Final = (RELAY, "text", "text, builtin")
 _PERCENT: Final = (50, 95, 99)
 
@@ -75,43 +69,6 @@ def table(found: dict[tuple[int, str], list[Json]]) -> str:
     return markdown_table(head, [[name, str(load), *percentiles(each)] for (load, name), each in sorted(found.items())])
 
 
-def use_workers(count: int) -> Any:
-    """Return a change of the configuration to so many workers."""
-
-    def change(config: Json) -> None:
-        config["server"]["workers"] = count
-
-    return change
-
-
-def throughput(folder: Path, rounds: int) -> dict[int, list[float]]:
-    """Return the tokens a second with one and two workers, of streams that are as fast as the server."""
-    [text] = [way for way in WAYS if way.name == "text"]
-    found: dict[int, list[float]] = {1: [], 2: []}
-    with ExitStack() as running:
-        engine = running.enter_context(program("benchmarks.engine", FAST_STEP_MS))
-        load = running.enter_context(Worker("benchmarks.paced_load"))
-        environment = {"INFERENCE_URL": f"http://127.0.0.1:{engine.port}/v1"}
-        servers = {
-            count: running.enter_context(
-                LiveStack(
-                    variant(TEMPLATE, folder / f"workers-{count}.yaml", use_workers(count)),
-                    environment,
-                    folder / f"workers-{count}",
-                )
-            )
-            for count in found
-        }
-        for server in servers.values():
-            running.enter_context(group_killed_with_parent(server.pid))
-        for number in range(-1, rounds):
-            for count, server in servers.items():
-                each = load.ask(job_of(text, Place(server.port, server.pid), BUSY, BUSY_TOKENS))
-                if number >= 0:
-                    found[count].append(BUSY * BUSY_TOKENS / each["seconds"])
-    return found
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -121,8 +78,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         sys.stdout.write(table(latencies(folder / "latencies", options.rounds, options.seconds)))
-        one, two = (median(each) for each in throughput(folder, options.rounds).values())
-        sys.stdout.write(f"\nTokens a second: {one:.0f} with one worker, {two / one:.2f} times as many with two.\n")
 
 
 if __name__ == "__main__":

@@ -146,6 +146,11 @@ class Worker:
             text=True,
         )
 
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        return self._process.pid
+
     def submit(self, job: Json) -> None:
         """Start a job without waiting for its answer."""
         assert self._process.stdin

@@ -2,17 +2,18 @@
 
 import pytest
 
-from benchmarks.durability import CI, run
+from benchmarks.durability import CI, CI_SQLITE, Plan, run
 
 # Jobs and the store do not depend on the host.
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 
-def test_repeated_kills_lose_and_duplicate_no_responses() -> None:
-    verdict = run(CI)
+@pytest.mark.parametrize("plan", [CI, CI_SQLITE], ids=lambda plan: plan.store)
+def test_repeated_kills_lose_and_duplicate_no_responses(plan: Plan) -> None:
+    verdict = run(plan)
     assert verdict.well, verdict
     assert verdict.taken_up > 0
     assert verdict.reconnects > 0
-    assert sum(verdict.statuses.values()) == CI.responses
+    assert sum(verdict.statuses.values()) == plan.responses
     # A job whose server died three times is failed. With random kills, that is rare.
-    assert verdict.statuses["completed"] >= CI.responses - 1
+    assert verdict.statuses["completed"] >= plan.responses - 1
