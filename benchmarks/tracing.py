@@ -58,7 +58,10 @@ def servers(folder: Path, store: str, libraries: Path | None) -> Iterator[dict[s
             env = {"INFERENCE_URL": f"http://127.0.0.1:{engine.port}/v1", "PYTHONPATH": str(REPOSITORY)}
             env |= database.environment if database else {}
             if way != NONE:
-                env |= collector.env | {"OTEL_METRICS_EXPORTER": "none", "OTEL_BSP_SCHEDULE_DELAY": "5000"}
+                # With the address of all signals, the host would export metrics too.
+                env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = f"{collector.env['OTEL_EXPORTER_OTLP_ENDPOINT']}/v1/traces"
+                env |= {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_METRICS_EXPORTER": "none"}
+                env |= {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_LOGS_EXPORTER": "none"}
             if way == INSTRUMENTED and libraries:
                 env["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), str(libraries)])
             kind = InstrumentedStack if way == INSTRUMENTED else LiveStack

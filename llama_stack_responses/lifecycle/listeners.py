@@ -8,12 +8,13 @@ server.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import multiprocessing
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -34,6 +35,18 @@ _NO_SYN: Final = (
 def is_shared() -> bool:
     """Return whether the listening sockets belong to a parent process, whose other workers accept connections too."""
     return multiprocessing.parent_process() is not None
+
+
+def call_if_parent_ends(call: Callable[[], object]) -> None:
+    """Call this in the running event loop if the parent process ends, whose socket this process would keep open."""
+    if parent := multiprocessing.parent_process():
+        loop, sentinel = asyncio.get_running_loop(), parent.sentinel
+
+        def ended() -> None:
+            loop.remove_reader(sentinel)
+            call()
+
+        loop.add_reader(sentinel, ended)
 
 
 def drop_new_connections(servers: Sequence[Any]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Final
 
-from .listeners import drop_new_connections, is_shared
+from .listeners import call_if_parent_ends, drop_new_connections, is_shared
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -38,6 +38,12 @@ class Connections:
     def __init__(self, handler: object) -> None:
         self._server: Any = getattr(handler, "__self__", None)
         self._state: Any = getattr(self._server, "server_state", None)
+
+    @property
+    def processes(self) -> int:
+        """The number of processes that share the server's socket."""
+        workers: int = getattr(getattr(self._server, "config", None), "workers", 1)
+        return workers if is_shared() else 1
 
     @property
     def requesting(self) -> int:
@@ -107,6 +113,7 @@ def install_signal_handlers(
         before = signal.getsignal(number)
         if callable(before):
             signal.signal(number, ending.handler(before))
+    call_if_parent_ends(lambda: signal.raise_signal(signal.SIGTERM))
     return connections
 
 

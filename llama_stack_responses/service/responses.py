@@ -19,7 +19,6 @@ from ..core.errors import ApiError, OutcomeUnknown, bad_request
 from ..core.json_values import VALUE_BYTES
 from ..core.statuses import UNFINISHED
 from ..core.types import Json
-from ..generation.activity import Activity
 from ..generation.connection_options import ConnectionOptions
 from ..generation.dependencies import Card, Dependencies
 from ..generation.factory import build_factory
@@ -57,6 +56,7 @@ from .foreground_responses import ForegroundResponses
 from .gauge_values import GaugeValues
 from .health import Health
 from .idempotency import IdempotencyClaim, IdempotencyKeys
+from .process_set import ProcessSet
 from .readiness import Readiness, ReadinessCheck, ReadinessReport
 from .response_reader import ResponseReader
 from .server_lifecycle import ServerLifecycle
@@ -87,6 +87,7 @@ class OpenAIResponsesImpl:
         jobs: the detached responses.
         clock: the store's clock.
         reader: reads responses.
+        processes: this process and those beside it, as one server.
         streams: counts the open event streams and WebSockets.
         sockets: counts the WebSockets among them.
         abort_connection, shutdown_coordinator: of the `ServerLifecycle`.
@@ -130,14 +131,9 @@ class OpenAIResponsesImpl:
         self._durability = DurabilityCheck(records, accepts_losses(config.store), intervals)
         self._providers = ProviderCheck(dependencies.inference, config.ready_providers, intervals)
         self._integrity, self._health = IntegrityCheck(records, intervals), Health(records, jobs.worker)
-        self._readiness = self._checks_of_readiness()
+        self.processes = ProcessSet(self._checks_of_readiness(), factory.activity, jobs.live_responses, intervals)
         self._lifecycle = self._server_lifecycle(records)
         self.abort_connection, self.shutdown_coordinator = self._lifecycle.abort_connection, self._lifecycle.shutdown
-
-    @property
-    def activity(self) -> Activity:
-        """The current and past work of this server."""
-        return self._factory.activity
 
     @property
     def sealer(self) -> Sealer:
@@ -240,6 +236,7 @@ class OpenAIResponsesImpl:
             ],
             self._factory.telemetry,
             GaugeSources(gauge_values.counts, gauge_values.store, self._providers.up, lambda: self.clock.difference),
+            self.processes,
         )
 
     def _checks_of_readiness(self) -> Readiness:
@@ -302,7 +299,7 @@ class OpenAIResponsesImpl:
     async def ready(self) -> ReadinessReport:
         """Return whether requests should be sent to this server. Anyone may ask: it reveals no names or addresses."""
         self.start()
-        return await self._readiness.report()
+        return await self.processes.ready()
 
     async def create(
         self, body: Any, key: str | None = None, hold: Hold | None = None

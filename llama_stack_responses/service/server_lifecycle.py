@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
-from ..concurrency.offloading import shorten_switch_interval
+from ..concurrency.offloading import in_own_thread, shorten_switch_interval
 from ..config import ResponsesConfig
 from ..generation.dependencies import Dependencies
 from ..jobs.background import BackgroundJobs
@@ -14,10 +15,15 @@ from ..lifecycle.file_limit import raise_file_limit
 from ..lifecycle.periodic import Periodic
 from ..lifecycle.shutdown import ShutdownCoordinator
 from ..lifecycle.signals import Connections, install_signal_handlers
+from ..telemetry.exporters import Exporters
 from ..telemetry.gauges import GaugeSources
 from ..telemetry.loop_monitor import EventLoopMonitor
 from ..telemetry.telemetry import Telemetry
 from .foreground_responses import ForegroundResponses
+from .process_set import ProcessSet
+
+_FLUSH_SECONDS: Final = 2.0
+"""Time for which a server that stops waits until its last spans and metrics are sent."""
 
 
 class ServerLifecycle:
@@ -31,6 +37,7 @@ class ServerLifecycle:
         periodic: what is done at intervals.
         telemetry: shows the gauges, and how long the event loop is held.
         gauge_sources: the sources of the gauges.
+        processes: this process and those beside it.
 
     Attributes:
         shutdown: notifies open connections of the shutdown.
@@ -45,6 +52,7 @@ class ServerLifecycle:
         periodic: Sequence[Periodic],
         telemetry: Telemetry,
         gauge_sources: GaugeSources,
+        processes: ProcessSet,
     ) -> None:
         self._config = config
         self._jobs = jobs
@@ -53,6 +61,8 @@ class ServerLifecycle:
         self._periodic = periodic
         self._telemetry = telemetry
         self._gauge_sources = gauge_sources
+        self._processes = processes
+        self._exporters = Exporters(jobs.live_responses.server)
         self.shutdown = ShutdownCoordinator()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._monitor: EventLoopMonitor | None = None
@@ -64,6 +74,7 @@ class ServerLifecycle:
         if self._loop is loop:
             return False
         self._loop = loop
+        self._exporters.open()
         shorten_switch_interval()
         if self._config.host_shortcuts:
             raise_file_limit(self._config.limits.answers.streams)
@@ -78,6 +89,7 @@ class ServerLifecycle:
         self._connections = install_signal_handlers(
             self._on_signal, self._config.flush_seconds, self._finish, self._config.leave_seconds
         )
+        self._processes.start(self._connections.processes, scraped=self._exporters.scraped)
         return True
 
     async def stop(self) -> None:
@@ -88,6 +100,10 @@ class ServerLifecycle:
             await task.stop()
         await self._jobs.worker.stop()
         await self._jobs.live_responses.stop()
+        await self._processes.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                await in_own_thread(self._exporters.flush)
 
     def abort_connection(self, scope: Mapping[str, Any]) -> None:
         """Abort the connection of a request, identified by its ASGI scope, without waiting for the client."""

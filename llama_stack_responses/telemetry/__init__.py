@@ -1,1 +1,4 @@
-"""What a server reports of itself: spans (`telemetry.py`), metrics (`instruments.py`) and gauges (`gauges.py`)."""
+"""What a server reports of itself: spans (`telemetry.py`), metrics (`metrics.py`) and gauges (`gauges.py`).
+
+`exporters.py` says where to.
+"""

@@ -1,8 +1,8 @@
 """Spans and metrics of responses, model rounds, tool calls, the queue and the store.
 
-They go to the process's providers, which `opentelemetry-instrument` or the host sets up. Without a setup, the API's
-defaults do nothing. Messages are left out unless the operator enables them, and so are the texts of errors, which may
-quote messages.
+They go to the process's providers, which `exporters.py` sets up, or `opentelemetry-instrument`, or the host. Without a
+setup, the API's defaults do nothing. Messages are left out unless the operator enables them, and so are the texts of
+errors, which may quote messages.
 """
 
 from __future__ import annotations
@@ -288,6 +288,7 @@ class Telemetry:
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._tracer = trace.get_tracer(_SCOPE, tracer_provider=tracers, schema_url=_SCHEMA)
+        self._store_tracer = trace.get_tracer(f"{_SCOPE}.store", tracer_provider=tracers, schema_url=_SCHEMA)
         self._meter = metrics.get_meter(_SCOPE, meter_provider=meters, schema_url=_SCHEMA)
         self._instruments = Instruments(self._meter)
         self._wants_content = message_attributes.is_wanted(environment)
@@ -331,8 +332,8 @@ class Telemetry:
         return doing
 
     def storing(self, operation: str) -> AbstractContextManager[None]:
-        """Time a call of the store within the block."""
-        return _StoreCall(self._instruments.recorder(STORE), operation)
+        """Time a call of the store within the block; it has a span if it belongs to a trace."""
+        return _StoreCall(self._instruments.recorder(STORE), operation, self._store_tracer)
 
     def record(self, metric: Metric, value: float = 1, labels: Labels | None = None) -> None:
         """Record a value, or add it to a counter. The labels have few values: never a name that clients choose."""
@@ -376,20 +377,30 @@ class _StoreCall:
     Args:
         measured: records the seconds.
         operation: the name of the call.
+        tracer: makes its span. What the server does by itself, such as heartbeats, has none.
     """
 
-    def __init__(self, measured: Recorder, operation: str) -> None:
+    def __init__(self, measured: Recorder, operation: str, tracer: trace.Tracer) -> None:
         self._measured = measured
         self._labels = {"llama_stack_responses.store.operation": operation}
+        self._span: Span | None = None
+        if trace.get_current_span().is_recording():
+            self._span = tracer.start_span(f"store {operation}", kind=SpanKind.CLIENT, attributes=self._labels)
         self._began = perf_counter()
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        span = self._span
         if isinstance(error, ApiError):
-            self._labels["error.type"] = _kind(error)
+            self._labels["error.type"] = kind = _kind(error)
+            if span:
+                span.set_attribute("error.type", kind)
+                span.set_status(Status(StatusCode.ERROR))
         self._measured(perf_counter() - self._began, self._labels)
+        if span:
+            span.end()
 
 
 def _labels(operation: str, model: str) -> Labels:

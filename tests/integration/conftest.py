@@ -153,7 +153,7 @@ def stack(
         "TIKTOKEN_CACHE_DIR": str(site_packages() / "llama_index" / "core" / "_static" / "tiktoken_cache"),
     }
     config = variant(STARTER, tmp_path_factory.mktemp("config") / "config.yaml", change)
-    with LiveStack(config, env, tmp_path_factory.mktemp("stack"), host=host, observed=True) as live:
+    with LiveStack(config, env, tmp_path_factory.mktemp("stack"), host=host) as live:
         yield live
 
 

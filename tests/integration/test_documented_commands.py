@@ -7,9 +7,10 @@ command and its variable for the port stand in place of llama-stack's, as the do
 import json
 import os
 import re
+import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -103,9 +104,10 @@ def wait_for_stack(child: Child, port: str) -> None:
     child.wait_ready(answers, seconds=READY_SECONDS)
 
 
-def create(port: str, **fields: Json | str) -> Json:
+def create(port: str, headers: Mapping[str, str] | None = None, /, **fields: Json | str) -> Json:
     """Create a response on the server at this port."""
-    answer = httpx.post(f"http://127.0.0.1:{port}/v1/responses", json=fields, timeout=60, trust_env=False)
+    url = f"http://127.0.0.1:{port}/v1/responses"
+    answer = httpx.post(url, json=fields, headers=headers, timeout=60, trust_env=False)
     assert answer.status_code == 200, answer.text
     created: Json = answer.json()
     return created
@@ -134,10 +136,13 @@ def test_telemetry_commands_send_spans_and_metrics(
         terminal.replacements["http://localhost:4318"] = collector.env["OTEL_EXPORTER_OTLP_ENDPOINT"]
         with terminal.pasting(BLOCKS[TRACES]) as lines:
             lines.run("export OTEL_EXPORTER")
-            lines.run("export OTEL_TRACES")
-            wait_for_stack(lines.start("opentelemetry-instrument"), ports["8321"])
-        create(ports["8321"], model="local/echo", input="measured")
+            wait_for_stack(lines.start("llama stack run"), ports["8321"])
+        trace_id = secrets.token_hex(16)
+        create(
+            ports["8321"], {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}, model="local/echo", input="measured"
+        )
         wait_until(lambda: bool(collector.points("gen_ai.client.token.usage")))
+        assert {span.name for span in collector.spans(trace_id, 2)} == {"chat local/echo", "invoke_agent"}
 
 
 def test_prometheus_commands_serve_metrics(
@@ -150,8 +155,7 @@ def test_prometheus_commands_serve_metrics(
     }
     with terminal.pasting(BLOCKS[SCRAPES]) as lines:
         lines.run("export OTEL_METRICS")
-        lines.run("export OTEL_EXPORTER")
-        wait_for_stack(lines.start("opentelemetry-instrument"), ports["8321"])
+        wait_for_stack(lines.start("llama stack run"), ports["8321"])
         create(ports["8321"], model="local/echo", input="measured")
         assert "gen_ai_server_request_duration_seconds_count" in lines.run("curl")
 

@@ -79,13 +79,11 @@ def scraped(
         **stack_env,
         "INFERENCE_URL": upstream_process.client.base_url,
         "OTEL_METRICS_EXPORTER": "prometheus",
-        "OTEL_TRACES_EXPORTER": "none",
-        "OTEL_LOGS_EXPORTER": "none",
         "OTEL_EXPORTER_PROMETHEUS_PORT": str(port),
     }
     folder = tmp_path_factory.mktemp("scraped")
     config = variant(STARTER, folder / "config.yaml", change)
-    with LiveStack(config, env, folder / "state", host=host, observed=True) as stack:
+    with LiveStack(config, env, folder / "state", host=host) as stack:
         yield ScrapedStack(stack, port)
 
 

@@ -24,6 +24,9 @@ CANARY: Final = "canary-4711"
 CALLING: Final = reply(tool_call(0, "call_1", "mcp__echo", f'{{"text": "{CANARY}"}}'))
 ANSWER: Final = reply(text("Done,", f" {CANARY}"))
 HELLO: Final = {"model": MODEL, "input": CANARY}
+STORE: Final = "llama_stack_responses.store"
+"""The scope of the spans of calls of the store."""
+
 PARENT: Final = "00f067aa0ba902b7"
 
 
@@ -52,8 +55,14 @@ def test_streamed_response_with_tool_call_has_its_spans(
     assert [span.kind for span in spans] == ["CLIENT", "INTERNAL", "CLIENT", "INTERNAL"]
     assert [span.status for span in spans] == ["UNSET"] * 4
     assert [span.parent_id for span in spans[:3]] == [whole.span_id] * 3
-    # The span of the HTTP request, if there is one, ends later.
-    wait_until(lambda: whole.parent_id in {PARENT, *(span.span_id for span in collector.all_spans(wire.trace_id))})
+    # The span of the request, which FastAPI makes, ends later.
+    wait_until(lambda: any(span.kind == "SERVER" for span in collector.all_spans(wire.trace_id)))
+    [asked] = [span for span in collector.all_spans(wire.trace_id) if span.kind == "SERVER"]
+    assert (asked.name, asked.parent_id) == ("POST /v1/responses", PARENT)
+    assert asked.attributes["http.response.status_code"] == 200
+    stored = [span for span in collector.all_spans(wire.trace_id) if span.scope == STORE]
+    assert "store commit" in {span.name for span in stored}
+    assert {span.parent_id for span in stored} <= {span.span_id for span in collector.all_spans(wire.trace_id)}
     usage = response["usage"]
     assert whole.attributes == {
         "gen_ai.operation.name": "invoke_agent",

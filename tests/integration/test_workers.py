@@ -1,7 +1,9 @@
 """Two uvicorn workers of one server, on each store that they can share: a killed one loses only its own streams."""
 
+import json
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -9,9 +11,12 @@ from importlib.util import find_spec
 from itertools import count, cycle
 from pathlib import Path
 
+import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.database import DatabaseServer
+from tests.support.process import free_port
 from tests.support.reader import Reader
 from tests.support.socket_client import SocketClient
 from tests.support.stack import REPOSITORY, Host, LiveStack
@@ -20,7 +25,7 @@ from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, final, output_text, roles_and_texts
-from tests.support.workers import Workers, WorkersStack
+from tests.support.workers import Workers, WorkersStack, listener
 
 pytestmark = [pytest.mark.live, pytest.mark.extended]
 
@@ -42,21 +47,54 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Da
 
 
 @pytest.fixture(scope="module")
+def metrics_port() -> int:
+    """The port for metrics of the server of the template without a database."""
+    return free_port()
+
+
+def scraped_processes(port: int, name: str) -> dict[str, float]:
+    """Scrape, and return the sum of the values of this name by process."""
+    text = httpx.get(f"http://localhost:{port}/metrics", timeout=60, trust_env=False).text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found = defaultdict[str, float](float)
+    for sample in samples:
+        if sample.name == name:
+            found[sample.labels["process"]] += sample.value
+    return dict(found)
+
+
+def shown(wire: Wire, view: str) -> Json:
+    """Return the first event of a stream of the page."""
+    with wire.http.stream("GET", f"/ui/{view}") as answer:
+        data = next(line for line in answer.iter_lines() if line.startswith("data: "))
+    found: Json = json.loads(data.removeprefix("data: "))
+    return found
+
+
+def running(wire: Wire) -> tuple[int, list[tuple[str, bool]]]:
+    """Return how many servers the page shows, and the ids of what runs, each with whether it is on this server."""
+    seen = shown(wire, "live")
+    return seen["servers"], [(one["id"], one["this_server"]) for one in seen["responses"]]
+
+
+@pytest.fixture(scope="module")
 def servers(
     host: Host,
     stack_env: dict[str, str],
     upstream_process: UpstreamProcess,
     databases: dict[str, DatabaseServer],
     tmp_path_factory: pytest.TempPathFactory,
+    metrics_port: int,
 ) -> Iterator[dict[str, LiveStack]]:
     """A server with two workers for each template. They start one after the other, because each uses all cores."""
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    scraped = {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": str(metrics_port)}
     folder = tmp_path_factory.mktemp("workers")
     stacks: dict[str, LiveStack] = {}
     with ExitStack() as running:
         for template in TEMPLATES:
             config = REPOSITORY / "templates" / template / "config.yaml"
-            where = env | databases[template].environment if template in databases else env
+            where = env | (databases[template].environment if template in databases else scraped)
             stacks[template] = running.enter_context(WorkersStack(config, where, folder / template, host=host))
         yield stacks
 
@@ -122,6 +160,39 @@ def test_chains_on_two_workers_under_load_lose_no_responses(server: LiveStack, u
     assert max(len(request.body["messages"]) for request in upstream.requests("echo")) == 2 * TURNS - 1
 
 
+def test_one_scrape_has_the_counters_of_each_worker(server: LiveStack, metrics_port: int, upstream: Upstream) -> None:
+    counter = "gen_ai_server_request_duration_seconds_count"
+    with Workers(server) as workers:
+        before = scraped_processes(metrics_port, counter)
+        for asked, wire in enumerate(workers.wires.values(), 1):
+            for _ in range(asked):
+                wire.create(model="local/echo", input="counted")
+        after = scraped_processes(metrics_port, counter)
+        workers.check()
+    assert sorted(after) == ["0", "1"]
+    assert sorted(after[each] - before.get(each, 0) for each in after) == [1, 2]
+
+
+def test_each_worker_reports_for_both(server: LiveStack, upstream: Upstream) -> None:
+    """Also a response that is not stored, which the store cannot tell the other worker of."""
+    with Workers(server) as workers:
+        for here, there in both_ways(workers):
+            upstream.script("held", HELD)
+            with Reader.create(here, model="local/held", input="Count.", store=False) as reader:
+                reader.read_to("two ")
+                for wire in (here, there):
+                    # What another reader has seen within the last second is repeated.
+                    wait_until(lambda: running(wire) == (1, [(reader.response_id, True)]))  # noqa: B023 (called here)
+                counted = [shown(wire, "stats") for wire in (here, there)]
+                upstream.release("held")
+                reader.read_to_end()
+            assert len({(each["server"], each["requests"], each["running"]) for each in counted}) == 1
+            assert counted[0]["running"] == 1
+        reports = [wire.http.get("/ready").json() for wire in workers.wires.values()]
+        assert reports == [{"status": "ready", "store": "ok", "worker": "ok", "model_server": "ok"}] * 2
+        workers.check()
+
+
 def test_background_response_is_followed_and_cancelled_on_the_other_worker(
     workers: Workers, upstream: Upstream
 ) -> None:
@@ -143,7 +214,9 @@ def test_background_response_is_followed_and_cancelled_on_the_other_worker(
 class StackWithKilledWorker:
     """A server with one worker killed while each worker streams a response."""
 
-    def __init__(self, kind: str, server: LiveStack, upstream: Upstream, open_all: ExitStack) -> None:
+    def __init__(
+        self, kind: str, server: LiveStack, upstream: Upstream, open_all: ExitStack, doomed_pid: int | None
+    ) -> None:
         """Start the streams, and a background response requested from the worker that is killed."""
         self._server = server
         self._upstream = upstream
@@ -151,7 +224,7 @@ class StackWithKilledWorker:
         upstream.script(self._streamed, HELD)
         upstream.script(self._queued, [HELD, WHOLE])
         workers = open_all.enter_context(Workers(server))
-        (self._dead, doomed), (_, self._other) = workers.wires.items()
+        (self._dead, doomed), (_, self._other) = sorted(workers.wires.items(), key=lambda each: each[0] != doomed_pid)
         self._kept = [wire.create(model="local/echo", input="kept") for wire in (doomed, self._other)]
         body = {"model": f"local/{self._queued}", "input": "Count.", "background": True}
         self._response_id = checked(doomed.post(body))["id"]
@@ -191,14 +264,25 @@ class StackWithKilledWorker:
         assert [output_text(each) for each in self._kept] == ["kept", "kept", "one two three", "go on", "one two three"]
 
 
-def test_killed_worker_loses_only_its_own_streams(servers: dict[str, LiveStack], upstream: Upstream) -> None:
-    """One worker of each server is killed at the same time, because leases take a while to expire."""
+def test_killed_worker_loses_only_its_own_streams(
+    servers: dict[str, LiveStack], metrics_port: int, upstream: Upstream
+) -> None:
+    """One worker of each server is killed at the same time, because leases take a while to expire.
+
+    On the server of the template without a database, it is the one that serves the metrics.
+    """
+    scraped = servers["starter"]
+    wait_until(lambda: len(scraped_processes(metrics_port, "python_info")) == 2)
+    victim = listener(scraped, metrics_port)
     with ExitStack() as open_all:
-        struck = [StackWithKilledWorker(kind, server, upstream, open_all) for kind, server in servers.items()]
+        struck = [StackWithKilledWorker(kind, server, upstream, open_all, victim) for kind, server in servers.items()]
         for each in struck:
             each.strike()
+        assert scraped.is_ready()
         for each in struck:
             each.check()
+    wait_until(lambda: len(scraped_processes(metrics_port, "python_info")) == 2)
+    assert listener(scraped, metrics_port) != victim
 
 
 def check_hop(workers: Workers, last: Json) -> None:

@@ -1,7 +1,7 @@
 """An OpenTelemetry collector (OTLP over HTTP) for a server started with `collector.env`.
 
 with Collector() as collector:
-    ...                                     # a server, started with `collector.env` by `opentelemetry-instrument`
+    ...                                     # a server, started with `collector.env`
     spans = collector.spans(trace_id, 3)    # waits for three spans
     collector.points("gen_ai.client.token.usage", model="local/m")
 """

@@ -49,10 +49,9 @@ class LiveStack:
         host: Host = "llama_stack",
         python: Path = Path(sys.executable),
         cwd: Path | None = None,
-        observed: bool = False,
         fork: bool = True,
     ) -> None:
-        """Prepare a stack; with `observed`, it exports traces as `env` configures, not only metrics.
+        """Prepare a stack.
 
         Without `fork` it is always a new process: for tests of the start itself, and of several servers that must not
         have the same hash seed.
@@ -65,7 +64,6 @@ class LiveStack:
         self._host: Host = host
         self._python = python
         self._cwd = cwd or state_dir
-        self._observed = observed
         self._fork = fork
         self._child: Child | None = None
         self._log_start = 0
@@ -159,8 +157,7 @@ class LiveStack:
             return log.read().decode(errors="replace")
 
     def _command(self) -> list[str]:
-        command = run_command(self._host, self._python, self._config, self.port)
-        return [str(self._python.parent / "opentelemetry-instrument"), *command] if self._observed else command
+        return run_command(self._host, self._python, self._config, self.port)
 
     def _health(self) -> bool | None:
         try:

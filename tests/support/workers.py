@@ -21,6 +21,8 @@ from tests.support.stack import READY_SECONDS, LiveStack
 from tests.support.wire import Wire
 
 COUNT = 2
+_LISTENS = "0A"
+"""The state of a listening socket in `/proc/net/tcp`."""
 IDLE_SECONDS = 60
 """Seconds for which an idle connection stays open."""
 
@@ -95,6 +97,17 @@ def worker_behind(answer: httpx.Response, stack: LiveStack) -> int:
     _, port = answer.extensions["network_stream"].get_extra_info("client_addr")
     link = f"socket:[{_inode(stack.port, port)}]"
     [pid] = [pid for pid in _family(stack.pid) if link in _links(pid)]
+    return pid
+
+
+def listener(stack: LiveStack, port: int) -> int:
+    """Return the process of a stack that listens on another port."""
+    inodes = {
+        fields[9]
+        for fields in map(str.split, Path("/proc/net/tcp").read_text().splitlines()[1:])
+        if int(fields[1].split(":")[1], 16) == port and fields[3] == _LISTENS
+    }
+    [pid] = [pid for pid in _family(stack.pid) if inodes & {link[8:-1] for link in _links(pid)}]
     return pid
 
 

@@ -76,8 +76,7 @@ class Streams:
         """Yield the owner's counts on this server once a second."""
 
         async def poll() -> list[NamedEvent]:
-            head = {"at": time.time(), "server": self._impl.jobs.live_responses.server}
-            return [("stats", {**head, **self._impl.activity.now(owner)})]
+            return [("stats", {"at": time.time(), **await self._impl.processes.counts(owner)})]
 
         async for event in self._every(poll):
             yield event
@@ -103,11 +102,13 @@ class Streams:
     async def _state(self, owner: Owner, response_id: str | None) -> Json:
         """Return the owner's running and queued responses on all servers of the store."""
         live_responses, servers, waiting = self._impl.jobs.live_responses, 1, 0
-        states = {each: {**one, "this_server": True} for each, one in live_responses.here(owner, response_id).items()}
+        processes = await self._impl.processes.running(owner, response_id)
+        states = {each: {**one, "this_server": True} for here in processes.values() for each, one in here.items()}
         jobs: dict[str, JobNow] = {}
         if self._impl.archive.transactional:
             await live_responses.watch(owner, response_id)
-            others = await live_responses.elsewhere(owner)
+            elsewhere = await live_responses.elsewhere(owner)
+            others = {server: theirs for server, theirs in elsewhere.items() if server not in processes}
             servers += len(others)
             for server, theirs in others.items():
                 for each, one in theirs.items():

@@ -312,6 +312,18 @@ async def test_store_calls_are_timed() -> None:
     }
 
 
+async def test_store_calls_have_spans_within_a_trace_only() -> None:
+    watched = ExportedTelemetry()
+    records = MeasuredRecords(MemoryRecords(), watched.telemetry)
+    await records.get_many(["a"])
+    assert watched.spans == []
+    with watched.telemetry.response(begun()):
+        await records.commit([Put("a", b"1")])
+    call, whole = watched.spans
+    assert (call.name, call.kind.name, call.parent.span_id) == ("store commit", "CLIENT", whole.context.span_id)
+    assert call.attributes == {"llama_stack_responses.store.operation": "commit"}
+
+
 # -- traces ------------------------------------------------------------------------
 
 
