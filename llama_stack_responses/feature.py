@@ -39,6 +39,7 @@ from .inputs.moderation import Moderation
 from .items.kind import HostedToolType
 from .process_pool.pool import WorkerPool
 from .requests.request import CreateRequest
+from .store.ends import AtEnd, Ended
 from .store.records import Records
 from .tools.hosted.runtime import ToolRuntime
 from .tools.hosted.vector_stores import VectorStores
@@ -49,8 +50,10 @@ from .wire.response_routes import Routes
 from .wire.route_admission import RouteAdmission
 
 __all__ = [
+    "AtEnd",
     "Card",
     "CreateRequest",
+    "Ended",
     "Feature",
     "LargeWork",
     "PublicRoute",
@@ -149,6 +152,8 @@ class Feature:
         close: ends them, and closes what the feature holds open.
         fill: completes a request after its stored prompt, before it is stored and run.
         authenticate: answers the host's auth for tokens. At most one feature does.
+        at_end: says what the commit that stores the end of a response writes for the feature, exactly once for each
+            response that was run here, however it ended and whether or not it is stored itself.
     """
 
     tools: Mapping[HostedToolType, HostedTool] = field(default_factory=dict)
@@ -161,3 +166,4 @@ class Feature:
     close: Callable[[], Awaitable[None]] = _nothing_to_close
     fill: Fill | None = None
     authenticate: Authenticate | None = None
+    at_end: AtEnd | None = None

@@ -14,6 +14,7 @@ from ..inputs.moderation import Moderation
 from ..inputs.prompts import Prompts
 from ..process_pool.pool import WorkerPool
 from ..requests.request import CreateRequest
+from ..store.ends import AtEnd
 from ..telemetry.telemetry import Telemetry
 from ..tools.registry import HostedToolServices
 
@@ -66,6 +67,7 @@ class Dependencies:
         fills: complete requests, in order.
         keeps_chat_requests: whether the chat requests that model servers get are stored with each stored response.
         cards: what features show on the page.
+        at_end: say what the commit of a response's end writes for the features.
     """
 
     inference: Inference
@@ -79,6 +81,7 @@ class Dependencies:
     fills: Sequence[Fill] = ()
     keeps_chat_requests: bool = False
     cards: Sequence[Card] = ()
+    at_end: Sequence[AtEnd] = ()
 
     async def close(self) -> None:
         """Close the features and the process pool."""

@@ -96,6 +96,7 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
         [feature.fill for feature in features if feature.fill],
         any(each.keeps_chat_requests for each in features),
         [card for each in features for card in each.cards],
+        [each.at_end for each in features if each.at_end],
     )
     provided = ResponsesProvider(
         config, records, secret_keeper(config.store, records), dependencies, access, features, authenticate

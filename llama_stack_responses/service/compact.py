@@ -18,6 +18,8 @@ from ..inputs.resolver import RequestResolver
 from ..items.compaction import Summary, check_not_empty, open_message
 from ..items.listed_items import listed
 from ..requests.configuration_updates import without_updates
+from ..store.archive import Archive
+from ..store.ends import Ended
 from ..stream.usage import usage_of
 
 COMPACTED: Final = frozenset(
@@ -45,12 +47,19 @@ class Compaction:
         resolver: resolves the history and the input.
         parser: parses the body of a request.
         running: counts the running foreground responses and compactions.
+        archive: writes what a compaction has used.
     """
 
     def __init__(
-        self, factory: GenerationFactory, resolver: RequestResolver, parser: RequestParser, running: Admission
+        self,
+        factory: GenerationFactory,
+        resolver: RequestResolver,
+        parser: RequestParser,
+        running: Admission,
+        archive: Archive,
     ) -> None:
         self._factory = factory
+        self._archive = archive
         self._resolver = resolver
         self._parser = parser
         self._running = running
@@ -89,6 +98,7 @@ class Compaction:
             response |= {"usage": usage_of(written.finish.usage), "status": "completed"}
             whole.ended(response, "completed", 1)
             log_ended(response, whole.seconds, what="compaction")
+        await self._archive.ends.unstored(Ended(response, start.owner, None, self._archive.clock()))
         kept, question = await large_work.run(partial(_kept, sent, context.summaries.read), sent)
         seal = await context.summaries.sealed(Summary(written.text, question))
         return {

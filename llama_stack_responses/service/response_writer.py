@@ -17,6 +17,7 @@ from ..intervals import DEFAULT, Intervals
 from ..jobs.foreground_leases import Lease, server_died_error
 from ..store.archive import Archive, save_once
 from ..store.commit_outcome import until_known
+from ..store.ends import Ended
 from ..store.records import Conflict
 from ..stream.transcript import Transcript
 
@@ -80,8 +81,15 @@ class ResponseWriter:
             return
         if start.request.conversation:
             await self._join(final, exchanges)
+        if not isinstance(self._generation, WarmUp):
+            await self._end_unstored(final)
         if connection:
             await connection.memory.remember(final, start.remembered, exchanges, start.history.link, start.history.base)
+
+    async def _end_unstored(self, final: Json) -> None:
+        archive = self._archive
+        ended = Ended(final, self._start.owner, self._timeline.recording().timing, archive.clock())
+        await archive.ends.unstored(ended)
 
     async def drop(self) -> None:
         """End the lease of a response that is not stored."""
@@ -125,6 +133,7 @@ class ResponseWriter:
         except Conflict as conflict:
             entry = await self._archive.entry(final["id"])
             if entry is None:
+                await self._end_unstored(final)
                 raise ApiError(500, "The response was deleted while it was generated.") from conflict
             # An earlier call may have stored it, or another server may have stored it as failed.
             if any(entry.response[name] != final[name] for name in ("status", "error")):

@@ -43,6 +43,7 @@ from ..store.archive import Archive
 from ..store.clock import StoreClock
 from ..store.commit_outcome import until_known
 from ..store.decoder import Decoder
+from ..store.ends import AtEnd
 from ..store.records import Conflict, Records
 from ..store.retention import Retention
 from ..store.running_response import RunningResponse
@@ -108,7 +109,7 @@ class OpenAIResponsesImpl:
         self.streams, self.sockets = Admission(config.limits.stream_quota), InFlightCounter()
         self._dependencies, self._beginnings = dependencies, Turns(_BEGINNINGS, _BEGINNING_SECONDS)
         self.clock = clock = StoreClock(records)
-        self.archive = archive = _archive(records, config, clock, intervals)
+        self.archive = archive = _archive(records, config, clock, intervals, dependencies.at_end)
         history = HistoryReader(archive, access, _history_bounds(config.limits))
         sealer = Sealer(config.secret_bytes, keeper)
         self.large_work = large = LargeWork(access.current_user)
@@ -118,7 +119,7 @@ class OpenAIResponsesImpl:
         self.conversations = self._stored_conversations(history)
         self.counting = TokenCounting(factory, resolver, parser)
         admission = Admission(config.limits.response_quota)
-        self.compaction = Compaction(factory, resolver, parser, admission)
+        self.compaction = Compaction(factory, resolver, parser, admission, archive)
         self.jobs = jobs = self._background_jobs(records, sealer)
         self.reader = reader = ResponseReader(archive, history, jobs, access)
         self._detached = DetachedResponses(
@@ -434,6 +435,7 @@ class OpenAIResponsesImpl:
     async def shutdown(self) -> None:
         """Stop the background tasks, and close the dependencies and the store; the host calls it when it stops."""
         await self._lifecycle.stop()
+        await self.archive.ends.stop()
         self.large_work.close()
         await self._dependencies.close()
         await self.archive.close()
@@ -452,7 +454,9 @@ def _max_input_bytes(limits: Limits) -> int:
     return limits.request_bytes + limits.bodies.json_values * VALUE_BYTES
 
 
-def _archive(records: Records, config: ResponsesConfig, clock: StoreClock, intervals: Intervals) -> Archive:
+def _archive(
+    records: Records, config: ResponsesConfig, clock: StoreClock, intervals: Intervals, at_end: Sequence[AtEnd]
+) -> Archive:
     return Archive(
         records,
         retention=config.retention_seconds,
@@ -462,6 +466,7 @@ def _archive(records: Records, config: ResponsesConfig, clock: StoreClock, inter
         scan_rows=config.limits.scanned_responses,
         scan_seconds=intervals.list_scan_seconds,
         decoder=Decoder(config.limits.decoding_bytes),
+        at_end=at_end,
     )
 
 

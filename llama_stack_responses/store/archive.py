@@ -20,13 +20,15 @@ from .commit_outcome import until_known
 from .conflict_retry import ConflictRetry
 from .conversation_store import ConversationAppend, ConversationStore, without_stand_in
 from .decoder import Decoder
+from .ends import AtEnd, Ended, Ends
 from .expiry import Expiry
 from .feature_store import open_feature_stores
 from .garbage_collector import GarbageCollector
 from .histories import Histories
 from .item_finder import ItemFinder
 from .item_ids import COMPARED_BYTES
-from .layout import Entry, imported, unsettled
+from .layout import Entry, unsettled
+from .layout import imported as mark_imported
 from .list_row_pages import Listing
 from .read_allowance import PAGE_BYTES
 from .records import Condition, Conflict, Delete, Op, Record, Records, VersionIs, committed
@@ -57,6 +59,7 @@ class Archive:
         scan_rows: a page of a filtered list ends after this number of rows.
         scan_seconds: a page of a filtered list ends after this time.
         decoder: decodes the stored values.
+        at_end: say what else the commit of a response's end writes.
 
     Attributes:
         load, entry, entry_version, own_inputs: read responses, as `ResponseLoader` does.
@@ -81,8 +84,11 @@ class Archive:
         scan_rows: int = SCANNED_ROWS,
         scan_seconds: float = DEFAULT.list_scan_seconds,
         decoder: Decoder | None = None,
+        at_end: Sequence[AtEnd] = (),
     ) -> None:
         self._records = records
+        self.ends = Ends(records, at_end, DEFAULT.store_retry_seconds)
+        """What is written with the ends of responses."""
         self.decoder = decoder = decoder or Decoder()
         self.clock = clock
         self._compared_bytes = compared_bytes
@@ -120,6 +126,7 @@ class Archive:
         recording: Recording = NOTHING_RECORDED,
         extra_ops: Sequence[Op] = (),
         conditions: Sequence[Condition] = (),
+        imported: bool = False,
     ) -> int:
         """Store a response, or replace the stored one, in one commit.
 
@@ -140,6 +147,7 @@ class Archive:
             exchanges: the calls that the model made and their results, by the id of the output item that shows them.
                 They are stored only in the history, as the item's `exchange`.
             recording: the record of its course.
+            imported: whether another server generated it, so that its end is not one of this installation.
 
         Returns:
             The version that was stored.
@@ -160,8 +168,10 @@ class Archive:
             await retry.wait()
             known = await saving.read(self._records, self.decoder, self._compared_bytes)
             plan = await saving.computation.run(partial(saving.plan, known, self.clock(), version))
+            is_end = plan.ends and not imported
+            end = self.ends.ops(Ended(response, owner, recording.timing, self.clock())) if is_end else ()
             try:
-                await self._records.commit([*plan.ops, *extra_ops], [*plan.conditions, *conditions])
+                await self._records.commit([*plan.ops, *extra_ops, *end], [*plan.conditions, *conditions])
             except Conflict as conflict:
                 if any(condition in conditions for condition in conflict.failed):
                     raise
@@ -189,7 +199,7 @@ class Archive:
         Raises:
             Conflict: one of `conditions` does not hold.
         """
-        mark = imported(response["id"])
+        mark = mark_imported(response["id"])
         new = [VersionIs(mark.key, None), VersionIs(f"r/{response['id']}", None)]
         try:
             await self.save(
@@ -199,6 +209,7 @@ class Archive:
                 input_items=input_items,
                 extra_ops=[mark],
                 conditions=[*new, *conditions],
+                imported=True,
             )
         except Conflict as conflict:
             if any(condition in new for condition in conflict.failed):
@@ -208,7 +219,7 @@ class Archive:
 
     async def stored_or_imported(self, response_ids: Sequence[str]) -> set[str]:
         """Return the ids whose responses are stored or were imported before."""
-        keys = {key: each for each in response_ids for key in (f"r/{each}", imported(each).key)}
+        keys = {key: each for each in response_ids for key in (f"r/{each}", mark_imported(each).key)}
         return {keys[key] for key in await self._records.get_many(list(keys))}
 
     async def join(

@@ -49,12 +49,14 @@ class Plan:
         ops, conditions: the commit.
         released: the keys of content that loses a reference by the commit.
         version: the response's version after the commit.
+        ends: whether the response ends with the commit: it has ended, and what was stored before has not.
     """
 
     ops: list[Op]
     conditions: list[Condition]
     released: list[str]
     version: int
+    ends: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,9 @@ class Saving:
         ops += [unsettled(key, self._owner) for key in released.values()]
         ops += joins
         conditions = [unchanged, *content.conditions, *as_it_is]
-        return Plan(ops, conditions, list(released.values()), (unchanged.version or 0) + 1)
+        unfinished = old is None or old.response["status"] in UNFINISHED
+        ends = unfinished and self._response["status"] not in UNFINISHED
+        return Plan(ops, conditions, list(released.values()), (unchanged.version or 0) + 1, ends)
 
     def _released(self, old: Entry, new: Entry, content: _Content) -> dict[str, str]:
         """Return the keys of the references that the response no longer holds, each with the key of the content.

@@ -187,9 +187,17 @@ class Query:
             raise bad_request(f"Invalid value for '{name}': expected 'true' or 'false'.", name, "invalid_value")
         return value == "true"
 
-    def several(self, name: str, supported: Collection[str]) -> list[str]:
-        """Return the values of a list, written `name=a&name=b` or `name[]=a&name[]=b`; each is one of `supported`."""
+    def texts(self, name: str) -> list[str]:
+        """Return the values of a list, written `name=a&name=b` or `name[]=a&name[]=b`."""
         values = [*self._query.getlist(name), *self._query.getlist(f"{name}[]")]
+        if any(len(value) > _MAX_TEXT_CHARACTERS for value in values):
+            message = f"Invalid '{name}': expected at most {_MAX_TEXT_CHARACTERS} characters in each value."
+            raise bad_request(message, name, "string_above_max_length")
+        return values
+
+    def several(self, name: str, supported: Collection[str]) -> list[str]:
+        """Return the values of a list as `texts` does; each is one of `supported`."""
+        values = self.texts(name)
         for value in values:
             if value not in supported:
                 message = f"Invalid value for '{name}': expected one of {', '.join(map(repr, supported))}."

@@ -31,6 +31,7 @@ SETTINGS: Final[dict[str, tuple[str, Any]]] = {
     "keys": ("keys", {}),
     "moderation": ("moderation", {}),
     "page": ("ui", False),
+    "usage": ("usage", {}),
 }
 """The setting of each feature that has one, with a value."""
 
@@ -82,16 +83,21 @@ REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
 """A request that needs the feature, and the parameter, code and message of its refusal."""
 
 COMMANDS: Final = {
-    "admin": ("list", "init, import, doctor, keys"),
+    "admin": ("list", "init, import, doctor, keys, usage"),
     "doctor": (
         "doctor",
         "init, import, list, show, chain, tail, stats, queue, profiles, audit, delete, sweep, "
-        "export, backup, restore, recover, secret, keys",
+        "export, backup, restore, recover, secret, keys, usage",
     ),
     "keys": (
         "keys",
         "init, import, list, show, chain, tail, stats, queue, profiles, audit, delete, sweep, "
-        "export, backup, restore, recover, secret, doctor",
+        "export, backup, restore, recover, secret, doctor, usage",
+    ),
+    "usage": (
+        "usage",
+        "init, import, list, show, chain, tail, stats, queue, profiles, audit, delete, sweep, "
+        "export, backup, restore, recover, secret, doctor, keys",
     ),
 }
 """A command that the feature brings, and the commands of an installation without the feature."""

@@ -102,6 +102,7 @@ FEATURES: Final = {
         (SNOW,), ("1 resp_", " None\n2 resp_", " true\n")
     ),
     "docs/guides/prompts.md, Prompts, python": Program((SNOW,), ("It snows.",)),
+    "docs/guides/usage.md, Read it, python": Program((), ()),
     "docs/guides/moderation.md, Moderation, python": Program((SNOW,), ("completed It snows.", "violence")),
 }
 HOSTED_TOOLS: Final = {
@@ -191,6 +192,7 @@ IN_THE_STACK: Final = (
     "docs/guides/moderation.md, Set up a moderator, yaml",
     "docs/guides/moderation.md, Set up a moderator, yaml 2",
     "docs/guides/tools.md, Unavailable tools, yaml",
+    "docs/guides/usage.md, Usage and costs, yaml",
     "docs/guides/web-search.md, SearXNG, yaml",
     "docs/guides/web-search.md, Public search engines, yaml",
     "docs/reference/configuration.md, Configuration, yaml",
@@ -313,6 +315,7 @@ NOT_RUN: Final = {
     "docs/guides/keys.md, Operators and leads of teams, yaml": "test_keys.py starts a stack with it",
     "docs/guides/backup.md, A damaged file, console": "test_store_faults.py runs it on a damaged file",
     "docs/guides/model-servers.md, Ask a model server, text": "words and speeds differ; test_model_servers.py compares the table below",
+    "docs/guides/usage.md, Read it, console": "test_documented_commands.py runs `usage`, tests/unit/features/usage its forms",
     "docs/guides/programs.md, Programs that call tools, javascript": "the model of the block before it writes it",
     **dict.fromkeys(TUTORIAL, "tests/demo/test_tutorial.py runs the whole page"),
     **dict.fromkeys(TEAM, "test_team_guide.py runs the whole page in one shell"),

@@ -167,7 +167,7 @@ ONLY_IN: Final = {
     PACKAGE: _OF_HOST
     | {
         "openai": {"host", "model_server"},
-        "fastapi": {"features.admin", "features.code", "features.keys", "features.page", "host", "wire"},
+        "fastapi": {"features", "host", "wire"},
         "starlette": {"features.code", "features.page", "host", "wire"},
         "asyncio": {
             "commands",

@@ -1,0 +1,1 @@
+"""What users, teams, keys and models have used, counted in the commits of the responses' ends."""

@@ -1,0 +1,103 @@
+"""What one response has used, and whose it was."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from ...core.types import Json
+from ...feature import Ended
+
+OTHER: Final = "other"
+"""Stands for the values of a dimension beyond those that are counted by their names."""
+_CHARACTERS: Final = 200
+"""Maximum characters of a value of a dimension."""
+_SANDBOX: Final = ("code_interpreter_call", "shell_call")
+"""The types of items whose calls run in a sandbox of the server, if the server runs them."""
+
+type Counts = dict[str, int]
+"""What was used, by the name of what is counted."""
+
+
+class Dimensions(NamedTuple):
+    """Whose usage it is. An empty value means that there is none.
+
+    Attributes:
+        tenant, user: the owner.
+        team, key: the owner's team, and the id of the key of the request.
+        model: the model.
+        metadata: the value of the configured key of the request's metadata.
+    """
+
+    tenant: str
+    user: str
+    team: str
+    key: str
+    model: str
+    metadata: str
+
+
+def dimensions_of(ended: Ended, metadata_key: str | None) -> Dimensions:
+    """Return whose response it was."""
+    owner, response = ended.owner, ended.response
+    metadata = (response.get("metadata") or {}).get(metadata_key, "") if metadata_key else ""
+    values = (owner.tenant, owner.principal, owner.team, owner.key, response["model"], metadata)
+    return Dimensions(*(str(value)[:_CHARACTERS] for value in values))
+
+
+def counts_of(ended: Ended) -> Counts:
+    """Return what a response has used.
+
+    Returns:
+        `requests`, `status.<status>`, `errors.<code>`, tokens, `tools.<type of the item>`, `images`, `sessions` of
+        containers, and `sandbox_ms`, those that are not 0.
+    """
+    response = ended.response
+    counts: Counts = {"requests": 1, f"status.{response['status']}": 1}
+    if error := response.get("error"):
+        counts[f"errors.{error['code']}"] = 1
+    if usage := response.get("usage"):
+        counts |= _tokens(usage)
+    if output := response.get("output"):
+        counts |= _tools(output)
+    if ended.timing and (tools := ended.timing.get("tools")):
+        counts["sandbox_ms"] = sum(end - start for start, end, _, kind, *_ in tools if kind in _SANDBOX)
+    return {name: count for name, count in counts.items() if count > 0}
+
+
+def _tokens(usage: Mapping[str, Any]) -> Counts:
+    inputs, outputs = usage.get("input_tokens_details") or {}, usage.get("output_tokens_details") or {}
+    return {
+        "input_tokens": usage["input_tokens"],
+        "cached_tokens": inputs.get("cached_tokens", 0),
+        "cache_write_tokens": inputs.get("cache_write_tokens", 0),
+        "output_tokens": usage["output_tokens"],
+        "reasoning_tokens": outputs.get("reasoning_tokens", 0),
+    }
+
+
+def _tools(output: Sequence[Json]) -> Counts:
+    calls = Counter(item["type"] for item in output if item["type"].endswith("_call"))
+    if not calls:
+        return {}
+    made = (item for item in output if item["type"] == "image_generation_call" and item.get("status") == "completed")
+    return {
+        **{f"tools.{kind}": count for kind, count in calls.items()},
+        "images": sum(1 for _ in made),
+        "sessions": len(set(_containers(output))),
+    }
+
+
+def _containers(output: Sequence[Json]) -> Iterator[str]:
+    for item in output:
+        if item["type"] in _SANDBOX:
+            container = item.get("container_id") or (item.get("environment") or {}).get("container_id")
+            if container:
+                yield container
+
+
+def add(to: Counts, more: Mapping[str, int]) -> None:
+    """Add counts to others."""
+    for name, count in more.items():
+        to[name] = to.get(name, 0) + count

@@ -1,0 +1,52 @@
+"""Counts what responses use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from fastapi import APIRouter
+
+from ...feature import Ended, Feature, RouteAdmission, Stack
+from ...service.responses import OpenAIResponsesImpl
+from ...store.decoder import Decoder
+from ...store.records import Op, Put
+from .counted import counts_of, dimensions_of
+from .naming import Bounds
+from .prices import Prices
+from .reading import Reading
+from .routes import usage_router
+from .rows import encode_pending, pending_key
+from .settings import SETTINGS, Usage
+from .tables import Tables
+from .visibility import Visibility
+
+
+def open_feature(stack: Stack) -> Feature:
+    """Return what counts usage; nothing without its settings."""
+    settings = SETTINGS.of(stack.config)
+    if settings is None:
+        return Feature()
+    decoder = Decoder(stack.config.limits.decoding_bytes)
+    bounds = Bounds(settings.users, settings.values_per_user)
+    tables = Tables(stack.records, decoder, bounds, settings.retention_days)
+    return Feature(
+        routes=[partial(_routes, stack, settings, Reading(stack.records, decoder))],
+        at_end=partial(count, settings.metadata_key),
+        start=tables.start,
+        close=tables.stop,
+    )
+
+
+def _routes(
+    stack: Stack, settings: Usage, reading: Reading, _: OpenAIResponsesImpl, limits: RouteAdmission
+) -> APIRouter:
+    prices = Prices(settings.prices, settings.currency)
+    visibility = Visibility(settings.reader_roles, settings.lead_roles)
+    return usage_router(reading, prices, visibility, stack.current_user, limits)
+
+
+def count(metadata_key: str | None, ended: Ended) -> Sequence[Op]:
+    """Return the op that counts what a response has used."""
+    value = encode_pending(dimensions_of(ended, metadata_key), counts_of(ended))
+    return [Put(pending_key(ended.at, ended.response["id"]), value)]

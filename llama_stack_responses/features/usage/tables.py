@@ -1,0 +1,153 @@
+"""Adds what responses have used to the tables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextvars import Context
+from functools import partial
+from typing import Final
+
+from ...concurrency.offloading import in_thread_if_large
+from ...intervals import DEFAULT
+from ...lifecycle.periodic import Periodic
+from ...logs import get_logger
+from ...store import codec
+from ...store.decoder import Decoder
+from ...store.records import Delete, Op, Put, Records, VersionIs, committed
+from .counted import add
+from .naming import Bounds, Names
+from .rows import (
+    CHANGES,
+    DAYS,
+    PENDING,
+    UNITS,
+    Pending,
+    Table,
+    Unit,
+    part_of,
+    pending_until,
+    read_pending,
+    stored_table,
+    table_of,
+)
+
+logger = get_logger(__name__)
+
+_SECONDS: Final = 5.0
+"""Seconds between two changes of the tables, by whichever server."""
+_RESPONSES: Final = 500
+"""Responses that one commit adds to the tables."""
+WAIT_SECONDS: Final = DEFAULT.unknown_outcome_seconds + 5.0
+"""Seconds for which a response waits. Until then, a server may ask whether its row exists."""
+_DAY: Final = 86_400.0
+
+
+class Tables(Periodic):
+    """Adds what responses have used to the tables, and deletes their own rows in the same commit.
+
+    Any server may do it. Each commit depends on that no other has changed the tables meanwhile, so nothing counts twice
+    or is lost, whenever a server is killed.
+
+    Args:
+        records: the store.
+        decoder: decodes the tables.
+        bounds: how many users and values are counted by their names.
+        retention_days: days for which tables are kept; None for ever.
+    """
+
+    def __init__(self, records: Records, decoder: Decoder, bounds: Bounds, retention_days: float | None) -> None:
+        super().__init__(self.update, "could not add up usage", logger, _SECONDS)
+        self._records, self._decoder = records, decoder
+        self._bounds, self._retention_days = bounds, retention_days
+
+    def start(self) -> None:
+        """Begin, without the user of the request that may have started the server."""
+        Context().run(super().start)
+
+    async def update(self) -> None:
+        """Add all responses that ended long enough ago.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        now = await self._records.now()
+        while await self.add_some(now - WAIT_SECONDS) == _RESPONSES:
+            pass
+
+    async def add_some(self, until: float) -> int:
+        """Add a number of the responses that ended before a time, oldest first, unless another server does.
+
+        Returns:
+            How many; as many as one commit takes if there may be more.
+        """
+        changes = (await self._records.get_many([CHANGES])).get(CHANGES)
+        rows = await self._records.range(PENDING, pending_until(until), limit=_RESPONSES)
+        if not rows:
+            return 0
+        by_day = _by_day([each for key, record in rows if (each := read_pending(key, record.value))])
+        tables = _Changed(self._retention_days)
+        for (day, part), responses in by_day.items():
+            await self._add(tables, day, part, responses)
+        ops = [*await tables.puts(), *(Delete(key) for key, _ in rows), Put(CHANGES, b"")]
+        unchanged = VersionIs(CHANGES, changes.version if changes else None)
+        return len(rows) if await committed(self._records, ops, [unchanged]) else 0
+
+    async def _add(self, changed: _Changed, day: int, part: int, responses: Sequence[Pending]) -> None:
+        """Add the responses of one day, and of users of one part."""
+        starts = {(unit, each.at // unit.seconds) for unit in UNITS for each in responses}
+        keys = {(unit, start): unit.key(start, part) for unit, start in starts}
+        known = await self._records.get_many(list(keys.values()))
+        decoded = await self._decoder.decode([record.value for record in known.values()])
+        stored = dict(zip(known, decoded, strict=True))
+        added = partial(self._added, stored, keys, day, responses)
+        changed.tables |= await in_thread_if_large(added, decoded)
+
+    def _added(
+        self,
+        stored: Mapping[str, Sequence[Sequence[object]]],
+        keys: Mapping[tuple[Unit, int], str],
+        day: int,
+        responses: Sequence[Pending],
+    ) -> dict[tuple[Unit, int, str], Table]:
+        tables = {(*of, key): table_of(stored.get(key, ())) for of, key in keys.items()}
+        names = Names(self._bounds, tables[DAYS, day, keys[DAYS, day]])
+        for each in responses:
+            dimensions = names.counted_as(each.dimensions)
+            for unit in UNITS:
+                start = each.at // unit.seconds
+                add(tables[unit, start, keys[unit, start]].setdefault(dimensions, {}), each.counts)
+        return tables
+
+
+class _Changed:
+    """Tables that a commit writes.
+
+    Attributes:
+        tables: the tables, by their unit, start and key.
+    """
+
+    def __init__(self, retention_days: float | None) -> None:
+        self._retention_days = retention_days
+        self.tables: dict[tuple[Unit, int, str], Table] = {}
+
+    async def puts(self) -> list[Op]:
+        """Return the ops that write them."""
+        puts: list[Op] = []
+        for (unit, start, key), table in self.tables.items():
+            stored = stored_table(table)
+            value = await in_thread_if_large(partial(codec.encode, stored), stored)
+            puts.append(Put(key, value, self._expires_at(unit, start)))
+        return puts
+
+    def _expires_at(self, unit: Unit, start: int) -> float | None:
+        days = [each for each in (unit.kept_days, self._retention_days) if each is not None]
+        return (start + 1) * unit.seconds + min(days) * _DAY if days else None
+
+
+def _by_day(responses: Sequence[Pending]) -> Mapping[tuple[int, int], list[Pending]]:
+    """Return the responses by the day, in days since the epoch, and the part of their users."""
+    found: defaultdict[tuple[int, int], list[Pending]] = defaultdict(list)
+    for each in responses:
+        found[each.at // DAYS.seconds, part_of(each.dimensions.tenant, each.dimensions.user)].append(each)
+    return found

@@ -1,0 +1,150 @@
+"""What is written with the end of a response, such as what it has used, exactly once however the server ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from ..concurrency.tasks import LoopTask
+from ..core.errors import ApiError
+from ..core.owner import Owner
+from ..core.types import Json
+from ..logs import Outage, get_logger
+from .records import Condition, Conflict, Op, Records, Unanswered, VersionIs, writes_of
+
+logger = get_logger(__name__)
+
+_TOGETHER: Final = 64
+"""Responses whose ends share a commit."""
+_MAX_WAITING: Final = 20_000
+"""Ends that wait for a store that does not answer; further ones are lost."""
+_WAIT_SECONDS: Final = 5.0
+"""Seconds for which a response waits until its end is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A response that has ended.
+
+    Attributes:
+        response: the response in its final state.
+        owner: its owner.
+        timing: when its rounds and tool calls came, as `Timeline` records it; None if that is not known.
+        at: when it ended, in seconds since the epoch, on the store's clock.
+    """
+
+    response: Json
+    owner: Owner
+    timing: Json | None
+    at: float
+
+
+AtEnd = Callable[[Ended], Sequence[Op]]
+"""Returns what the commit of a response's end writes for it. The first op writes a row that only this response has."""
+
+
+class Ends:
+    """Writes the ends of responses.
+
+    Args:
+        records: the store.
+        at_end: say what is written.
+        retry_seconds: interval between two calls of a store that does not answer.
+    """
+
+    def __init__(self, records: Records, at_end: Sequence[AtEnd], retry_seconds: float) -> None:
+        self._records, self._at_end, self._retry_seconds = records, at_end, retry_seconds
+        self._waiting = deque[_Unstored]()
+        self._task = LoopTask(self._write)
+
+    def ops(self, ended: Ended) -> list[Op]:
+        """Return the ops that belong to the commit of a response's end."""
+        return [op for each in self._at_end for op in each(ended)]
+
+    async def unstored(self, ended: Ended) -> None:
+        """Write the end of a response that is not stored, in a commit that it shares with others.
+
+        If the store does not answer soon, the response does not wait: its end is written once the store answers.
+        """
+        if not (ops := self.ops(ended)):
+            return
+        if len(self._waiting) >= _MAX_WAITING:
+            logger.error("lost what a response has used, the store does not answer: %s", ended.response["id"])
+            return
+        unstored = _Unstored(ops, asyncio.get_running_loop().create_future())
+        self._waiting.append(unstored)
+        # Without the user of the request: it writes what responses of others have used as well.
+        Context().run(self._task.start)
+        await asyncio.wait([unstored.written], timeout=_WAIT_SECONDS)
+
+    async def stop(self) -> None:
+        """Write what waits, if the store answers, and end."""
+        await self._task.stop()
+        while self._waiting:
+            try:
+                await self._write_some()
+            except ApiError as error:
+                logger.error("lost what %d responses have used: %s", len(self._waiting), error)
+                return
+
+    async def _write(self) -> None:
+        outage = Outage()
+        while self._waiting:
+            try:
+                await self._write_some()
+                outage.over()
+            except ApiError as error:
+                if outage.should_log(error):
+                    logger.warning("could not write what responses have used: %s", error)
+                await asyncio.sleep(self._retry_seconds)
+
+    async def _write_some(self) -> None:
+        some = list(islice(self._waiting, _TOGETHER))
+        # An earlier commit may have been applied although it was not answered: then their first rows exist.
+        repeated = [each for each in some if each.tried]
+        known = await self._records.get_many([each.key for each in repeated]) if repeated else {}
+        new = [each for each in some if each.key not in known]
+        conditions: list[Condition] = [VersionIs(each.key, None) for each in new]
+        if new:
+            try:
+                await self._records.commit([op for each in new for op in each.ops], conditions)
+            except Conflict:
+                _mark_tried(new)
+                return
+            except Unanswered:
+                _mark_tried(new)
+                raise
+        for each in some:
+            self._waiting.popleft()
+            if not each.written.done():
+                each.written.set_result(None)
+
+
+@dataclass(slots=True, eq=False)
+class _Unstored:
+    """The end of a response that is not stored.
+
+    Attributes:
+        ops: what is written.
+        written: is done once it is.
+        tried: whether a commit of it may have been applied.
+    """
+
+    ops: Sequence[Op]
+    written: asyncio.Future[None]
+    tried: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key of its first row."""
+        return writes_of(self.ops)[0].key
+
+
+def _mark_tried(some: Sequence[_Unstored]) -> None:
+    for each in some:
+        each.tried = True

@@ -1,0 +1,307 @@
+"""On every backend, usage adds up to what responses have used: however they end, whoever adds it up, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.usage.counted import OTHER, Dimensions
+from llama_stack_responses.features.usage.feature import count
+from llama_stack_responses.features.usage.naming import Bounds
+from llama_stack_responses.features.usage.reading import Reading, Span
+from llama_stack_responses.features.usage.rows import CHANGES, DAYS, HOURS, MINUTES, PARTS, PENDING, Table, Unit
+from llama_stack_responses.features.usage.tables import WAIT_SECONDS, Tables
+from llama_stack_responses.store.archive import Archive, save_once
+from llama_stack_responses.store.decoder import Decoder
+from llama_stack_responses.store.ends import Ended
+from llama_stack_responses.store.records import Condition, Op, Records, Unanswered, after_prefix
+from tests.contract.backends import Clock
+from tests.contract.conversations import assistant, response
+from tests.contract.test_lost_answers import RETRIES_AT_ONCE, ReplyLosingRecords
+from tests.support.records import WatchedRecords
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.needs("transactions")
+
+ADA: Final = Owner("ada", {"teams": ["search"], "keys": ["key_1"]})
+BOB: Final = Owner("bob", {"teams": ["search"]})
+MANY: Final = Bounds(users=10_000, values=100)
+UNITS: Final = (MINUTES, HOURS, DAYS)
+
+
+class Server:
+    """A server that counts usage by the values of `project` in the metadata."""
+
+    def __init__(self, records: Records, clock: Clock, bounds: Bounds = MANY, days: float | None = None) -> None:
+        self.records, self.clock = records, clock
+        self.archive = Archive(records, clock=clock, at_end=[partial(count, "project")])
+        self.tables = Tables(records, Decoder(), bounds, days)
+        self.reading = Reading(records, Decoder())
+
+    async def save(self, owner: Owner = ADA, **fields: Any) -> None:
+        await self.archive.save(response(assistant("hi"), **fields), owner=owner, base=None, input_items=[])
+
+    async def unstored(self, owner: Owner = ADA, **fields: Any) -> None:
+        await self.archive.ends.unstored(Ended(response(**fields), owner, None, self.clock()))
+
+    async def add_up(self) -> None:
+        """Add up everything that has ended by now."""
+        while await self.tables.add_some(self.clock() + 1):
+            pass
+
+    async def read(self, unit: Unit = DAYS, user: tuple[str, str] | None = None) -> dict[int, Table]:
+        now = int(self.clock()) // unit.seconds
+        wide = 10 * 86_400 // unit.seconds
+        return await self.reading.read(Span(unit, now - wide, now + wide, user), lambda _: True)
+
+    async def total(self, name: str, unit: Unit = DAYS) -> int:
+        return sum(counts.get(name, 0) for table in (await self.read(unit)).values() for counts in table.values())
+
+
+@pytest.fixture
+def server(records: Records, clock: Clock) -> Server:
+    return Server(records, clock)
+
+
+def tokens(number: int) -> dict[str, Any]:
+    return {"input_tokens": number, "output_tokens": 2 * number, "total_tokens": 3 * number}
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.prefix)
+async def test_responses_added_up_or_not_have_the_same_sums(server: Server, clock: Clock, unit: Unit) -> None:
+    for number in range(1, 6):
+        await server.save(usage=tokens(number), model=f"model-{number % 2}", metadata={"project": "x"})
+        clock.now += 1800
+    before = await server.read(unit)
+    await server.add_up()
+
+    assert await server.read(unit) == before
+    assert await server.total("input_tokens", unit) == 15
+    assert await server.total("output_tokens", unit) == 30
+    assert {each for table in before.values() for each in table} == {
+        Dimensions("", "ada", "search", "key_1", "model-0", "x"),
+        Dimensions("", "ada", "search", "key_1", "model-1", "x"),
+    }
+
+
+async def test_rows_of_responses_are_gone_once_they_are_added_up(server: Server) -> None:
+    await server.save()
+    await server.unstored()
+    await server.add_up()
+
+    assert await server.records.range(PENDING, after_prefix(PENDING), limit=10) == []
+    assert await server.total("requests") == 2
+
+
+async def test_response_that_has_just_ended_is_not_added_up_yet(server: Server, clock: Clock) -> None:
+    await server.save()
+    await server.tables.update()
+    assert CHANGES not in await server.records.get_many([CHANGES])
+
+    clock.now += WAIT_SECONDS + 1
+    await server.tables.update()
+    assert (await server.records.get_many([CHANGES]))[CHANGES].version == 1
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete", "failed", "cancelled"])
+async def test_response_that_is_saved_again_counts_once_at_its_end(server: Server, status: str) -> None:
+    created = response(status="queued", usage=None)
+    error = {"code": "server_error", "message": "It broke."} if status == "failed" else None
+    ended = created | {"status": status, "usage": tokens(7), "error": error}
+    for each in (created, created | {"status": "in_progress"}):
+        await server.archive.save(each, owner=ADA, base=None, input_items=[])
+        assert await server.total("requests") == 0
+    for _ in range(2):
+        await server.archive.save(ended, owner=ADA, base=None, input_items=[])
+        await server.add_up()
+
+    [counts] = [counts for table in (await server.read()).values() for counts in table.values()]
+    expected = {"requests": 1, f"status.{status}": 1, "input_tokens": 7, "output_tokens": 14}
+    assert counts == expected | ({"errors.server_error": 1} if error else {})
+
+
+async def test_imported_response_does_not_count(server: Server) -> None:
+    assert await server.archive.import_response(response(), owner=ADA, base=None, input_items=[])
+
+    assert await server.read() == {}
+
+
+async def test_users_are_found_alone_and_together(server: Server) -> None:
+    for owner in (ADA, BOB, BOB):
+        await server.save(owner)
+    await server.add_up()
+    await server.save(BOB)
+
+    [table] = (await server.read(user=("", "bob"))).values()
+    assert sum(counts["requests"] for each, counts in table.items() if each.user == "bob") == 3
+    assert await server.total("requests") == 4
+
+
+async def test_more_users_and_values_than_counted_are_together_and_add_up(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, Bounds(users=PARTS, values=3))
+    for number in range(12):
+        await server.save(metadata={"project": f"project-{number}"}, usage=tokens(1))
+    for number in range(3 * PARTS):
+        await server.save(Owner(f"user-{number}"), usage=tokens(1))
+    await server.add_up()
+
+    [table] = (await server.read()).values()
+    users = {each.user for each in table}
+    assert OTHER in users
+    assert len(users) <= 2 * PARTS
+    projects = {each.metadata for each in table if each.user == "ada"}
+    assert (len(projects), OTHER in projects) == (4, True)
+    assert await server.total("input_tokens") == 12 + 3 * PARTS
+
+
+async def test_expired_tables_are_gone(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, days=5)
+    await server.save()
+    await server.add_up()
+    clock.now += 4 * 86_400
+    assert await server.total("requests", MINUTES) == 0
+    assert (await server.total("requests", HOURS), await server.total("requests")) == (1, 1)
+    clock.now += 3 * 86_400
+    assert (await server.total("requests", HOURS), await server.total("requests")) == (0, 0)
+
+
+async def test_servers_that_add_up_at_once_count_nothing_twice(records: Records, clock: Clock) -> None:
+    servers = [Server(records, clock) for _ in range(3)]
+    for number in range(40):
+        await servers[number % 3].save(usage=tokens(number))
+
+    async def work(server: Server) -> None:
+        for number in range(10):
+            await server.save(usage=tokens(number))
+            await server.add_up()
+            assert await server.total("input_tokens") >= sum(range(40))
+
+    await asyncio.gather(*map(work, servers))
+    assert await servers[0].total("requests") == 70
+    assert await servers[0].total("input_tokens") == sum(range(40)) + 3 * sum(range(10))
+
+
+async def test_tables_that_change_while_they_are_read_are_read_again(records: Records, clock: Clock) -> None:
+    """The tables are read after what is not in them: what is added up in between would count twice."""
+
+    class Changing(WatchedRecords):
+        async def range(self, start: str, *given: Any, **named: Any) -> Any:
+            rows = await super().range(start, *given, **named)
+            if start.startswith(PENDING):
+                await other.add_up()
+            return rows
+
+    server, other = Server(records, clock), Server(records, clock)
+    for _ in range(3):
+        await server.save()
+    server.reading = Reading(Changing(records), Decoder())
+    assert await server.total("requests") == 3
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["made", "not made"])
+@pytest.mark.parametrize("adds_up", [True, False], ids=["added up", "not added up"])
+async def test_stored_end_whose_answer_is_lost_counts_once(
+    records: Records, clock: Clock, *, committed: bool, adds_up: bool
+) -> None:
+    lossy = ReplyLosingRecords(records)
+    server, other = Server(lossy, clock), Server(records, clock)
+    lossy.losing, lossy.committed = 1, committed
+    ended = response(usage=tokens(5))
+    saving = asyncio.create_task(
+        save_once(server.archive, ended, "unknown", RETRIES_AT_ONCE, owner=ADA, base=None, input_items=[])
+    )
+    await until(lambda: lossy.lost > 0)
+    if adds_up:
+        await other.add_up()
+    await saving
+
+    await other.add_up()
+    assert (await other.total("requests"), await other.total("input_tokens")) == (1, 5)
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["made", "not made"])
+async def test_unstored_ends_whose_answers_are_lost_count_once(
+    records: Records, clock: Clock, *, committed: bool
+) -> None:
+    lossy = ReplyLosingRecords(records)
+    server = Server(lossy, clock)
+    server.archive.ends._retry_seconds = 0.0
+    lossy.losing, lossy.committed = 2, committed
+    await asyncio.gather(*(server.unstored(usage=tokens(number)) for number in range(100)))
+
+    await server.add_up()
+    assert lossy.lost == 2
+    assert (await server.total("requests"), await server.total("input_tokens")) == (100, sum(range(100)))
+
+
+async def test_unstored_ends_share_commits(records: Records, clock: Clock) -> None:
+    class Counting(WatchedRecords):
+        commits = 0
+
+        async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+            self.commits += 1
+            await super().commit(ops, conditions)
+
+    counting = Counting(records)
+    server = Server(counting, clock)
+    await asyncio.gather(*(server.unstored() for _ in range(100)))
+
+    assert await server.total("requests") == 100
+    assert counting.commits <= 3
+
+
+async def test_store_that_is_away_does_not_hold_unstored_ends_but_gets_them_later(
+    records: Records, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llama_stack_responses.store.ends._WAIT_SECONDS", 0.01)
+    watched = WatchedRecords(records)
+    server = Server(watched, clock)
+    server.archive.ends._retry_seconds = 0.0
+    watched.away = True
+    await server.unstored()
+    watched.away = False
+    await server.archive.ends.stop()
+
+    assert await server.total("requests") == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_killed_servers_lose_and_double_nothing(records: Records, clock: Clock, seed: int) -> None:
+    """A server that is killed before, within or after a commit that adds up has committed it or not."""
+
+    class Killed(WatchedRecords):
+        async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+            adds_up = any(getattr(op, "key", "") == CHANGES for op in ops)
+            if adds_up and chance.random() < 0.4:
+                raise ApiError(503, "killed before")
+            await super().commit(ops, conditions)
+            if adds_up and chance.random() < 0.4:
+                raise Unanswered("killed after")
+
+    chance = random.Random(seed)
+    sent = 0
+    for _ in range(12):
+        server = Server(Killed(records), clock)
+        for _ in range(chance.randrange(5)):
+            number = chance.randrange(1000)
+            owner = chance.choice([ADA, BOB])
+            await chance.choice([server.save, server.unstored])(owner, usage=tokens(number))
+            sent += number
+            clock.now += chance.randrange(4000)
+        try:
+            await server.add_up()
+        except ApiError:
+            continue
+
+    whole = Server(records, clock)
+    assert await whole.total("input_tokens") == sent
+    await whole.add_up()
+    assert {await whole.total("input_tokens", unit) for unit in (HOURS, DAYS)} == {sent}
