@@ -1,0 +1,97 @@
+"""What one response counts as, and how many names a day has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.usage.counted import OTHER, Dimensions, counts_of, dimensions_of
+from llama_stack_responses.features.usage.naming import Bounds, Names
+from llama_stack_responses.features.usage.rows import PARTS
+from llama_stack_responses.store.ends import Ended
+from tests.contract.conversations import assistant, response
+
+
+def ended(owner: Owner | None = None, timing: Any = None, **fields: Any) -> Ended:
+    return Ended(response(**fields), owner or Owner("ada"), timing, 1.0)
+
+
+def test_response_counts_tokens_tools_images_and_sandbox_seconds() -> None:
+    output = [
+        assistant("hi"),
+        {"type": "web_search_call"},
+        {"type": "function_call"},
+        {"type": "function_call"},
+        {"type": "image_generation_call", "status": "completed"},
+        {"type": "image_generation_call", "status": "failed"},
+        {"type": "code_interpreter_call", "container_id": "cntr_1"},
+        {"type": "shell_call", "environment": {"type": "container_reference", "container_id": "cntr_1"}},
+        {"type": "shell_call", "environment": {"type": "local"}},
+    ]
+    times = [(100, 350, "c", "code_interpreter_call", "x", False), (0, 9, "w", "web_search_call", "x", False)]
+
+    assert counts_of(ended(timing={"tools": times}, output=output)) == {
+        "requests": 1,
+        "status.completed": 1,
+        "input_tokens": 1234,
+        "cached_tokens": 1024,
+        "output_tokens": 321,
+        "reasoning_tokens": 64,
+        "tools.web_search_call": 1,
+        "tools.function_call": 2,
+        "tools.image_generation_call": 2,
+        "tools.code_interpreter_call": 1,
+        "tools.shell_call": 2,
+        "images": 1,
+        "sessions": 1,
+        "sandbox_ms": 250,
+    }
+
+
+def test_failed_response_without_usage_counts_its_error() -> None:
+    error = {"code": "server_error", "message": "no"}
+    expected = {"requests": 1, "status.failed": 1, "errors.server_error": 1}
+
+    assert counts_of(ended(status="failed", error=error, usage=None)) == expected
+
+
+def test_dimensions_are_of_the_caller_and_cut() -> None:
+    owner = Owner("u" * 1000, {"teams": ["search"], "keys": ["key_1"]}, "acme")
+    response_of_project = ended(owner, model="local/m", metadata={"project": "x", "other": "y"})
+
+    assert dimensions_of(response_of_project, "project") == Dimensions(
+        "acme", "u" * 200, "search", "key_1", "local/m", "x"
+    )
+    assert dimensions_of(response_of_project, None).metadata == ""
+
+
+VALUES = st.sampled_from(["", "a", "b", "c", "d", "e", OTHER])
+DIMENSIONS = st.builds(Dimensions, st.sampled_from(["", "t"]), VALUES, VALUES, VALUES, VALUES, VALUES)
+
+
+@given(st.lists(DIMENSIONS, max_size=80), st.integers(1, 3))
+def test_names_of_a_day_are_bounded_and_known_ones_stay(each: list[Dimensions], values: int) -> None:
+    bounds = Bounds(users=3 * PARTS, values=values)
+    names = Names(bounds, [])
+    counted = [names.counted_as(dimensions) for dimensions in each]
+    users = {(one.tenant, one.user) for one in counted}
+
+    assert len(users - {("", OTHER), ("t", OTHER)}) <= 3
+    for user in users:
+        own = {one for one in counted if (one.tenant, one.user) == user}
+        assert len(own) <= values * 4 + 2
+        for name in ("team", "key", "model", "metadata"):
+            assert len({getattr(one, name) for one in own} - {"", OTHER}) <= values
+    again = Names(bounds, set(counted))
+    assert [again.counted_as(one) for one in counted] == counted
+
+
+@pytest.mark.parametrize("users", [1, PARTS])
+def test_first_user_of_a_day_always_has_a_name(users: int) -> None:
+    first = Dimensions("", "ada", "", "", "m", "")
+
+    assert Names(Bounds(users, 1), []).counted_as(first) == first
