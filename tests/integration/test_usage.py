@@ -1,0 +1,169 @@
+"""Usage of a live stack with users: every way to create a response counts once, and each user sees what they may."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import openai
+import pytest
+
+from llama_stack_responses.cli import main
+from tests.support.auth import auth_server
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.upstream import Upstream, UpstreamProcess, error, reply, text
+from tests.support.variants import Json, responses_config, variant
+from tests.support.waiting import wait_until
+from tests.support.websocket_client import WebSocketClient
+from tests.support.wire import Wire, error_of
+
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+
+MODEL: Final = "local/used"
+TOKENS: Final = {"prompt_tokens": 70, "completion_tokens": 30, "total_tokens": 100}
+ANSWER: Final = reply(text("Hello"), usage=TOKENS)
+USERS: Final[dict[str, Json]] = {
+    "ada": {"teams": ["search"], "keys": ["key_1"]},
+    "bob": {"teams": ["search"], "roles": ["lead"]},
+    "carol": {"teams": ["sales"]},
+    "olga": {"roles": ["operator"]},
+}
+
+
+@pytest.fixture(scope="module")
+def served(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[LiveStack, Path]]:
+    """A stack with users that counts usage, and its configuration."""
+    users = {f"token-of-{name}": {"principal": name, "attributes": more} for name, more in USERS.items()}
+    with auth_server(users) as url:
+
+        def change(config: Json) -> None:
+            prices = [{"match": MODEL, "input": 2.0, "output": 10.0}]
+            roles = {"reader_roles": ["operator"], "lead_roles": ["lead"]}
+            responses_config(config)["usage"] = {"metadata_key": "project", "prices": prices, **roles}
+            config["server"]["auth"] = {"provider_config": {"type": "custom", "endpoint": url}}
+
+        folder = tmp_path_factory.mktemp("usage")
+        env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+        config = variant(STARTER, folder / "config.yaml", change)
+        with LiveStack(config, env, folder / "state", host=host) as live:
+            yield live, config
+
+
+@pytest.fixture
+def users(served: tuple[LiveStack, Path], upstream: Upstream) -> Iterator[dict[str, Wire]]:
+    upstream.script("used", ANSWER)
+    with ExitStack() as opened:
+        yield {name: opened.enter_context(Wire(served[0], token=f"token-of-{name}")) for name in USERS}
+
+
+def administrator(stack: LiveStack, name: str) -> Any:
+    token = f"token-of-{name}"
+    client = openai.OpenAI(base_url=f"{stack.base_url}/v1", api_key=token, admin_api_key=token, max_retries=0)
+    return client.admin.organization
+
+
+def completions(stack: LiveStack, name: str, project: str, *group_by: str) -> list[Json]:
+    """Return the results of a project (of the metadata) in the last hours, as a user sees them."""
+    start = int(time.time()) - 7200
+    usage = administrator(stack, name).usage.completions(
+        start_time=start, bucket_width="1h", group_by=["metadata", *group_by]
+    )
+    results = [result.model_dump() for bucket in usage.data for result in bucket.results]
+    return [each for each in results if each["metadata"] == project]
+
+
+def total(results: list[Json], name: str) -> int:
+    return sum(each[name] for each in results)
+
+
+def test_every_way_to_create_a_response_counts_once(
+    served: tuple[LiveStack, Path], users: dict[str, Wire], upstream: Upstream
+) -> None:
+    stack, ada = served[0], users["ada"]
+    body: Json = {"model": MODEL, "input": "Hi", "metadata": {"project": "every way"}}
+    ada.create(**body)
+    ada.create(**body, store=False)
+    ada.stream(**body)
+    ada.stream(**body, store=False)
+    queued = ada.create(**body, background=True)
+    wait_until(lambda: ada.retrieve(queued["id"])["status"] == "completed")
+    answers = [ada.http.post("/responses", json=body, headers={"idempotency-key": "of-usage"}).json() for _ in range(2)]
+    assert answers[0]["id"] == answers[1]["id"]
+    with WebSocketClient(stack, token="token-of-ada") as websocket:
+        websocket.ask(**body)
+        websocket.response()
+        websocket.ask(**body, store=False)
+        websocket.response()
+    upstream.script("used", reply(text("Hel"), end="drop"))
+    assert ada.stream(**body)[-1]["type"] == "response.failed"
+
+    results = completions(stack, "ada", "every way", "model", "api_key_id", "user_id", "project_id")
+    names = ("model", "api_key_id", "user_id", "project_id")
+    assert {tuple(each[name] for name in names) for each in results} == {(MODEL, "key_1", "ada", "search")}
+    assert total(results, "num_model_requests") == 9
+    assert (total(results, "input_tokens"), total(results, "output_tokens")) == (8 * 70, 8 * 30)
+
+
+def test_deleted_response_still_counts_and_refused_one_never_did(
+    served: tuple[LiveStack, Path], users: dict[str, Wire], upstream: Upstream
+) -> None:
+    carol = users["carol"]
+    body = {"model": MODEL, "input": "Hi", "metadata": {"project": "deleted"}}
+    carol.http.delete(f"/responses/{carol.create(**body)['id']}")
+    upstream.script("used", error(400, "no"))
+    assert carol.post(body).status_code == 400
+
+    results = completions(served[0], "carol", "deleted")
+    assert total(results, "num_model_requests") == 1
+
+
+def test_users_leads_and_operators_see_what_they_may(served: tuple[LiveStack, Path], users: dict[str, Wire]) -> None:
+    for name in ("ada", "bob", "carol"):
+        users[name].create(model=MODEL, input="Hi", metadata={"project": "who"})
+
+    seen = {
+        name: {each["user_id"] for each in completions(served[0], name, "who", "user_id")} for name in sorted(USERS)
+    }
+    assert seen == {"ada": {"ada"}, "bob": {"ada", "bob"}, "carol": {"carol"}, "olga": {"ada", "bob", "carol"}}
+
+
+def test_costs_and_errors_are_in_the_form_of_openai(served: tuple[LiveStack, Path], users: dict[str, Wire]) -> None:
+    users["bob"].create(model=MODEL, input="Hi")
+    organization = administrator(served[0], "olga")
+    costs = organization.usage.costs(start_time=int(time.time()) - 86_400, group_by=["user_id", "line_item"])
+    by_line = {
+        (result.user_id, result.line_item): (result.amount.value, result.quantity)
+        for bucket in costs.data
+        for result in bucket.results
+    }
+    value, quantity = by_line["bob", f"{MODEL}, output_tokens"]
+    assert value == pytest.approx(quantity * 10.0 / 1e6)
+    with pytest.raises(openai.BadRequestError) as refused:
+        organization.usage.completions(start_time=1, bucket_width="1m")
+    assert refused.value.param == "start_time"
+    assert error_of(users["bob"].http.get("/organization/usage/embeddings?start_time=1"), 404)
+    unknown = openai.OpenAI(base_url=f"{served[0].base_url}/v1", api_key="x", admin_api_key="x")
+    with pytest.raises(openai.AuthenticationError):
+        unknown.admin.organization.usage.costs(start_time=1)
+
+
+def test_command_shows_what_the_routes_show(
+    served: tuple[LiveStack, Path],
+    users: dict[str, Wire],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stack, config = served
+    users["carol"].create(model=MODEL, input="Hi", metadata={"project": "command"})
+    monkeypatch.setenv("STATE_DIR", str(stack.state_dir))
+    for name, value in {"INFERENCE_URL": "http://localhost/v1"}.items():
+        monkeypatch.setenv(name, value)
+
+    assert main(["usage", "--config", str(config), "--by", "metadata,user"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[2:4] for line in lines if line[:2] == ["command", "carol"]] == [["1", "70"]]
