@@ -149,6 +149,7 @@ async def test_more_users_and_values_than_counted_are_together_and_add_up(record
     server = Server(records, clock, Bounds(users=PARTS, values=3))
     for number in range(12):
         await server.save(metadata={"project": f"project-{number}"}, usage=tokens(1))
+    await server.add_up()
     for number in range(3 * PARTS):
         await server.save(Owner(f"user-{number}"), usage=tokens(1))
     await server.add_up()
