@@ -43,8 +43,9 @@ def served(
 
         def change(config: Json) -> None:
             prices = [{"match": MODEL, "input": 2.0, "output": 10.0}]
-            roles = {"reader_roles": ["operator"], "lead_roles": ["lead"]}
-            responses_config(config)["usage"] = {"metadata_key": "project", "prices": prices, **roles}
+            responses_config(config)["usage"] = {"metadata_key": "project", "prices": prices}
+            roles = {"operator": {"roles": ["operator"]}, "team_lead": {"roles": ["lead"]}}
+            responses_config(config)["roles"] = roles
             config["server"]["auth"] = {"provider_config": {"type": "custom", "endpoint": url}}
 
         folder = tmp_path_factory.mktemp("usage")

@@ -42,7 +42,7 @@ def _routes(
     stack: Stack, settings: Usage, reading: Reading, _: OpenAIResponsesImpl, limits: RouteAdmission
 ) -> APIRouter:
     prices = Prices(settings.prices, settings.currency)
-    visibility = Visibility(settings.reader_roles, settings.lead_roles)
+    visibility = Visibility(stack.config.roles)
     return usage_router(reading, prices, visibility, stack.current_user, limits)
 
 

@@ -1,4 +1,4 @@
-"""Whether and how usage is counted, what it costs, and who may read it."""
+"""Whether and how usage is counted, and what it costs."""
 
 from __future__ import annotations
 
@@ -42,8 +42,6 @@ class Usage(BaseModel):
             their names; further ones are counted together as `other`.
         prices: the prices of models; the first that matches the name of a model counts.
         currency: their currency, three lowercase letters.
-        reader_roles: users with one of these roles read the usage of all users of their tenant.
-        lead_roles: users with one of these roles read the usage of their team.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -54,8 +52,6 @@ class Usage(BaseModel):
     values_per_user: int = Field(default=100, ge=1)
     prices: list[Price] = Field(default_factory=list)
     currency: _Currency = "usd"
-    reader_roles: list[str] = Field(default_factory=list)
-    lead_roles: list[str] = Field(default_factory=list)
 
 
 def _nothing() -> Usage | None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from openai.types.admin.organization import usage_completions_response as types
 from pydantic import BaseModel
 
+from llama_stack_responses.config.roles import Roles
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.features.usage.counted import Counts, Dimensions
@@ -243,7 +244,7 @@ async def test_minutes_that_are_not_kept_are_refused() -> None:
 def test_usage_is_seen_by_its_user_their_lead_and_readers(
     reader: Owner, tenant: str, user: str, team: str, *, seen: bool
 ) -> None:
-    visibility = Visibility(["operator"], ["lead"])
+    visibility = Visibility(Roles(operator={"roles": ["operator"]}, team_lead={"roles": ["lead"]}))
     usage = Dimensions(tenant, user, team, "", "m", "")
 
     assert visibility.shows(reader, usage) == seen
