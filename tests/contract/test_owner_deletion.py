@@ -7,8 +7,9 @@ import signal
 import sqlite3
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -80,6 +81,12 @@ async def fill(records: Records, users: SwitchedAccess, owner: Owner, word: str)
     await impl.shutdown()
 
 
+@asynccontextmanager
+async def nothing_of_the_host(*_: Any) -> AsyncIterator[Any]:
+    """Open what a host keeps for users where it keeps nothing."""
+    yield SimpleNamespace(left=[], kinds=[])
+
+
 async def rows(records: Records) -> AsyncIterator[tuple[str, str]]:
     """Yield all rows: the key, and the value as text."""
     for first in map(chr, range(ord("a"), ord("z") + 1)):
@@ -116,6 +123,7 @@ async def test_deleted_owner_is_in_no_row(
         json=True,
         config=config,
         open_store=lambda *_, **__: (records, settings),
+        open_host_data=nothing_of_the_host,
     )
     await asyncio.to_thread(delete, arguments)
     assert '"deleted keys": 1' in capsys.readouterr().out
