@@ -288,11 +288,6 @@ class ChunkReader:
         """Whether the model has called something."""
         return self._calls is not None
 
-    @property
-    def has_answered(self) -> bool:
-        """Whether the model has said or called something, apart from its reasoning."""
-        return self._spoken or self.has_calls
-
     def end_with(self, calls: Iterable[WrittenCall]) -> Iterable[Delta]:
         """Return the deltas of whole calls with which the round ends, though the server could not read them."""
         self._finish = "tool_calls"

@@ -29,13 +29,15 @@ _WORDS: Final = re.compile(
     r"|\bfailed to (?:parse|generate a) tool call\b(?! arguments)|^no function provided\b",
     re.IGNORECASE,
 )
-_LLAMA_CPP: Final = re.compile(
-    r"^(?:Invalid diff: |Failed to parse input at pos |The model produced output that does not match the expected )"
+_OF_TEMPLATE: Final = re.compile(
+    # llama.cpp: its parser first read the output in another way, or not at all; it may quote it.
+    r"(?:Invalid diff: |Failed to parse input at pos |The model produced output that does not match the expected "
+    # vLLM with gpt-oss.
+    r"|unexpected tokens remaining in message header|Unexpected token \d+ while expecting start token)"
 )
-"""llama.cpp's errors for an output that its parser first read in another way, or not at all; they may quote it."""
 _UNREADABLE: Final = (
-    "llama.cpp could not read the model's output, which does not keep to the form of its chat template: try again, "
-    "without tools or without 'text.format', or use a larger model."
+    "The model server could not read the model's output, which does not keep to the form of its chat template: try "
+    "again, without tools or without 'text.format', or use a larger model."
 )
 _OLLAMA: Final = ("raw='", "', err=")
 """What Ollama has before and behind what the model wrote."""
@@ -65,8 +67,8 @@ def malformed_call(message: str, code: Any, body: Any) -> MalformedCallError | N
         body: the whole error.
     """
     text = message[:_READ_CHARACTERS]
-    if _LLAMA_CPP.search(text):
-        return MalformedCallError(_UNREADABLE, "it does not keep to the form of the chat template", "")
+    if _OF_TEMPLATE.match(text):
+        return MalformedCallError(_UNREADABLE, "it does not keep to the form of the chat template", "", of_stream=True)
     if code != _CODE and _CODE not in text and not _WORDS.search(text):
         return None
     quoted = body if isinstance(body, dict) and _QUOTED in body else _quoted_in(text)

@@ -179,12 +179,14 @@ class MalformedCallError(UnusableAnswerError):
         message: as for `UnusableAnswerError`.
         words: what is wrong with the call.
         written: what the model wrote, as far as the server says it.
+        of_stream: whether the server may read the same output if it is not streamed.
     """
 
-    def __init__(self, message: str, words: str, written: str) -> None:
+    def __init__(self, message: str, words: str, written: str, *, of_stream: bool = False) -> None:
         super().__init__(message)
         self.words = words
         self.written = written
+        self.of_stream = of_stream
 
 
 class ConnectionFailedError(ApiError):

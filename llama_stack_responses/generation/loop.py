@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from ..admission import Reservation
 from ..chat.function_calls import tool_output
 from ..chat.malformed_calls import MAX_REPAIRS, told
+from ..chat.request import in_one_piece
 from ..core.errors import ApiError, MalformedCallError, TooLongError
 from ..core.exchanges import with_exchanges
 from ..core.shapes import DEFAULT_LIMITS
 from ..core.types import Json
 from ..inputs.moderation import OutputModeration
+from ..items.registry import REQUESTS
 from ..requests.request import CreateRequest
 from ..requests.request_values import SERVICE_TIERS
 from ..stream.assembler import Assembler
@@ -291,6 +293,11 @@ class Generation:
             )
 
     @property
+    def left_out(self) -> Mapping[int, Json] | None:
+        """The items, by output index, that the ended response leaves out."""
+        return self._assembler.left_out
+
+    @property
     def exchanges(self) -> dict[str, Json]:
         """The answered calls and their outputs as the model sees them, by the id of the item that the client sees."""
         outputs = {
@@ -350,21 +357,48 @@ class Generation:
         If the model writes a call that its server cannot read, it is asked again.
         """
         self._stop_point.begin_round()
-        numbered = self._assembler.numbered
+        numbered, repeated, said = self._assembler.numbered, self._assembler.repeated, self._output_said
         malformed: list[MalformedCallError] = []
         while True:
             try:
                 result = await self._ask(malformed)
             except MalformedCallError as error:
                 malformed.append(error)
-                if len(malformed) > MAX_REPAIRS:
+                if len(malformed) > MAX_REPAIRS or not self._takes_back():
+                    self._assembler.repeated, self._output_said = repeated, said  # what was said stays
                     raise
+                numbered = self._assembler.numbered
             except TooLongError as error:
                 numbered = await self._shorten(error, numbered)
             else:
                 if result.service_tier in SERVICE_TIERS:
                     self._assembler.response["service_tier"] = result.service_tier
                 return result.finish.reason
+
+    def _takes_back(self) -> bool:
+        """Have the response leave out what was shown of this round; return False if a client may have used it.
+
+        Reasoning alone stays: the next answer goes on from it.
+        """
+        assembler, output, said = self._assembler, self._assembler.response["output"], self._output_said
+        if all(item["type"] == "reasoning" for item in output[said:]):
+            return True
+        if not self._is_unused(output[said:]):
+            return False
+        self._event_buffer.put(assembler.close("incomplete"))
+        assembler.calls.server_calls, assembler.calls.client_calls = [], 0
+        self._output_said = len(output)
+        assembler.repeated = {*assembler.repeated, *range(said, len(output))}
+        return True
+
+    def _is_unused(self, shown: Sequence[Json]) -> bool:
+        """Return whether no client has used these items of a round that has not ended."""
+        request = self._request
+        if not (request.stream or request.background):
+            return True
+        if any(item["type"] in REQUESTS and item.get("status", "completed") == "completed" for item in shown):
+            return False  # a client that reads along may have run the call
+        return request.background or all(item["type"] != "message" for item in shown)
 
     async def _shorten(self, error: TooLongError, numbered: int) -> int:
         """Shorten what was refused as too long; return the number of events so far.
@@ -404,7 +438,12 @@ class Generation:
         )
 
     async def _chat(self, malformed: Sequence[MalformedCallError]) -> Json:
+        """Return the request of the round. A server that could not read a stream is first asked for the same again."""
         chat = await self._model_round.chat(self._shown, self._tokens_left())
+        if malformed and malformed[-1].of_stream:
+            chat = in_one_piece(chat)
+            if len(malformed) == 1:
+                return chat
         return chat | {"messages": [*chat["messages"], told(malformed[-1])]} if malformed else chat
 
     async def _prefill(self, operation: RoundOperation) -> RoundResult:

@@ -211,10 +211,6 @@ class ModelRound:
             )
             try:
                 return await self._run_round(request, round_, "answer", spent)
-            except MalformedCallError as error:
-                if round_.reader.has_answered:
-                    raise UnusableAnswerError(error.message) from error
-                raise
             except UnfitAnswer as unfit:
                 request.begun()  # The server took the request, whatever the model made of it.
                 if not request.repair(unfit.text, unfit.problem):

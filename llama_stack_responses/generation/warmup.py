@@ -15,12 +15,14 @@ class WarmUp:
     Attributes:
         accepted: done from the start.
         exchanges: none.
+        left_out: none.
     """
 
     def __init__(self, assembler: Assembler) -> None:
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.accepted.set_result(None)
         self.exchanges: dict[str, Json] = {}
+        self.left_out: None = None
         self._assembler = assembler
 
     def release(self) -> None:

@@ -106,7 +106,7 @@ class ResponseWriter:
             **self._start.stored,
             "exchanges": exchanges,
             "recording": self._timeline.recording(),
-            "transcript": self._transcript.marks() if self._transcript else None,
+            "transcript": self._transcript.marks(self._generation.left_out) if self._transcript else None,
         }
         unknown = (
             f"The response was generated, and the response store did not confirm whether it is stored. Retrieve "

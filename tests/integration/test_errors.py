@@ -22,7 +22,7 @@ from tests.support.strict import check_stream, iter_sse, read_sse
 from tests.support.tracebacks import assert_no_traceback
 from tests.support.upstream import Reply, Upstream, UpstreamProcess, error, raw, reasoning, reply, text, tool_call
 from tests.support.variants import add_host_provider, responses_config, variant
-from tests.support.wire import Json, Wire, error_of, final, output_text
+from tests.support.wire import Json, Wire, error_of, events_of, final, output_text
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.usefixtures("calm")]
 
@@ -524,36 +524,62 @@ def test_broken_model_server_stream_keeps_partial_output(
         assert response["output"][2]["status"] == "incomplete"
 
 
-UNPARSED: Final = {"error": {"message": f"Failed to parse input at pos 3: {'tools ' * 400}", "type": "server_error"}}
 UNREADABLE: Final = {"error": {"message": f"Invalid diff: '{'tools ' * 400}'", "type": "server_error", "code": 500}}
-"""The error of llama.cpp for an output that it first read in another way, which it quotes."""
+THINKING: Final = [*reasoning("hm"), *tool_call(0, "call_1", "f", '{"a')]
+CALLED: Final = reply(reasoning("Well."), tool_call(0, "call_2", "f", '{"a": 1}'))
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_output_that_a_model_server_cannot_read_is_asked_for_again_without_streaming(
+    wire: Wire, upstream: Upstream, streams: bool
+) -> None:
+    """The response leaves out the reasoning and the half call of the first answer, which a stream has shown."""
+    upstream.script("unreadable", [reply(THINKING, end="error_frame", body=UNREADABLE), CALLED])
+    body = {"model": "local/unreadable", "input": "hello", "tools": [TOOL], "stream": streams}
+    if streams:
+        with wire.http.stream("POST", "/responses", json=body) as answer:
+            events = events_of(answer, taken_over=True)
+        response = final(events)
+        assert wire.replay(response["id"], taken_over=True) == events
+        done = [each["item"] for each in events if each["type"] == "response.output_item.done"]
+        assert [each.get("status") for each in done] == ["completed", "incomplete", "completed", "completed"]
+    else:
+        response = wire.create(**body)
+    assert response["status"] == "completed"
+    thought, call = response["output"]
+    assert thought["content"][0]["text"] == "Well."
+    assert (call["call_id"], call["arguments"], call["status"]) == ("call_2", '{"a": 1}', "completed")
+    assert wire.retrieve(response["id"]) == response
+    first, second = [each.body for each in upstream.requests("unreadable")]
+    assert (second["stream"], second["messages"]) == (False, first["messages"])
+    assert "stream_options" not in second
 
 
 @pytest.mark.parametrize(
-    ("unreadable", "said", "asked"),
+    ("shown", "stream", "asked"),
     [
-        (reply(HALF, end="error_frame", body=UNREADABLE), "Half an answer", 1),
-        (Reply(status=500, body=UNREADABLE), "", 3),
-        (reply(HALF, end="error_frame", body=UNPARSED), "Half an answer", 1),
+        (text("Half an ", "answer"), True, 1),
+        ([*tool_call(0, "call_1", "f", '{"a": 1}'), *tool_call(1, "call_2", "f", '{"a')], True, 1),
+        (text("Half an ", "answer"), False, 3),
+        ([], True, 3),
     ],
-    ids=["in the middle", "before any output", "not at all"],
+    ids=["text", "call", "text that nobody has read", "nothing"],
 )
-def test_output_that_llama_cpp_cannot_read_is_a_failed_response_with_a_short_sentence(
-    wire: Wire, upstream: Upstream, unreadable: Reply, said: str, asked: int
+def test_output_that_cannot_be_read_again_is_a_failed_response_with_a_short_sentence(
+    wire: Wire, upstream: Upstream, shown: list[Any], stream: bool, asked: int
 ) -> None:
     """A client that does not stream gets it with status 200: it would try again after a 502."""
-    upstream.script("unreadable", unreadable)
-    answer = wire.post({"model": "local/unreadable", "input": "hello", "tools": [TOOL]})
-    assert answer.status_code == 200
-    failed = answer.json()
-    assert (failed["status"], output_text(failed)) == ("failed", said)
-    assert failed["error"]["code"] == "server_error"
-    assert failed["error"]["message"].startswith("llama.cpp could not read the model's output, which")
+    broken = reply(shown, end="error_frame", body=UNREADABLE) if shown else Reply(status=500, body=UNREADABLE)
+    upstream.script("unreadable", [broken, Reply(status=500, body=UNREADABLE)])
+    body = {"model": "local/unreadable", "input": "hello", "tools": [TOOL]}
+    failed = final(wire.stream(**body)) if stream else wire.create(**body)
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+    assert failed["error"]["message"].startswith("The model server could not read the model's output, which")
     assert len(failed["error"]["message"]) < 300
+    if shown[:1] == text("Half an "):
+        assert output_text(failed) == "Half an answer"
     assert wire.retrieve(failed["id"]) == failed
-    streamed = final(wire.stream(model="local/unreadable", input="hello", tools=[TOOL]))
-    assert (streamed["status"], streamed["error"]) == ("failed", failed["error"])
-    assert len(upstream.requests("unreadable")) == 2 * asked, "a model that has said something is not asked again"
+    assert len(upstream.requests("unreadable")) == asked
 
 
 def test_format_that_llama_cpp_cannot_read_beside_tools_is_asked_for_in_words(wire: Wire, upstream: Upstream) -> None:

@@ -89,6 +89,22 @@ def test_mcp_structured_and_image_results_reach_the_model(
     assert shown[0]["image_url"]["url"].startswith("data:image/png;base64,")
 
 
+def test_mcp_call_of_an_answer_that_the_model_server_cannot_read_is_not_run(
+    client: openai.OpenAI, upstream: Upstream, mcp: McpServers
+) -> None:
+    wrong = {"error": {"message": "Invalid diff: now finding less tool calls!", "type": "server_error", "code": 500}}
+    calls = [*tool_call(0, "call_0", "mcp__echo", '{"text": "one"}'), *tool_call(1, "call_1", "mcp__echo", '{"te')]
+    again = calling("mcp__echo", '{"text": "two"}')
+    upstream.script(NAME, [reply(calls, end="error_frame", body=wrong), again, ANSWER])
+    before = mcp.calls("echo")
+    with client.responses.stream(model=MODEL, input="Echo.", tools=[server(mcp)]) as events:
+        response = events.get_final_response()
+    assert [item.type for item in response.output] == ["mcp_list_tools", "mcp_call", "message"]
+    assert tool_outputs(upstream) == ["two"]
+    assert mcp.calls("echo") == before + 1
+    assert types(stored(client, response.id)) == ["mcp_list_tools", "mcp_call", "message"]
+
+
 def test_equal_tool_names_of_two_mcp_servers_are_distinguished(
     client: openai.OpenAI, upstream: Upstream, mcp: McpServers
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.chat.malformed_calls import failed_call
+from llama_stack_responses.chat.malformed_calls import failed_call, malformed_call
 from llama_stack_responses.core.errors import ApiError, MalformedCallError, UnusableAnswerError
 from tests.support.generation_harness import GenerationHarness
 from tests.support.inference import Round, call, finish, reasoning, text
@@ -23,7 +23,7 @@ def unread(written: str = "") -> MalformedCallError:
 
 def calls(harness: GenerationHarness) -> list[tuple[str, str]]:
     """Return the calls of the response, as (name, arguments)."""
-    output = harness.assembler.response["output"]
+    output = harness.assembler.final_output
     return [(item["name"], item["arguments"]) for item in output if item["type"] == "function_call"]
 
 
@@ -76,16 +76,42 @@ async def test_model_is_asked_at_most_three_times() -> None:
     assert len(harness.inference.requests) == 3
 
 
-@pytest.mark.parametrize("begin", [text("Let me see."), call("weather", "c1", '{"ci')], ids=["text", "half a call"])
-async def test_model_that_has_said_something_is_not_asked_again(begin: Any) -> None:
-    harness = GenerationHarness([begin, unread()], CALLED, makers={}, tools=TOOLS)
+async def test_model_that_has_said_something_is_not_asked_again() -> None:
+    harness = GenerationHarness([text("Let me see."), unread()], CALLED, makers={}, tools=TOOLS)
     with pytest.raises(ApiError):
         await harness.end()
     assert len(harness.inference.requests) == 1
 
 
-async def test_whole_call_behind_half_a_call_is_not_taken() -> None:
-    harness = GenerationHarness([call("weather", "c1", '{"ci'), unread(WRITTEN)], CALLED, makers={}, tools=TOOLS)
+@pytest.mark.parametrize("how", [{"stream": False}, {"background": True}], ids=str)
+async def test_text_that_no_client_has_used_is_left_out(how: Any) -> None:
+    harness = GenerationHarness([text("Let me see."), unread()], CALLED, makers={}, tools=TOOLS, **how)
+    await harness.end()
+    assert [item["type"] for item in harness.assembler.final_output] == ["function_call"]
+
+
+@pytest.mark.parametrize("how", [{}, {"background": True}], ids=str)
+async def test_model_that_has_called_a_tool_of_the_client_is_not_asked_again(how: Any) -> None:
+    whole, half = call("weather", "c1", '{"city": "Oslo"}'), call("weather", "c2", '{"ci', index=1)
+    harness = GenerationHarness([whole, half, unread()], CALLED, makers={}, tools=TOOLS, **how)
     with pytest.raises(ApiError):
         await harness.end()
-    assert [arguments for _, arguments in calls(harness)] != ['{"city": "Oslo"}']
+    assert len(harness.inference.requests) == 1
+
+
+async def test_output_that_cannot_be_read_is_requested_as_before_without_streaming() -> None:
+    wrong = malformed_call("Invalid diff: now finding less tool calls!", None, None)
+    assert wrong
+    harness = GenerationHarness([call("weather", "c1", '{"ci'), wrong], [wrong], CALLED, makers={}, tools=TOOLS)
+    await harness.end()
+    assert calls(harness) == [("weather", '{"city": "Rome"}')]
+    [first, second, third] = harness.inference.requests
+    assert [each["stream"] for each in (first, second, third)] == [True, False, False]
+    assert second["messages"] == first["messages"]
+    assert "does not keep to the form" in third["messages"][-1]["content"]
+
+
+async def test_whole_call_behind_half_a_call_is_not_taken() -> None:
+    harness = GenerationHarness([call("weather", "c1", '{"ci'), unread(WRITTEN)], CALLED, makers={}, tools=TOOLS)
+    await harness.end()
+    assert calls(harness) == [("weather", '{"city": "Rome"}')]

@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion
 from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.core.errors import ApiError, Upstream
+from llama_stack_responses.core.errors import ApiError, MalformedCallError, Upstream
 from llama_stack_responses.host.inference import HostInference
 from llama_stack_responses.stream.deltas import Finish, Text
 from llama_stack_responses.stream.usage import Usage
@@ -137,6 +137,29 @@ def test_failure_of_a_model_server_is_a_short_text(said: str, shown: str, status
     assert found.status == 502
     assert shown in found.message
     assert len(found.message) < 1100
+
+
+@pytest.mark.parametrize(
+    ("said", "is_unreadable"),
+    [
+        ("Invalid diff: now finding less tool calls!", True),
+        ("Failed to parse input at pos 3: <|channel>", True),
+        ("The model produced output that does not match the expected peg-native format", True),
+        ("error parsing tool call: raw='ls -R', err=invalid character 'l' looking for beginning of value", True),
+        ('unexpected tokens remaining in message header: Some("to=functions.search")', True),
+        ("Unexpected token 12606 while expecting start token 200006", True),
+        ("Invalid 'messages': the newest one says \"Invalid diff: \".", False),
+    ],
+)
+def test_error_about_output_that_a_model_server_cannot_read_is_told_apart(said: str, is_unreadable: bool) -> None:
+    request = httpx2.Request("POST", "http://localhost/v1/chat/completions")
+    inference = HostInference(host.InferenceRouter(Table(Provider())), store_chat_completions=False)
+    errors = [
+        openai.APIError(said, request, body={"message": said, "code": 500}),
+        openai.InternalServerError(said, response=httpx2.Response(500, request=request), body={"message": said}),
+    ]
+    found = [inference.to_api_error(error) for error in errors]
+    assert [isinstance(each, MalformedCallError) for each in found] == [is_unreadable] * 2
 
 
 def status_error(status: int) -> openai.APIStatusError:
