@@ -23,6 +23,7 @@ READY_PROMTOOL := .promtool/.ready
 READY_DOCS := .venv-docs/.ready
 READY_MODEL_SERVERS := .venv-model-servers/.ready
 READY_LITELLM := .venv-litellm/.ready
+READY_RELEASE := .venv-release/.ready
 # A test waits for servers half of its time, so there are more processes than cores. Tests of one file share servers.
 PROCESSES ?= 3
 PARALLEL := --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder
@@ -153,7 +154,7 @@ test-ogx: $(READY_OGX) $(READY_CLIENTS) $(MODEL_SERVERS) ## Run the live tests o
 	$(call PYTEST,ogx,.venv-ogx/bin/python,$(BESIDE) -m 'not one_host' tests/integration)
 
 .PHONY: test-wheels
-test-wheels: $(READY) ## Install the wheels without pins in empty environments of each Python and host, and use them
+test-wheels: $(READY) $(READY_RELEASE) ## Install the wheels in empty environments of each Python and host, and use them
 	$(call PYTEST,wheels,$(PYTHON),--numprocesses=2 --dist=load tests/wheels/try_wheels.py)
 
 # Flaky tests are found, and shown to be mended, by repetition: on OGX with PYTHON=.venv-ogx/bin/python.
@@ -223,11 +224,25 @@ types-gpt-oss: $(READY_GPT_OSS)
 golden: $(READY) ## Write what this version stores into tests/golden/, before its tag; later versions have to read it
 	@$(PYTHON) -m tests.support.golden_store
 
+$(READY_RELEASE): constraints/release.txt $(INSTALL_SCRIPTS) | $(READY)
+	@scripts/make-venv .venv-release
+	@scripts/install-into .venv-release --quiet --no-deps --requirement constraints/release.txt
+	@touch $@
+
+# The folder of what is built.
+DIST ?= dist
+.PHONY: wheels
+wheels: ## Build the wheels into dist/, for pip and uv on this machine, without setting up an environment
+	@scripts/build-wheels $(DIST)
+
 .PHONY: release
-release: $(READY) ## Build the wheels and sdists of a release into dist/, and check them as an index would
-	@rm -rf dist
-	@for folder in . providers/gpt_oss; do (cd $$folder && $(CURDIR)/$(PYTHON) -m hatchling build -d $(CURDIR)/dist) || exit 1; done
-	@.venv/bin/uv tool run twine check --strict dist/*
+release: $(READY) $(READY_RELEASE) ## Build wheels, sdists, SBOM and checksums into dist/, and check them as an index would
+	@scripts/release $(DIST)
+
+.PHONY: release-check
+release-check: release ## Do all of a release but the tag and the upload: build, install on each Python and host, start, ask
+	@scripts/release-state
+	$(call PYTEST,release,env RELEASE=$(DIST) $(PYTHON),--numprocesses=2 --dist=load tests/wheels/try_wheels.py)
 
 .PHONY: constraints
 constraints: $(READY) ## Resolve every dependency again and pin the newest versions that go together
@@ -235,4 +250,4 @@ constraints: $(READY) ## Resolve every dependency again and pin the newest versi
 
 .PHONY: clean
 clean: ## Remove what the other targets created, but not the responses that `make serve` keeps in .state
-	rm -rf .venv .venv-run .venv-ogx .venv-gpt-oss .venv-docs .venv-model-servers .venv-litellm .clients .promtool site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-run .venv-ogx .venv-gpt-oss .venv-docs .venv-model-servers .venv-litellm .venv-release .clients .promtool site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -37,7 +37,7 @@ from tests.support.snippet_programs import (
     CODEX_BY_URL,
     COMMANDS,
     IN_THE_STACK,
-    INSTALL,
+    INSTALLING,
     MAKE,
     NOT_RUN,
     OF_LLAMA_STACK,
@@ -77,7 +77,7 @@ def test_every_code_block_is_run_or_excluded_with_a_reason() -> None:
         *BUILT,
         *COMMANDS,
         *MAKE,
-        INSTALL,
+        *INSTALLING,
         *SHOWN,
         *NOT_RUN,
     ]

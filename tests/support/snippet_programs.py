@@ -226,8 +226,12 @@ MAKE: Final = (
     "docs/guides/file-search.md, Try it, console",
 )
 """`tests/demo/test_documented.py` pastes them."""
+GET: Final = "docs/guides/installation.md, Get the package, sh"
 INSTALL: Final = "docs/guides/installation.md, In a stack of your own, console"
-"""`tests/wheels/try_wheels.py` pastes it: it needs a package index."""
+WITHOUT_ORACLE: Final = "docs/guides/installation.md, Without the packages for Oracle's cloud, sh"
+PINNED: Final = f"{WITHOUT_ORACLE} 2"
+INSTALLING: Final = (GET, INSTALL, WITHOUT_ORACLE, PINNED)
+"""`tests/wheels/try_wheels.py` pastes them: they need a package index."""
 UI_ANSWERS: Final = tuple(
     f"docs/reference/ui.md, {section}, json"
     for section in (
@@ -308,6 +312,7 @@ NOT_RUN: Final = {
     "docs/guides/deploying.md, systemd, console": "needs systemd and root; test_deploy_templates.py checks the unit",
     "docs/guides/deploying.md, Commands and metrics, console": "needs systemd and the unit; test_documented_commands.py runs `list`",
     "docs/guides/deploying.md, Commands and metrics, console 2": "needs Kubernetes; test_documented_commands.py runs `backup`",
+    "docs/guides/deploying.md, What the image has, sh": "needs podman and a registry",
     "docs/guides/deploying.md, Compose, sh": "needs podman; test_deploy_templates.py compares it with the compose file",
     "docs/guides/scaling.md, Several processes of one server, console": "test_serve.py and test_workers.py start two",
     "docs/guides/keys.md, Turn them on, yaml": "test_keys.py starts a stack with it",

@@ -41,6 +41,28 @@ def test_hadolint_accepts_the_containerfile() -> None:
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
+def test_image_has_the_tested_versions_with_hashes_and_no_addresses() -> None:
+    text = (FOLDER / "requirements.txt").read_text()
+    pins = {line.split()[0] for line in text.splitlines() if "==" in line}
+    tested = set((FOLDER.parents[1] / "constraints" / "llama-stack.txt").read_text().splitlines())
+    assert pins - tested == set()
+    assert {"llama-stack==0.7.3"} < pins
+    assert not [pin for pin in pins if pin.startswith(("oci=", "oracledb="))]
+    entries = text.replace("\\\n", "").splitlines()
+    unhashed = [each for each in entries if not each.startswith("#") and "--hash=sha256:" not in each]
+    assert unhashed == []
+    assert "://" not in text
+
+
+def test_containerfile_installs_only_what_has_a_hash_and_the_wheel_beside_it() -> None:
+    text = (FOLDER / "Containerfile").read_text().replace("\\\n", "")
+    installs = [each.split() for each in re.findall(r"pip (install .*?) &&", text)]
+    assert [each[1:] for each in installs] == [
+        "--no-cache-dir --no-deps --require-hashes --requirement /build/requirements.txt".split(),
+        "--no-cache-dir --no-deps --no-index /build/wheels/llama_stack_responses-*.whl".split(),
+    ]
+
+
 def test_containerfile_does_not_end_as_root() -> None:
     lines = (FOLDER / "Containerfile").read_text().splitlines()
     assert [line for line in lines if line.startswith("USER ")] == ["USER 10001"]

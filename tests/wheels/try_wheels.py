@@ -9,14 +9,16 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
 from zipfile import ZipFile
 
 import pytest
+from packaging.utils import canonicalize_name
 
-from tests.support.snippet_programs import INSTALL as INSTALL_BLOCK
+from tests.support.snippet_programs import GET, INSTALL, PINNED, WITHOUT_ORACLE
 from tests.support.snippets import blocks
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.terminal import Terminal
@@ -24,7 +26,17 @@ from tests.support.upstream import UpstreamProcess
 from tests.support.wire import Wire, output_text
 from tests.wheels.pythons import FOUND
 
-INSTALL: Final = blocks()[INSTALL_BLOCK]
+DOCUMENTED: Final = blocks()
+REQUIREMENTS: Final = REPOSITORY / "templates" / "deploy" / "requirements.txt"
+ORACLE: Final = {"oci", "oracledb"}
+VALIDATE: Final = """
+import sys
+from pathlib import Path
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(Path(sys.argv[1]).read_text())
+sys.exit(f"{error}" if error else 0)
+"""
 EXTRAS: Final[dict[Host, str]] = {"llama_stack": "llama-stack", "ogx": "ogx"}
 PASTED: Final[list[tuple[str, Host]]] = list(
     islice(zip(cycle(FOUND), cycle(EXTRAS), strict=False), max(len(FOUND), len(EXTRAS)))
@@ -38,20 +50,30 @@ PACKAGES: Final = ["llama_stack_gpt_oss", "llama_stack_responses"]
 WRONG_MCP: Final[dict[Host, str]] = {"llama_stack": "mcp>=2", "ogx": "mcp<2"}
 
 
-def uv(*arguments: str | Path) -> None:
-    """Run uv without this process's Python variables, and check that it succeeds."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    command = [sys.executable, "-m", "uv", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr
+def environment() -> dict[str, str]:
+    """Return the environment without this process's Python variables."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+
+
+def run(*command: str | Path, cwd: Path = REPOSITORY) -> str:
+    """Run a command without this process's Python variables, check that it succeeds, and return its output."""
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=cwd, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def uv(*arguments: str | Path) -> str:
+    """Run uv and return its output."""
+    return run(sys.executable, "-m", "uv", *arguments)
 
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the wheel of this package."""
+    """The folder with the wheels: those of a release, if the variable RELEASE names its folder."""
+    if release := os.environ.get("RELEASE"):
+        return REPOSITORY / release
     folder = tmp_path_factory.mktemp("wheels")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
+    run("scripts/build-wheels", folder)
     return folder
 
 
@@ -62,17 +84,36 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpstreamProce
         yield process
 
 
+@pytest.mark.extended
 def test_release_is_what_an_index_takes(tmp_path: Path) -> None:
     """The wheels are built from the sdists, as for a user of another platform, and are the same."""
     built = tmp_path / "dist"
-    for folder in (REPOSITORY, REPOSITORY / "providers" / "gpt_oss"):
-        subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(built)], cwd=folder, check=True)
+    run("scripts/release", built)
     assert sorted(each.name.split("-")[0] for each in built.glob("*.whl")) == PACKAGES
-    uv("tool", "run", "twine", "check", "--strict", *built.iterdir())
+    listed = {line.split()[1] for line in (built / "SHA256SUMS").read_text().splitlines()}
+    assert listed == {each.name for each in built.iterdir()} - {"SHA256SUMS"}
+    run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=built)
+    [bill] = built.glob("*.cdx.json")
+    check_bill_of_materials(bill)
     for sdist in built.glob("*.tar.gz"):
         uv("build", "--wheel", "--out-dir", tmp_path / "again", sdist)
     for wheel in built.glob("*.whl"):
         assert names_in(tmp_path / "again" / wheel.name) == names_in(wheel)
+
+
+def check_bill_of_materials(file: Path) -> None:
+    """Check that an SBOM is valid, and has what the image installs and nothing of this machine."""
+    run(REPOSITORY / ".venv-release" / "bin" / "python", "-c", VALIDATE, file)
+    bill = json.loads(file.read_text())
+    found = {(canonicalize_name(each["name"]), each["version"]) for each in bill["components"]}
+    pins = [line.split()[0].split("==") for line in REQUIREMENTS.read_text().splitlines() if "==" in line]
+    assert found == {(name, version) for name, version in pins}
+    assert bill["metadata"]["component"]["name"] == "llama-stack-responses"
+    licensed = [each["name"] for each in bill["components"] if each.get("licenses")]
+    assert len(licensed) > 0.9 * len(pins)
+    needs = {each["ref"]: each.get("dependsOn", []) for each in bill["dependencies"]}
+    assert any(ref.startswith("starlette") for ref in needs[bill["metadata"]["component"]["bom-ref"]])
+    assert str(REPOSITORY) not in file.read_text()
 
 
 def test_wheels_say_what_they_are(wheels: Path, tmp_path: Path) -> None:
@@ -124,22 +165,72 @@ def test_wheel_with_host_extra_in_empty_environment_serves_a_response(
 
 
 @pytest.mark.parametrize(("version", "host"), PASTED)
-def test_documented_command_installs_a_checkout_that_serves(
-    version: str, host: Host, upstream: UpstreamProcess, tmp_path: Path
+def test_documented_command_installs_a_wheel_that_serves(
+    version: str, host: Host, wheels: Path, upstream: UpstreamProcess, tmp_path: Path
 ) -> None:
     subprocess.run([FOUND[version], "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    env = {**kept, "PATH": os.pathsep.join([str(python.parent), kept["PATH"]])}
-    (tmp_path / "shell").mkdir()
-    with Terminal(tmp_path / "shell", env, {}) as terminal, terminal.pasting(INSTALL) as lines:
-        terminal.run(f"cd {REPOSITORY}")
+    with shell(python, tmp_path, wheels) as terminal, terminal.pasting(DOCUMENTED[INSTALL]) as lines:
         for each, extra in EXTRAS.items():
-            line = f"pip install '.[{extra}]'"
+            line = f"pip install 'llama-stack-responses[{extra}]'"
             if each == host:
                 lines.run(line)
             else:
                 lines.leave_out(line, "the hosts cannot share an environment")
+    check_server(python, host, upstream, tmp_path)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("version", list(FOUND))
+def test_documented_override_leaves_out_the_packages_for_oracle(
+    version: str, wheels: Path, upstream: UpstreamProcess, tmp_path: Path
+) -> None:
+    uv("venv", "--python", FOUND[version], tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    with shell(python, tmp_path, wheels) as terminal, terminal.pasting(DOCUMENTED[WITHOUT_ORACLE]) as lines:
+        terminal.env["VIRTUAL_ENV"] = str(tmp_path / "venv")
+        lines.run("printf")
+        lines.run("uv pip install")
+    assert ORACLE.isdisjoint(installed(python))
+    check_server(python, "llama_stack", upstream, tmp_path)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("version", list(FOUND))
+def test_documented_list_with_hashes_installs_without_the_packages_for_oracle(
+    version: str, wheels: Path, upstream: UpstreamProcess, tmp_path: Path
+) -> None:
+    """It is the list of the image."""
+    python = tmp_path / "shell" / "stack" / "bin" / "python"
+    with shell(python, tmp_path, wheels) as terminal, terminal.pasting(DOCUMENTED[PINNED]) as lines:
+        lines.run("llama-stack-responses init deploy")
+        lines.run("python3 -m venv", python3=FOUND[version])
+        lines.run("stack/bin/pip install --no-deps --require-hashes")
+        lines.run("stack/bin/pip install --no-deps llama-stack-responses")
+    assert ORACLE.isdisjoint(installed(python))
+    check_server(python, "llama_stack", upstream, tmp_path)
+
+
+@contextmanager
+def shell(python: Path, folder: Path, wheels: Path) -> Iterator[Terminal]:
+    """Return a shell with the programs of this Python, and those of the tests, that finds the wheels as documented."""
+    kept = environment()
+    (folder / "shell").mkdir()
+    env = {**kept, "PATH": os.pathsep.join([str(python.parent), kept["PATH"], str(Path(sys.executable).parent)])}
+    with Terminal(folder / "shell", env, {"$PWD/dist": str(wheels)}) as terminal:
+        with terminal.pasting(DOCUMENTED[GET]) as lines:
+            lines.leave_out("make wheels", "its script has built them")
+            lines.run("export")
+        yield terminal
+
+
+def installed(python: Path) -> set[str]:
+    """Return the names of the packages that are installed."""
+    return {each["name"] for each in json.loads(uv("pip", "list", "--format", "json", "--python", python))}
+
+
+def check_server(python: Path, host: Host, upstream: UpstreamProcess, folder: Path) -> None:
+    """Check that a stack of the starter template starts and answers."""
     stack = {"INFERENCE_URL": upstream.client.base_url, "PYTHONPATH": ""}
-    with LiveStack(STARTER, stack, tmp_path / "state", host=host, python=python) as live, Wire(live) as wire:
+    with LiveStack(STARTER, stack, folder / "state", host=host, python=python) as live, Wire(live) as wire:
         assert output_text(wire.create(model="local/echo", input="installed")) == "installed"
