@@ -9,8 +9,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -26,7 +26,9 @@ from .core.discovery import feature_names, modules_of_features
 from .installed_host import InstalledHost, installed_host, wrong_mcp
 
 if TYPE_CHECKING:
+    from .commands.host_data import HostData
     from .config import ResponsesConfig
+    from .core.owner import Owner
     from .store.records import Records
 
 PACKAGE = Path(__file__).parent
@@ -133,6 +135,16 @@ def open_store(config: Path, *, new: bool) -> "tuple[Records, ResponsesConfig]":
     return records, settings
 
 
+@asynccontextmanager
+async def open_host_data(config: Path, owner: "Owner") -> "AsyncIterator[HostData]":
+    """Open the files and prompts that the host keeps for users (`OpenHostData`)."""
+    _import_host()
+    from .host.user_data import open_user_data
+
+    async with open_user_data(config, owner) as found:
+        yield found
+
+
 def _no_backend(name: str) -> Any:
     raise AssertionError(f"the host opens its own store {name}")
 
@@ -197,7 +209,7 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     for module in modules_of_features("commands").values():
         module.add_commands(commands)
     for each in commands.choices.values():
-        each.set_defaults(command=each, open_store=open_store)
+        each.set_defaults(command=each, open_store=open_store, open_host_data=open_host_data)
     _refuse_unknown(words, commands.choices)
     return parser
 

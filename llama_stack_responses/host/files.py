@@ -34,11 +34,29 @@ class HostFiles:
             raise _error(error, file_id) from error
         count(stored.bytes)
         try:
-            content = await self._files.openai_retrieve_file_content(RetrieveFileContentRequest(file_id=file_id))
+            answer = await self._files.openai_retrieve_file_content(RetrieveFileContentRequest(file_id=file_id))
+            content = await content_of(answer, stored.bytes)
         except Exception as error:
             raise _error(error, file_id) from error
         media_type = mimetypes.guess_type(stored.filename)[0] or ""
-        return Document(stored.filename, media_type, bytes(content.body))
+        return Document(stored.filename, media_type, content)
+
+
+async def content_of(answer: Any, size: int) -> bytes:
+    """Return the content of a file of this size from the host's answer, which OGX streams from S3.
+
+    Raises:
+        ValueError: the content is larger.
+    """
+    pieces = getattr(answer, "body_iterator", None)
+    if pieces is None:
+        return bytes(answer.body)
+    content = bytearray()
+    async for piece in pieces:
+        content += piece
+        if len(content) > size:
+            raise ValueError("the content is larger than the file")
+    return bytes(content)
 
 
 def _error(error: Exception, file_id: str) -> ApiError:

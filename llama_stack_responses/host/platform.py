@@ -17,6 +17,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.configure import parse_and_maybe_upgrade_config
     from llama_stack.core.conversations.conversations import ConversationServiceConfig, ConversationServiceImpl
     from llama_stack.core.datatypes import AccessRule, AuthenticationRequiredError, StackConfig, User
+    from llama_stack.core.prompts.prompts import PromptServiceConfig, PromptServiceImpl
     from llama_stack.core.request_headers import (
         PROVIDER_DATA_VAR,
         RequestProviderDataContext,
@@ -27,7 +28,9 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.stack import _initialize_storage as initialize_storage
     from llama_stack.core.storage.datatypes import KVStoreReference, ResponsesStoreReference
     from llama_stack.core.storage.kvstore import kvstore_impl
+    from llama_stack.core.storage.sqlstore.sqlstore import shutdown_sqlstore_backends
     from llama_stack.log import get_logger as set_log_category
+    from llama_stack.providers.registry.files import available_providers as file_provider_specs
     from llama_stack.providers.utils.responses.responses_store import ResponsesStore
     from llama_stack_api import (
         Api,
@@ -49,9 +52,9 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
         UnsupportedModelError,
     )
     from llama_stack_api.file_processors.models import ProcessFileRequest
-    from llama_stack_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
+    from llama_stack_api.files.models import DeleteFileRequest, RetrieveFileContentRequest, RetrieveFileRequest
     from llama_stack_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
-    from llama_stack_api.prompts.models import GetPromptRequest
+    from llama_stack_api.prompts.models import DeletePromptRequest, GetPromptRequest, ListPromptVersionsRequest
     from llama_stack_api.router_utils import PUBLIC_ROUTE_KEY
     from llama_stack_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
 
@@ -64,6 +67,7 @@ else:
     from ogx.core.configure import parse_and_maybe_upgrade_config
     from ogx.core.conversations.conversations import ConversationServiceConfig, ConversationServiceImpl
     from ogx.core.datatypes import AccessRule, AuthenticationRequiredError, StackConfig, User
+    from ogx.core.prompts.prompts import PromptServiceConfig, PromptServiceImpl
     from ogx.core.request_headers import (
         PROVIDER_DATA_VAR,
         RequestProviderDataContext,
@@ -74,7 +78,9 @@ else:
     from ogx.core.stack import _initialize_storage as initialize_storage
     from ogx.core.storage.datatypes import KVStoreReference, ResponsesStoreReference
     from ogx.core.storage.kvstore import kvstore_impl
+    from ogx.core.storage.sqlstore.sqlstore import shutdown_sqlstore_backends
     from ogx.log import get_logger as set_log_category
+    from ogx.providers.registry.files import available_providers as file_provider_specs
     from ogx.providers.utils.responses.responses_store import ResponsesStore
     from ogx_api import (
         Api,
@@ -92,9 +98,9 @@ else:
         UnsupportedModelError,
     )
     from ogx_api.file_processors.models import ProcessFileRequest
-    from ogx_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
+    from ogx_api.files.models import DeleteFileRequest, RetrieveFileContentRequest, RetrieveFileRequest
     from ogx_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
-    from ogx_api.prompts.models import GetPromptRequest
+    from ogx_api.prompts.models import DeletePromptRequest, GetPromptRequest, ListPromptVersionsRequest
     from ogx_api.router_utils import PUBLIC_ROUTE_KEY
     from ogx_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
 
@@ -122,11 +128,14 @@ __all__ = [
     "ChatRequest",
     "ConversationServiceConfig",
     "ConversationServiceImpl",
+    "DeleteFileRequest",
+    "DeletePromptRequest",
     "EnvVarError",
     "GetPromptRequest",
     "InlineProviderSpec",
     "InvalidParameterError",
     "KVStoreReference",
+    "ListPromptVersionsRequest",
     "ListToolDefsResponse",
     "ModelNotFoundError",
     "ModelTypeError",
@@ -134,6 +143,8 @@ __all__ = [
     "OpenAISearchVectorStoreRequest",
     "OpenAIUserMessageParam",
     "ProcessFileRequest",
+    "PromptServiceConfig",
+    "PromptServiceImpl",
     "RemoteProviderSpec",
     "RequestProviderDataContext",
     "ResourceNotFoundError",
@@ -152,10 +163,12 @@ __all__ = [
     "User",
     "default_policy",
     "fastapi_router_registry",
+    "file_provider_specs",
     "get_authenticated_user",
     "initialize_storage",
     "is_action_allowed",
     "kvstore_impl",
     "parse_and_maybe_upgrade_config",
     "set_log_category",
+    "shutdown_sqlstore_backends",
 ]

@@ -12,7 +12,7 @@ from ..core.types import Json
 from .decoder import Decoder
 from .records import Records
 
-__all__ = ["Decoder", "Exported", "FeatureStore"]
+__all__ = ["Decoder", "Exported", "FeatureStore", "OwnedObjects"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Exported:
     each: AsyncIterator[Json]
 
 
-class FeatureStore(Protocol):
-    """The objects of one kind that a feature stores. Each belongs to an owner, until it is deleted.
+class OwnedObjects(Protocol):
+    """The objects of one kind. Each belongs to an owner, until it is deleted.
 
     Every method raises `ApiError` 503 when the store is unavailable.
     """
@@ -43,11 +43,6 @@ class FeatureStore(Protocol):
     @property
     def name(self) -> str:
         """Their name in the plural, such as `skills`."""
-        ...
-
-    @property
-    def prefix(self) -> str:
-        """The prefix of the keys of which each object has one."""
         ...
 
     def ids_of(self, owner: Owner) -> AsyncIterator[str]:
@@ -64,6 +59,15 @@ class FeatureStore(Protocol):
         Raises:
             ApiError: 404, the owner has no such object.
         """
+        ...
+
+
+class FeatureStore(OwnedObjects, Protocol):
+    """The objects of one kind that a feature stores."""
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of the keys of which each object has one."""
         ...
 
     async def resume(self, limit: int) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,6 +13,7 @@ import openai
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from llama_stack_responses.cli import main
 from tests.support.auth import auth_server
 from tests.support.prompts import PromptsClient
 from tests.support.reader import Reader
@@ -56,6 +57,7 @@ USERS: dict[str, Json] = {
     "token-of-bob": {"principal": "bob", "attributes": {"teams": ["sales"]}, "tenant": "north"},
     "token-of-carol": {"principal": "carol", "attributes": {"teams": ["search"]}, "tenant": "north"},
     "token-of-dan": {"principal": "dan", "attributes": {"teams": ["former"]}, "tenant": "north"},
+    "token-of-erin": {"principal": "erin", "attributes": {"teams": ["sales"]}, "tenant": "north"},
     "token-of-ada-in-the-south": {"principal": "ada", "attributes": {"teams": ["search"]}, "tenant": "south"},
 }
 
@@ -597,3 +599,44 @@ def test_auth_service_that_is_overloaded_is_503_and_not_401(
     with pytest.raises(InvalidStatus) as refused:
         WebSocketClient(guarded, "token-of-erin-later")
     assert refused.value.response.status_code == 503
+
+
+# The hosts read a deprecated field of their own.
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+def test_deletion_of_a_user_takes_their_files_and_prompts_and_no_others(
+    guarded: LiveStack,
+    users: dict[str, Wire],
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On llama-stack, prompts have no owner, and the command says that it leaves them."""
+    files = {name: uploaded(users[name], f"Note of {name}.") for name in ("erin", "bob")}
+    prompts = {name: PromptsClient(guarded, f"token-of-{name}").write("Be brief.") for name in files}
+    monkeypatch.setenv("STATE_DIR", str(guarded.state_dir))
+    who = ["--owner", "erin", *(["--tenant", "north"] if host == "ogx" else [])]
+    config = ["--config", str(guarded.state_dir.parent / "config.yaml")]
+    assert main(["export", *who, *config]) == 0
+    lines = {line["type"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert lines["file"]["file"]["id"] == files["erin"]
+    assert b64decode("".join(piece["base64"] for piece in lines["file"]["content"])) == b"Note of erin."
+    assert main(["delete", *who, *config]) == 2
+    said = capsys.readouterr().err
+    assert "1 files" in said
+    assert main(["delete", *who, *config, "--yes"]) == 0
+    assert [users[name].http.get(f"/files/{files[name]}").status_code for name in files] == [404, 200]
+    assert users["bob"].http.get(f"/files/{files['bob']}/content").text == "Note of bob."
+    left = [users[name].http.get(f"/prompts/{prompts[name]}").is_success for name in prompts]
+    if host == "ogx":
+        assert lines["prompt"]["prompt"] == {"id": prompts["erin"]}
+        assert [version["prompt"] for version in lines["prompt"]["versions"]] == ["Be brief."]
+        assert left == [False, True]
+    else:
+        assert "Prompts are left as they are: llama-stack keeps them for all users, without an owner." in said
+        assert left == [True, True]
+
+
+def uploaded(wire: Wire, content: str) -> str:
+    """Upload a file and return its id."""
+    form = {"data": {"purpose": "assistants"}, "files": {"file": ("note.txt", content.encode())}}
+    return str(wire.http.post("/files", **form).json()["id"])

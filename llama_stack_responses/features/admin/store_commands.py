@@ -7,7 +7,8 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from io import TextIOWrapper
 from itertools import batched
 from typing import Any, Final, TextIO
@@ -15,17 +16,19 @@ from typing import Any, Final, TextIO
 from ...chat.profile import entry_of
 from ...commands.audited import record_command
 from ...commands.command_error import CommandError
+from ...commands.host_data import OpenHostData
 from ...commands.opened_store import with_store
 from ...commands.progress import ProgressLine
 from ...commands.tables import duration, moment, print_fields, print_json, print_rows
 from ...concurrency.tasks import gather_or_cancel
 from ...config import ResponsesConfig
+from ...core.errors import ApiError
 from ...core.owner import Owner
 from ...core.types import Json
 from ...store.archive import Archive
 from ...store.audit_log import AuditLog, wanted_entries
 from ...store.clock import StoreClock
-from ...store.feature_store import FeatureStore
+from ...store.feature_store import OwnedObjects
 from ...store.learned_adaptations import LearnedSteps
 from ...store.records import Records
 from ...store.retention import Counts, Horizon, Retention
@@ -208,18 +211,17 @@ def delete(arguments: Namespace) -> None:
         view = StoreView(records)
         ids = [*dict.fromkeys(arguments.ids)] or [each async for each in view.responses_of(owner or Owner())]
         talks = [each.id async for each in view.conversations_of(owner)] if owner else []
-        stores = view.archive.of_features
-        more = {store.name: [each async for each in store.ids_of(owner)] if owner else [] for store in stores}
-        if not arguments.yes:
-            _refuse_missing([each for each in arguments.ids if not await view.archive.entry(each)])
-            found = {"responses": ids, "conversations": talks, **more}
-            counted = _listed([f"{len(each)} {name}" for name, each in found.items()])
-            raise CommandError(f"This deletes {counted}: repeat it with --yes.", 2)
-        for each in [""] if owner else ids:
-            await record_command(records, settings, "owner.deleted" if owner else "response.deleted", each, owner)
-        missing = await _delete(view, owner, ids, talks, more)
-        counts = {"responses": len(ids) - len(missing), "conversations": len(talks)}
-        counts |= {name: len(each) for name, each in more.items()}
+        async with _objects(arguments, view, owner) as stores:
+            more = {store: [each async for each in store.ids_of(owner)] if owner else [] for store in stores}
+            found = {"responses": ids, "conversations": talks} | {store.name: each for store, each in more.items()}
+            if not arguments.yes:
+                _refuse_missing([each for each in arguments.ids if not await view.archive.entry(each)])
+                counted = _listed([f"{len(each)} {name}" for name, each in found.items()])
+                raise CommandError(f"This deletes {counted}: repeat it with --yes.", 2)
+            for each in [""] if owner else ids:
+                await record_command(records, settings, "owner.deleted" if owner else "response.deleted", each, owner)
+            missing = await _delete(view, owner, ids, talks, more)
+        counts = {name: len(each) for name, each in found.items()} | {"responses": len(ids) - len(missing)}
         print_fields({f"deleted {what}": count for what, count in counts.items()}, as_json=arguments.json)
         _refuse_missing([each for each in arguments.ids if each in missing])
 
@@ -231,12 +233,12 @@ async def _delete(
     owner: Owner | None,
     responses: Sequence[str],
     conversations: Sequence[str],
-    more: Mapping[str, Sequence[str]],
+    more: Mapping[OwnedObjects, Sequence[str]],
 ) -> set[str]:
-    """Delete responses and conversations, some at a time, and what features store; return the unknown responses.
+    """Delete responses and conversations, some at a time, and more objects; return the unknown responses.
 
     Args:
-        more: the ids of what features store for the owner, by its name.
+        more: the ids of what features and the host keep for the owner.
     """
     missing = set[str]()
 
@@ -250,24 +252,39 @@ async def _delete(
         progress.add()
 
     total = len(responses) + len(conversations) + sum(map(len, more.values()))
-    with ProgressLine(f"{_kinds(view)} deleted", total) as progress:
+    with ProgressLine(f"{_kinds(more)} deleted", total) as progress:
         for some in batched(responses, _MAX_CONCURRENT_DELETES):
             await gather_or_cancel(map(one, some))
         for some in batched(conversations, _MAX_CONCURRENT_DELETES):
             await gather_or_cancel(map(conversation, some))
         if owner:
-            await _delete_objects(view, owner, more, progress)
+            await _delete_objects(owner, more, progress)
             await view.forget(owner)
     return missing
 
 
-async def _delete_objects(
-    view: StoreView, owner: Owner, more: Mapping[str, Sequence[str]], progress: ProgressLine
-) -> None:
-    for store in view.archive.of_features:
-        for each in more[store.name]:
-            await store.delete(owner, each)
+async def _delete_objects(owner: Owner, more: Mapping[OwnedObjects, Sequence[str]], progress: ProgressLine) -> None:
+    for store, ids in more.items():
+        for each in ids:
+            try:
+                await store.delete(owner, each)
+            except ApiError as error:
+                if error.status != 404:  # it may have been deleted, or have expired, meanwhile
+                    raise
             progress.add()
+
+
+@asynccontextmanager
+async def _objects(arguments: Namespace, view: StoreView, owner: Owner | None) -> AsyncIterator[list[OwnedObjects]]:
+    """Yield what features keep for users, and for an owner what the host keeps; say what is left."""
+    if owner is None:
+        yield [*view.archive.of_features]
+        return
+    opened: OpenHostData = arguments.open_host_data
+    async with opened(arguments.config, owner) as host:
+        for sentence in host.left:
+            print(sentence, file=sys.stderr)
+        yield [*view.archive.of_features, *host.kinds]
 
 
 def sweep(arguments: Namespace) -> None:
@@ -334,28 +351,30 @@ def export(arguments: Namespace) -> None:
 
     async def work(records: Records, settings: ResponsesConfig) -> None:
         await record_command(records, settings, "owner.exported", owner=owner)
-        if arguments.out is None:
-            await _export(StoreView(records), owner, sys.stdout)
-            return
-        with new_file(arguments.out) as file:
-            out = TextIOWrapper(file, encoding="utf-8")
-            await _export(StoreView(records), owner, out)
-            out.flush()
-            out.detach()
+        view = StoreView(records)
+        async with _objects(arguments, view, owner) as stores:
+            if arguments.out is None:
+                await _export(view, stores, owner, sys.stdout)
+                return
+            with new_file(arguments.out) as file:
+                out = TextIOWrapper(file, encoding="utf-8")
+                await _export(view, stores, owner, out)
+                out.flush()
+                out.detach()
 
     if arguments.out is not None:
         refuse_existing(arguments.out)
     with_store(arguments, work)
 
 
-async def _export(view: StoreView, owner: Owner, out: TextIO) -> None:
-    with ProgressLine(f"{_kinds(view)} exported") as progress:
+async def _export(view: StoreView, stores: Sequence[OwnedObjects], owner: Owner, out: TextIO) -> None:
+    with ProgressLine(f"{_kinds(stores)} exported") as progress:
         async for response_id in view.responses_of(owner):
             if response := await view.show(response_id):
                 out.write(json.dumps({"type": "response", **response}) + "\n")
             progress.add()
         await _export_conversations(view, owner, out, progress)
-        for store in view.archive.of_features:
+        for store in stores:
             await _export_objects(store, owner, out, progress)
 
 
@@ -367,7 +386,7 @@ async def _export_conversations(view: StoreView, owner: Owner, out: TextIO, prog
         progress.add()
 
 
-async def _export_objects(store: FeatureStore, owner: Owner, out: TextIO, progress: ProgressLine) -> None:
+async def _export_objects(store: OwnedObjects, owner: Owner, out: TextIO, progress: ProgressLine) -> None:
     async for each in store.export(owner):
         line = {"type": each.type, "owner": owner_fields(each.owner), each.type: each.fields}
         await _write_line(out, line, each.members, each.each)
@@ -384,9 +403,9 @@ async def _write_line(out: TextIO, line: Json, name: str, members: AsyncIterator
     out.write("]}\n")
 
 
-def _kinds(view: StoreView) -> str:
-    """Name what a user may have in the store."""
-    return _listed(["responses", "conversations", *(store.name for store in view.archive.of_features)])
+def _kinds(stores: Iterable[OwnedObjects]) -> str:
+    """Name what a user may have."""
+    return _listed(["responses", "conversations", *(store.name for store in stores)])
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -46,6 +46,8 @@ def test_nothing_is_printed_without_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_delete_of_owner_on_terminal_removes_everything(tmp_path: Path) -> None:
     load(GoldenStore.read(newest_file("sqlite.json.xz")), None, tmp_path / "state")
+    for host_table in ("host-kv.db", "host-sql.db"):
+        (tmp_path / "state" / host_table).touch()
     parent, child = pty.openpty()
     program = "import sys; from llama_stack_responses.cli import main; sys.exit(main())"
     environment = {**os.environ, "STATE_DIR": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
