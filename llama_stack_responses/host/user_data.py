@@ -17,9 +17,10 @@ from ..commands.command_error import CommandError
 from ..commands.host_data import HostData
 from ..core.errors import ApiError
 from ..core.owner import Owner
+from ..core.setting_values import WrongConfiguration
 from ..core.types import Json
 from ..store.feature_store import Exported, OwnedObjects
-from .configuration import WrongConfiguration, missing_file, read_stack
+from .configuration import missing_file, read_stack
 from .failures import is_missing
 from .files import content_of
 from .identity import HostAccess

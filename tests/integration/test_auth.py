@@ -638,5 +638,5 @@ def test_deletion_of_a_user_takes_their_files_and_prompts_and_no_others(
 
 def uploaded(wire: Wire, content: str) -> str:
     """Upload a file and return its id."""
-    form = {"data": {"purpose": "assistants"}, "files": {"file": ("note.txt", content.encode())}}
-    return str(wire.http.post("/files", **form).json()["id"])
+    files = {"file": ("note.txt", content.encode())}
+    return str(wire.http.post("/files", data={"purpose": "assistants"}, files=files).json()["id"])

@@ -103,7 +103,7 @@ def test_init_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureF
 def test_unknown_template_lists_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "stater", str(tmp_path / "x")]) == 1
     assert (
-        "'stater'; choose one of: annotated, deploy, gpt-oss, gpt-oss-llama-cpp, gpt-oss-vllm, monitoring, postgres, redis, scale-out, starter"
+        "'stater'; choose one of: annotated, deploy, gpt-oss, gpt-oss-llama-cpp, gpt-oss-vllm, monitoring, postgres, postgres-s3, redis, scale-out, starter"
         in capsys.readouterr().err
     )
     assert not (tmp_path / "x").exists()

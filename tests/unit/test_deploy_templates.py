@@ -58,8 +58,8 @@ def test_containerfile_installs_only_what_has_a_hash_and_the_wheel_beside_it() -
     text = (FOLDER / "Containerfile").read_text().replace("\\\n", "")
     installs = [each.split() for each in re.findall(r"pip (install .*?) &&", text)]
     assert [each[1:] for each in installs] == [
-        "--no-cache-dir --no-deps --require-hashes --requirement /build/requirements.txt".split(),
-        "--no-cache-dir --no-deps --no-index /build/wheels/llama_stack_responses-*.whl".split(),
+        ["--no-cache-dir", "--no-deps", "--require-hashes", "--requirement", "/build/requirements.txt"],
+        ["--no-cache-dir", "--no-deps", "--no-index", "/build/wheels/llama_stack_responses-*.whl"],
     ]
 
 
