@@ -10,22 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import benchmarks.trial
-from benchmarks.trial.outcome import Outcome, table
+from benchmarks.trial.outcome import Outcome, heading, row
 from benchmarks.trial.rows import ROWS, STORES
 from benchmarks.trial.site import Trial
 from tests.support.stack import Host
 
 
-def run(row: str, store: str, host: Host, folder: Path, *, short: bool) -> Outcome:
+def run(name: str, store: str, host: Host, folder: Path, *, short: bool) -> Outcome:
     """Run one row on one store, with its files in a folder, and say how it goes on."""
     began = time.monotonic()
 
     def say(line: str) -> None:
-        sys.stderr.write(f"{time.monotonic() - began:6.0f} s  {row} on {store}: {line}\n")
+        sys.stderr.write(f"{time.monotonic() - began:6.0f} s  {name} on {store}: {line}\n")
         sys.stderr.flush()
 
     say("starts")
-    outcome = ROWS[row][0](Trial(row, store, short, folder, host, say))
+    outcome = ROWS[name][0](Trial(name, store, short, folder, host, say))
     say("; ".join(outcome.faults) or "well")
     return outcome
 
@@ -40,18 +40,22 @@ def main() -> int:
     parser.add_argument("--store", choices=STORES, action="append", help="this store; may be repeated (default: each)")
     parser.add_argument("--host", choices=("llama_stack", "ogx"), default="llama_stack")
     options = parser.parse_args()
-    outcomes = list(_outcomes(options))
-    sys.stdout.write(table(outcomes))
-    return 0 if all(each.well for each in outcomes) else 1
+    sys.stdout.write(heading())
+    well = True
+    for outcome in _outcomes(options):
+        sys.stdout.write(row(outcome))
+        sys.stdout.flush()
+        well = well and outcome.well
+    return 0 if well else 1
 
 
 def _outcomes(options: argparse.Namespace) -> Iterator[Outcome]:
-    for row in options.only or ROWS:
-        for store in ROWS[row][1]:
+    for name in options.only or ROWS:
+        for store in ROWS[name][1]:
             if options.store and store not in options.store:
                 continue
             with tempfile.TemporaryDirectory(prefix="trial-") as folder:
-                yield run(row, store, options.host, Path(folder), short=options.short)
+                yield run(name, store, options.host, Path(folder), short=options.short)
 
 
 if __name__ == "__main__":

@@ -130,6 +130,8 @@ def _end_of_stream(received: bytes) -> tuple[str | None, str]:
     response: Json = last.get("response") or {}
     if last.get("type") == "response.completed":
         return response["id"], ""
+    if last.get("type") == "error":
+        return None, f"200, then error: {_cut(last['message'])}"
     if last.get("type") == "response.failed":
         return None, f"200, then failed: {_cut(response['error']['message'])}"
     return None, f"200, then cut after {last.get('type', 'nothing')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -60,11 +60,18 @@ class Outcome:
             self.faults.append(f"{self.failed.total()} requests failed")
 
 
-def table(outcomes: Iterable[Outcome]) -> str:
-    """Return the outcomes as a table in Markdown."""
-    rows: list[Sequence[str]] = [_HEADINGS, ["---"] * 2 + ["---:"] + ["---"] + ["---:"] * 3 + ["---"]]
-    rows += [_cells(each) for each in outcomes]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
+def heading() -> str:
+    """Return the first two lines of a table in Markdown."""
+    return _line(_HEADINGS) + _line(["---"] * 2 + ["---:"] + ["---"] + ["---:"] * 3 + ["---"])
+
+
+def row(outcome: Outcome) -> str:
+    """Return the outcome as a line of the table."""
+    return _line(_cells(outcome))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _cells(outcome: Outcome) -> Sequence[str]:

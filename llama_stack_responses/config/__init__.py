@@ -25,6 +25,7 @@ from ..core import shapes
 from ..core.discovery import feature_names, modules_of_features
 from ..core.feature_settings import settings_of
 from ..core.input_policy import InputPolicy
+from ..core.setting_values import listed
 from ..items.kind import HostedToolType
 from ..requests.request import DEFAULT_PASSTHROUGH
 from ..requests.unavailable_tools import Policy
@@ -57,6 +58,13 @@ def _secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _file_or_server(place: str) -> str:
+    host, _, port = place.rpartition(":")
+    if not place.startswith("/") and not (host and port.isdecimal() and int(port) <= 65535):
+        raise ValueError("it is the absolute path of a file, or HOST:PORT of a server with TLS")
+    return place
+
+
 def _off_or_long(seconds: float) -> float:
     if seconds != 0 and not 0.01 <= seconds <= 60:
         raise ValueError("it is 0, which turns it off, or 0.01 to 60 seconds")
@@ -87,6 +95,9 @@ class ResponsesConfig(BaseModel):
             that load balancers which ask for its readiness send it nothing more.
         ready_providers: which inference providers `/v1/ready` requires: `any` or `all` of those that report their
             health, or a list of their ids.
+        watched_certificates: certificates of which logs and a metric say when they end, in addition to those of the
+            store: absolute paths of PEM files, and `HOST:PORT` of servers with TLS.
+        certificate_warning_days: days before its end from which on a certificate is logged, once a day.
         log_owner: whether log lines and spans of a response have its owner: not (`off`), as the hash that keys of the
             store have (`hashed`), or by name (`named`).
         flush_seconds: time for which a server that shuts down waits for clients to read the data sent to them.
@@ -141,6 +152,10 @@ class ResponsesConfig(BaseModel):
     finish_seconds: float = Field(default=0.0, ge=0)
     leave_seconds: float = Field(default=0.0, ge=0)
     ready_providers: Literal["any", "all"] | list[str] = "any"
+    watched_certificates: Annotated[list[Annotated[str, AfterValidator(_file_or_server)]], BeforeValidator(listed)] = (
+        Field(default_factory=list)
+    )
+    certificate_warning_days: float = Field(default=21.0, gt=0)
     log_owner: Literal["off", "hashed", "named"] = "off"
     flush_seconds: float = Field(default=5.0, gt=0)
     stream_refusal_seconds: float = Field(default=2.0, ge=0)

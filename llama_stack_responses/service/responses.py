@@ -30,6 +30,8 @@ from ..inputs.resolver import RequestResolver
 from ..intervals import DEFAULT, Intervals
 from ..jobs.background import BackgroundJobs
 from ..jobs.worker import WorkerLimits
+from ..lifecycle.certificate_check import CertificateCheck
+from ..lifecycle.certificates import watched
 from ..lifecycle.clock_check import ClockCheck
 from ..lifecycle.durability_check import DurabilityCheck
 from ..lifecycle.integrity_check import IntegrityCheck
@@ -222,6 +224,8 @@ class OpenAIResponsesImpl:
         gauge_values = GaugeValues(
             records, self._durability, self._integrity, self.jobs, self._foreground, self.streams, self.sockets
         )
+        places = watched(self.config.watched_certificates, self.config.store)
+        certificates = CertificateCheck(places, self.config.certificate_warning_days, self.intervals)
         return ServerLifecycle(
             self.config,
             self.jobs,
@@ -234,9 +238,16 @@ class OpenAIResponsesImpl:
                 self._durability,
                 self._integrity,
                 self._providers,
+                certificates,
             ],
             self._factory.telemetry,
-            GaugeSources(gauge_values.counts, gauge_values.store, self._providers.up, lambda: self.clock.difference),
+            GaugeSources(
+                gauge_values.counts,
+                gauge_values.store,
+                self._providers.up,
+                certificates.remaining,
+                lambda: self.clock.difference,
+            ),
             self.processes,
         )
 

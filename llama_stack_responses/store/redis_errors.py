@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -47,6 +48,8 @@ def _sentence(error: RedisError) -> str:
     """Describe the error without details that may contain the server's address or password."""
     if isinstance(error.__context__, ssl.SSLCertVerificationError):
         return UNTRUSTED
+    if isinstance(error, MasterNotFoundError):
+        return _of_sentinels(str(error))
     for kind, sentence in _TROUBLE.items():
         if isinstance(error, kind):
             return sentence
@@ -55,6 +58,16 @@ def _sentence(error: RedisError) -> str:
     if isinstance(error, ResponseError):
         return "The response store's server refused a command."
     return "The response store's server cannot be reached."
+
+
+def _of_sentinels(answers: str) -> str:
+    """Describe why no Sentinel named a primary, by the kinds of their errors, which are all that is known of them."""
+    if "AuthenticationError" in answers:
+        return "The response store's Sentinels do not accept the password, or require one: set 'sentinel_password'."
+    return (
+        "The response store's Sentinels cannot be reached, present a certificate that is not trusted, or know no "
+        "primary of its service."
+    )
 
 
 _TROUBLE: Final[dict[type[RedisError], str]] = {

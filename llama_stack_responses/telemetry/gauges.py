@@ -53,6 +53,7 @@ class GaugeSources:
             any thread.
         store: returns what the store knows; called in the event loop.
         providers: returns by provider whether its model server answers, 1 or 0; callable in any thread.
+        certificates: returns by name the seconds until each certificate ends; callable in any thread.
         clock_difference: returns the seconds by which this machine's clock is ahead of the store's; callable in any
             thread.
     """
@@ -60,6 +61,7 @@ class GaugeSources:
     counts: Callable[[], Mapping[tuple[str, str], int]]
     store: Callable[[], Awaitable[StoreState]]
     providers: Callable[[], Mapping[str, int]]
+    certificates: Callable[[], Mapping[str, float]]
     clock_difference: Callable[[], float]
 
 
@@ -98,6 +100,7 @@ class Gauges:
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._counted(name)], unit, what)
         for name, unit, what, observe in (
             ("model_server.up", "{server}", "Whether the model server of a provider answers", self._up),
+            ("certificate.remaining", "s", "Time until a certificate ends", self._certificates),
             ("clock.difference", "s", "Time by which this machine's clock is ahead of the store's", self._clock),
         ):
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [observe], unit, what)
@@ -113,6 +116,10 @@ class Gauges:
 
     def _up(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(up, {"gen_ai.provider.name": name}) for name, up in self._sources.providers().items()]
+
+    def _certificates(self, _: CallbackOptions) -> Iterable[Observation]:
+        remaining = self._sources.certificates()
+        return [Observation(seconds, {f"{_PREFIX}.certificate": name}) for name, seconds in remaining.items()]
 
     def _clock(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(self._sources.clock_difference())]

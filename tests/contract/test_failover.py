@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import asyncpg
+import pytest
 from redis import Redis
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Notify, Put, Records
 from llama_stack_responses.store.redis import RedisRecords
+from tests.support.certificates import Certificates
 from tests.support.postgres import Postgres, Standby
+from tests.support.relay import Relay
 from tests.support.sentinel import Sentinel
 from tests.support.valkey import Valkey
 from tests.support.waiting import SECONDS, wait_until
+
+PASSWORD: Final = "sesame"
+OF_SENTINEL: Final = "watch"
 
 
 async def written(records: Records, put: Put) -> None:
@@ -59,6 +69,73 @@ async def test_server_behind_sentinels_follows_the_promoted_replica(tmp_path: Pa
             assert await pubsub.receive() == "name"
         await records.close()
         await other.close()
+
+
+@dataclass(frozen=True)
+class WatchedPair:
+    """A primary and a replica with a password, behind relays that speak TLS, and the Sentinel that watches them."""
+
+    first: Valkey
+    second: Valkey
+    url: str
+
+
+@contextmanager
+def watched_with_tls(folder: Path) -> Iterator[WatchedPair]:
+    """Run a pair under Sentinel; servers and Sentinel know each other by the ports of the relays."""
+    certificates = Certificates.create_in(folder / "certificates")
+    tls = certificates.of_server()
+    with (
+        Valkey(folder / "first", "--masterauth", PASSWORD, password=PASSWORD) as first,
+        Valkey(folder / "second", "--masterauth", PASSWORD, password=PASSWORD) as second,
+        Relay(first.port, tls, plain_too=True) as before_first,
+        Relay(second.port, tls, plain_too=True) as before_second,
+    ):
+        with Redis.from_url(second.url) as admin:
+            admin.config_set("replica-announce-ip", "127.0.0.1")
+            admin.config_set("replica-announce-port", before_second.port)
+            admin.replicaof("127.0.0.1", before_first.port)
+        watching = Sentinel(folder / "sentinel", first, watched=before_first.port, password=OF_SENTINEL)
+        with watching as sentinel, Relay(sentinel.port, tls) as before_sentinel:
+            trusted = certificates.path("ca.pem")
+            url = f"rediss+sentinel://127.0.0.1:{before_sentinel.port}/responses/0?ssl_ca_certs={trusted}"
+            yield WatchedPair(first, second, url)
+
+
+async def test_server_behind_sentinels_with_tls_and_passwords_follows_the_promoted_replica(tmp_path: Path) -> None:
+    with watched_with_tls(tmp_path) as pair:
+        records = RedisRecords(pair.url, password=PASSWORD, sentinel_password=OF_SENTINEL)
+        await records.commit([Put("before", b"1")])
+        wait_until(lambda: has_caught_up(pair.second, "responses:"))
+        pair.first.kill()
+        await written(records, Put("after", b"2"))
+        found = await records.get_many(["before", "after"])
+        assert {key: record.value for key, record in found.items()} == {"before": b"1", "after": b"2"}
+        await records.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("authority", "present a certificate that is not trusted"),
+        ("password", "server does not accept the password"),
+        ("password of the Sentinel", "Sentinels do not accept the password, or require one: set 'sentinel_password'"),
+        ("no password of the Sentinel", "Sentinels do not accept the password, or require one"),
+        ("service", "Sentinels cannot be reached.* or know no primary"),
+    ],
+)
+async def test_refusal_behind_sentinels_is_503_with_its_reason(tmp_path: Path, wrong: str, reason: str) -> None:
+    with watched_with_tls(tmp_path) as pair:
+        url = pair.url.partition("?")[0] if wrong == "authority" else pair.url
+        password = "other" if wrong == "password" else PASSWORD
+        of_sentinels = {"password of the Sentinel": "other", "no password of the Sentinel": None}
+        if wrong == "service":
+            url = url.replace("/responses/", "/nothing/")
+        records = RedisRecords(url, password=password, sentinel_password=of_sentinels.get(wrong, OF_SENTINEL))
+        with pytest.raises(ApiError, match=reason) as error:
+            await records.get_many(["a"])
+        assert error.value.status == 503
+        await records.close()
 
 
 async def in_postgres(server: Postgres, query: str, *arguments: object) -> object:

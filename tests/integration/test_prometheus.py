@@ -12,6 +12,7 @@ import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.certificates import Certificates
 from tests.support.mcp_server import McpServers
 from tests.support.openai_client import MODEL, NAME
 from tests.support.process import free_port
@@ -73,15 +74,17 @@ def scraped(
     def change(config: Json) -> None:
         open_this_machine(config)
         responses_config(config)["background"] = {"concurrency": 1}
+        responses_config(config)["watched_certificates"] = "${env.CERTIFICATES}"
 
     port = free_port()
+    folder = tmp_path_factory.mktemp("scraped")
     env = {
         **stack_env,
         "INFERENCE_URL": upstream_process.client.base_url,
         "OTEL_METRICS_EXPORTER": "prometheus",
         "OTEL_EXPORTER_PROMETHEUS_PORT": str(port),
+        "CERTIFICATES": Certificates.create_in(folder / "certificates").path("server.pem"),
     }
-    folder = tmp_path_factory.mktemp("scraped")
     config = variant(STARTER, folder / "config.yaml", change)
     with LiveStack(config, env, folder / "state", host=host) as stack:
         yield ScrapedStack(stack, port)
@@ -202,3 +205,22 @@ def test_scrape_configuration_names_the_default_port() -> None:
     config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
     [job] = config["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["127.0.0.1:9464"]}]
+
+
+def test_runbook_names_panels_alerts_and_metrics_that_exist() -> None:
+    guide = (REPOSITORY / "docs" / "guides" / "operations.md").read_text()
+    table = guide.partition("## Three in the morning")[2].partition("\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(lines) > 10
+    panels = {panel["title"] for panel in json.loads((MONITORING / "dashboard.json").read_text())["panels"]}
+    metrics = guide.partition("| metric | meaning |")[2].partition("\n\n")[0]
+    for _, measured, _, shown, *alerts in lines:
+        for name in re.findall(r"`([a-z_.]+)`", measured):
+            prefixed = (
+                name if name.startswith(("gen_ai.", "up", "error.type", "kind")) else f"llama_stack_responses.{name}"
+            )
+            assert name in ("up", "kind", "error.type") or f"`{prefixed}`" in metrics, name
+        assert any(shown.startswith(title) for title in panels), shown
+        assert set(re.findall(r"`(\w+)`", " ".join(alerts))) <= {rule["alert"] for rule in rules()}
+    named = " ".join(line[-1] for line in lines)
+    assert [rule["alert"] for rule in rules() if rule["alert"] not in named] == []

@@ -4,6 +4,7 @@ with Relay(database.port, certificates.of_server(), asks=True) as relay:
 """
 
 import asyncio
+import socket
 import ssl
 import threading
 from contextlib import suppress
@@ -22,14 +23,17 @@ class Relay:
         behind: the server's port.
         tls: TLS context for its clients.
         asks: whether clients request TLS first, as PostgreSQL's do.
+        plain_too: whether it also relays for clients without TLS, which have to send first.
     """
 
-    def __init__(self, behind: int, tls: ssl.SSLContext, *, asks: bool = False) -> None:
+    def __init__(self, behind: int, tls: ssl.SSLContext, *, asks: bool = False, plain_too: bool = False) -> None:
         """Create a relay; it does not listen yet."""
         self.port = free_port()
         self._behind = behind
         self._tls = tls
         self._asks = asks
+        self._plain_too = plain_too
+        self._connections: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
@@ -51,11 +55,40 @@ class Relay:
 
     async def _listen(self) -> None:
         self._end = asyncio.Event()
+        if self._plain_too:
+            await self._listen_for_both()
+            return
         at_once = None if self._asks else self._tls
         server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=at_once)
         self._ready.set()
         await self._end.wait()
         server.close()
+
+    async def _listen_for_both(self) -> None:
+        with socket.create_server(("127.0.0.1", self.port)) as listening:
+            listening.setblocking(False)
+            accepting = asyncio.create_task(self._accept(listening))
+            self._ready.set()
+            await self._end.wait()
+            accepting.cancel()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            connection, _ = await self._loop.sock_accept(listening)
+            task = asyncio.create_task(self._take(connection))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+
+    async def _take(self, connection: socket.socket) -> None:
+        """Look at the first byte of a connection without reading it: a TLS handshake begins with 0x16."""
+        readable = asyncio.Event()
+        self._loop.add_reader(connection, readable.set)
+        await readable.wait()
+        self._loop.remove_reader(connection)
+        encrypted = connection.recv(1, socket.MSG_PEEK) == b"\x16"
+        protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._serve)
+        with suppress(OSError):
+            await self._loop.connect_accepted_socket(lambda: protocol, connection, ssl=self._tls if encrypted else None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Any error ends the connection, which both ends can observe.

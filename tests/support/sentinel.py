@@ -10,11 +10,17 @@ from tests.support.valkey import Valkey, program
 
 
 class Sentinel(DatabaseServer):
-    """Watches `primary`, as the service `responses`; it promotes a replica after one second."""
+    """Watches `primary`, as the service `responses`; it promotes a replica after one second.
 
-    def __init__(self, folder: Path, primary: Valkey) -> None:
+    Args:
+        watched: the port under which clients reach the primary, if that is another one.
+        password: the password of the Sentinel itself.
+    """
+
+    def __init__(self, folder: Path, primary: Valkey, *, watched: int | None = None, password: str = "") -> None:
         self._primary = primary
-        super().__init__(folder)
+        self._watched = watched or primary.port
+        super().__init__(folder, password=password)
 
     @property
     def url(self) -> str:
@@ -33,17 +39,24 @@ class Sentinel(DatabaseServer):
             f"port {self.port}",
             "bind 127.0.0.1",
             f"dir {self.folder}",
-            f"sentinel monitor responses 127.0.0.1 {self._primary.port} 1",
+            f"sentinel monitor responses 127.0.0.1 {self._watched} 1",
             "sentinel down-after-milliseconds responses 1000",
             "sentinel failover-timeout responses 10000",
         ]
+        if self._primary.password:
+            lines.append(f"sentinel auth-pass responses {self._primary.password}")
+        if self.password:
+            lines.append(f"requirepass {self.password}")
         config.write_text("\n".join(lines) + "\n")
         return [program(), str(config), "--sentinel", *options]
 
     def answers(self) -> bool:
         """Whether it knows a replica, so that it can promote one."""
         try:
-            with Redis.from_url(f"redis://127.0.0.1:{self.port}", socket_timeout=10, decode_responses=True) as client:
+            url = (
+                f"redis://:{self.password}@127.0.0.1:{self.port}" if self.password else f"redis://127.0.0.1:{self.port}"
+            )
+            with Redis.from_url(url, socket_timeout=10, decode_responses=True) as client:
                 return len(client.sentinel_slaves("responses")) > 0
         except RedisError:
             return False
