@@ -181,9 +181,8 @@ class KeyAuth(RememberedAuth):
         user = accepted.user
         tenant = {"tenant_id": user.tenant} if user.tenant else {}
         attributes = {name: list(values) for name, values in user.attributes.items()}
-        return User(user.principal, attributes, **tenant), float(
-            "inf"
-        ) if accepted.seconds is None else accepted.seconds
+        seconds = float("inf") if accepted.seconds is None else accepted.seconds
+        return User(user.principal, attributes, **tenant), seconds
 
 
 def _result(never_waiting: Coroutine[Any, Any, Any]) -> Any:
