@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.paced import Place, program
+from benchmarks.paced_load import cpu_nanoseconds
 from benchmarks.report import markdown_table
 from benchmarks.servers import TEMPLATE, Worker, cpu_seconds, group_killed_with_parent
 from tests.support.stack import LiveStack
@@ -104,7 +105,7 @@ class Bench:
         return Measured(seconds, after[0] - before[0], after[1] - before[1])
 
     def _cpu(self, server: LiveStack) -> tuple[float, float]:
-        return cpu_seconds(server.pid), sum(map(cpu_seconds, [self._engine.pid, self._client.pid]))
+        return cpu_seconds(server.pid), sum(map(cpu_nanoseconds, [self._engine.pid, self._client.pid])) / 1e9
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def test_instances_share_responses_files_and_prompts(ports: list[str]) -> None:
         )
         response = first.post("/responses", json={"model": "local/echo", "input": "shared"}).json()
         assert second.get(f"/responses/{response['id']}").json() == response
-        file = first.post("/files", files={"file": ("a.txt", b"otters")}, data={"purpose": "user_data"}).json()
+        file = first.post("/files", files={"file": ("a.txt", b"otters")}, data={"purpose": "assistants"}).json()
         assert second.get(f"/files/{file['id']}/content").content == b"otters"
         prompt = first.post("/prompts", json={"prompt": "Be brief."}).json()
         asked = {"model": "local/echo", "input": "x", "prompt": {"id": prompt["prompt_id"]}}
