@@ -5,7 +5,7 @@ index 0 or none, send ids and names with each fragment, change ids, or have no i
 own or the last one once more is kept until it is complete. What cannot be told apart is an error.
 
 Sources: ollama issue 15457 (index 0), lmdeploy issue 3412 (ids in each fragment), vLLM issue 44098 (id and name again
-at the end), gptscript pull request 374 (no index).
+at the end), gptscript pull request 374 (no index), LibreChat issue 13987 (another index for the arguments).
 """
 
 from __future__ import annotations
@@ -194,7 +194,11 @@ class CallFragments:
         if fragment.index is None and not (fragment.name or fragment.call_id or fragment.position) and self._last:
             return self._last
         calls = self._slots.get(fragment.position if fragment.index is None else fragment.index)
-        return calls[-1] if calls else None
+        if calls:
+            return calls[-1]
+        # A server may count the arguments of a call as another place (LibreChat issue 13987).
+        bare = not (fragment.name or fragment.call_id)
+        return self._last if bare and self._last and not self._last.arguments.whole else None
 
     def _is_another(self, call: _Call, fragment: Fragment) -> bool:
         """Return whether a fragment at the place of a call begins another one."""

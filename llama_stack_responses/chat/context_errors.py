@@ -39,6 +39,8 @@ _TOO_LONG: Final = re.compile(
             r"tokens of image and text exceed|number of input tokens\b[^.]{0,40}exceed",  # Volcengine, watsonx
             r"request body too large for .{1,100} model\. max size: \d{1,15} tokens",  # GitHub Models
             r"prompttoolong",  # Replicate
+            r"provide less than \d{1,15} input tokens",  # OCI
+            r"exceed\w* (?:the )?maximum number of (?:input )?tokens",  # Databricks
         )
     ),
     re.IGNORECASE,
@@ -79,7 +81,7 @@ _LENGTH: Final = re.compile(
     r"|should be \[\d{1,3}, ?|the limit of |while limit is "
     r"|too large for model with |must be <= |less than |max_seq_len \(?|max_num_tokens \(|session_len |max size: "
     r"|less than max_seq_len \(|maximum length |tokens limit |max cache length |max context of |maximum is "
-    r"|cache size \(\d{1,15} > |maximum input length is )(\d{1,15})",
+    r"|cache size \(\d{1,15} > |maximum input length is |provide less than |maximum number of input tokens )(\d{1,15})",
     re.IGNORECASE,
 )
 
@@ -87,7 +89,8 @@ _TOKENS: Final = re.compile(
     r"(?<!\d)(\d{1,15}) in the messages"
     r"|(?:has|passed|contains|contains at least|resulted in|Given:) (\d{1,15}) (?:input )?(?:`inputs` )?tokens"
     r"|(?:request|input|too long:|token count|prompt|requested:|current length is|token count is|token count of)"
-    r" \(?(?:length )?\(?(\d{1,15})|(?:prompt_tokens|cache size) \((\d{1,15})|input tokens (\d{1,15})"
+    r" \(?(?:length )?\(?(\d{1,15})|(?:prompt_tokens|cache size) \((\d{1,15})"
+    r"|(?<!maximum number of )input tokens (\d{1,15})"
     r"|(\d{1,15}) tokens(?:, session_len|\) for)|, got (\d{1,15})",
     re.IGNORECASE,
 )

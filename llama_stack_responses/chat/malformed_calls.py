@@ -29,6 +29,8 @@ _WORDS: Final = re.compile(
     r"|\bfailed to (?:parse|generate a) tool call\b(?! arguments)|^no function provided\b",
     re.IGNORECASE,
 )
+_NO_CALL: Final = re.compile(r"\bdid not call a tool\b", re.IGNORECASE)
+"""Groq has the same code for an answer without a required call, which `adaptation/enforced.py` answers."""
 _OF_TEMPLATE: Final = re.compile(
     # llama.cpp: its parser first read the output in another way, or not at all; it may quote it.
     r"(?:Invalid diff: |Failed to parse input at pos |The model produced output that does not match the expected "
@@ -69,7 +71,7 @@ def malformed_call(message: str, code: Any, body: Any) -> MalformedCallError | N
     text = message[:_READ_CHARACTERS]
     if _OF_TEMPLATE.match(text):
         return MalformedCallError(_UNREADABLE, "it does not keep to the form of the chat template", "", of_stream=True)
-    if code != _CODE and _CODE not in text and not _WORDS.search(text):
+    if _NO_CALL.search(text) or (code != _CODE and _CODE not in text and not _WORDS.search(text)):
         return None
     quoted = body if isinstance(body, dict) and _QUOTED in body else _quoted_in(text)
     words, written = (each if isinstance(each := quoted.get(name), str) else "" for name in ("message", _QUOTED))

@@ -25,9 +25,11 @@ _CLOSING: Final = "}] \n\r\t"
 """What some servers send once too often."""
 _MARKS: Final = re.compile(r"(?:\s|<[^<>]{0,64}>|```)*+")
 """Marks of a model's own format behind the arguments, such as `</tool_call>`."""
-_HELD: Final = ('"', "n", "N", "`")
+_HELD: Final = ('"', "n", "N", "`", "[")
 """First characters of arguments that are no object but may stand for one."""
 _FENCED: Final = re.compile(r"\s*```\w*\s*(\{.*\})\s*```\s*", re.DOTALL)
+_HALF_TEXT: Final = re.compile(r'\s*+"(?:[^"\\]|\\.)*+\\?', re.DOTALL)
+"""A JSON string without its end."""
 _NOTHING: Final = frozenset({"null", "None"})
 _BEFORE_VALUE: Final = (":", ",", "[")
 _COMPARED_CHARACTERS: Final = 2**20
@@ -168,7 +170,7 @@ class CallArguments:
             raise HalfArgumentsError
         if not cut and self._plain and not self._quoted and _HEADLESS.match(self._text()):
             raise UnclearArgumentsError
-        return _unquoted(self.commit()) if self._quoted else self.commit()
+        return _unquoted(self.commit(), cut=cut) if self._quoted else self.commit()
 
     def equals(self, other: CallArguments) -> bool:
         """Return whether both are complete and have the same JSON value."""
@@ -256,7 +258,7 @@ class CallArguments:
     def _begin(self, written: str) -> str:
         """Take the first fragment that has more than whitespace."""
         self._begun = bool(written.strip())
-        self._plain = self._begun and not written.lstrip().startswith(_OPENING)
+        self._plain = self._begun and not written.lstrip().startswith("{")
         self._quoted = self._plain and written.lstrip().startswith(_HELD)
         return self._add_json(written) if self._begun and not self._plain else self._add(written)
 
@@ -336,13 +338,18 @@ class CallArguments:
         self._add_json(repeated)
 
 
-def _unquoted(text: str) -> str:
-    """Return the arguments in a JSON string, which some servers encode twice, or in a fence; any other text as it is.
+def _unquoted(text: str, *, cut: bool) -> str:
+    """Return the arguments in a JSON string, which some servers encode twice, in a fence, or alone in a list.
 
-    A null is an empty object.
+    A null is an empty object. Any other text is returned as it is.
+
+    Args:
+        text: the arguments.
+        cut: as for `finish`.
 
     Raises:
-        UnclearArgumentsError: they are the end of an object.
+        HalfArgumentsError: they are a string or a list that is incomplete.
+        UnclearArgumentsError: they are the end of an object, or several.
     """
     if text.strip() in _NOTHING:
         return "{}"
@@ -350,11 +357,38 @@ def _unquoted(text: str) -> str:
         return fenced[1]
     try:
         inner = decoded_arguments(text)
+    except ValueError:
+        return _undecoded(text, cut=cut)
+    if isinstance(inner, list):
+        return text if cut else _alone(inner)
+    try:
         return inner if isinstance(decoded_arguments(inner), dict) else text
     except (ValueError, TypeError):
-        if _HEADLESS.match(text):
-            raise UnclearArgumentsError from None
         return text
+
+
+def _undecoded(text: str, *, cut: bool) -> str:
+    """Return arguments that are not JSON, unless they are a part of a JSON value; arguments and errors as above."""
+    if not cut and (_HALF_TEXT.fullmatch(text) or _is_half_list(text)):
+        raise HalfArgumentsError
+    if _HEADLESS.match(text):
+        raise UnclearArgumentsError
+    return text
+
+
+def _alone(values: list[Any]) -> str:
+    """Return the only object of a list (ollama issue 17638).
+
+    Raises:
+        UnclearArgumentsError: the list has anything else.
+    """
+    if len(values) != 1 or not isinstance(values[0], dict):
+        raise UnclearArgumentsError
+    return orjson.dumps(values[0]).decode()
+
+
+def _is_half_list(text: str) -> bool:
+    return text.lstrip().startswith("[") and JsonObjectEnd().read(text) is None
 
 
 def _is_empty(text: str) -> bool:

@@ -131,9 +131,9 @@ async def _bound(response: httpx2.Response) -> None:
         raise httpx2.DecodingError("The model server compressed its answer, which was not requested.")
     if isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = _Bounded(response.stream)
-    if response.status_code == httpx2.codes.INTERNAL_SERVER_ERROR:
+    if response.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR:
         await response.aread()
-        if says_of_request(response.text):
+        if says_of_request(response.status_code, response.text):
             # The client would send the same request again, twice.
             response.headers["x-should-retry"] = "false"
 

@@ -14,6 +14,7 @@ from typing import Final
 import openai
 
 from llama_stack_openai_chat.errors import status_in, words_of
+from llama_stack_openai_chat.retries import says_of_request
 
 from ..chat.adaptation.refusal import Refusal, RefusedError, places_of, plain
 from ..chat.context_errors import says_too_long, too_long
@@ -30,7 +31,11 @@ _OTHER_REASONS: Final = frozenset({401, 403, 404, 408, 429})
 """Statuses that are never about the length of a request."""
 
 _NOT_OF_REQUEST: Final = frozenset({401, 402, 403, 408, 429, 502, 503, 504})
-"""Statuses that no change of a request helps against."""
+"""Statuses that no change of a request helps against, unless a gateway quotes a refusal with 502 or 503."""
+
+_AWAY: Final = re.compile(r"\bdegraded function\b|\bstream (?:disconnected|closed) before\b", re.IGNORECASE)
+"""Words that say that the server is not there now, although its status blames the request: NVIDIA NIM (freellmapi issue
+522), gateways (litellm issue 41777)."""
 
 _SHOWN_CHARACTERS: Final = 1_000
 """Characters of the text of a failure that are passed on."""
@@ -67,7 +72,9 @@ def to_api_error(error: Exception) -> ApiError:
 
 def _refused(result: ApiError, error: openai.APIError, status: int) -> ApiError:
     """Return the error with what the model server said, if a change of the request may help."""
-    if isinstance(result, TooLongError) or status in _NOT_OF_REQUEST or error.code == _INVALID_ANSWER:
+    if isinstance(result, TooLongError) or error.code == _INVALID_ANSWER:
+        return result
+    if status in _NOT_OF_REQUEST and not says_of_request(status, error.message):
         return result
     code = next((str(each) for each in (error.code, error.type) if each), "")
     places = places_of(error.body, words_of(error.body) or error.message)
@@ -97,11 +104,19 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
             return ApiError(429, message, code=code, retry_after=_retry_after(error), upstream=failure)
         case status if status >= 500 and error.code == _INVALID_ANSWER:
             return ApiError(502, message, upstream=Upstream("invalid_answer"))
-        case status if status >= 500:
-            shown = f"The inference provider failed ({status}): {_shown(message)}"
-            failure = Upstream("server_error", status)
-            return ApiError(502, shown, retry_after=_retry_after(error), upstream=failure)
+        case status if status >= 500 or _is_away(message, error):
+            return _failed(message, error)
     return ApiError(400, message, code=_code(error))
+
+
+def _is_away(message: str, error: openai.APIStatusError) -> bool:
+    return error.code == "request_timeout" or _AWAY.search(message[:_SHOWN_CHARACTERS]) is not None
+
+
+def _failed(message: str, error: openai.APIStatusError) -> ApiError:
+    status = error.status_code
+    shown = f"The inference provider failed ({status}): {_shown(message)}"
+    return ApiError(502, shown, retry_after=_retry_after(error), upstream=Upstream("server_error", status))
 
 
 def _from_event(error: openai.APIError) -> ApiError:

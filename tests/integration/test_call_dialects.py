@@ -45,6 +45,8 @@ ONE: Final = {
     "other ids": [part(OSLO[:4], "weather", "c1"), part(OSLO[4:], None, "c2")],
     "no index": [part(OSLO[:4], "weather", "c1", None), part(OSLO[4:], index=None)],
     "prefix": [part(OSLO, "functions.weather", "c1")],
+    "another index": [part("", "weather", "c1"), part(OSLO[:4], index=1), part(OSLO[4:], index=1)],
+    "alone in a list": [part(f"[{OSLO}]", "weather", "c1")],
     "channel mark": [part(OSLO[:4], "weather<|channel|>commentary", "c1"), part(OSLO[4:])],
 }
 TWO: Final = {
@@ -65,6 +67,9 @@ UNCLEAR: Final = {
     "half": [part(OSLO[:8], "weather", "c1")],
     "half and a whole one": [part(OSLO[:8], "weather", "c1"), part(ROME, "clock", "c2")],
     "glued": [part(OSLO + ROME, "weather", "c1")],
+    "two in a list": [part(f"[{OSLO}, {ROME}]", "weather", "c1")],
+    "half a list": [part(f"[{OSLO[:8]}", "weather", "c1")],
+    "half encoded twice": [part(json.dumps(OSLO)[:9], "weather", "c1")],
 }
 
 

@@ -185,6 +185,29 @@ def test_refusals_of_calls_and_of_a_server_behind_are_answered(
         assert call["function"]["arguments"] == {"city": "Oslo"}
 
 
+NO_STREAM: Final = error(400, "This model doesn't support tool use in streaming mode.")
+BEHIND: Final = Reply(
+    status=502,
+    body={
+        "error": 'All variants failed: {"error":{"message":"Unsupported parameter: \'user\'","code":"unsupported_parameter"}}'
+    },
+)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_server_that_does_not_stream_with_tools_and_gateway_that_quotes_a_refusal_are_answered(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str, streamed: bool
+) -> None:
+    upstream.script(model, [BEHIND, NO_STREAM, reply(tool_call(0, "c1", "weather", '{"city":"Oslo"}')), HELLO])
+    fields: Json = {"model": f"{provider}/{model}", "user": "ada", "tools": TOOLS}
+    called = ask(client, streamed, adapted={"user"}, input="Hi", **fields)
+    output: Any = [{"type": "function_call_output", "call_id": called["output"][0]["call_id"], "output": "Rain"}]
+    after = ask(client, streamed, adapted={"user"}, input=output, previous_response_id=called["id"], **fields)
+    assert [each["status"] for each in (called, after)] == ["completed"] * 2
+    assert [each["stream"] for each in sent(upstream, model)] == [True, True, False, False]
+    assert ["user" in each for each in sent(upstream, model)] == [True, False, False, False]
+
+
 def test_usage_is_unknown_where_the_server_refuses_to_report_it(
     client: openai.OpenAI, upstream: Upstream, provider: str, model: str
 ) -> None:

@@ -87,7 +87,8 @@ class DoctoredServer:
 
     Attributes:
         refuses: what it refuses.
-        ignores: what it ignores: `call`, `format`, `limit`, `usage`, `finish`, `done`, `cache`, `logprobs`, `context`.
+        ignores: what it ignores: `call`, `format`, `limit`, `usage`, `finish`, `done`, `cache`, `logprobs`, `context`;
+            with `positions`, a longer context is read to its end.
         key: the key that it demands; empty for none.
         models: the names of its models.
         thinks: the member of messages with its reasoning; `tags` for tags in the text; empty for none.
@@ -116,7 +117,7 @@ class DoctoredServer:
     async def _chat(self, peer: Peer, chat: Json) -> None:
         words = next(filter(None, (refuses(chat) for refuses in self.refuses)), None)
         tokens = sum(len(str(message.get("content")).split()) for message in chat["messages"])
-        if words is None and tokens > CONTEXT and "context" not in self.ignores:
+        if words is None and tokens > CONTEXT and not self.ignores & {"context", "positions"}:
             words = f"This model's maximum context length is {CONTEXT} tokens, and the request has {tokens}."
         self.chats.append((chat, words))
         if words:

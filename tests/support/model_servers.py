@@ -58,6 +58,7 @@ class ModelServer:
         forces_calls: whether it enforces `tool_choice: required`.
         forces_schemas: whether it enforces a JSON schema.
         reasons: whether it tells reasoning from text.
+        context: the tokens of the model's context.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ModelServer:
     forces_calls: bool = True
     forces_schemas: bool = True
     reasons: bool = False
+    context: int = 4096
 
 
 type Started = AbstractContextManager[ModelServer]

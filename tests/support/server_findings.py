@@ -29,6 +29,7 @@ TITLES: Final = {
     "litellm": "LiteLLM before llama.cpp",
     "transformers": "transformers serve",
     "vllm": "vLLM",
+    "vllm-mistral": "vLLM, a Mistral template, no tools",
 }
 """The titles of the columns, by the names of servers in `MODEL_SERVERS`."""
 UNCLEAR: Final = "?"
@@ -44,7 +45,8 @@ type Column = Mapping[str, str]
 
 def examine(server: ModelServer) -> Report:
     """Examine a server that runs with the command."""
-    command = [*CLI, "doctor", server.url, server.model, "--key", server.key, "--seconds", SECONDS, "--json"]
+    known = ["--key", server.key, "--context", str(server.context)]
+    command = [*CLI, "doctor", server.url, server.model, *known, "--seconds", SECONDS, "--json"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY)
     return Report.of_json(json.loads(done.stdout))
 

@@ -111,7 +111,9 @@ def _cannot_be_used(refusal: Refusal) -> bool:
 
 def names_effort(refusal: Refusal, effort: str) -> bool:
     """Return whether a refusal is about the effort of a request."""
-    if not _EFFORT_PLACES.isdisjoint(refusal.places) or refusal.names("reasoning_effort", "reasoning effort"):
+    if not _EFFORT_PLACES.isdisjoint(refusal.places) or refusal.names(
+        "reasoning_effort", "reasoning effort", "output_config"
+    ):
         return True
     if _NO_THINKING.search(refusal.words):
         return True

@@ -164,7 +164,8 @@ def _pattern_of(name: str) -> re.Pattern[str]:
     exact = re.escape(name)
     return re.compile(
         rf"[{_MARKS}\[.]{exact}[{_MARKS}\].]|\b{_NOUNS}[{_MARKS}\[(]{{0,2}}{exact}\b"
-        rf"|^\W{{0,3}}{exact}\b(?:\W|$)|(?<![\w-]){exact}(?: is|=| does| isn't| not|:)",
+        rf"|^\W{{0,3}}{exact}\b(?:\W|$)|(?<![\w-]){exact}(?: is|=| does| isn't| not|:)"
+        rf"|(?<![\w-]){exact} (?:parameter|param|argument|field|option)\b",
         re.IGNORECASE,
     )
 

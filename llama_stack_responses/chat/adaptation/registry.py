@@ -18,8 +18,9 @@ from .parameters import PARAMETERS
 from .refusal import Refusal
 from .roles import ROLES
 from .schemas import SCHEMAS
+from .streaming import STREAMING
 
-ADAPTATIONS: Final[tuple[Adaptation, ...]] = (*ENFORCED, *CONTENTS, *ROLES, *SCHEMAS, *PARAMETERS)
+ADAPTATIONS: Final[tuple[Adaptation, ...]] = (*STREAMING, *ENFORCED, *CONTENTS, *ROLES, *SCHEMAS, *PARAMETERS)
 """All kinds, in the order in which they are applied."""
 
 _KINDS: Final = {each.name: (number, each) for number, each in enumerate(ADAPTATIONS)}

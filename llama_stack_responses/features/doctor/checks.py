@@ -59,7 +59,7 @@ class Situation:
 
     Attributes:
         first: the first answer of the model; None before it.
-        context_length: the tokens of its context, if the server lists them.
+        context_length: the tokens of its context, if the server lists them or the operator says them.
     """
 
     first: Answer | None = None
@@ -315,6 +315,9 @@ def _too_long_answered(evidence: Evidence) -> Verdict:
     usage, sent = evidence.answer.usage, context_tokens(evidence.situation)
     if usage and usage.input_tokens < sent // 2:
         return Verdict("lost", f"of {sent} tokens it reads {usage.input_tokens}, and says nothing")
+    length = evidence.situation.context_length
+    if usage and length and usage.input_tokens > length:
+        return Verdict("lost", f"it reads {usage.input_tokens} tokens, beyond the {length} of its context")
     return Verdict("unclear", f"a request of about {sent} tokens is answered")
 
 

@@ -72,7 +72,7 @@ async def _examine(target: Target, arguments: Namespace, made: list[int]) -> Rep
     try:
         model, context_length = await _model(target, arguments.seconds, clean)
         match = f"{escaped(target.name)}/{escaped(model)}" if target.name else f"*/{escaped(model)}"
-        subject = Subject(target.name or client.url, model, match, context_length)
+        subject = Subject(target.name or client.url, model, match, context_length or arguments.context)
         with ProgressLine(f"checks of {printable(model)}") as line:
 
             def show(number: int, check: Check) -> None:

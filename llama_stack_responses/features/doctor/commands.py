@@ -6,6 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any, Final
 
+_TOKEN_DIGITS: Final = 9
 _WHAT: Final = "ask a model server what it takes and how it answers, and print the profile that it needs"
 
 
@@ -29,6 +30,9 @@ def add_commands(commands: Any) -> None:
     command.add_argument(
         "--seconds", type=_seconds, default=60.0, metavar="SECONDS", help="time limit of one answer (60)"
     )
+    command.add_argument(
+        "--context", type=_tokens, metavar="TOKENS", help="the model's context, if the server does not list it"
+    )
     command.add_argument("--json", action="store_true", help="print JSON, one value a line")
     command.set_defaults(run=_run)
 
@@ -38,6 +42,12 @@ def _run(arguments: Namespace) -> None:
     from .command import doctor
 
     doctor(arguments)
+
+
+def _tokens(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= _TOKEN_DIGITS and int(text)):
+        raise ArgumentTypeError("it is a number of tokens, such as 32768")
+    return int(text)
 
 
 def _seconds(text: str) -> float:

@@ -43,7 +43,7 @@ class Subject:
         name: the URL of the model server, or the id of its provider.
         model: the model, by its name for the server.
         match: the pattern of the profile for it.
-        context_length: the tokens of its context, if they are listed.
+        context_length: the tokens of its context, if they are known.
     """
 
     name: str

@@ -159,7 +159,16 @@ def reported(value: Any) -> Any:
         return {"message": words_of(base), "code": str(code), "status": status}
     if value.get("success") is False or value.get("object") == "error" or any(value.get(name) for name in _SIGNS):
         return value if words_of(value) else None
-    return None
+    return _keyed(value)
+
+
+def _keyed(value: dict[str, Any]) -> Any:
+    """Return the error of an object that has nothing else, and a part of the text as its key (ollama issue 11781)."""
+    if len(value) != 1:
+        return None
+    [(key, words)] = value.items()
+    is_error = isinstance(words, str) and key.startswith("error ")
+    return {"message": f"{key[:_KIND_CHARACTERS]}: {words}"} if is_error else None
 
 
 def status_in(error: Any) -> int | None:

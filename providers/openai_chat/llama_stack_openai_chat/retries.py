@@ -26,6 +26,11 @@ _OF_REQUEST: Final = re.compile(
     re.IGNORECASE,
 )
 """Words of errors that concern the request, for servers that give each error the status 500."""
+_QUOTING: Final = frozenset({502, 503})
+_REFUSED_BEHIND: Final = re.compile(
+    r"\b4(?:00|22)\b|invalid_request|extra_forbidden|unsupported_(?:parameter|value)|bad request", re.IGNORECASE
+)
+"""Words of a refusal that a gateway quotes."""
 _READ_CHARACTERS: Final = 10_000
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _MAX_PAUSE_SECONDS: Final = 60.0
@@ -51,11 +56,18 @@ def seconds_before_retry(error: openai.APIError, attempt: int) -> float | None:
 
 def is_of_request(error: openai.APIStatusError) -> bool:
     """Return whether an error concerns the request, so that the same request would fail again."""
-    return error.type in _REFUSALS or (error.status_code == 500 and says_of_request(error.message))
+    return error.type in _REFUSALS or says_of_request(error.status_code, error.message)
 
 
-def says_of_request(text: str) -> bool:
-    """Return whether the text of an error with the status 500 concerns the request."""
+def says_of_request(status: int, text: str) -> bool:
+    """Return whether the text of an error concerns the request although its status is one of the server.
+
+    A gateway that says 502 or 503 may quote the refusal of the server behind it.
+    """
+    if status not in _QUOTING and status != 500:
+        return False
+    if status in _QUOTING and _REFUSED_BEHIND.search(text, 0, _READ_CHARACTERS) is None:
+        return False
     return _OF_REQUEST.search(text, 0, _READ_CHARACTERS) is not None
 
 

@@ -78,6 +78,8 @@ ONE: Final = {
     "cumulative, with id and name": [part(OSLO[:end], "f", "a") for end in (0, 4, 4, 20, len(OSLO), len(OSLO))],
     "cumulative, with other ids": [part(OSLO[:end], "f", f"a{end}" if end > 4 else "a") for end in (4, 20, len(OSLO))],
     "empty object first": [part("{}", "f", "a"), part(OSLO[:9]), part(OSLO[9:])],
+    "another index": [part("", "f", "a"), part(OSLO[:9], index=1), part(OSLO[9:], index=1)],
+    "alone in a list": [part(f"[{OSLO}", "f", "a"), part("]")],
     "empty object in pieces first": [part("{", "f", "a"), part("}"), part(OSLO[:9]), part(OSLO[9:])],
     "empty object first, in the same fragment": [part("{}" + OSLO, "f", "a")],
     "two empty objects first": [part("{}", "f", "a"), part("{}", "f", "a"), part(OSLO, "f", "a")],

@@ -73,6 +73,9 @@ from llama_stack_responses.chat.context_errors import says_too_long, too_long
         ("Input length 5000 exceeds the limit of 4096", 4096, 5000),
         ("This model's maximum input length is 4096 tokens. However, your input has 5000 tokens.", 4096, 5000),
         ("E1002 PromptTooLong: Prompt length exceeds maximum input length", None, None),
+        # OCI, Databricks
+        ("Please provide less than 4096 input tokens. Input has 5000.", 4096, None),
+        ("REQUEST_LIMIT_EXCEEDED: Request exceeds the maximum number of input tokens 4096", 4096, None),
         (
             "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens",
             4097,

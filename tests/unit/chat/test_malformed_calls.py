@@ -98,3 +98,8 @@ def test_error_about_the_answer_of_the_model_is_told_from_others(
 )
 def test_error_about_the_request_is_another(message: str) -> None:
     assert malformed_call(message, None, {"message": message}) is None
+
+
+def test_required_call_that_did_not_come_is_another() -> None:
+    message = "Tool choice is required, but model did not call a tool"
+    assert malformed_call(message, "tool_use_failed", {"message": message, "failed_generation": "Hi"}) is None

@@ -12,11 +12,14 @@ import pytest
 from llama_stack.core.routers import inference as host
 from openai.types.chat import ChatCompletion
 
+from llama_stack_openai_chat.retries import seconds_before_retry
+from llama_stack_responses.chat.adaptation.refusal import RefusedError
 from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.inference import Extender, Receive
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError, MalformedCallError, Upstream
 from llama_stack_responses.host.inference import HostInference
+from llama_stack_responses.model_server.errors import to_api_error
 from llama_stack_responses.stream.deltas import Finish, Text
 from llama_stack_responses.stream.usage import Usage
 from llama_stack_responses.wire.answers import failure
@@ -118,6 +121,40 @@ async def test_fraction_of_a_second_to_wait_is_passed_on_in_milliseconds(
         await sent(CHAT, "m", provider=BusyProvider(**headers))
     passed = failure(caught.value).headers
     assert (passed.get("retry-after"), passed.get("retry-after-ms")) == (seconds, milliseconds)
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("Function id '87ea0ddc': DEGRADED function cannot be invoked", None),
+        ("stream disconnected before completion: stream closed before response.completed", "request_timeout"),
+        ("It took too long.", "request_timeout"),
+    ],
+)
+def test_server_that_is_away_is_no_error_of_the_client_whatever_its_status(said: str, code: str | None) -> None:
+    response = httpx2.Response(400, request=httpx2.Request("POST", "http://localhost/v1/chat/completions"))
+    error = openai.BadRequestError(said, response=response, body={"message": said, "code": code})
+    found = to_api_error(error)
+    assert (found.status, found.upstream and found.upstream.cause) == (502, "server_error")
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "is_refusal"),
+    [
+        (502, "All variants failed: {'message': 'Unsupported parameter: x', 'code': 'unsupported_parameter'}", True),
+        (503, "upstream returned 400: [{'loc': ['body', 'user'], 'msg': 'Extra inputs are not permitted'}]", True),
+        (502, "Bad gateway: this host is not supported", False),
+        (503, "Loading model", False),
+        (504, "upstream returned 400: unknown field x", False),
+    ],
+)
+def test_refusal_that_a_gateway_quotes_with_its_own_status_is_a_refusal(
+    status: int, said: str, is_refusal: bool
+) -> None:
+    response = httpx2.Response(status, request=httpx2.Request("POST", "http://localhost/v1/chat/completions"))
+    error = openai.InternalServerError(said, response=response, body={"message": said})
+    assert isinstance(to_api_error(error), RefusedError) is is_refusal
+    assert (seconds_before_retry(error, 0) is None) is is_refusal
 
 
 @pytest.mark.parametrize("status", [None, 500])

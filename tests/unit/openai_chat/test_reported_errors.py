@@ -60,9 +60,17 @@ def test_error_keeps_its_words_and_status(form: str) -> None:
     assert from_answer(REQUEST, error).status_code == (status or 502)
 
 
+def test_error_with_a_part_of_its_text_as_the_key_is_read() -> None:
+    """As Ollama sent it (its issue 11781)."""
+    error = reported({"error parsing tool call": "invalid character 'c'"})
+    assert words_of(error) == "error parsing tool call: invalid character 'c'"
+
+
 @pytest.mark.parametrize(
     "value",
     [
+        {"error_count": "none"},
+        {"error parsing": "x", "id": "c"},
         {"choices": [], "usage": {}},
         {"choices": [{}], "base_resp": {"status_code": 0, "status_msg": ""}},
         {"base_resp": {"status_code": 0, "status_msg": "success"}, "choices": []},

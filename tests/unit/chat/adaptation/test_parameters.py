@@ -79,6 +79,8 @@ FORBIDDEN = "Extra inputs are not permitted"
         # Kimi (sgo issue 1)
         ({"temperature": 0.2}, "invalid temperature: only 1 is allowed for this model"),
         ({"top_p": 0.2}, "invalid top_p: only 0.95 is allowed for this model"),
+        # Databricks (duckdb-ai issue 85)
+        ({"temperature": 0.2}, "BAD_REQUEST: Model eu.anthropic.claude does not support the temperature parameter."),
         # Bedrock
         ({"top_p": 0.5}, "`temperature` and `top_p` cannot both be specified for this model. Please use only one."),
         ({"verbosity": "low"}, "unknown variant `verbosity`, expected one of `model`, `messages`"),
@@ -171,6 +173,8 @@ def test_effort_is_mapped_to_the_nearest_one_that_the_server_names(effort: str, 
         '"llama3.2" does not support thinking',
         "Invalid combination of reasoning_effort and thinking type: low + disabled",
         "Function tools with reasoning_effort are not supported for gpt-5.4 in /v1/chat/completions.",
+        # Vertex behind LiteLLM (OpenHands issue 1630)
+        'Vertex_aiException - {"error":{"message":"output_config: Extra inputs are not permitted"}}',
     ],
 )
 def test_effort_is_dropped_where_the_model_has_none(text: str) -> None:

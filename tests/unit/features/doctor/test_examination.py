@@ -51,7 +51,9 @@ async def client_of(handler: Callable[[Peer], Any]) -> AsyncIterator[ModelServer
             await client.close()
 
 
-async def examined(handler: Callable[[Peer], Any], seconds: float = 60.0, chunks: int = 4_000) -> Report:
+async def examined(
+    handler: Callable[[Peer], Any], seconds: float = 60.0, chunks: int = 4_000, context_length: int | None = None
+) -> Report:
     """Return the report about a server with this handler."""
     slept: list[float] = []
 
@@ -60,7 +62,7 @@ async def examined(handler: Callable[[Peer], Any], seconds: float = 60.0, chunks
 
     async with client_of(handler) as client:
         clock = Clock(time.monotonic, time.time, sleep)
-        subject = Subject("here", "m", "*/m")
+        subject = Subject("here", "m", "*/m", context_length)
         return await Examination(client, subject, Bounds(seconds, chunks=chunks), clock).run()
 
 
@@ -238,6 +240,14 @@ async def test_long_request_that_is_cut_silently_is_lost() -> None:
     report = await examined(DoctoredServer(ignores={"context"}))
     assert found(report)["too_long"].outcome == "lost"
     assert report.profile is None
+
+
+@pytest.mark.parametrize(("context", "outcome"), [(None, "unclear"), (4096, "lost")])
+async def test_request_that_is_answered_beyond_the_context_is_lost_if_that_is_known(
+    context: int | None, outcome: str
+) -> None:
+    report = await examined(DoctoredServer(ignores={"positions"}), context_length=context)
+    assert found(report)["too_long"].outcome == outcome
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
