@@ -74,7 +74,7 @@ def _refused(result: ApiError, error: openai.APIError, status: int) -> ApiError:
     """Return the error with what the model server said, if a change of the request may help."""
     if isinstance(result, TooLongError) or error.code == _INVALID_ANSWER:
         return result
-    if status in _NOT_OF_REQUEST and not says_of_request(status, error.message):
+    if status in _NOT_OF_REQUEST and not says_of_request(status, words_of(error.body) or error.message):
         return result
     code = next((str(each) for each in (error.code, error.type) if each), "")
     places = places_of(error.body, words_of(error.body) or error.message)

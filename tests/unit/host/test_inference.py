@@ -154,6 +154,8 @@ def test_refusal_that_a_gateway_quotes_with_its_own_status_is_a_refusal(
     response = httpx2.Response(status, request=httpx2.Request("POST", "http://localhost/v1/chat/completions"))
     error = openai.InternalServerError(said, response=response, body={"message": said})
     assert isinstance(to_api_error(error), RefusedError) is is_refusal
+    bare = openai.InternalServerError(f"Error code: {status}", response=response, body=said)
+    assert isinstance(to_api_error(bare), RefusedError) is is_refusal
     assert (seconds_before_retry(error, 0) is None) is is_refusal
 
 
