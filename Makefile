@@ -153,8 +153,9 @@ test-llama-stack: $(READY) $(READY_CLIENTS) $(READY_PROMTOOL) $(MODEL_SERVERS) #
 test-ogx: $(READY_OGX) $(READY_CLIENTS) $(MODEL_SERVERS) ## Run the live tests on OGX, except those of what does not depend on the host
 	$(call PYTEST,ogx,.venv-ogx/bin/python,$(BESIDE) -m 'not one_host' tests/integration)
 
+# It needs no clients: but without them the longest run could not start, and would wait for the end of this one.
 .PHONY: test-wheels
-test-wheels: $(READY) $(READY_RELEASE) ## Install the wheels in empty environments of each Python and host, and use them
+test-wheels: $(READY) $(READY_RELEASE) | $(READY_CLIENTS) ## Install the wheels in empty environments of each Python and host, and use them
 	$(call PYTEST,wheels,$(PYTHON),--numprocesses=2 --dist=load tests/wheels/try_wheels.py)
 
 # Flaky tests are found, and shown to be mended, by repetition: on OGX with PYTHON=.venv-ogx/bin/python.

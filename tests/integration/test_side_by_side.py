@@ -29,8 +29,8 @@ from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.variants import responses_config, variant
 from tests.support.waiting import wait_until
 
-# Stored records do not depend on the host.
-pytestmark = [pytest.mark.live, pytest.mark.one_host, pytest.mark.extended]
+# Stored records do not depend on the host. A pair of servers takes longer to start than its tests.
+pytestmark = [pytest.mark.live, pytest.mark.one_host, pytest.mark.extended, pytest.mark.days_by("servers")]
 
 VERSIONS: Final = golden_files("package.tar.xz")
 """The packages and templates of released versions."""

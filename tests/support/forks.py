@@ -21,8 +21,17 @@ from typing import Any, Final, Self
 
 from tests.support.process import Child, StartError, killed_with_parent
 
+ROOT: Final = Path(__file__).parents[2]
 SERVER: Final = Path(__file__).with_name("fork_server.py")
-OURS: Final = ("llama_stack_responses.host", "llama_stack_openai_chat.host.adapter")
+FEATURES: Final = sorted(
+    each.parent.name for each in (ROOT / "llama_stack_responses" / "features").glob("*/feature.py")
+)
+OURS: Final = (
+    "llama_stack_responses.host",
+    "llama_stack_openai_chat.host.adapter",
+    *(f"llama_stack_responses.features.{name}.feature" for name in FEATURES),
+    "llama_stack_responses.features.code.containers.opening",
+)
 LIBRARIES: Final = ("uvicorn", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl", "aiosqlite")
 IMPORTS: Final[dict[str, Sequence[str]]] = {
     "llama_stack": (

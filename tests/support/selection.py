@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 
@@ -59,13 +59,21 @@ def days(turns: Sequence[pytest.Item]) -> Iterator[int]:
     """Return the days of tests that take turns.
 
     A file's tests have consecutive days, so that each day has its share of each file: neighbours take about as long.
-    The first day depends on the file's name only. All tests with `one_day` have that day.
+    The first day depends on the file's name only. All tests with `one_day` have that day. With `days_by`, those that
+    have the same value of a parameter share a day, so that what takes long to start is started on one day only.
     """
     found = Counter[str]()
+    values: dict[str, list[object]] = {}
     for test in turns:
         file = _file(test)
         if test.get_closest_marker("one_day"):
             yield first_day(file)
+        elif mark := test.get_closest_marker("days_by"):
+            value = cast("pytest.Function", test).callspec.params[mark.args[0]]
+            seen = values.setdefault(file, [])
+            if value not in seen:
+                seen.append(value)
+            yield (first_day(file) + seen.index(value)) % DAYS
         else:
             yield (first_day(file) + found[file]) % DAYS
             found[file] += 1

@@ -35,6 +35,19 @@ def test_extended(number: int) -> None: ...
 @pytest.mark.smoke
 def test_smoke() -> None: ...
 """
+BY_VALUE: Final = """
+import pytest
+
+pytestmark = [pytest.mark.extended, pytest.mark.days_by("servers")]
+
+@pytest.fixture(scope="module", params=range(3))
+def servers(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+def test_one(servers: int) -> None: ...
+
+def test_other(servers: int) -> None: ...
+"""
 WHOLE: Final = """
 import pytest
 
@@ -53,7 +66,7 @@ def suite(tmp_path: Path) -> Path:
     (tmp_path / "test_a.py").write_text(FIXED)
     (tmp_path / "test_b.py").write_text(EXTENDED)
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n    one_day: together\n    whole_run: only in a whole run\n"
+    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n    one_day: together\n    days_by(parameter): by value\n    whole_run: only in a whole run\n"
     (tmp_path / "pytest.ini").write_text(settings)
     return tmp_path
 
@@ -121,6 +134,16 @@ def test_tests_of_one_day_share_the_first_day_of_their_file(suite: Path) -> None
     day = first_day("test_b.py")
     assert "test_b.py: 50 of 50" in run(suite, f"--day={day}")[1]
     assert "and 0 of 50" in run(suite, f"--day={(day + 1) % DAYS}")[1]
+
+
+def test_tests_with_the_same_value_of_a_parameter_share_a_day(suite: Path) -> None:
+    """Each value has its own day, and with all days each test has run once."""
+    (suite / "test_b.py").write_text(BY_VALUE)
+    first = first_day("test_b.py")
+    for number in range(3):
+        ran = re.findall(r"test_b\.py::test_\w+\[(\d)\] PASSED", run(suite, f"--day={(first + number) % DAYS}")[1])
+        assert ran == [str(number)] * 2
+    assert "and 0 of 6" in run(suite, f"--day={(first + 3) % DAYS}")[1]
 
 
 def test_no_day_has_what_only_whole_runs_have(suite: Path) -> None:
