@@ -23,7 +23,7 @@ from statistics import median, quantiles
 from typing import Any, Final
 
 from llama_stack_responses.jobs.event_log import EventLog
-from llama_stack_responses.jobs.listener import NotificationListener
+from llama_stack_responses.jobs.notification_listener import NotificationListener
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.store.records import Condition, Records, VersionIs
 from tests.contract.backends import BACKENDS, BackendLocation, Clock

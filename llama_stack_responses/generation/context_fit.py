@@ -16,7 +16,7 @@ from ..items.truncation import droppable, without
 from ..stream.deltas import Delta, Finish
 from ..stream.usage import Usage
 from .context_lengths import ContextLengths
-from .model_servers import ModelServers
+from .request_adaptation import ModelServers
 from .token_counts import TokenCounts
 
 Make = Callable[[Sequence[Json]], Json]

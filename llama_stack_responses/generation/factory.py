@@ -52,9 +52,9 @@ from .held_answer import check_in_worker
 from .held_output import HeldOutput
 from .loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
 from .model_round import ModelRound
-from .model_servers import ModelServers, digest
 from .owner_names import NameOwner, name_owner, no_owner
 from .reasoning_summary import ReasoningSummarizer
+from .request_adaptation import ModelServers, digest
 from .shared_timer import SharedTimer
 from .stop_point import StopPoint
 from .timeline import Timeline

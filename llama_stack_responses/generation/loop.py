@@ -11,6 +11,7 @@ from ..admission import Reservation
 from ..chat.function_calls import tool_output
 from ..chat.malformed_calls import MAX_REPAIRS, told
 from ..chat.request import in_one_piece
+from ..config.limits import Limits
 from ..core.errors import ApiError, MalformedCallError, TooLongError
 from ..core.exchanges import with_exchanges
 from ..core.shapes import DEFAULT_LIMITS
@@ -64,6 +65,7 @@ class GenerationProgress:
 
 
 NOTHING_DONE: Final = GenerationProgress()
+_DEFAULTS: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,12 @@ class GenerationLimits:
     rounds: int
     idle_seconds: float
     tool_seconds: float
-    output_bytes: int = 32 * 2**20
-    output_events: int = 500_000
-    tool_output_bytes: int = 64 * 2**20
+    output_bytes: int = _DEFAULTS.output_bytes
+    output_events: int = _DEFAULTS.output_events
+    tool_output_bytes: int = _DEFAULTS.tool_output_bytes
     servers: ServerBounds = SERVERS
     tools: int = DEFAULT_LIMITS.max_tools
-    repeated_rounds: int = 8
+    repeated_rounds: int = _DEFAULTS.repeated_rounds
 
 
 _MAX_ITEMS: Final = 10_000

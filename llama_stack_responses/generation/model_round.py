@@ -41,7 +41,7 @@ from .delta_filter import DeltaFilter
 from .event_buffer import EventBuffer
 from .held_answer import CheckJson, HeldAnswer, UnfitAnswer, are_valid, no_repair
 from .held_output import HeldOutput
-from .model_servers import AdaptedRequest, ModelServers
+from .request_adaptation import AdaptedRequest, ModelServers
 from .shared_timer import SharedTimer
 from .stream_close import ClosedStream
 from .timeline import Timeline

@@ -15,7 +15,7 @@ from ..core.types import Json
 from ..logs import get_logger
 from ..stream.deltas import Delta, Finish, Reasoning, Text
 from ..stream.usage import Usage
-from .model_servers import ModelServers
+from .request_adaptation import ModelServers
 from .shared_timer import SharedTimer
 from .stream_close import ClosedStream
 from .watchdog import Watchdog

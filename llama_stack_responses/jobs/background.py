@@ -31,8 +31,8 @@ from .heartbeat import Heartbeat
 from .held_inputs import HeldInputs
 from .job import Job
 from .job_secrets import JobSecrets
-from .listener import NotificationListener
 from .live_responses import LiveResponses
+from .notification_listener import NotificationListener
 from .notifier import Notifier
 from .overview import Overview, leases_of, overview_of
 from .queue import QUEUE, JobQueue

@@ -17,7 +17,7 @@ from .event_log import EventLog
 from .foreground_leases import ForegroundLeases
 from .heartbeat import Heartbeat
 from .job import Job, name_of
-from .listener import NotificationListener
+from .notification_listener import NotificationListener
 from .notifier import Notifier
 from .queue import QUEUE, JobQueue, takeover_channel
 from .runner import JobRunner

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Final
 
-from .listeners import call_if_parent_ends, drop_new_connections, is_shared
+from .listening_sockets import call_if_parent_ends, drop_new_connections, is_shared
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 

@@ -27,10 +27,11 @@ from ..core.types import Json
 from .errors import to_api_error
 from .whole_answer import in_one
 
-__all__ = ["Access", "ModelServerClient", "access_of"]
+__all__ = ["WAIT", "Access", "ModelServerClient", "access_of"]
 
 _CHAT: Final = "/chat/completions"
-_WAIT: Final = "if it loads a model or is slow, wait, or raise the time limit"
+WAIT: Final = "if it loads a model or is slow, wait, or raise the time limit"
+"""What is said of an answer that takes too long."""
 _CHECK_URL: Final = "check the URL, which usually ends in /v1"
 
 
@@ -113,7 +114,7 @@ class ModelServerClient:
             case openai.NotFoundError() if "model" not in str(error.message).lower():
                 return f"There is no chat API at {self.url} (status 404): {_CHECK_URL}."
             case openai.APITimeoutError():
-                return f"The model server at {self.url} does not answer within {self._seconds:g} seconds: {_WAIT}."
+                return f"The model server at {self.url} does not answer within {self._seconds:g} seconds: {WAIT}."
             case openai.APIConnectionError():
                 return self._unreachable(error.__cause__ or error)
         return None

@@ -17,7 +17,7 @@ from redis.exceptions import OutOfMemoryError
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.intervals import Intervals
-from llama_stack_responses.jobs.listener import NotificationListener
+from llama_stack_responses.jobs.notification_listener import NotificationListener
 from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Conflict, Notify, PubSub, Put, Records, Unanswered, VersionIs

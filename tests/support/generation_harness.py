@@ -13,7 +13,7 @@ from llama_stack_responses.admission import Reservation
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import NOTHING_DONE, Ending, GenerationLimits, GenerationProgress
-from llama_stack_responses.generation.model_servers import ModelServers
+from llama_stack_responses.generation.request_adaptation import ModelServers
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.stream.assembler import Assembler
 from llama_stack_responses.stream.response import new_response

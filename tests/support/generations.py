@@ -20,7 +20,7 @@ from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.held_output import HeldOutput
 from llama_stack_responses.generation.loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
 from llama_stack_responses.generation.model_round import ModelRound
-from llama_stack_responses.generation.model_servers import ModelServers
+from llama_stack_responses.generation.request_adaptation import ModelServers
 from llama_stack_responses.generation.shared_timer import SharedTimer
 from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.generation.token_counts import TokenCounts

@@ -1,25 +1,17 @@
-"""The contents of messages, the ids of calls, and the reasoning, as a model server takes them."""
+"""The contents of messages and the reasoning, as a model server takes them."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
-from string import ascii_letters, digits
 from typing import Any, Final
 
 from ...core.types import Json
 from ..reasoning_entries import BLOCKS, DETAILS, OPAQUE, TEXT_FIELDS
 from .adaptation import Adaptation, answers
-from .message_edits import MEDIA, WithReasoning, are_same, each_message, parts_of, text_of, with_instructions
+from .message_edits import MEDIA, WithReasoning, each_message, parts_of, text_of, walking
 from .refusal import Refusal
 
-_LETTERS: Final = digits + ascii_letters
-_ID_CHARACTERS: Final = 9
-_CALL_NOTHING: Final = "Do not call any tool now."
-_ANY_ARGUMENTS: Final[Json] = {"description": "", "parameters": {"type": "object", "properties": {}}}
-_SHORT_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
 _BLANK: Final = "(empty)"
 
 _REASONING: Final = (*TEXT_FIELDS, DETAILS, BLOCKS)
@@ -61,8 +53,6 @@ _NULL_CONTENT: Final = re.compile(
 _BLANK_CONTENT: Final = re.compile(
     r"\b(?:empty|blank|non-?empty|non-?whitespace|min_length|at least (?:1|one) char\w*|have either)\b", re.IGNORECASE
 )
-_ID: Final = re.compile(r"tool.?call.?ids?\b|tool_calls\b.{0,8}\bid\b", re.IGNORECASE)
-_ID_FORM: Final = re.compile(r"length|a-z|alphanumeric|too long|characters|pattern|match|format", re.IGNORECASE)
 _DEMANDED: Final = re.compile(
     r"(?:reasoning_content|reasoning_details|\bthinking\b|\breasoning\b).{0,80}"
     r"(?:passed back|must be (?:passed|provided|included|returned|present|set)|is (?:missing|required)|not provided"
@@ -77,17 +67,6 @@ _NOT_BESIDE_REASONING: Final = re.compile(
     r"|\b(?:thinking|reasoning)\b[^.]{0,20}\bcontent\b[^.]{0,40}\bnot both",
     re.IGNORECASE,
 )
-_OBJECTS: Final = re.compile(
-    r"has no attribute '(?:items|get|keys)'|item pairs from a mapping|expected a map\b"
-    r"|arguments\b[^.]{0,60}\b(?:must be|should be|expected|not)\b[^.]{0,20}\b(?:objects?|mappings?|dict\w*)\b"
-    r"|cannot unmarshal string\b[^.]{0,80}\barguments\b",
-    re.IGNORECASE,
-)
-_NO_DECLARATION: Final = re.compile(
-    r"must define tools|tool_?config field must be defined|without\W{1,3}tools\b|\btools?\W{1,3} param\w* to be passed"
-    r"|\btools\b[^.]{0,20}(?:is|are) required\b[^.]{0,60}\bcalls?\b",
-    re.IGNORECASE,
-)
 _INVALID_SIGNATURE: Final = re.compile(
     r"(?:invalid|corrupted|not valid|mismatch\w*|could not be (?:verified|decrypted))\b[^.]{0,30}\bsignature"
     r"|\bsignature\b[^.]{0,30}(?:invalid|corrupted|not valid|mismatch|could not be verified)"
@@ -97,11 +76,6 @@ _INVALID_SIGNATURE: Final = re.compile(
 _NO_SIGNATURE: Final = re.compile(r"missing an? \W?thought.?signature", re.IGNORECASE)
 STAND_IN: Final = "skip_thought_signature_validator"
 """What Gemini's documentation has for calls of another model: Gemini does not check it."""
-
-
-def _walking(change: Callable[[Json], Json]) -> Callable[[Json, Any], Json]:
-    """Return `apply` of a kind that changes each message by itself."""
-    return lambda chat, _: each_message(chat, change)
 
 
 # Images and audio
@@ -123,7 +97,7 @@ def _without(kind: str) -> Callable[[Json, Any], Json]:
         plain = all(part.keys() == {"type", "text"} for part in parts)
         return message | {"content": text_of(parts) if plain else parts}
 
-    return _walking(change)
+    return walking(change)
 
 
 _NO_IMAGE_PARTS: Final = _without("image_url")
@@ -169,81 +143,6 @@ def _without_blank(message: Json) -> Json:
     if not _is_blank(message):
         return message
     return message | {"content": None if message.get("tool_calls") else _BLANK}
-
-
-# Ids of calls
-
-
-def short_id(call_id: str) -> str:
-    """Return the id that a model server gets in place of a call's: nine letters and digits, always the same."""
-    if _SHORT_ID.fullmatch(call_id):
-        return call_id
-    number = int.from_bytes(hashlib.blake2b(call_id.encode(errors="replace"), digest_size=8).digest())
-    found = ""
-    for _ in range(_ID_CHARACTERS):
-        number, place = divmod(number, len(_LETTERS))
-        found += _LETTERS[place]
-    return found
-
-
-def _asks_short_ids(refusal: Refusal, chat: Json) -> Iterator[None]:
-    named = _ID.search(refusal.words) or any(
-        place.endswith(("tool_call_id", "tool_calls.id")) for place in refusal.places
-    )
-    if named and _ID_FORM.search(refusal.words) and each_message(chat, _with_short_ids) is not chat:
-        yield None
-
-
-def _with_short_ids(message: Json) -> Json:
-    if "tool_call_id" in message:
-        short = short_id(message["tool_call_id"])
-        return message if short == message["tool_call_id"] else message | {"tool_call_id": short}
-    calls = message.get("tool_calls")
-    if not calls or all(short_id(call["id"]) == call["id"] for call in calls):
-        return message
-    return message | {"tool_calls": [call | {"id": short_id(call["id"])} for call in calls]}
-
-
-# Calls
-
-
-def _as_objects(message: Json) -> Json:
-    """Return a message whose calls have their arguments as objects; those that are none are kept as they are."""
-    calls = message.get("tool_calls")
-    if not calls:
-        return message
-    changed = [_with_object(call) for call in calls]
-    return message if are_same(changed, calls) else {**message, "tool_calls": changed}
-
-
-def _with_object(call: Json) -> Json:
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
-
-
-def _declared(chat: Json, _: Any) -> Json:
-    """Return a chat request that declares functions, if there are calls in it; the words say not to call any.
-
-    The hosts send no tools to a model that may not call any.
-    """
-    names = {
-        call["function"]["name"]: None
-        for message in chat["messages"]
-        for call in message.get("tool_calls") or ()
-        if isinstance(call.get("function"), dict)
-    }
-    may_call = bool(chat.get("tools")) and chat.get("tool_choice") != "none"
-    if may_call or not names:
-        return chat
-    made = [{"type": "function", "function": {"name": name, **_ANY_ARGUMENTS}} for name in names]
-    offered = {name: value for name, value in chat.items() if name != "tool_choice"}
-    return with_instructions(offered | {"tools": chat.get("tools") or made}, _CALL_NOTHING)
 
 
 # Reasoning
@@ -317,14 +216,13 @@ def _with_reasoning(message: Json) -> Json:
 
 
 _NO_AUDIO_PARTS: Final = _without("input_audio")
-_OBJECT_ARGUMENTS: Final = _walking(_as_objects)
-_CONTENT_AS_REASONING: Final = _walking(_as_reasoning)
-_WITH_STAND_INS: Final = _walking(_with_stand_in)
-_WITHOUT_REASONING: Final = _walking(_without_reasoning)
-_WITHOUT_BLANKS: Final = _walking(_without_blank)
+_CONTENT_AS_REASONING: Final = walking(_as_reasoning)
+_WITH_STAND_INS: Final = walking(_with_stand_in)
+_WITHOUT_REASONING: Final = walking(_without_reasoning)
+_WITHOUT_BLANKS: Final = walking(_without_blank)
 
 CONTENTS: Final = (
-    Adaptation("all_reasoning", _asks_all_reasoning, _walking(_with_reasoning), walks_messages=True),
+    Adaptation("all_reasoning", _asks_all_reasoning, walking(_with_reasoning), walks_messages=True),
     # Another model's signatures are in one conversation, not in all.
     Adaptation(
         "no_reasoning",
@@ -342,10 +240,7 @@ CONTENTS: Final = (
     ),
     Adaptation("no_images", _ASKS_NO_IMAGES, _NO_IMAGE_PARTS, walks_messages=True),
     Adaptation("no_audio", answers(_NO_AUDIO, _NO_AUDIO_PARTS), _NO_AUDIO_PARTS, walks_messages=True),
-    Adaptation("text_content", _asks_text_content, _walking(_as_text), walks_messages=True),
-    Adaptation("empty_content", _asks_empty_content, _walking(_with_content), walks_messages=True),
+    Adaptation("text_content", _asks_text_content, walking(_as_text), walks_messages=True),
+    Adaptation("empty_content", _asks_empty_content, walking(_with_content), walks_messages=True),
     Adaptation("no_blank_content", answers(_BLANK_CONTENT, _WITHOUT_BLANKS), _WITHOUT_BLANKS, walks_messages=True),
-    Adaptation("nine_character_ids", _asks_short_ids, _walking(_with_short_ids), walks_messages=True),
-    Adaptation("object_arguments", answers(_OBJECTS, _OBJECT_ARGUMENTS), _OBJECT_ARGUMENTS, walks_messages=True),
-    Adaptation("declared_tools", answers(_NO_DECLARATION, _declared), _declared, walks_messages=True),
 )

@@ -57,6 +57,11 @@ def each_message(chat: Json, change: Callable[[Json], Json]) -> Json:
     return with_messages(chat, [change(message) for message in chat["messages"]])
 
 
+def walking(change: Callable[[Json], Json]) -> Callable[[Json, Any], Json]:
+    """Return `apply` of a kind that changes each message by itself."""
+    return lambda chat, _: each_message(chat, change)
+
+
 def parts_of(content: Any) -> list[Json]:
     """Return the content of a message as parts."""
     if isinstance(content, list):

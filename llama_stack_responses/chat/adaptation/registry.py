@@ -12,6 +12,7 @@ from typing import Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, Step
+from .calls import CALLS
 from .contents import CONTENTS
 from .enforced import ENFORCED
 from .parameters import PARAMETERS
@@ -20,7 +21,7 @@ from .roles import ROLES
 from .schemas import SCHEMAS
 from .streaming import STREAMING
 
-ADAPTATIONS: Final[tuple[Adaptation, ...]] = (*STREAMING, *ENFORCED, *CONTENTS, *ROLES, *SCHEMAS, *PARAMETERS)
+ADAPTATIONS: Final[tuple[Adaptation, ...]] = (*STREAMING, *ENFORCED, *CONTENTS, *CALLS, *ROLES, *SCHEMAS, *PARAMETERS)
 """All kinds, in the order in which they are applied."""
 
 _KINDS: Final = {each.name: (number, each) for number, each in enumerate(ADAPTATIONS)}

@@ -12,6 +12,7 @@ from ...chat.chunks import ChunkReader, OutputLimitReached
 from ...chat.profile import Profile
 from ...core.errors import ApiError
 from ...core.types import Json
+from ...model_server.client import WAIT
 from ...stream.deltas import Delta, Finish, Reasoning, Text, ToolCall
 from ...stream.usage import Usage
 
@@ -110,7 +111,7 @@ async def ask(server: Server, chat: Json, bounds: Bounds, clock: Callable[[], fl
             return await _Reading(bounds, clock).read(server, chat)
     except TimeoutError as error:
         late = f"The model server does not end its answer within {bounds.seconds:g} seconds"
-        raise ApiError(504, f"{late}: if it loads a model or is slow, wait, or raise the time limit.") from error
+        raise ApiError(504, f"{late}: {WAIT}.") from error
 
 
 class _Reading:

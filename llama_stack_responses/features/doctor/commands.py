@@ -39,7 +39,7 @@ def add_commands(commands: Any) -> None:
 
 def _run(arguments: Namespace) -> None:
     """Run the command. What it needs is imported now: an import of everything would delay all others."""
-    from .command import doctor
+    from .doctor_command import doctor
 
     doctor(arguments)
 

@@ -15,7 +15,7 @@ from llama_stack_responses.chat.adaptation.refusal import Refusal, RefusedError
 from llama_stack_responses.chat.inference import ModelServer
 from llama_stack_responses.chat.profile import Parameters, Profile
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.generation.model_servers import ModelServers
+from llama_stack_responses.generation.request_adaptation import ModelServers
 from llama_stack_responses.store.learned_adaptations import LEARNED_SECONDS, MAX_MODELS, MAX_OF_KIND, LearnedSteps
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Records

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
-from llama_stack_responses.chat.adaptation.contents import short_id
+from llama_stack_responses.chat.adaptation.calls import short_id
 from llama_stack_responses.chat.adaptation.message_edits import MEDIA, WithReasoning, text_of
 from llama_stack_responses.chat.adaptation.refusal import Refusal, places_of
 from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, dialects, in_order

@@ -21,7 +21,7 @@ import pytest
 from llama_stack_responses.cli import main
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.features.doctor.checks import CHECKS
-from llama_stack_responses.features.doctor.command import _without
+from llama_stack_responses.features.doctor.doctor_command import _without
 from tests.support.certificates import Certificates
 from tests.support.doctored_server import DoctoredServer, in_thread, template, unknown
 from tests.support.http_server import OPENING, Peer

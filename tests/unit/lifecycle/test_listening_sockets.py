@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from llama_stack_responses.lifecycle.listeners import drop_new_connections
+from llama_stack_responses.lifecycle.listening_sockets import drop_new_connections
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the filter")

@@ -1,0 +1,119 @@
+"""The ids of calls, their arguments and their declarations, as a model server takes them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from string import ascii_letters, digits
+from typing import Any, Final
+
+from ...core.types import Json
+from .adaptation import Adaptation, answers
+from .message_edits import are_same, each_message, walking, with_instructions
+from .refusal import Refusal
+
+_LETTERS: Final = digits + ascii_letters
+_ID_CHARACTERS: Final = 9
+_CALL_NOTHING: Final = "Do not call any tool now."
+_ANY_ARGUMENTS: Final[Json] = {"description": "", "parameters": {"type": "object", "properties": {}}}
+_SHORT_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
+
+_ID: Final = re.compile(r"tool.?call.?ids?\b|tool_calls\b.{0,8}\bid\b", re.IGNORECASE)
+_ID_FORM: Final = re.compile(r"length|a-z|alphanumeric|too long|characters|pattern|match|format", re.IGNORECASE)
+_OBJECTS: Final = re.compile(
+    r"has no attribute '(?:items|get|keys)'|item pairs from a mapping|expected a map\b"
+    r"|arguments\b[^.]{0,60}\b(?:must be|should be|expected|not)\b[^.]{0,20}\b(?:objects?|mappings?|dict\w*)\b"
+    r"|cannot unmarshal string\b[^.]{0,80}\barguments\b",
+    re.IGNORECASE,
+)
+_NO_DECLARATION: Final = re.compile(
+    r"must define tools|tool_?config field must be defined|without\W{1,3}tools\b|\btools?\W{1,3} param\w* to be passed"
+    r"|\btools\b[^.]{0,20}(?:is|are) required\b[^.]{0,60}\bcalls?\b",
+    re.IGNORECASE,
+)
+
+
+# Ids
+
+
+def short_id(call_id: str) -> str:
+    """Return the id that a model server gets in place of a call's: nine letters and digits, always the same."""
+    if _SHORT_ID.fullmatch(call_id):
+        return call_id
+    number = int.from_bytes(hashlib.blake2b(call_id.encode(errors="replace"), digest_size=8).digest())
+    found = ""
+    for _ in range(_ID_CHARACTERS):
+        number, place = divmod(number, len(_LETTERS))
+        found += _LETTERS[place]
+    return found
+
+
+def _asks_short_ids(refusal: Refusal, chat: Json) -> Iterator[None]:
+    named = _ID.search(refusal.words) or any(
+        place.endswith(("tool_call_id", "tool_calls.id")) for place in refusal.places
+    )
+    if named and _ID_FORM.search(refusal.words) and each_message(chat, _with_short_ids) is not chat:
+        yield None
+
+
+def _with_short_ids(message: Json) -> Json:
+    if "tool_call_id" in message:
+        short = short_id(message["tool_call_id"])
+        return message if short == message["tool_call_id"] else message | {"tool_call_id": short}
+    calls = message.get("tool_calls")
+    if not calls or all(short_id(call["id"]) == call["id"] for call in calls):
+        return message
+    return message | {"tool_calls": [call | {"id": short_id(call["id"])} for call in calls]}
+
+
+# Arguments and declarations
+
+
+def _as_objects(message: Json) -> Json:
+    """Return a message whose calls have their arguments as objects; those that are none are kept as they are."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    changed = [_with_object(call) for call in calls]
+    return message if are_same(changed, calls) else {**message, "tool_calls": changed}
+
+
+def _with_object(call: Json) -> Json:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
+
+
+def _declared(chat: Json, _: Any) -> Json:
+    """Return a chat request that declares functions, if there are calls in it; the words say not to call any.
+
+    The hosts send no tools to a model that may not call any.
+    """
+    names = {
+        call["function"]["name"]: None
+        for message in chat["messages"]
+        for call in message.get("tool_calls") or ()
+        if isinstance(call.get("function"), dict)
+    }
+    may_call = bool(chat.get("tools")) and chat.get("tool_choice") != "none"
+    if may_call or not names:
+        return chat
+    made = [{"type": "function", "function": {"name": name, **_ANY_ARGUMENTS}} for name in names]
+    offered = {name: value for name, value in chat.items() if name != "tool_choice"}
+    return with_instructions(offered | {"tools": chat.get("tools") or made}, _CALL_NOTHING)
+
+
+_OBJECT_ARGUMENTS: Final = walking(_as_objects)
+
+CALLS: Final = (
+    Adaptation("nine_character_ids", _asks_short_ids, walking(_with_short_ids), walks_messages=True),
+    Adaptation("object_arguments", answers(_OBJECTS, _OBJECT_ARGUMENTS), _OBJECT_ARGUMENTS, walks_messages=True),
+    Adaptation("declared_tools", answers(_NO_DECLARATION, _declared), _declared, walks_messages=True),
+)
