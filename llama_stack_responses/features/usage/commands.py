@@ -34,7 +34,7 @@ def add_commands(commands: Any) -> None:
 
 def _run(arguments: Namespace) -> None:
     """Run the command. What it needs is imported now: an import of everything would delay all others."""
-    from .command import usage
+    from .usage_command import usage
 
     usage(arguments)
 
