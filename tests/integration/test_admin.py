@@ -218,6 +218,8 @@ def test_export_and_delete_of_an_owner_take_all_that_it_has(
     conversation = wire.http.post("/conversations", json={"metadata": {"topic": "demo"}}).json()["id"]
     wire.create(model=MODEL, input="x", conversation=conversation)
     skill = wire.http.post("/skills", files={"files": ("sums.zip", archive())}).json()["id"]
+    note = {"file": ("note.txt", b"Buy milk.")}
+    file = wire.http.post("/files", data={"purpose": "assistants"}, files=note).json()["id"]
     ids = {response["id"] for page in wire.pages(limit=100) for response in page["data"]}
     out = tmp_path / "owner.jsonl"
     operated.run("export", "--owner", "", "--out", str(out))
@@ -232,23 +234,16 @@ def test_export_and_delete_of_an_owner_take_all_that_it_has(
     assert operated.run("export", "--owner", "").count('"type": "response"') == len(ids)
     assert out.stat().st_mode & 0o077 == 0
     assert "already exists" in operated.run("export", "--owner", "", "--out", str(out), code=2)
-    assert operated.run("delete", "--owner", "unknown", "--yes").split() == [
-        "deleted",
-        "responses",
-        "0",
-        "deleted",
-        "conversations",
-        "0",
-        "deleted",
-        "skills",
-        "0",
-    ]
+    [counts] = operated.read("delete", "--owner", "unknown", "--yes")
+    assert {f"deleted {kind}" for kind in ("responses", "conversations", "skills", "files")} <= counts.keys()
+    assert set(counts.values()) == {0}
     assert f"This deletes {len(ids)} responses" in operated.run("delete", "--owner", "", code=2)
     assert wire.listed()
     operated.run("delete", "--owner", "", "--yes")
     assert wire.listed() == []
     assert wire.http.get(f"/conversations/{conversation}").status_code == 404
     assert wire.http.get(f"/skills/{skill}").status_code == 404
+    assert wire.http.get(f"/files/{file}").status_code == 404
     assert "Not stored" in operated.run("delete", "resp_0", "--yes", code=1)
     assert "Not stored" in operated.run("delete", "resp_0", code=1)
     [stats] = operated.read("stats")
