@@ -33,13 +33,13 @@ from .core.owner import Owner
 from .core.types import Json
 from .fetch.address_policy import AddressPolicy
 from .fetch.fetcher import Fetcher, FetchLimits
-from .generation.dependencies import Card, Fill
+from .generation.dependencies import Admit, Card, Fill, Permit
 from .inputs.files import Files
 from .inputs.moderation import Moderation
 from .items.kind import HostedToolType
 from .process_pool.pool import WorkerPool
 from .requests.request import CreateRequest
-from .store.ends import AtEnd, Ended
+from .store.ends import AtEnd, Ended, OnEnd
 from .store.records import Records
 from .tools.hosted.runtime import ToolRuntime
 from .tools.hosted.vector_stores import VectorStores
@@ -50,12 +50,15 @@ from .wire.response_routes import Routes
 from .wire.route_admission import RouteAdmission
 
 __all__ = [
+    "Admit",
     "AtEnd",
     "Card",
     "CreateRequest",
     "Ended",
     "Feature",
     "LargeWork",
+    "OnEnd",
+    "Permit",
     "PublicRoute",
     "RouteAdmission",
     "Routes",
@@ -154,6 +157,8 @@ class Feature:
         authenticate: answers the host's auth for tokens. At most one feature does.
         at_end: says what the commit that stores the end of a response writes for the feature, exactly once for each
             response that was run here, however it ended and whether or not it is stored itself.
+        on_end: is called once that is written. If a server is killed in between, it is not.
+        admit: admits requests for responses within limits. At most one feature does.
     """
 
     tools: Mapping[HostedToolType, HostedTool] = field(default_factory=dict)
@@ -167,3 +172,5 @@ class Feature:
     fill: Fill | None = None
     authenticate: Authenticate | None = None
     at_end: AtEnd | None = None
+    on_end: OnEnd | None = None
+    admit: Admit | None = None

@@ -8,6 +8,7 @@ is a bug and becomes a 500, whose cause is logged and not shown.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final, Literal
@@ -80,6 +81,7 @@ class ApiError(Exception):
         code: OpenAI's error code, or None.
         param: the request field that caused the error, such as `input[3].type`, or None.
         retry_after: seconds after which a retry may succeed, or None.
+        headers: further headers of the answer.
         upstream: the failure of a model server that caused it, or None.
     """
 
@@ -92,6 +94,7 @@ class ApiError(Exception):
         code: str | None = None,
         param: str | None = None,
         retry_after: float | None = None,
+        headers: Mapping[str, str] | None = None,
         upstream: Upstream | None = None,
     ) -> None:
         message = message if len(message) <= _MESSAGE_CHARACTERS else f"{message[:_MESSAGE_CHARACTERS]}..."
@@ -102,6 +105,7 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.retry_after = retry_after
+        self.headers = headers or {}
         self.upstream = upstream
 
     @property

@@ -26,6 +26,10 @@ class LruCache[Key, Value]:
             self._values.move_to_end(key)
         return self._values.get(key)
 
+    def values(self) -> list[Value]:
+        """Return all values, the most recently used one last."""
+        return list(self._values.values())
+
     def set(self, key: Key, value: Value) -> None:
         """Set the value of a key. Least recently used values are dropped until the others are within the size."""
         if key in self._values:

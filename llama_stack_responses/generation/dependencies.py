@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..chat.inference import Inference
 from ..concurrency.large_work import LargeWork
+from ..core.owner import Owner
 from ..core.types import Json
 from ..inputs.attachments import Attachments
 from ..inputs.moderation import Moderation
 from ..inputs.prompts import Prompts
 from ..process_pool.pool import WorkerPool
 from ..requests.request import CreateRequest
-from ..store.ends import AtEnd
+from ..store.ends import AtEnd, OnEnd
 from ..telemetry.telemetry import Telemetry
 from ..tools.registry import HostedToolServices
 
 Fill = Callable[[CreateRequest, LargeWork], Awaitable[CreateRequest]]
 """Returns a request with what it names filled in, large work in threads. Raises `ApiError` if that does not exist."""
+
+
+class Permit(Protocol):
+    """What a request may use, as a feature has admitted it."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the answer that say what is left."""
+        ...
+
+    def release(self) -> None:
+        """End what is held for the request: its response has ended here, or goes on without it. May be repeated."""
+        ...
+
+
+Admit = Callable[[Owner, CreateRequest], Awaitable[Permit]]
+"""Admits a request of a user. Raises `ApiError` 429 if a limit is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +86,8 @@ class Dependencies:
         keeps_chat_requests: whether the chat requests that model servers get are stored with each stored response.
         cards: what features show on the page.
         at_end: say what the commit of a response's end writes for the features.
+        on_end: are called once the end of a response is written.
+        admit: admits requests; None admits all.
     """
 
     inference: Inference
@@ -82,6 +102,8 @@ class Dependencies:
     keeps_chat_requests: bool = False
     cards: Sequence[Card] = ()
     at_end: Sequence[AtEnd] = ()
+    on_end: Sequence[OnEnd] = ()
+    admit: Admit | None = None
 
     async def close(self) -> None:
         """Close the features and the process pool."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Protocol
 
@@ -54,6 +54,7 @@ class ForegroundRun:
         event_buffer: the events.
         error: the error of a failed response; None if there is none.
         refused: whether the model server refused the request, so that there is no response.
+        headers: further headers of the answer to the request.
     """
 
     __slots__ = (
@@ -70,6 +71,7 @@ class ForegroundRun:
         "_task",
         "error",
         "event_buffer",
+        "headers",
         "refused",
     )
 
@@ -92,6 +94,7 @@ class ForegroundRun:
         self._drop = drop
         self.error: ApiError | None = None
         self.refused = False
+        self.headers: Mapping[str, str] = {}
         self._begun = False
         self._ending = False
         self._shutting_down = False

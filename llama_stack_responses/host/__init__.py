@@ -97,6 +97,8 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
         any(each.keeps_chat_requests for each in features),
         [card for each in features for card in each.cards],
         [each.at_end for each in features if each.at_end],
+        [each.on_end for each in features if each.on_end],
+        next((each.admit for each in features if each.admit), None),
     )
     provided = ResponsesProvider(
         config, records, secret_keeper(config.store, records), dependencies, access, features, authenticate

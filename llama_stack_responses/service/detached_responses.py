@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..core.access import Access
 from ..core.errors import ApiError
@@ -19,17 +20,19 @@ from .idempotency import IdempotencyClaim, IdempotencyKeys
 from .response_reader import ResponseReader
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DetachedResponse:
     """A response that outlives its request and can be followed.
 
     Attributes:
         response: the response as it is now.
         replayed: whether an earlier request with the same Idempotency-Key created it.
+        headers: further headers of the answer to the request.
     """
 
     response: Json
     replayed: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class DetachedResponses:

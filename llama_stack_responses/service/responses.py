@@ -45,7 +45,6 @@ from ..store.archive import Archive
 from ..store.clock import StoreClock
 from ..store.commit_outcome import until_known
 from ..store.decoder import Decoder
-from ..store.ends import AtEnd
 from ..store.records import Conflict, Records
 from ..store.retention import Retention
 from ..store.running_response import RunningResponse
@@ -111,7 +110,7 @@ class OpenAIResponsesImpl:
         self.streams, self.sockets = Admission(config.limits.stream_quota), InFlightCounter()
         self._dependencies, self._beginnings = dependencies, Turns(_BEGINNINGS, _BEGINNING_SECONDS)
         self.clock = clock = StoreClock(records)
-        self.archive = archive = _archive(records, config, clock, intervals, dependencies.at_end)
+        self.archive = archive = _archive(records, config, clock, intervals, dependencies)
         history = HistoryReader(archive, access, _history_bounds(config.limits))
         sealer = Sealer(config.secret_bytes, keeper)
         self.large_work = large = LargeWork(access.current_user)
@@ -399,16 +398,46 @@ class OpenAIResponsesImpl:
         if not request.store:
             await connection.memory.check(request.input_items)
         asks_model = connection.generate or request.prewarms
-        start = await self._resolver.resolve(request, connection.memory, may_be_empty=not asks_model, hold=hold)
-        return await self._foreground.run(start, connection)
+
+        async def run() -> ForegroundRun:
+            start = await self._resolver.resolve(request, connection.memory, may_be_empty=not asks_model, hold=hold)
+            return await self._foreground.run(start, connection)
+
+        return await (self._admitted(request, run) if asks_model else run())
 
     async def _create(
         self, request: CreateRequest, body: Json, claim: IdempotencyClaim | None, hold: Hold | None
     ) -> ForegroundRun | DetachedResponse:
-        start = await self._resolver.resolve(request, hold=hold)
-        if request.background or claim:
-            return await self._detached.create(start, body, claim)
-        return await self._foreground.run(start)
+        async def create() -> ForegroundRun | DetachedResponse:
+            start = await self._resolver.resolve(request, hold=hold)
+            if request.background or claim:
+                return await self._detached.create(start, body, claim)
+            return await self._foreground.run(start)
+
+        return await self._admitted(request, create)
+
+    async def _admitted[Created: ForegroundRun | DetachedResponse](
+        self, request: CreateRequest, create: Callable[[], Awaitable[Created]]
+    ) -> Created:
+        """Create a response within the limits of its user.
+
+        Raises:
+            ApiError: 429, a limit is reached.
+        """
+        if self._dependencies.admit is None:
+            return await create()
+        permit = await self._dependencies.admit(self.access.current_user(), request)
+        try:
+            created = await create()
+        except BaseException:
+            permit.release()
+            raise
+        created.headers = permit.headers
+        if isinstance(created, ForegroundRun):
+            created.on_ended(lambda _: permit.release())
+        else:
+            permit.release()
+        return created
 
     async def delete(self, response_id: str) -> None:
         """Delete a response; content that later responses refer to stays until they are deleted too."""
@@ -466,7 +495,7 @@ def _max_input_bytes(limits: Limits) -> int:
 
 
 def _archive(
-    records: Records, config: ResponsesConfig, clock: StoreClock, intervals: Intervals, at_end: Sequence[AtEnd]
+    records: Records, config: ResponsesConfig, clock: StoreClock, intervals: Intervals, dependencies: Dependencies
 ) -> Archive:
     return Archive(
         records,
@@ -477,7 +506,8 @@ def _archive(
         scan_rows=config.limits.scanned_responses,
         scan_seconds=intervals.list_scan_seconds,
         decoder=Decoder(config.limits.decoding_bytes),
-        at_end=at_end,
+        at_end=dependencies.at_end,
+        on_end=dependencies.on_end,
     )
 
 

@@ -20,7 +20,7 @@ from .commit_outcome import until_known
 from .conflict_retry import ConflictRetry
 from .conversation_store import ConversationAppend, ConversationStore, without_stand_in
 from .decoder import Decoder
-from .ends import AtEnd, Ended, Ends
+from .ends import AtEnd, Ended, Ends, OnEnd
 from .expiry import Expiry
 from .feature_store import open_feature_stores
 from .garbage_collector import GarbageCollector
@@ -60,6 +60,7 @@ class Archive:
         scan_seconds: a page of a filtered list ends after this time.
         decoder: decodes the stored values.
         at_end: say what else the commit of a response's end writes.
+        on_end: are called after that commit.
 
     Attributes:
         load, entry, entry_version, own_inputs: read responses, as `ResponseLoader` does.
@@ -85,9 +86,10 @@ class Archive:
         scan_seconds: float = DEFAULT.list_scan_seconds,
         decoder: Decoder | None = None,
         at_end: Sequence[AtEnd] = (),
+        on_end: Sequence[OnEnd] = (),
     ) -> None:
         self._records = records
-        self.ends = Ends(records, at_end, DEFAULT.store_retry_seconds)
+        self.ends = Ends(records, at_end, on_end, DEFAULT.store_retry_seconds)
         """What is written with the ends of responses."""
         self.decoder = decoder = decoder or Decoder()
         self.clock = clock
@@ -169,13 +171,16 @@ class Archive:
             known = await saving.read(self._records, self.decoder, self._compared_bytes)
             plan = await saving.computation.run(partial(saving.plan, known, self.clock(), version))
             is_end = plan.ends and not imported
-            end = self.ends.ops(Ended(response, owner, recording.timing, self.clock())) if is_end else ()
+            ended = Ended(response, owner, recording.timing, self.clock()) if is_end else None
+            end = self.ends.ops(ended) if ended else ()
             try:
                 await self._records.commit([*plan.ops, *extra_ops, *end], [*plan.conditions, *conditions])
             except Conflict as conflict:
                 if any(condition in conditions for condition in conflict.failed):
                     raise
                 continue
+            if ended:
+                self.ends.written(ended)
             await self._garbage_collector.try_run(plan.released, owner)
             return plan.version
 

@@ -47,6 +47,9 @@ class Ended:
 AtEnd = Callable[[Ended], Sequence[Op]]
 """Returns what the commit of a response's end writes for it. The first op writes a row that only this response has."""
 
+OnEnd = Callable[[Ended], None]
+"""Is called once the end of a response is written."""
+
 
 class Ends:
     """Writes the ends of responses.
@@ -54,11 +57,14 @@ class Ends:
     Args:
         records: the store.
         at_end: say what is written.
+        on_end: are called afterwards.
         retry_seconds: interval between two calls of a store that does not answer.
     """
 
-    def __init__(self, records: Records, at_end: Sequence[AtEnd], retry_seconds: float) -> None:
-        self._records, self._at_end, self._retry_seconds = records, at_end, retry_seconds
+    def __init__(
+        self, records: Records, at_end: Sequence[AtEnd], on_end: Sequence[OnEnd], retry_seconds: float
+    ) -> None:
+        self._records, self._at_end, self._on_end, self._retry_seconds = records, at_end, on_end, retry_seconds
         self._waiting = deque[_Unstored]()
         self._task = LoopTask(self._write)
 
@@ -66,11 +72,18 @@ class Ends:
         """Return the ops that belong to the commit of a response's end."""
         return [op for each in self._at_end for op in each(ended)]
 
+    def written(self, ended: Ended) -> None:
+        """Note that the end of a response is written."""
+        for each in self._on_end:
+            each(ended)
+
     async def unstored(self, ended: Ended) -> None:
         """Write the end of a response that is not stored, in a commit that it shares with others.
 
         If the store does not answer soon, the response does not wait: its end is written once the store answers.
         """
+        # Its tokens are used, whenever that is written.
+        self.written(ended)
         if not (ops := self.ops(ended)):
             return
         if len(self._waiting) >= _MAX_WAITING:

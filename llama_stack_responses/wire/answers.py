@@ -96,7 +96,7 @@ class JsonResponse(Response):
 
 def failure(error: ApiError) -> JsonResponse:
     """Return the HTTP answer for an error."""
-    headers = error.retry_headers
+    headers = {**error.retry_headers, **error.headers}
     # OpenAI's clients retry after a 409, which they regard as a short lock, and after a 503. A retry could create a
     # second response where one may already exist.
     final = error.status == 409 or isinstance(error, OutcomeUnknown)
@@ -108,8 +108,8 @@ def failure(error: ApiError) -> JsonResponse:
 class _CreatedJsonResponse(JsonResponse):
     """A response that was created for the request, so that a retry would create another one."""
 
-    def __init__(self, response: dict[str, Any]) -> None:
-        super().__init__(response)
+    def __init__(self, response: dict[str, Any], headers: Mapping[str, str]) -> None:
+        super().__init__(response, headers=dict(headers))
         self._id = response["id"] if response["store"] else None
 
     def refusal(self, error: ApiError) -> JsonResponse:
@@ -143,7 +143,7 @@ class RunJsonResponse(Response):
         cycle = cycle_of(scope)
         cycle.abandon_with_client(run.abandon)
         try:
-            return _CreatedJsonResponse(await run.finish())
+            return _CreatedJsonResponse(await run.finish(), run.headers)
         except ApiError as error:
             if run.refused:
                 log_refused(error)
@@ -156,7 +156,7 @@ class RunEventsResponse(Response):
     """Sends a response's events as they occur. Events that are ready together are sent in one write."""
 
     def __init__(self, run: ForegroundRun) -> None:
-        super().__init__(media_type="text/event-stream", headers=stream_headers())
+        super().__init__(media_type="text/event-stream", headers=stream_headers() | dict(run.headers))
         self._run = run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

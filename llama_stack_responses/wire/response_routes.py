@@ -145,7 +145,7 @@ async def _detached_response(
     impl: OpenAIResponsesImpl, limits: RouteAdmission, scope: Scope, detached: DetachedResponse, *, stream: bool
 ) -> Response:
     response_id = detached.response["id"]
-    headers = {"idempotent-replayed": "true"} if detached.replayed else {}
+    headers = dict(detached.headers) | ({"idempotent-replayed": "true"} if detached.replayed else {})
     if stream:
         return await _followed(impl, limits, scope, response_id, -1, headers)
     if detached.response["background"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +31,15 @@ USERS: Final[dict[str, Json]] = {
     "bob": {"teams": ["search"], "roles": ["lead"]},
     "carol": {"teams": ["sales"]},
     "olga": {"roles": ["operator"]},
+    "dave": {},
+    "erin": {"teams": ["small"]},
+    "fred": {},
 }
+LIMITS: Final[list[Json]] = [
+    {"match": "dave", "requests_per_minute": 12, "tokens_per_minute": 1_000_000},
+    {"by": "team", "match": "small", "tokens_per_day": 150},
+    {"match": "fred", "running": 1},
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +52,7 @@ def served(
 
         def change(config: Json) -> None:
             prices = [{"match": MODEL, "input": 2.0, "output": 10.0}]
-            responses_config(config)["usage"] = {"metadata_key": "project", "prices": prices}
+            responses_config(config)["usage"] = {"metadata_key": "project", "prices": prices, "limits": LIMITS}
             roles = {"operator": {"roles": ["operator"]}, "team_lead": {"roles": ["lead"]}}
             responses_config(config)["roles"] = roles
             config["server"]["auth"] = {"provider_config": {"type": "custom", "endpoint": url}}
@@ -128,7 +137,8 @@ def test_users_leads_and_operators_see_what_they_may(served: tuple[LiveStack, Pa
         users[name].create(model=MODEL, input="Hi", metadata={"project": "who"})
 
     seen = {
-        name: {each["user_id"] for each in completions(served[0], name, "who", "user_id")} for name in sorted(USERS)
+        name: {each["user_id"] for each in completions(served[0], name, "who", "user_id")}
+        for name in ("ada", "bob", "carol", "olga")
     }
     assert seen == {"ada": {"ada"}, "bob": {"ada", "bob"}, "carol": {"carol"}, "olga": {"ada", "bob", "carol"}}
 
@@ -168,3 +178,63 @@ def test_command_shows_what_the_routes_show(
     assert main(["usage", "--config", str(config), "--by", "metadata,user"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[2:4] for line in lines if line[:2] == ["command", "carol"]] == [["1", "70"]]
+
+
+def test_requests_over_the_limit_are_refused_with_the_headers_of_openai(users: dict[str, Wire]) -> None:
+    dave, body = users["dave"], {"model": MODEL, "input": "Hi"}
+    answers = [dave.post(body | more) for more in ({}, {"store": False}, {"background": True}, {"stream": True})]
+    for answer in answers:
+        assert answer.status_code == 200
+        assert answer.headers["x-ratelimit-limit-requests"] == "12"
+        assert answer.headers["x-ratelimit-limit-tokens"] == "1000000"
+        assert 0 <= int(answer.headers["x-ratelimit-remaining-requests"]) < 12
+    # A minute may end in between.
+    refused = next(answer for _ in range(30) if (answer := dave.post(body)).status_code != 200)
+    error = error_of(refused, 429)
+    assert (error["type"], error["code"]) == ("requests", "rate_limit_exceeded")
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    assert 0 < int(refused.headers["retry-after"]) <= 60
+
+
+def test_used_quota_is_refused_and_not_tried_again(
+    served: tuple[LiveStack, Path], users: dict[str, Wire], upstream: Upstream
+) -> None:
+    for _ in range(2):
+        users["erin"].create(model=MODEL, input="Hi")
+    asked = len(upstream.requests("used"))
+    with client_of(served[0], "erin") as client:
+        wait_until(lambda: is_refused(client, "insufficient_quota"))
+
+    with WebSocketClient(served[0], token="token-of-erin") as websocket:
+        websocket.ask(model=MODEL, input="Hi")
+        assert websocket.error()["code"] == "insufficient_quota"
+    # Before the server has settled, a third one may have begun.
+    assert len(upstream.requests("used")) <= asked + 1
+
+
+def client_of(stack: LiveStack, name: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{stack.base_url}/v1", api_key=f"token-of-{name}", max_retries=5)
+
+
+def is_refused(client: openai.OpenAI, code: str) -> bool:
+    try:
+        client.responses.create(model=MODEL, input="Hi")
+    except openai.RateLimitError as error:
+        found = (error.code, error.type, error.response.headers["x-should-retry"])
+    else:
+        return False
+    assert found == (code, code, "false")
+    return True
+
+
+def test_openai_client_waits_for_a_slot_and_tries_again(
+    served: tuple[LiveStack, Path], users: dict[str, Wire], upstream: Upstream
+) -> None:
+    upstream.script("used", [reply(text("a ", "b"), hold=1), ANSWER])
+    with client_of(served[0], "fred") as client, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(users["fred"].post, {"model": MODEL, "input": "Hi"})
+        wait_until(lambda: len(upstream.requests("used")) == 1)
+        assert error_of(users["fred"].post({"model": MODEL, "input": "Hi"}), 429)["code"] == "rate_limit_exceeded"
+        upstream.release("used")
+        assert client.responses.create(model=MODEL, input="Hi").output_text == "Hello"
+        assert first.result().status_code == 200

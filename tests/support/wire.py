@@ -14,6 +14,9 @@ ERROR_TYPES = (
     "authentication_error",
     "permission_error",
     "rate_limit_error",
+    "requests",
+    "tokens",
+    "insufficient_quota",
     "server_error",
     "external_connector_error",
 )

@@ -12,6 +12,7 @@ from ...service.responses import OpenAIResponsesImpl
 from ...store.decoder import Decoder
 from ...store.records import Op, Put
 from .counted import counts_of, dimensions_of
+from .limits.limiter import Limiter
 from .naming import Bounds
 from .prices import Prices
 from .reading import Reading
@@ -30,12 +31,25 @@ def open_feature(stack: Stack) -> Feature:
     decoder = Decoder(stack.config.limits.decoding_bytes)
     bounds = Bounds(settings.users, settings.values_per_user)
     tables = Tables(stack.records, decoder, bounds, settings.retention_days)
+    limiter = Limiter(stack.records, settings.limits, Prices(settings.prices, settings.currency))
     return Feature(
+        admit=limiter.admit if settings.limits else None,
+        on_end=limiter.count if settings.limits else None,
         routes=[partial(_routes, stack, settings, Reading(stack.records, decoder))],
         at_end=partial(count, settings.metadata_key),
-        start=tables.start,
-        close=tables.stop,
+        start=partial(_start, tables, limiter),
+        close=partial(_stop, tables, limiter),
     )
+
+
+def _start(tables: Tables, limiter: Limiter) -> None:
+    tables.start()
+    limiter.start()
+
+
+async def _stop(tables: Tables, limiter: Limiter) -> None:
+    await tables.stop()
+    await limiter.stop()
 
 
 def _routes(

@@ -1,0 +1,292 @@
+"""Admits requests within the limits of their user, team, key and model, and counts what they have used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import Context
+from fnmatch import fnmatchcase
+from math import ceil
+from typing import Final
+
+from ....core.errors import ApiError
+from ....core.ids import new_id
+from ....core.lru_cache import LruCache
+from ....core.owner import Owner
+from ....feature import CreateRequest, Ended, Permit
+from ....lifecycle.periodic import Periodic
+from ....logs import Outage, get_logger
+from ....store.clock import StoreClock
+from ....store.records import UNAVAILABLE, Records
+from ..counted import counts_of
+from ..prices import Prices
+from ..settings import Limit
+from .measures import MEASURES, Measure, headers_of
+from .meters import Meter
+from .slots import SECONDS, Slots
+from .windows import MINUTE
+
+logger = get_logger(__name__)
+
+_SCOPES: Final = 20_000
+"""Meters that a server keeps; of those used least recently, it forgets what it has taken."""
+_SETTLE_SECONDS: Final = 1.0
+_CLOCK_SECONDS: Final = 30.0
+_AVERAGE_OF: Final = 16
+"""Responses over which the expected use of the next one is averaged."""
+_EXPECTED_SHARE: Final = 1 / 4
+"""The largest part of a limit that one response is expected to use."""
+
+
+class Limiter(Periodic):
+    """The limits of the requests to this server.
+
+    Args:
+        records: the store.
+        limits: the limits.
+        prices: what usage costs.
+    """
+
+    def __init__(self, records: Records, limits: Sequence[Limit], prices: Prices) -> None:
+        super().__init__(self.settle, "could not settle limits", logger, _SETTLE_SECONDS)
+        self._records, self._limits, self._prices = records, limits, prices
+        self._clock, self._read_at = StoreClock(records), 0.0
+        self._server = new_id("server")
+        self._meters: LruCache[tuple[int, str, str], _Scope] = LruCache(_SCOPES)
+        self._owing: set[_Scope] = set()
+        self._slots: dict[tuple[int, str], Slots] = {}
+        self._renew_at = 0.0
+        self._outage = Outage()
+
+    def start(self) -> None:
+        """Begin, without the user of the request that may have started the server."""
+        Context().run(super().start)
+
+    async def stop(self) -> None:
+        """Settle, and give back what is not used."""
+        await super().stop()
+        try:
+            await self.settle()
+            for scope in self._meters.values():
+                await scope.meter.give_back()
+            for slots in self._slots.values():
+                await slots.renew()
+        except ApiError as error:
+            logger.warning("could not give back what limits allow: %s", error)
+
+    async def admit(self, owner: Owner, request: CreateRequest) -> Permit:
+        """Admit a request.
+
+        Raises:
+            ApiError: 429, a limit is reached.
+        """
+        if not self._read_at:
+            await self._read_clock()
+        permit = LimitedPermit()
+        try:
+            for index, limit in enumerate(self._limits):
+                name = name_of(limit, owner, request.model)
+                if name is None or not fnmatchcase(request.model, limit.models):
+                    continue
+                await self._admit_by(index, limit, name, permit)
+        except BaseException:
+            permit.release()
+            raise
+        permit.begin()
+        return permit
+
+    def count(self, ended: Ended) -> None:
+        """Count what a response has used."""
+        counts, model = counts_of(ended), ended.response["model"]
+        for index, limit in enumerate(self._limits):
+            name = name_of(limit, ended.owner, model)
+            if name is None or not fnmatchcase(model, limit.models):
+                continue
+            for scope in self._scopes(index, limit, name):
+                units = scope.measure.used(counts, model, self._prices)
+                if units:
+                    scope.use(units)
+                    self._owing.add(scope)
+
+    async def settle(self) -> None:
+        """Take from the store what was used beyond what this server had taken, and renew its slots.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        if self._clock() - self._read_at > _CLOCK_SECONDS:
+            await self._read_clock()
+        owing, self._owing = self._owing, set()
+        try:
+            while owing:
+                scope = next(iter(owing))
+                await scope.meter.settle()
+                owing.discard(scope)
+        finally:
+            self._owing |= owing
+        if self._clock() >= self._renew_at:
+            self._renew_at = self._clock() + SECONDS / 3
+            for key, slots in list(self._slots.items()):
+                await slots.renew()
+                if slots.is_idle:
+                    del self._slots[key]
+
+    async def _read_clock(self) -> None:
+        try:
+            await self._clock.read()
+        except ApiError as error:
+            self._note(error)
+        self._read_at = self._clock()
+
+    async def _admit_by(self, index: int, limit: Limit, name: str, permit: LimitedPermit) -> None:
+        if limit.running is not None:
+            await self._take_slot(index, limit, name, permit)
+        for scope in self._scopes(index, limit, name):
+            units = scope.expected
+            try:
+                has_room = await scope.meter.hold(units)
+            except ApiError as error:
+                self._note(error)
+                continue
+            if has_room:
+                permit.add(scope, units)
+            elif limit.enforced:
+                raise scope.measure.refusal(limit.by, scope.meter)
+            scope.warn(limit)
+
+    async def _take_slot(self, index: int, limit: Limit, name: str, permit: LimitedPermit) -> None:
+        assert limit.running is not None
+        key = (index, name)
+        slots = self._slots.get(key)
+        if slots is None:
+            described = f"{limit.identity} running {name}"
+            slots = self._slots[key] = Slots(self._records, self._clock, self._server, described, limit.running)
+        try:
+            has_room = await slots.acquire()
+        except ApiError as error:
+            self._note(error)
+            slots.use_anyway()
+            has_room = True
+        if has_room:
+            permit.slots.append(slots)
+        elif limit.enforced:
+            message = f"Too many responses of this {limit.by} run at the same time: limit {limit.running}. Try again."
+            raise ApiError(429, message, type="requests", code="rate_limit_exceeded", retry_after=1)
+
+    def _scopes(self, index: int, limit: Limit, name: str) -> Iterator[_Scope]:
+        for measure in MEASURES:
+            if (most := measure.limit(limit)) is None:
+                continue
+            key = (index, measure.name, name)
+            scope = self._meters.get(key)
+            if scope is None:
+                described = f"{limit.identity} {measure.name} {name}"
+                meter = Meter(self._records, self._clock, described, most, measure.window)
+                scope = _Scope(measure, meter)
+                self._meters.set(key, scope)
+            yield scope
+
+    def _note(self, error: ApiError) -> None:
+        """Log that the store does not answer: requests are admitted then, and what they use is counted later."""
+        if error.status != UNAVAILABLE:
+            raise error
+        if self._outage.should_log(error):
+            logger.warning("could not read limits, requests are admitted: %s", error)
+
+
+def name_of(limit: Limit, owner: Owner, model: str) -> str | None:
+    """Return whose use a limit counts for a request; None if it does not apply."""
+    match limit.by:
+        case "user":
+            shown, name = owner.principal, f"{owner.tenant}\0{owner.principal}"
+        case "team":
+            shown, name = owner.team, f"{owner.tenant}\0{owner.team}"
+        case "key":
+            shown, name = owner.key, f"{owner.tenant}\0{owner.key}"
+        case "model":
+            shown = name = model
+        case "all":
+            return ""
+    applies = fnmatchcase(shown, limit.match) and (shown or limit.by == "user")
+    return name if applies else None
+
+
+class _Scope:
+    """A meter of one user, team, key or model.
+
+    Args:
+        measure: what it measures.
+        meter: the meter.
+    """
+
+    __slots__ = ("_average", "_warned", "measure", "meter")
+
+    def __init__(self, measure: Measure, meter: Meter) -> None:
+        self.measure, self.meter = measure, meter
+        self._average = 0.0
+        self._warned = 0
+
+    @property
+    def expected(self) -> int:
+        """The units that a request is expected to use."""
+        most = int(self.meter.limit * _EXPECTED_SHARE)
+        return 1 if self.measure.kind == "requests" else max(1, min(ceil(self._average), most))
+
+    def use(self, units: int) -> None:
+        """Count the units that a response has used."""
+        self._average += (units - self._average) / (_AVERAGE_OF if self._average else 1)
+        self.meter.use(units)
+
+    def warn(self, limit: Limit) -> None:
+        """Log once in a window that most of a limit is used."""
+        end = self.meter.end
+        if self._warned < end and self.meter.limit - self.meter.remaining >= limit.warn_at * self.meter.limit:
+            self._warned = end
+            logger.warning("limit nearly reached: %s of %s", self.measure.name, limit.identity)
+
+
+class LimitedPermit:
+    """What a request holds of its limits until it has ended.
+
+    Attributes:
+        slots: the slots of running responses that it uses.
+    """
+
+    __slots__ = ("_held", "_shown", "slots")
+
+    def __init__(self) -> None:
+        self._held: list[tuple[_Scope, int]] = []
+        self._shown: dict[str, _Scope] = {}
+        self.slots: list[Slots] = []
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """OpenAI's headers about the limits of a minute: of those that apply, the ones with the least left."""
+        headers: dict[str, str] = {}
+        for scope in self._shown.values():
+            headers |= headers_of(scope.measure, scope.meter)
+        return headers
+
+    def add(self, scope: _Scope, units: int) -> None:
+        """Hold units of a meter."""
+        self._held.append((scope, units))
+        if scope.measure.window is MINUTE:
+            shown = self._shown.get(scope.measure.kind)
+            if shown is None or scope.meter.remaining < shown.meter.remaining:
+                self._shown[scope.measure.kind] = scope
+
+    def begin(self) -> None:
+        """Count the request: all of its limits admit it."""
+        for scope, units in self._held:
+            if scope.measure.kind == "requests":
+                scope.meter.release(units)
+                scope.meter.use(units)
+        self._held = [each for each in self._held if each[0].measure.kind != "requests"]
+
+    def release(self) -> None:
+        """Hold nothing any longer."""
+        held, self._held = self._held, []
+        for scope, units in held:
+            scope.meter.release(units)
+        slots, self.slots = self.slots, []
+        for each in slots:
+            each.release()

@@ -1,0 +1,42 @@
+"""The times for which limits count: minutes, days and months of UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A kind of windows.
+
+    Attributes:
+        name: its name, such as `minute`.
+        bounds: returns the beginning and the end of the window of a time, in seconds since the epoch.
+        share: the largest part of a limit that a server takes at once.
+    """
+
+    name: str
+    bounds: Callable[[float], tuple[int, int]]
+    share: float
+
+
+def _of(seconds: int) -> Callable[[float], tuple[int, int]]:
+    def bounds(now: float) -> tuple[int, int]:
+        start = int(now) // seconds * seconds
+        return start, start + seconds
+
+    return bounds
+
+
+def _month(now: float) -> tuple[int, int]:
+    first = datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    following = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
+    return int(first.timestamp()), int(following.timestamp())
+
+
+MINUTE: Final = Window("minute", _of(60), 1 / 20)
+DAY: Final = Window("day", _of(86_400), 1 / 200)
+MONTH: Final = Window("month", _month, 1 / 200)

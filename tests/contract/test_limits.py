@@ -1,0 +1,306 @@
+"""On every backend, the servers of a store share limits: none is exceeded, and little is left unused."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.usage.limits.limiter import Limiter
+from llama_stack_responses.features.usage.limits.slots import SECONDS, Slots
+from llama_stack_responses.features.usage.prices import Prices
+from llama_stack_responses.features.usage.settings import Limit, Price
+from llama_stack_responses.generation.dependencies import Permit
+from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.store.ends import Ended
+from llama_stack_responses.store.records import Records
+from tests.contract.backends import Clock
+from tests.contract.conversations import CREATED, response
+from tests.contract.counting_proxy import CountingProxy
+from tests.support.records import WatchedRecords
+
+pytestmark = pytest.mark.needs("transactions")
+
+ADA: Final = Owner("ada", {"teams": ["search"], "keys": ["key_1"]})
+BOB: Final = Owner("bob", {"teams": ["search"]})
+PRICES: Final = Prices([Price(input=1e6)], "usd")
+MINUTE: Final = CREATED // 60 * 60
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(MINUTE + 1.0)
+
+
+class Server:
+    """A server with limits."""
+
+    def __init__(self, records: Records, clock: Clock, *limits: Limit) -> None:
+        self.limiter = Limiter(records, limits, PRICES)
+        # The clock of the tests may be set; a store's own clock runs on.
+        self.limiter._clock = clock  # type: ignore[assignment]
+        self.limiter._read_at = float("inf")
+
+    async def admit(self, owner: Owner = ADA, model: str = "m") -> Permit:
+        return await self.limiter.admit(owner, parse_create({"model": model, "input": "Hi"}))
+
+    async def admitted(self, owner: Owner = ADA, model: str = "m") -> bool:
+        try:
+            (await self.admit(owner, model)).release()
+        except ApiError as error:
+            if error.status != 429:
+                raise
+            return False
+        return True
+
+    async def use(self, permit: Permit, tokens: int, owner: Owner = ADA, model: str = "m") -> None:
+        """End a response that has used so many tokens."""
+        usage = {"input_tokens": tokens, "output_tokens": 0, "total_tokens": tokens}
+        self.limiter.count(Ended(response(usage=usage, model=model), owner, None, 1.0))
+        permit.release()
+
+
+def calls_of(counting: CountingProxy) -> int:
+    return counting.reads + counting.commits
+
+
+async def admitted_of(servers: list[Server], requests: int) -> int:
+    return sum([await random.Random(number).choice(servers).admitted() for number in range(requests)])
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("count", [1, 4])
+async def test_requests_of_a_minute_are_exact_and_renewed(records: Records, clock: Clock, count: int) -> None:
+    servers = [Server(records, clock, Limit(requests_per_minute=60)) for _ in range(count)]
+
+    first = await admitted_of(servers, 200)
+    assert 60 * 0.85 <= first <= 60
+    clock.now += 60
+    assert 60 * 0.85 <= await admitted_of(servers, 200) <= 60
+
+
+async def test_servers_at_once_never_admit_more(records: Records, clock: Clock) -> None:
+    servers = [Server(records, clock, Limit(requests_per_minute=100)) for _ in range(4)]
+
+    admitted = await asyncio.gather(*(server.admitted() for server in servers for _ in range(100)))
+    assert 85 <= sum(admitted) <= 100
+
+
+async def test_request_seldom_asks_the_store(counting: CountingProxy, clock: Clock) -> None:
+    server = Server(counting, clock, Limit(requests_per_minute=10_000, tokens_per_day=10**9, budget_per_month=1e6))
+    assert await server.admitted()
+    before = calls_of(counting)
+    for _ in range(400):
+        assert await server.admitted()
+
+    assert calls_of(counting) - before <= 4
+
+
+async def test_refusals_do_not_ask_the_store(counting: CountingProxy, clock: Clock) -> None:
+    server = Server(counting, clock, Limit(requests_per_minute=1))
+    assert [await server.admitted() for _ in range(2)] == [True, False]
+    before = calls_of(counting)
+    assert [await server.admitted() for _ in range(50)] == [False] * 50
+
+    assert calls_of(counting) == before
+
+
+async def test_tokens_over_the_limit_refuse_the_next_request_on_every_server(records: Records, clock: Clock) -> None:
+    servers = [Server(records, clock, Limit(tokens_per_minute=1000)) for _ in range(2)]
+    await servers[0].use(await servers[0].admit(), 5000)
+    await servers[0].limiter.settle()
+
+    for server in servers:
+        with pytest.raises(ApiError) as refused:
+            await server.admit()
+        assert (refused.value.status, refused.value.code, refused.value.type) == (429, "rate_limit_exceeded", "tokens")
+        assert refused.value.retry_after == 59
+    clock.now += 60
+    assert [await server.admitted() for server in servers] == [True, True]
+
+
+async def test_tokens_of_many_servers_exceed_the_limit_by_running_responses_only(
+    records: Records, clock: Clock
+) -> None:
+    """Each of four servers runs four responses of 100 tokens at a time; the limit is 10,000."""
+    servers = [Server(records, clock, Limit(tokens_per_minute=10_000)) for _ in range(4)]
+    used = 0
+
+    async def work(server: Server) -> None:
+        nonlocal used
+        while True:
+            try:
+                permit = await server.admit()
+            except ApiError:
+                return
+            await asyncio.sleep(0)
+            await server.use(permit, 100)
+            used += 100
+            await server.limiter.settle()
+
+    await asyncio.gather(*(work(server) for server in servers for _ in range(4)))
+    assert 8_000 <= used <= 10_000 + 16 * 100
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"),
+    [
+        (Limit(tokens_per_day=500), "insufficient_quota"),
+        (Limit(tokens_per_month=500), "insufficient_quota"),
+        (Limit(budget_per_day=500.0), "insufficient_quota"),
+        (Limit(budget_per_month=500.0), "insufficient_quota"),
+    ],
+    ids=["tokens a day", "tokens a month", "costs a day", "costs a month"],
+)
+async def test_used_quota_is_final_until_its_window_ends(
+    records: Records, clock: Clock, limit: Limit, code: str
+) -> None:
+    server = Server(records, clock, limit)
+    await server.use(await server.admit(), 600)
+    await server.limiter.settle()
+
+    with pytest.raises(ApiError) as refused:
+        await Server(records, clock, limit).admit()
+    error = refused.value
+    assert (error.code, error.type, error.retry_after) == (code, code, None)
+    assert error.headers["x-should-retry"] == "false"
+    clock.now += 32 * 86_400
+    assert await server.admitted()
+
+
+async def test_quota_outlives_its_servers(records: Records, clock: Clock) -> None:
+    limit = Limit(tokens_per_day=10_000)
+    for _ in range(10):
+        server = Server(records, clock, limit)
+        await server.use(await server.admit(), 900)
+        await server.limiter.stop()
+
+    last = Server(records, clock, limit)
+    await last.use(await last.admit(), 1000)
+    await last.limiter.settle()
+    assert not await last.admitted()
+
+
+@pytest.mark.parametrize(
+    ("limit", "same", "other"),
+    [
+        (Limit(by="user", requests_per_minute=1), (ADA, "n"), (BOB, "m")),
+        (Limit(by="team", requests_per_minute=1), (BOB, "m"), (Owner("eve", {"teams": ["sales"]}), "m")),
+        (Limit(by="key", requests_per_minute=1), (Owner("eve", {"keys": ["key_1"]}), "m"), (BOB, "m")),
+        (Limit(by="model", requests_per_minute=1), (BOB, "m"), (ADA, "n")),
+        (Limit(by="all", requests_per_minute=1, models="m"), (BOB, "m"), (ADA, "n")),
+        (Limit(by="user", match="a*", requests_per_minute=1), (ADA, "n"), (BOB, "m")),
+    ],
+    ids=["user", "team", "key", "model", "all", "match"],
+)
+async def test_limit_counts_those_that_it_is_for(
+    records: Records, clock: Clock, limit: Limit, same: tuple[Owner, str], other: tuple[Owner, str]
+) -> None:
+    server = Server(records, clock, limit)
+    assert await server.admitted(ADA, "m")
+
+    assert not await server.admitted(*same)
+    assert [await server.admitted(*other) for _ in range(1)] == [True]
+
+
+async def test_limit_that_is_not_enforced_warns_once(
+    records: Records, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(records, clock, Limit(requests_per_minute=10, enforced=False, name="trial"))
+    admitted = [await server.admitted() for _ in range(20)]
+
+    assert admitted == [True] * 20
+    assert caplog.text.count("limit nearly reached: requests per minute of trial") == 1
+
+
+async def test_refused_request_holds_nothing(records: Records, clock: Clock) -> None:
+    """The second limit refuses: the first one has not counted the request."""
+    server = Server(records, clock, Limit(requests_per_minute=10), Limit(by="all", requests_per_minute=1))
+    assert [await server.admitted() for _ in range(5)] == [True, False, False, False, False]
+
+    again = Server(records, clock, Limit(requests_per_minute=10))
+    await server.limiter.stop()
+    assert sum([await again.admitted() for _ in range(20)]) == 9
+
+
+async def test_headers_show_the_tightest_limits(records: Records, clock: Clock) -> None:
+    limits = Limit(requests_per_minute=100, tokens_per_minute=1000), Limit(by="all", requests_per_minute=10)
+    permit = await Server(records, clock, *limits).admit()
+
+    assert permit.headers == {
+        "x-ratelimit-limit-requests": "10",
+        "x-ratelimit-remaining-requests": "9",
+        "x-ratelimit-reset-requests": "59s",
+        "x-ratelimit-limit-tokens": "1000",
+        "x-ratelimit-remaining-tokens": "999",
+        "x-ratelimit-reset-tokens": "59s",
+    }
+
+
+async def test_store_that_is_away_admits_and_counts_later(
+    records: Records, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = WatchedRecords(records)
+    server = Server(watched, clock, Limit(tokens_per_day=1000, running=2))
+    watched.away = True
+    permits = [await server.admit() for _ in range(5)]
+    for permit in permits:
+        await server.use(permit, 1000)
+    with pytest.raises(ApiError):
+        await server.limiter.settle()
+    assert caplog.text.count("could not read limits, requests are admitted") == 1
+
+    watched.away = False
+    await server.limiter.settle()
+    assert not await Server(records, clock, Limit(tokens_per_day=1000, running=2)).admitted()
+
+
+@pytest.mark.every_store
+async def test_running_responses_of_all_servers_are_limited(records: Records, clock: Clock) -> None:
+    servers = [Server(records, clock, Limit(running=10)) for _ in range(4)]
+    permits: list[Permit] = []
+    refused: list[object] = []
+    for number in range(60):
+        try:
+            permits.append(await servers[number % 4].admit())
+        except ApiError as error:
+            refused.append((error.status, error.code, error.retry_after))
+        clock.now += 1
+    assert 8 <= len(permits) <= 10
+    assert set(refused) == {(429, "rate_limit_exceeded", 1)}
+
+    for permit in permits:
+        permit.release()
+    clock.now += 1
+    for server in servers:
+        server.limiter._renew_at = 0.0
+        await server.limiter.settle()
+    clock.now += 1
+    assert await servers[0].admitted()
+
+
+async def test_slots_of_a_killed_server_are_free_after_their_time(records: Records, clock: Clock) -> None:
+    killed, other = (Slots(records, clock, name, "slots", 2) for name in ("a", "b"))
+    assert [await killed.acquire() for _ in range(2)] == [True, True]
+    assert not await other.acquire()
+
+    clock.now += SECONDS / 2
+    await killed.renew()
+    clock.now += SECONDS / 2 + 1
+    assert not await other.acquire()
+    clock.now += SECONDS
+    assert [await other.acquire() for _ in range(2)] == [True, True]
+
+
+async def test_released_permit_can_be_released_again(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, Limit(running=1, tokens_per_minute=100))
+    permit = await server.admit()
+    for _ in range(2):
+        permit.release()
+    held = await server.admit()
+    assert not await server.admitted()
+    held.release()
