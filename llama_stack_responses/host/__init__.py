@@ -16,7 +16,7 @@ from ..feature import Feature, Stack
 from ..fetch.address_policy import AddressPolicy
 from ..fetch.resolver import LookupLimits, Resolver
 from ..generation.dependencies import Dependencies
-from ..inputs.attachments import open_attachments
+from ..inputs.attachments import Attachments, open_attachments
 from ..inputs.files import Files, NoFiles
 from ..inputs.moderation import NoModeration
 from ..logs import DELETED, ENDED, bound_tracebacks, plain_lines
@@ -79,14 +79,7 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
         limit_models(deps[Api.inference].routing_table)
     dependencies = Dependencies(
         inference,
-        open_attachments(
-            stack.files,
-            config,
-            stack.pool,
-            stack.contents,
-            stack.address_policy,
-            file_processor(deps.get(Api.file_processors)),
-        ),
+        _attachments(stack, deps),
         HostPrompts(deps[Api.prompts]) if config.stored_prompts and Api.prompts in deps else None,
         _tool_services(stack, deps, features),
         next((each.moderation for each in features if each.moderation), NoModeration()),
@@ -106,6 +99,11 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
     provided.appear_in(deps.get(Api.providers))
     await provided.prepare()
     return provided
+
+
+def _attachments(stack: Stack, deps: dict[Api, Any]) -> Attachments:
+    processor = file_processor(deps.get(Api.file_processors))
+    return open_attachments(stack.files, stack.config, stack.pool, stack.contents, stack.address_policy, processor)
 
 
 async def _stack(

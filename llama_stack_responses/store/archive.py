@@ -170,19 +170,20 @@ class Archive:
             await retry.wait()
             known = await saving.read(self._records, self.decoder, self._compared_bytes)
             plan = await saving.computation.run(partial(saving.plan, known, self.clock(), version))
-            is_end = plan.ends and not imported
-            ended = Ended(response, owner, recording.timing, self.clock()) if is_end else None
-            end = self.ends.ops(ended) if ended else ()
+            ended = self._ended(response, owner, recording) if plan.ends and not imported else None
+            ops = [*plan.ops, *extra_ops, *(self.ends.ops(ended) if ended else ())]
             try:
-                await self._records.commit([*plan.ops, *extra_ops, *end], [*plan.conditions, *conditions])
+                await self._records.commit(ops, [*plan.conditions, *conditions])
             except Conflict as conflict:
                 if any(condition in conditions for condition in conflict.failed):
                     raise
                 continue
-            if ended:
-                self.ends.written(ended)
+            self.ends.written(ended)
             await self._garbage_collector.try_run(plan.released, owner)
             return plan.version
+
+    def _ended(self, response: Json, owner: Owner, recording: Recording) -> Ended:
+        return Ended(response, owner, recording.timing, self.clock())
 
     async def import_response(
         self,

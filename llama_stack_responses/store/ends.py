@@ -72,10 +72,11 @@ class Ends:
         """Return the ops that belong to the commit of a response's end."""
         return [op for each in self._at_end for op in each(ended)]
 
-    def written(self, ended: Ended) -> None:
-        """Note that the end of a response is written."""
-        for each in self._on_end:
-            each(ended)
+    def written(self, ended: Ended | None) -> None:
+        """Note that the end of a response is written; None is no end."""
+        if ended:
+            for each in self._on_end:
+                each(ended)
 
     async def unstored(self, ended: Ended) -> None:
         """Write the end of a response that is not stored, in a commit that it shares with others.
