@@ -4,11 +4,12 @@ import json
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib.util import find_spec
 from itertools import count, cycle
+from operator import itemgetter
 from pathlib import Path
 
 import httpx
@@ -25,7 +26,7 @@ from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, final, output_text, roles_and_texts
-from tests.support.workers import Workers, WorkersStack, listener
+from tests.support.workers import Workers, WorkersStack, listener, worker_behind
 
 pytestmark = [pytest.mark.live, pytest.mark.extended]
 
@@ -63,18 +64,25 @@ def scraped_processes(port: int, name: str) -> dict[str, float]:
     return dict(found)
 
 
-def shown(wire: Wire, view: str) -> Json:
-    """Return the first event of a stream of the page."""
-    with wire.http.stream("GET", f"/ui/{view}") as answer:
+def shown(server: LiveStack, view: str) -> tuple[int, Json]:
+    """Return the worker that answers, and the first event of a stream of the page."""
+    with Wire(server) as wire, wire.http.stream("GET", f"/ui/{view}") as answer:
+        pid = worker_behind(answer, server)
         data = next(line for line in answer.iter_lines() if line.startswith("data: "))
     found: Json = json.loads(data.removeprefix("data: "))
-    return found
+    return pid, found
 
 
-def running(wire: Wire) -> tuple[int, list[tuple[str, bool]]]:
-    """Return how many servers the page shows, and the ids of what runs, each with whether it is on this server."""
-    seen = shown(wire, "live")
-    return seen["servers"], [(one["id"], one["this_server"]) for one in seen["responses"]]
+def shown_by_each(server: LiveStack, view: str, choose: Callable[[Json], object], expected: object) -> None:
+    """Wait until each worker shows these values. What another reader has seen within the last second is repeated."""
+    agree: dict[int, bool] = {}
+
+    def is_so() -> bool:
+        pid, found = shown(server, view)
+        agree[pid] = choose(found) == expected
+        return len(agree) == 2 and all(agree.values())
+
+    wait_until(is_so)
 
 
 @pytest.fixture(scope="module")
@@ -175,20 +183,23 @@ def test_one_scrape_has_the_counters_of_each_worker(server: LiveStack, metrics_p
 
 def test_each_worker_reports_for_both(server: LiveStack, upstream: Upstream) -> None:
     """Also a response that is not stored, which the store cannot tell the other worker of."""
+    upstream.script("held", HELD)
+    with Wire(server) as wire, Reader.create(wire, model="local/held", input="Count.", store=False) as reader:
+        reader.read_to("two ")
+        shown_by_each(
+            server,
+            "live",
+            lambda state: (state["servers"], [(one["id"], one["this_server"]) for one in state["responses"]]),
+            (1, [(reader.response_id, True)]),
+        )
+        _, counts = shown(server, "stats")
+        assert counts["running"] == 1
+        names = ("server", "requests", "running", "completed")
+        shown_by_each(server, "stats", itemgetter(*names), itemgetter(*names)(counts))
+        upstream.release("held")
+        reader.read_to_end()
     with Workers(server) as workers:
-        for here, there in both_ways(workers):
-            upstream.script("held", HELD)
-            with Reader.create(here, model="local/held", input="Count.", store=False) as reader:
-                reader.read_to("two ")
-                for wire in (here, there):
-                    # What another reader has seen within the last second is repeated.
-                    wait_until(lambda: running(wire) == (1, [(reader.response_id, True)]))  # noqa: B023 (called here)
-                counted = [shown(wire, "stats") for wire in (here, there)]
-                upstream.release("held")
-                reader.read_to_end()
-            assert len({(each["server"], each["requests"], each["running"]) for each in counted}) == 1
-            assert counted[0]["running"] == 1
-        reports = [wire.http.get("/ready").json() for wire in workers.wires.values()]
+        reports = [each.http.get("/ready").json() for each in workers.wires.values()]
         assert reports == [{"status": "ready", "store": "ok", "worker": "ok", "model_server": "ok"}] * 2
         workers.check()
 
