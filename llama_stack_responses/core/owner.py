@@ -18,7 +18,7 @@ class Owner:
     Attributes:
         principal: the user's name; empty for the single anonymous owner of a stack without authentication.
         attributes: the user's groups, such as `{"teams": ["search"]}`. The first of `teams` is the user's team, the
-            first of `keys` the id of the key of the request; `roles` are all roles.
+            first of `keys` the id of the key of the request; `roles` are all roles, and `limits` those of that key.
         tenant: the user's tenant, if the host has tenants; equal names of two tenants are different users.
     """
 
@@ -50,6 +50,11 @@ class Owner:
     def roles(self) -> Sequence[str]:
         """The user's roles."""
         return self.attributes.get("roles") or ()
+
+    @property
+    def limits(self) -> Sequence[str]:
+        """The limits of the key of the request itself, each as `requests_per_minute=60`."""
+        return (self.attributes.get("limits") or ()) if self.key else ()
 
     def _first(self, attribute: str) -> str:
         values = self.attributes.get(attribute)

@@ -422,11 +422,15 @@ class OpenAIResponsesImpl:
         """Create a response within the limits of its user.
 
         Raises:
-            ApiError: 429, a limit is reached.
+            ApiError: 429, a limit is reached. 403, limits of the key cannot be enforced.
         """
+        user = self.access.current_user()
         if self._dependencies.admit is None:
+            if user.limits:
+                message = "The key of this request has limits, which this server cannot enforce: use another key."
+                raise ApiError(403, message, code="insufficient_permissions")
             return await create()
-        permit = await self._dependencies.admit(self.access.current_user(), request)
+        permit = await self._dependencies.admit(user, request)
         try:
             created = await create()
         except BaseException:

@@ -64,7 +64,7 @@ class AccessKey:
         team: the user's team; empty for none.
         roles: the user's roles.
         models: the names of the models that it may be used for, where `*` at the end stands for any rest; None for all.
-        limits: its limits, with the names and values that the settings of limits have. The key only keeps them.
+        limits: its limits, by the names of `LimitedAmounts`.
         expires_at: in seconds since the epoch; None for never.
         revoked_at: when it was revoked, in seconds since the epoch; None if it was not.
     """
@@ -88,6 +88,7 @@ class AccessKey:
             "teams": [self.team] if self.team else [],
             "roles": list(self.roles),
             "models": list(self.models or ()),
+            "limits": [f"{name}={amount}" for name, amount in self.limits.items()],
         }
         return Owner(
             self.owner.principal,

@@ -34,7 +34,13 @@ async def test_token_authenticates_its_owner_with_attributes(keys: AccessKeys) -
     user = await accepted(keys, token)
     assert user == Owner(
         ALICE.principal,
-        {"keys": [key.id], "teams": ["search"], "roles": ["lead"], "models": ["local/*"]},
+        {
+            "keys": [key.id],
+            "teams": ["search"],
+            "roles": ["lead"],
+            "models": ["local/*"],
+            "limits": ["requests_per_minute=60"],
+        },
         ALICE.tenant,
     )
     assert (user.key, user.team, user.roles) == (key.id, "search", ["lead"])

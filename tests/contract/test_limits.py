@@ -207,6 +207,70 @@ async def test_limit_counts_those_that_it_is_for(
     assert [await server.admitted(*other) for _ in range(1)] == [True]
 
 
+def limited_by_key(*limits: str, key: str = "key_1") -> Owner:
+    return Owner("ada", {"keys": [key], "limits": list(limits)})
+
+
+async def test_limits_of_a_key_are_shared_by_servers_and_count_its_requests_alone(
+    records: Records, clock: Clock
+) -> None:
+    """They hold without limits in the configuration."""
+    servers = [Server(records, clock) for _ in range(2)]
+    owner = limited_by_key("requests_per_minute=1", "tokens_per_day=100")
+    other = limited_by_key("requests_per_minute=1", key="key_2")
+
+    assert [await each.admitted(owner) for each in servers] == [True, False]
+    assert [await each.admitted(other) for each in servers] == [True, False]
+    assert [await each.admitted(Owner("ada", {"keys": ["key_3"]})) for each in servers] == [True, True]
+
+
+async def test_tokens_of_a_key_are_counted_beside_the_limits_of_the_configuration(
+    records: Records, clock: Clock
+) -> None:
+    """The configuration limits each key as well, under a name of its own."""
+    owner, configured = limited_by_key("tokens_per_day=100"), Limit(by="key", match="key_1", tokens_per_day=1000)
+    server = Server(records, clock, configured)
+    await server.use(await server.admit(owner), 50, owner)
+    assert await server.admitted(owner)
+    await server.use(await server.admit(owner), 60, owner)
+    await server.limiter.stop()
+
+    assert not await Server(records, clock, configured).admitted(owner)
+    assert await Server(records, clock, configured).admitted(Owner("ada", {"keys": ["key_1"]}))
+
+
+async def test_limits_of_a_key_need_no_call_of_the_store_to_be_known(counting: CountingProxy, clock: Clock) -> None:
+    server, owner = Server(counting, clock), limited_by_key("requests_per_minute=10000")
+    assert await server.admitted(owner)
+    before = calls_of(counting)
+    for _ in range(100):
+        assert await server.admitted(owner)
+
+    assert calls_of(counting) - before <= 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("of_tomorrow=1", "(of_tomorrow)"),
+        ("running=0", "(running)"),
+        ("budget_per_day=1", "'usage.prices'"),
+    ],
+)
+async def test_limits_of_a_key_that_cannot_be_enforced_refuse(
+    records: Records, clock: Clock, limit: str, said: str
+) -> None:
+    server = Server(records, clock)
+    server.limiter = Limiter(records, (), Prices((), "usd"))
+    owner = limited_by_key(limit)
+    with pytest.raises(ApiError) as refused:
+        await server.admit(owner)
+
+    assert (refused.value.status, refused.value.code) == (403, "insufficient_permissions")
+    assert said in str(refused.value)
+    server.limiter.count(Ended(response(), owner, None, 1.0))
+
+
 async def test_limit_that_is_not_enforced_warns_once(
     records: Records, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -130,6 +130,20 @@ def test_openai_client_says_that_a_key_is_wrong(keyed: KeyedStack) -> None:
     assert len(messages) == 1
 
 
+def test_key_is_used_within_its_limits(keyed: KeyedStack, upstream: Upstream) -> None:
+    """The stack does not count usage."""
+    upstream.script(
+        "limited", reply(text("ok"), usage={"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10})
+    )
+    body = {"model": "local/limited", "input": "x"}
+    with Wire(keyed.live, keyed.create("ada", "--limit", "tokens_per_day=10")[1]) as wire:
+        assert wire.create(**body)["status"] == "completed"
+        for more in ({}, {"background": True}, {"stream": True}):
+            assert error_of(wire.post(body | more), 429)["code"] == "insufficient_quota"
+    with Wire(keyed.live, keyed.create("ada")[1]) as wire:
+        assert wire.create(**body)["status"] == "completed"
+
+
 def test_key_uses_and_lists_its_models_only(keyed: KeyedStack, upstream: Upstream) -> None:
     _, token = keyed.create("ada", "--model", "local/ec*")
     for stream in (False, True):

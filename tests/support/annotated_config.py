@@ -81,7 +81,9 @@ def description(model: type[BaseModel], name: str) -> str:
         KeyError: they say nothing.
     """
     field = model.model_fields[name]
-    described = dict(_DESCRIBED.findall(inspect.cleandoc(model.__doc__ or "").partition("Attributes:\n")[2]))
+    described: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        described |= _DESCRIBED.findall(inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2])
     text = field.description or described.get(name) or next(map(summary, models(field.annotation)), None)
     if text is None:
         raise KeyError(f"{model.__name__}.{name} has no description")

@@ -65,6 +65,7 @@ LAYERS: Final = {
             "ids",
             "media_formats",
             "json_blocks",
+            "limited_amounts",
             "moderation_results",
             "setting_values",
         },
@@ -325,7 +326,7 @@ EARLY: Final = {
         "items.kind",
         "items.view",
     },
-    "settings": {"admission", "core.feature_settings", "core.setting_values"},
+    "settings": {"admission", "core.feature_settings", "core.limited_amounts", "core.setting_values"},
 }
 """What the modules of a feature may import that are imported with the core, by their name."""
 
@@ -402,7 +403,7 @@ def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.expr | None, bool]]:
 def _has_fields(node: ast.ClassDef) -> bool:
     """Return whether the class's assignments are fields of its instances: a dataclass, or a pydantic model."""
     names = {ast.unparse(each).split("(")[0] for each in [*node.decorator_list, *node.bases]}
-    return bool(names & {"dataclass", "BaseModel"})
+    return bool(names & {"dataclass", "BaseModel", "LimitedAmounts"})
 
 
 def _changes(tree: ast.Module, held: set[str]) -> Iterator[str]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from ...core.errors import bad_request
+from ...core.limited_amounts import LimitedAmounts
 from ...store.access_keys import NewKey
 
 _MAX_CHARACTERS: Final = 256
 _MAX_ROLES: Final = 32
 _MAX_MODELS: Final = 64
-_MAX_LIMITS: Final = 64
 _MAX_SECONDS: Final = 100 * 366 * 86_400
-_LIMIT_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 def checked(new: NewKey) -> NewKey:
@@ -59,10 +59,13 @@ def _check_text(name: str, text: str, *, may_be_empty: bool = False) -> None:
 
 
 def _check_limits(limits: Mapping[str, Any]) -> None:
-    if len(limits) > _MAX_LIMITS:
-        raise bad_request(f"'limits' has more than {_MAX_LIMITS} entries.", "limits", "invalid_value")
-    for name, value in limits.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not _LIMIT_NAME.fullmatch(name) or not is_number or not 0 <= value < 2**63:
-            message = f"'limits' has the entry {name[:80]!r}: expected names of limits with numbers of 0 at least."
-            raise bad_request(message, "limits", "invalid_value")
+    for name in limits:
+        if name not in LimitedAmounts.model_fields:
+            known = ", ".join(LimitedAmounts.model_fields)
+            raise bad_request(f"'limits' has the entry {name[:80]!r}: it may have {known}.", "limits", "invalid_value")
+    try:
+        LimitedAmounts.model_validate(limits, strict=True)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        message = f"'limits' has a wrong value of {wrong['loc'][0]!r}: {wrong['msg'][0].lower()}{wrong['msg'][1:]}."
+        raise bad_request(message, "limits", "invalid_value") from None

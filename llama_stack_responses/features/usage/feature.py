@@ -24,17 +24,18 @@ from .visibility import Visibility
 
 
 def open_feature(stack: Stack) -> Feature:
-    """Return what counts usage; nothing without its settings."""
+    """Return what counts usage and enforces limits; without its settings, it enforces only the limits of keys."""
     settings = SETTINGS.of(stack.config)
     if settings is None:
-        return Feature()
+        of_keys = Limiter(stack.records, (), Prices((), ""))
+        return Feature(admit=of_keys.admit, on_end=of_keys.count, start=of_keys.start, close=of_keys.stop)
     decoder = Decoder(stack.config.limits.decoding_bytes)
     bounds = Bounds(settings.users, settings.values_per_user)
     tables = Tables(stack.records, decoder, bounds, settings.retention_days)
     limiter = Limiter(stack.records, settings.limits, Prices(settings.prices, settings.currency))
     return Feature(
-        admit=limiter.admit if settings.limits else None,
-        on_end=limiter.count if settings.limits else None,
+        admit=limiter.admit,
+        on_end=limiter.count,
         routes=[partial(_routes, stack, settings, Reading(stack.records, decoder))],
         at_end=partial(count, settings.metadata_key),
         start=partial(_start, tables, limiter),

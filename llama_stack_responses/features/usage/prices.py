@@ -38,6 +38,11 @@ class Prices:
         self._table, self.currency = table, currency
         self._known: dict[str, Price | None] = {}
 
+    @property
+    def are_none(self) -> bool:
+        """Whether nothing has a price."""
+        return not self._table
+
     def of(self, model: str) -> Price | None:
         """Return the price of a model; None if it has none."""
         if len(self._known) > len(self._table) + 1_000:

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from ...core.feature_settings import FeatureSettings
+from ...core.limited_amounts import LimitedAmounts
 
 _Currency = Annotated[str, StringConstraints(pattern="^[a-z]{3}$")]
 
@@ -31,7 +32,7 @@ class Price(BaseModel):
     request: float = Field(default=0.0, ge=0)
 
 
-class Limit(BaseModel):
+class Limit(LimitedAmounts):
     """What each user, team or key may use, or all may use of each model.
 
     Attributes:
@@ -39,13 +40,6 @@ class Limit(BaseModel):
         by: whose use is counted: that of each `user`, `team`, `key` or `model`, or of `all`.
         match: a shell-style pattern of the names of those to whom it applies.
         models: a shell-style pattern of the names of the models that count.
-        requests_per_minute: requests in a minute.
-        tokens_per_minute: input and output tokens in a minute.
-        tokens_per_day: input and output tokens in a day of UTC.
-        tokens_per_month: input and output tokens in a month of UTC.
-        budget_per_day: costs in a day, by the prices.
-        budget_per_month: costs in a month, by the prices.
-        running: responses that run at a time, except in the background.
         enforced: whether requests over the limit are refused; otherwise it only warns.
         warn_at: the part of a limit whose use is logged, once in each window.
     """
@@ -56,13 +50,6 @@ class Limit(BaseModel):
     by: Literal["user", "team", "key", "model", "all"] = "user"
     match: str = "*"
     models: str = "*"
-    requests_per_minute: int | None = Field(default=None, ge=1)
-    tokens_per_minute: int | None = Field(default=None, ge=1)
-    tokens_per_day: int | None = Field(default=None, ge=1)
-    tokens_per_month: int | None = Field(default=None, ge=1)
-    budget_per_day: float | None = Field(default=None, gt=0)
-    budget_per_month: float | None = Field(default=None, gt=0)
-    running: int | None = Field(default=None, ge=1)
     enforced: bool = True
     warn_at: float = Field(default=0.8, gt=0, le=1)
 
@@ -83,7 +70,7 @@ class Usage(BaseModel):
             their names; further ones are counted together as `other`.
         prices: the prices of models; the first that matches the name of a model counts.
         currency: their currency, three lowercase letters.
-        limits: what may be used; all that apply to a request count.
+        limits: what may be used; all that apply to a request count, and the limits of its key.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -98,7 +85,7 @@ class Usage(BaseModel):
 
     @model_validator(mode="after")
     def _check_budgets(self) -> Self:
-        if not self.prices and any(each.budget_per_day or each.budget_per_month for each in self.limits):
+        if not self.prices and any(each.has_budget for each in self.limits):
             raise ValueError("a budget of 'limits' needs 'prices': without them, nothing costs anything")
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context
 from fnmatch import fnmatchcase
 from math import ceil
@@ -20,6 +21,7 @@ from ....store.records import UNAVAILABLE, Records
 from ..counted import counts_of
 from ..prices import Prices
 from ..settings import Limit
+from .key_limits import KeyLimits
 from .measures import MEASURES, Measure, headers_of
 from .meters import Meter
 from .slots import SECONDS, Slots
@@ -27,6 +29,8 @@ from .windows import MINUTE
 
 logger = get_logger(__name__)
 
+_OF_KEY: Final = -1
+"""Stands for the limit that the key of a request has itself, among the indexes of the limits."""
 _SCOPES: Final = 20_000
 """Meters that a server keeps; of those used least recently, it forgets what it has taken."""
 _SETTLE_SECONDS: Final = 1.0
@@ -42,13 +46,14 @@ class Limiter(Periodic):
 
     Args:
         records: the store.
-        limits: the limits.
+        limits: the limits of the configuration. Those of the keys of requests count as well.
         prices: what usage costs.
     """
 
     def __init__(self, records: Records, limits: Sequence[Limit], prices: Prices) -> None:
         super().__init__(self.settle, "could not settle limits", logger, _SETTLE_SECONDS)
         self._records, self._limits, self._prices = records, limits, prices
+        self._of_keys = KeyLimits(prices)
         self._clock, self._read_at = StoreClock(records), 0.0
         self._server = new_id("server")
         self._meters: LruCache[tuple[int, str, str], _Scope] = LruCache(_SCOPES)
@@ -77,16 +82,14 @@ class Limiter(Periodic):
         """Admit a request.
 
         Raises:
-            ApiError: 429, a limit is reached.
+            ApiError: 429, a limit is reached. 403, the limits of the key cannot be enforced.
         """
-        if not self._read_at:
+        limits = [*self._limits_of(owner, request.model, self._of_keys.of(owner))]
+        if limits and not self._read_at:
             await self._read_clock()
         permit = LimitedPermit()
         try:
-            for index, limit in enumerate(self._limits):
-                name = name_of(limit, owner, request.model)
-                if name is None or not fnmatchcase(request.model, limit.models):
-                    continue
+            for index, limit, name in limits:
                 await self._admit_by(index, limit, name, permit)
         except BaseException:
             permit.release()
@@ -96,11 +99,13 @@ class Limiter(Periodic):
 
     def count(self, ended: Ended) -> None:
         """Count what a response has used."""
-        counts, model = counts_of(ended), ended.response["model"]
-        for index, limit in enumerate(self._limits):
-            name = name_of(limit, ended.owner, model)
-            if name is None or not fnmatchcase(model, limit.models):
-                continue
+        of_key, model = None, ended.response["model"]
+        # A server of another version may have admitted it.
+        with suppress(ApiError):
+            of_key = self._of_keys.of(ended.owner)
+        limits = [*self._limits_of(ended.owner, model, of_key)]
+        counts = counts_of(ended) if limits else {}
+        for index, limit, name in limits:
             for scope in self._scopes(index, limit, name):
                 units = scope.measure.used(counts, model, self._prices)
                 if units:
@@ -113,7 +118,7 @@ class Limiter(Periodic):
         Raises:
             ApiError: 503, the store does not answer.
         """
-        if self._clock() - self._read_at > _CLOCK_SECONDS:
+        if self._read_at and self._clock() - self._read_at > _CLOCK_SECONDS:
             await self._read_clock()
         owing, self._owing = self._owing, set()
         try:
@@ -129,6 +134,15 @@ class Limiter(Periodic):
                 await slots.renew()
                 if slots.is_idle:
                     del self._slots[key]
+
+    def _limits_of(self, owner: Owner, model: str, of_key: Limit | None) -> Iterator[tuple[int, Limit, str]]:
+        """Yield the limits that apply to a request: their index, and whose use they count."""
+        for index, limit in enumerate(self._limits):
+            name = name_of(limit, owner, model)
+            if name is not None and fnmatchcase(model, limit.models):
+                yield index, limit, name
+        if of_key and (name := name_of(of_key, owner, model)):
+            yield _OF_KEY, of_key, name
 
     async def _read_clock(self) -> None:
         try:

@@ -43,7 +43,8 @@ async def test_key_has_the_shape_of_an_admin_key_of_openai(server: Administered)
     assert value[32:] not in str(found)
     accepted = await AccessKeys(server.records).authenticate(value)
     assert accepted
-    assert accepted.key.user.attributes == {"keys": [made["id"]], "teams": ["search"], "models": ["local/*"]}
+    given = {"teams": ["search"], "models": ["local/*"], "limits": ["tokens_per_day=5"]}
+    assert accepted.key.user.attributes == {"keys": [made["id"]], **given}
     status, gone = await server.ask(OPERATOR, "DELETE", f"{PATH}/{made['id']}")
     AdminAPIKeyDeleteResponse.model_validate(gone, strict=True)
     assert await AccessKeys(server.records).authenticate(value) is None
@@ -79,7 +80,8 @@ async def test_rotation_keeps_the_old_token_for_its_overlap(server: Administered
         ({"name": "x", "models": ["*a"]}, "models"),
         ({"name": "x", "limits": []}, None),
         ({"name": "x", "limits": {"a": "1"}}, "limits"),
-        ({"name": "x", "limits": {"a": True}}, "limits"),
+        ({"name": "x", "limits": {"running": True}}, "limits"),
+        ({"name": "x", "limits": {"running": "1"}}, "limits"),
         ({"name": "x", "expires_in_seconds": 0}, "expires_in_seconds"),
         ({"name": "x", "expires_in_seconds": 1.5}, "expires_in_seconds"),
         ({"name": "x", "expires_in_seconds": True}, "expires_in_seconds"),
