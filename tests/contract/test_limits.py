@@ -11,7 +11,9 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.usage.limits.limiter import Limiter
+from llama_stack_responses.features.usage.limits.meters import Meter
 from llama_stack_responses.features.usage.limits.slots import SECONDS, Slots
+from llama_stack_responses.features.usage.limits.windows import MINUTE as MINUTES
 from llama_stack_responses.features.usage.prices import Prices
 from llama_stack_responses.features.usage.settings import Limit, Price
 from llama_stack_responses.generation.dependencies import Permit
@@ -21,7 +23,7 @@ from llama_stack_responses.store.records import Records
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, response
 from tests.contract.counting_proxy import CountingProxy
-from tests.support.records import WatchedRecords
+from tests.support.records import WatchedRecords, just_before_a_commit
 
 pytestmark = pytest.mark.needs("transactions")
 
@@ -88,6 +90,15 @@ async def test_servers_at_once_never_admit_more(records: Records, clock: Clock) 
 
     admitted = await asyncio.gather(*(server.admitted() for server in servers for _ in range(100)))
     assert 85 <= sum(admitted) <= 100
+
+
+async def test_server_that_takes_a_part_just_before_another_leaves_it_the_rest(records: Records, clock: Clock) -> None:
+    first = Meter(records, clock, "meter", 10, MINUTES)
+    second = Meter(just_before_a_commit(records, lambda: first.hold(6)), clock, "meter", 10, MINUTES)
+    assert not await second.hold(6)
+
+    assert await second.hold(4)
+    assert not await Meter(records, clock, "meter", 10, MINUTES).hold(1)
 
 
 async def test_request_seldom_asks_the_store(counting: CountingProxy, clock: Clock) -> None:
@@ -358,6 +369,23 @@ async def test_slots_of_a_killed_server_are_free_after_their_time(records: Recor
     assert not await other.acquire()
     clock.now += SECONDS
     assert [await other.acquire() for _ in range(2)] == [True, True]
+
+
+async def test_slots_of_a_killed_server_are_free_while_another_renews_its_own(records: Records, clock: Clock) -> None:
+    killed, other = (Slots(records, clock, name, "slots", 2) for name in ("a", "b"))
+    assert [await each.acquire() for each in (killed, other)] == [True, True]
+
+    for _ in range(3):
+        assert not await other.acquire()
+        clock.now += SECONDS / 2 - 1
+        await other.renew()
+    assert await other.acquire()
+
+
+async def test_slot_that_another_server_takes_just_before_is_not_taken_twice(records: Records, clock: Clock) -> None:
+    first = Slots(records, clock, "a", "slots", 1)
+    second = Slots(just_before_a_commit(records, first.acquire), clock, "b", "slots", 1)
+    assert not await second.acquire()
 
 
 async def test_released_permit_can_be_released_again(records: Records, clock: Clock) -> None:

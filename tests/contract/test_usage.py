@@ -25,7 +25,7 @@ from llama_stack_responses.store.records import Condition, Op, Records, Unanswer
 from tests.contract.backends import Clock
 from tests.contract.conversations import assistant, response
 from tests.contract.test_lost_answers import RETRIES_AT_ONCE, ReplyLosingRecords
-from tests.support.records import WatchedRecords
+from tests.support.records import WatchedRecords, just_before_a_commit
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.needs("transactions")
@@ -188,6 +188,21 @@ async def test_servers_that_add_up_at_once_count_nothing_twice(records: Records,
     await asyncio.gather(*map(work, servers))
     assert await servers[0].total("requests") == 70
     assert await servers[0].total("input_tokens") == sum(range(40)) + 3 * sum(range(10))
+
+
+async def test_tables_that_another_server_changes_just_before_are_not_overwritten(
+    records: Records, clock: Clock
+) -> None:
+    async def meddle() -> None:
+        await other.save(usage=tokens(2))
+        await other.add_up()
+
+    other = Server(records, clock)
+    await other.save(usage=tokens(1))
+    overtaken = Server(just_before_a_commit(records, meddle), clock)
+    assert await overtaken.tables.add_some(clock() + 1) == 0
+
+    assert (await other.total("requests"), await other.total("input_tokens")) == (2, 3)
 
 
 async def test_tables_that_change_while_they_are_read_are_read_again(records: Records, clock: Clock) -> None:
