@@ -7,6 +7,7 @@ read. `make golden` writes the files of this version.
 
 from __future__ import annotations
 
+import secrets
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,9 +19,17 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
+from llama_stack_responses.core import ids
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.code.skills import store as skill_store
 from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
+from llama_stack_responses.features.usage.feature import count as count_usage
+from llama_stack_responses.features.usage.limits.meters import Meter
+from llama_stack_responses.features.usage.limits.windows import MONTH
+from llama_stack_responses.features.usage.naming import Bounds
+from llama_stack_responses.features.usage.reading import Reading, Span
+from llama_stack_responses.features.usage.rows import DAYS
+from llama_stack_responses.features.usage.tables import Tables
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.items.compaction import Summary
 from llama_stack_responses.items.reasoning_segments import ReasoningSegment
@@ -36,8 +45,11 @@ from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
 from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
+from llama_stack_responses.store.access_keys import AccessKeys, NewKey
 from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.audit_log import Act, AuditLog
 from llama_stack_responses.store.conversation_store import Conversation, stand_in
+from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.kept_secret import SecretInMemory
 from llama_stack_responses.store.learned_adaptations import LearnedSteps
 from llama_stack_responses.store.loaded_response import StoredResponse
@@ -78,6 +90,7 @@ ITEMS: Final[list[Json]] = [*(item for item, _ in WHOLE if item["type"] != "item
 OUTPUTS: Final = [
     item for item in ITEMS if item["type"] not in INPUT_ONLY and item.get("role") != "user" and item not in OF_CODEX
 ]
+_TOKEN: Final = f"sk-lsr-{1:024x}-{'A' * 43}"
 _SEALER: Final = Sealer([bytes(range(SECRET_BYTES))])
 _BODY: Final[Json] = {"model": "m", "stream": True, "tools": _TOOLS}
 _EVENTS: Final[list[Json]] = [
@@ -435,6 +448,48 @@ async def _read_skills(records: Records, _: Clock) -> Json:
     }
 
 
+async def _fill_users(records: Records, clock: Clock) -> None:
+    """Write keys of users, an entry of the audit log, and what was used: added up, not yet, and of a limit."""
+    keys, numbers = AccessKeys(records), count(1)
+    with (
+        patch.object(ids.os, "urandom", lambda size: next(numbers).to_bytes(size)),
+        patch.object(secrets, "token_urlsafe", lambda _: _TOKEN.rpartition("-")[2]),
+    ):
+        key, token = await keys.create(NewKey("laptop", ALICE, "search", ["lead"], ["local/*"], {"requests": 60}))
+        assert token == _TOKEN
+        await keys.used(key.id)
+        revoked, _ = await keys.create(NewKey("lost", ALICE))
+        await keys.revoke(revoked.id)
+        deleted = Act("response.deleted", {"type": "user", "id": "olga"}, "allowed", "resp_1", ALICE)
+        await AuditLog(records, 3600).write(deleted)
+    archive = Archive(records, clock=clock, at_end=[partial(count_usage, "project")])
+    tables = Tables(records, Decoder(), Bounds(9, 9), None)
+    for number in range(2):
+        used = {"input_tokens": 3, "output_tokens": 5, "total_tokens": 8}
+        made = response(id=f"resp_used{number}", usage=used, metadata={"project": "x"})
+        await archive.save(made, owner=key.user, base=None, input_items=[])
+        if not number:
+            assert await tables.add_some(clock() + 1) == 1
+    assert await Meter(records, clock, "tokens of ada", 1000, MONTH).hold(100)
+
+
+async def _read_users(records: Records, clock: Clock) -> Json:
+    clock.now = CREATED
+    keys = AccessKeys(records)
+    found = await keys.authenticate(_TOKEN)
+    entries, _ = await AuditLog(records, 3600).page(9)
+    tables = await Reading(records, Decoder()).read(Span(DAYS, 0, 1 << 31), lambda _: True)
+    meter = Meter(records, clock, "tokens of ada", 1000, MONTH)
+    return {
+        "user": found and asdict(found.key.user),
+        "keys": [[each.id, each.status(CREATED), each.limits] async for each in keys.all()],
+        "uses": await keys.last_uses([found.key.id]) if found else None,
+        "audit": entries,
+        "usage": [[list(each), counts] for table in tables.values() for each, counts in table.items()],
+        "left": [await meter.hold(1000), await meter.hold(800)],
+    }
+
+
 type Fill = Callable[[Records, Clock], Awaitable[None]]
 type Read = Callable[[Records, Clock], Awaitable[Json]]
 
@@ -447,6 +502,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "joined-items": (_fill_joined, _read_joined),
     "secrets-in-use": (_fill_secrets, _read_secrets),
     "skills": (_fill_skills, _read_skills),
+    "users": (_fill_users, _read_users),
 }
 
 

@@ -26,7 +26,7 @@ from tests.support.stack import REPOSITORY
 FILES: Final = golden_files(".json")
 NOW: Final = FOLDER / VERSION
 """The files of this version, until the version after it is begun."""
-OF_SERVERS: Final = {"uw", "ul", "sw", "dr"}
+OF_SERVERS: Final = {"uw", "ul", "sw", "dr", "ur"}
 """Kinds of rows that running servers renew, and that no later version has to read."""
 
 

@@ -124,7 +124,10 @@ class Server(ProcessHarness):
         """
         request = parse_create({"model": "m", "input": "Hi.", **fields})
         start, lease = ResolvedInput(request, [], on, History(None, [])), self.leases.get(final["id"])
-        transcript, generation = Transcript() if lease else None, cast("Any", SimpleNamespace(exchanges={}))
+        transcript, generation = (
+            Transcript() if lease else None,
+            cast("Any", SimpleNamespace(exchanges={}, left_out=None)),
+        )
         writer = ResponseWriter(
             self.archive, start, generation, Timeline(), transcript, lease, intervals=self.intervals
         )

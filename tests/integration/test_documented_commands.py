@@ -53,6 +53,11 @@ def test_every_block_of_commands_is_pasted_by_a_test_of_this_file() -> None:
     assert {BACKUP, OPERATOR, SCALE_OUT, READY, SWEEP, TRACES, SCRAPES} == set(COMMANDS)
 
 
+def run_command(host: Host) -> str:
+    """Return how a host is started, as the terminal has it."""
+    return ON_OGX["llama stack run"] if host == "ogx" else "llama stack run"
+
+
 @pytest.fixture
 def ports() -> dict[str, str]:
     """A free port for each of the documentation."""
@@ -136,7 +141,7 @@ def test_telemetry_commands_send_spans_and_metrics(
         terminal.replacements["http://localhost:4318"] = collector.env["OTEL_EXPORTER_OTLP_ENDPOINT"]
         with terminal.pasting(BLOCKS[TRACES]) as lines:
             lines.run("export OTEL_EXPORTER")
-            wait_for_stack(lines.start("llama stack run"), ports["8321"])
+            wait_for_stack(lines.start(run_command(host)), ports["8321"])
         trace_id = secrets.token_hex(16)
         create(
             ports["8321"], {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}, model="local/echo", input="measured"
@@ -155,7 +160,7 @@ def test_prometheus_commands_serve_metrics(
     }
     with terminal.pasting(BLOCKS[SCRAPES]) as lines:
         lines.run("export OTEL_METRICS")
-        wait_for_stack(lines.start("llama stack run"), ports["8321"])
+        wait_for_stack(lines.start(run_command(host)), ports["8321"])
         create(ports["8321"], model="local/echo", input="measured")
         assert "gen_ai_server_request_duration_seconds_count" in lines.run("curl")
 
