@@ -7,6 +7,7 @@ read. `make golden` writes the files of this version.
 
 from __future__ import annotations
 
+import os
 import secrets
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,7 +20,6 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
-from llama_stack_responses.core import ids
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.code.skills import store as skill_store
 from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
@@ -452,10 +452,10 @@ async def _fill_users(records: Records, clock: Clock) -> None:
     """Write keys of users, an entry of the audit log, and what was used: added up, not yet, and of a limit."""
     keys, numbers = AccessKeys(records), count(1)
     with (
-        patch.object(ids.os, "urandom", lambda size: next(numbers).to_bytes(size)),
+        patch.object(os, "urandom", lambda size: next(numbers).to_bytes(size)),
         patch.object(secrets, "token_urlsafe", lambda _: _TOKEN.rpartition("-")[2]),
     ):
-        key, token = await keys.create(NewKey("laptop", ALICE, "search", ["lead"], ["local/*"], {"requests": 60}))
+        key, token = await keys.create(NewKey("laptop", ALICE, "search", ["lead"], ["local/*"], {"requests_per_minute": 60}))
         assert token == _TOKEN
         await keys.used(key.id)
         revoked, _ = await keys.create(NewKey("lost", ALICE))

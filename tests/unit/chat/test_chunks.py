@@ -328,13 +328,13 @@ def test_fragments_of_parallel_calls_are_separated(make: Maker) -> None:
         [
             [fragment(0, "a", "f", "")],
             [fragment(1, "b", "g", "")],
-            [fragment(1, None, "", "[1"), fragment(0, None, "", "[0")],
-            [fragment(1, None, "", "]")],
-            [fragment(0, None, "", "]")],
+            [fragment(1, None, "", '{"n":1'), fragment(0, None, "", '{"n":0')],
+            [fragment(1, None, "", "}")],
+            [fragment(0, None, "", "}")],
         ],
         make,
     )
-    assert created == [("a", "f", "[0]"), ("b", "g", "[1]")]
+    assert created == [("a", "f", '{"n":0}'), ("b", "g", '{"n":1}')]
 
 
 @openai_maker
@@ -366,26 +366,26 @@ def test_repeated_index_with_new_id_begins_new_call(index: int | None) -> None:
         [
             [fragment(index, "a", "f", "{")],
             [fragment(index, None, None, "}")],
-            [fragment(index, "b", "f", "[")],
-            [fragment(index, None, None, "]")],
+            [fragment(index, "b", "f", '{"n":')],
+            [fragment(index, None, None, "1}")],
         ]
     )
-    assert created == [("a", "f", "{}"), ("b", "f", "[]")]
+    assert created == [("a", "f", "{}"), ("b", "f", '{"n":1}')]
 
 
 def test_whole_calls_in_one_chunk_with_same_index_are_separated() -> None:
-    created = called([[fragment(0, "a", "f", "{}"), fragment(0, "b", "g", "[]")]])
-    assert created == [("a", "f", "{}"), ("b", "g", "[]")]
+    created = called([[fragment(0, "a", "f", "{}"), fragment(0, "b", "g", '{"n":1}')]])
+    assert created == [("a", "f", "{}"), ("b", "g", '{"n":1}')]
 
 
 def test_whole_calls_in_one_chunk_without_index_or_id_are_separated() -> None:
-    created = called([[fragment(None, None, "f", "{}"), fragment(None, None, "g", "[]")]])
-    assert created == [("", "f", "{}"), ("", "g", "[]")]
+    created = called([[fragment(None, None, "f", "{}"), fragment(None, None, "g", '{"n":1}')]])
+    assert created == [("", "f", "{}"), ("", "g", '{"n":1}')]
 
 
 def test_whole_calls_with_same_index_without_ids_are_separated() -> None:
-    created = called([[fragment(0, "", "f", "{}")], [fragment(0, "", "g", "[]")], [fragment(0, "", "f", "{}")]])
-    assert created == [("", "f", "{}"), ("", "g", "[]"), ("", "f", "{}")]
+    created = called([[fragment(0, "", "f", "{}")], [fragment(0, "", "g", '{"n":1}')], [fragment(0, "", "f", "{}")]])
+    assert created == [("", "f", "{}"), ("", "g", '{"n":1}'), ("", "f", "{}")]
 
 
 @pytest.mark.parametrize("index", [0, None])

@@ -80,6 +80,8 @@ def test_settings_of_a_template_are_those_of_the_host(path: Path, monkeypatch: p
         "STATE_DIR": "~/state",
         "REDIS_PASSWORD": "",
         "INFERENCE_URL": "http://x",
+        "S3_BUCKET": "files",
+        "DATABASE_PASSWORD": "p4ss",
     }
     for name, value in given.items():
         monkeypatch.setenv(name, value)
