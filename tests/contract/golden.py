@@ -455,7 +455,9 @@ async def _fill_users(records: Records, clock: Clock) -> None:
         patch.object(os, "urandom", lambda size: next(numbers).to_bytes(size)),
         patch.object(secrets, "token_urlsafe", lambda _: _TOKEN.rpartition("-")[2]),
     ):
-        key, token = await keys.create(NewKey("laptop", ALICE, "search", ["lead"], ["local/*"], {"requests_per_minute": 60}))
+        key, token = await keys.create(
+            NewKey("laptop", ALICE, "search", ["lead"], ["local/*"], {"requests_per_minute": 60})
+        )
         assert token == _TOKEN
         await keys.used(key.id)
         revoked, _ = await keys.create(NewKey("lost", ALICE))
