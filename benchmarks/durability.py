@@ -8,8 +8,9 @@ Two or more servers run on one real Valkey, or on one file of SQLite as the proc
 scripted model server and a local stand-in for the web. Each response takes three model rounds: one requests a web
 search, one calls an unknown tool, one answers. Clients use any server that responds: two thirds in the background, one
 third as a stream with an Idempotency-Key. Half of the background responses are followed, and broken streams are
-resumed. In the middle of each few responses, one server gets SIGKILL and is restarted. At the end, every acknowledged
-response is checked.
+resumed. In the middle of each few responses, one server gets SIGKILL and is restarted. Others create responses that are
+not stored, and one of them may be cut off by each kill. At the end, every acknowledged response is checked, and usage
+has to be the sum of what they have used.
 """
 
 from __future__ import annotations
@@ -48,8 +49,12 @@ type Json = dict[str, Any]
 WORDS: Final = 40
 INTERVAL: Final = 0.05
 SEARCH_SECONDS: Final = 0.5
+ONCE: Final = "local/once"
+"""The model of responses that are not stored."""
 RUNNING: Final = ("queued", "in_progress")
 ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
+ONCE_TOKENS: Final = 3
+"""Output tokens of each of them."""
 PATIENCE: Final = 120.0
 """Seconds after the last kill until everything must be finished."""
 
@@ -89,12 +94,14 @@ class ClientObservations:
         events: events that readers received, by response.
         torn: streams whose repeated beginning differed.
         reconnects: number of resumed streams.
+        once: responses that are not stored, and those of them that were acknowledged.
     """
 
     made: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     events: dict[str, list[Json]] = field(default_factory=dict)
     torn: int = 0
     reconnects: int = 0
+    once: list[bool] = field(default_factory=list)
 
 
 class Clients:
@@ -115,6 +122,25 @@ class Clients:
             self._follow(response_id)
         else:
             self.final(response_id)
+
+    def ask_once(self) -> None:
+        """Create a response that is not stored, without retries."""
+        try:
+            with self._client() as client:
+                answer = client.post("/responses", json={"model": ONCE, "input": "Hi", "store": False})
+                self.seen.once.append(answer.is_success)
+        except httpx.HTTPError:
+            self.seen.once.append(False)
+
+    def usage(self, model: str | None = None) -> tuple[int, int, int]:
+        """Return the requests, input tokens and output tokens of all usage of the other models, or of this one."""
+        query: Json = {"start_time": int(time.time()) - 86_400, "bucket_width": "1d", "group_by": "model"}
+        with self._client() as client:
+            buckets = client.get("/organization/usage/completions", params=query).raise_for_status().json()["data"]
+        found = [each for bucket in buckets for each in bucket["results"] if (each["model"] == ONCE) == (model == ONCE)]
+        names = ("num_model_requests", "input_tokens", "output_tokens")
+        requests, inputs, outputs = (sum(each[name] for each in found) for name in names)
+        return requests, inputs, outputs
 
     def final(self, response_id: str) -> Json | None:
         """Return the response once it has ended; None if it does not exist or does not end."""
@@ -226,6 +252,7 @@ class Verdict:
         broken: streams with a gap, a duplicate, or a final response other than the stored one.
         reconnects: streams that readers resumed.
         gaps: seconds between the interruption of a round and the start of the next.
+        miscounted: how far usage is from what the responses have used, in requests and tokens.
     """
 
     kills: int
@@ -237,11 +264,12 @@ class Verdict:
     broken: int
     reconnects: int
     gaps: Sequence[float]
+    miscounted: int
 
     @property
     def well(self) -> bool:
-        """Whether nothing was lost, repeated or broken."""
-        return not (self.statuses.get("lost") or self.repeated or self.twice or self.broken)
+        """Whether nothing was lost, repeated, broken or miscounted."""
+        return not (self.statuses.get("lost") or self.repeated or self.twice or self.broken or self.miscounted)
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of a table."""
@@ -257,6 +285,7 @@ class Verdict:
             ("rounds run again behind a finished one (must be 0)", str(self.repeated)),
             ("requests with two responses (must be 0)", str(self.twice)),
             ("streams with a gap, a duplicate or another end (must be 0)", str(self.broken)),
+            ("requests and tokens that usage has too many or too few (must be 0)", str(self.miscounted)),
         ]
 
 
@@ -279,7 +308,20 @@ def judge(clients: Clients, upstream: Upstream, plan: Plan) -> Verdict:
         broken=seen.torn + sum(_is_broken(clients, response_id, final) for response_id, final in finals.items()),
         reconnects=seen.reconnects,
         gaps=[gap for records in rounds.values() for gap in _gaps(records)],
+        miscounted=_miscounted(clients, [final for final in finals.values() if final]),
     )
+
+
+def _miscounted(clients: Clients, finals: Sequence[Json]) -> int:
+    """Return by how much usage differs from what all responses have used."""
+    used = [final["usage"] or {"input_tokens": 0, "output_tokens": 0} for final in finals]
+    sums = (len(finals), sum(each["input_tokens"] for each in used), sum(each["output_tokens"] for each in used))
+    wrong = sum(abs(counted - right) for counted, right in zip(clients.usage(), sums, strict=True))
+    requests, _, outputs = clients.usage(ONCE)
+    once = clients.seen.once
+    # A response that is not acknowledged may have ended before its server was killed.
+    wrong += max(0, sum(once) - requests) + max(0, requests - len(once))
+    return int(wrong) + abs(outputs - requests * ONCE_TOKENS)
 
 
 def _position_of(record: RecordedChat) -> int:
@@ -346,6 +388,7 @@ def servers_on_one_store(plan: Plan, folder: Path, model: Upstream) -> Iterator[
 
         def change(config: Json) -> None:
             responses_config(config)["store"] = store
+            responses_config(config)["usage"] = {}
             open_this_machine(config)
 
         config = variant(TEMPLATE, folder / "config.yaml", change)
@@ -366,6 +409,7 @@ def run(plan: Plan) -> Verdict:
         model = running.enter_context(UpstreamProcess(folder / "upstream.log")).client
         for number in range(plan.responses):
             script(model, number)
+        model.script("once", reply(text("a ", "b ", "c"), interval=INTERVAL))
         servers = running.enter_context(servers_on_one_store(plan, folder, model))
         clients = Clients(servers, chance)
         _load(clients, servers, model, plan, chance)
@@ -374,11 +418,12 @@ def run(plan: Plan) -> Verdict:
 
 def _load(clients: Clients, servers: Sequence[LiveStack], model: Upstream, plan: Plan, chance: random.Random) -> None:
     """Create responses while servers are killed. This thread starts the servers, since they end with it."""
-    with ThreadPoolExecutor(plan.responses) as pool:
+    with ThreadPoolExecutor(2 * plan.responses) as pool:
         tasks: list[Future[None]] = []
         for kill in range(plan.kills):
             numbers = range(plan.responses * kill // plan.kills, plan.responses * (kill + 1) // plan.kills)
             tasks += [pool.submit(clients.work, number) for number in numbers]
+            tasks += [pool.submit(clients.ask_once) for _ in numbers]
             time.sleep(plan.every * chance.uniform(0.1, 1.0))
             # On a busy machine, no round may have begun yet.
             while not _in_a_round(model) and not all(task.done() for task in tasks):
