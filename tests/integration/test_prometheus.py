@@ -210,7 +210,8 @@ def test_scrape_configuration_names_the_default_port() -> None:
 def test_runbook_names_panels_alerts_and_metrics_that_exist() -> None:
     guide = (REPOSITORY / "docs" / "guides" / "operations.md").read_text()
     table = guide.partition("## Three in the morning")[2].partition("\n## ")[0]
-    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")][1:]
+    lines = [[cell.strip() for cell in row] for row in rows]
     assert len(lines) > 10
     panels = {panel["title"] for panel in json.loads((MONITORING / "dashboard.json").read_text())["panels"]}
     metrics = guide.partition("| metric | meaning |")[2].partition("\n\n")[0]
@@ -220,7 +221,7 @@ def test_runbook_names_panels_alerts_and_metrics_that_exist() -> None:
                 name if name.startswith(("gen_ai.", "up", "error.type", "kind")) else f"llama_stack_responses.{name}"
             )
             assert name in ("up", "kind", "error.type") or f"`{prefixed}`" in metrics, name
-        assert any(shown.startswith(title) for title in panels), shown
+        assert not shown or any(shown.startswith(title) for title in panels), shown
         assert set(re.findall(r"`(\w+)`", " ".join(alerts))) <= {rule["alert"] for rule in rules()}
     named = " ".join(line[-1] for line in lines)
     assert [rule["alert"] for rule in rules() if rule["alert"] not in named] == []
