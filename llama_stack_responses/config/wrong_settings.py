@@ -25,15 +25,16 @@ def wrong_settings(text: str, find: FindSettings, environment: Mapping[str, str]
     """
     root, stack = yaml.compose(text, Loader=YAML_LOADER), parsed_yaml(text)
     for path, entry in _entries(stack):
-        model = find(str(entry.get("module")), str(entry.get("provider_type")))
-        if model is None:
-            continue
         try:
             name = substituted(entry.get("provider_id"), environment)
-            config = {} if is_disabled(name) else substituted(entry.get("config"), environment) or {}
+            if is_disabled(name):
+                continue
+            # Finding the settings class of a provider imports its module.
+            model = find(str(entry.get("module")), str(entry.get("provider_type")))
+            config = substituted(entry.get("config"), environment) or {}
         except KeyError:
             continue
-        if is_disabled(name) or not isinstance(config, dict):
+        if model is None or not isinstance(config, dict):
             continue
         for each in _errors(model, config):
             setting, advice = ".".join(map(str, each["loc"])) or "config", each["msg"]

@@ -23,7 +23,7 @@ from llama_stack_responses.chat.adaptation.adaptation import Step
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.code.skills import store as skill_store
 from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
-from llama_stack_responses.features.usage.feature import count as count_usage
+from llama_stack_responses.features.usage.counting import count as count_usage
 from llama_stack_responses.features.usage.limits.meters import Meter
 from llama_stack_responses.features.usage.limits.windows import MONTH
 from llama_stack_responses.features.usage.naming import Bounds

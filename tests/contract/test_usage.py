@@ -13,7 +13,7 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.usage.counted import OTHER, Dimensions
-from llama_stack_responses.features.usage.feature import count
+from llama_stack_responses.features.usage.counting import count
 from llama_stack_responses.features.usage.naming import Bounds
 from llama_stack_responses.features.usage.reading import Reading, Span
 from llama_stack_responses.features.usage.rows import CHANGES, DAYS, HOURS, MINUTES, PARTS, PENDING, Table, Unit

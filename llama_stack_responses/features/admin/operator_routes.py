@@ -12,6 +12,7 @@ from ...core.owner import Owner
 from ...core.shapes import Schema
 from ...core.statuses import STATUSES
 from ...core.types import Json
+from ...feature import Feature, RouteAdmission, Stack
 from ...items.listed_items import Page
 from ...requests.conversation_bodies import conversation_object, no_conversation
 from ...service.responses import OpenAIResponsesImpl
@@ -35,7 +36,6 @@ from ...wire.openapi import (
 from ...wire.operators import Operators
 from ...wire.request_cycle import cycle_of
 from ...wire.request_handling import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
-from ...wire.route_admission import RouteAdmission
 from .store_view import StoreView, owner_fields
 
 _ROW: Final = whole(
@@ -43,6 +43,18 @@ _ROW: Final = whole(
 )
 _ENTRY: Final = whole(object=constant("audit_log"), id=an_id("audit"), type=TEXT, effective_at=TIME, outcome=TEXT)
 _NEWEST: Final = {name: PAGING[name] for name in ("limit", "after")}
+
+
+def open_operators(stack: Stack) -> Feature:
+    """Return the routes as a feature."""
+    roles = stack.config.roles
+    log = AuditLog(stack.records, roles.audit_seconds)
+    operators = Operators(roles, stack.current_user, log)
+
+    def routes(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
+        return operator_router(impl, limits, operators, log, StoreView(stack.records))
+
+    return Feature(routes=[routes])
 
 
 def operator_router(

@@ -1,39 +1,16 @@
-"""The keys of a stack."""
+"""The keys of a stack that has settings for them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
-from fastapi import APIRouter
-
-from ...feature import Feature, RouteAdmission, Routes, Stack
-from ...service.responses import OpenAIResponsesImpl
-from ...store.access_keys import AccessKeys
-from ...store.audit_log import AuditLog
-from ...wire.operators import Operators
-from .authentication import KeyAuthentication
-from .key_routes import keys_router
+from ...feature import Feature, Stack
 from .settings import SETTINGS
 
 
 def open_feature(stack: Stack) -> Feature:
-    """Return what authenticates users by their keys, and the routes for those who manage them.
-
-    Without the setting `keys`, it is nothing; without `roles`, there are no routes.
-    """
+    """Return what authenticates users by their keys; nothing without the setting `keys`."""
     settings = SETTINGS.of(stack.config)
     if settings is None:
         return Feature()
-    keys, roles = AccessKeys(stack.records), stack.config.roles
-    routes: Sequence[Routes] = ()
-    if roles.any:
-        operators = Operators(roles, stack.current_user, AuditLog(stack.records, roles.audit_seconds))
-        routes = [partial(_routes, keys, operators, settings.overlap_hours * 3600)]
-    return Feature(authenticate=KeyAuthentication(keys, settings.use_seconds).authenticate, routes=routes)
+    from .opened_keys import open_keys
 
-
-def _routes(
-    keys: AccessKeys, operators: Operators, overlap_seconds: float, _: OpenAIResponsesImpl, limits: RouteAdmission
-) -> APIRouter:
-    return keys_router(keys, operators, limits, overlap_seconds)
+    return open_keys(stack, settings)

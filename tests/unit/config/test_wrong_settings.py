@@ -88,6 +88,21 @@ def test_wrong_settings_of_all_providers_are_named_with_their_lines(
     assert "sesame" not in "".join(said)
 
 
+def test_settings_class_of_disabled_provider_is_not_looked_for() -> None:
+    """Looking for it imports the provider."""
+    found: list[str] = []
+
+    def noted(module: str, provider_type: str) -> type[BaseModel] | None:
+        found.append(provider_type)
+        return find(module, provider_type)
+
+    list(wrong_settings(STACK, noted, {}))
+    without, found[:] = found[:], []
+    list(wrong_settings(STACK, noted, {"EMBEDDING_URL": "http://localhost"}))
+    assert found.count("remote::openai-chat") == 3
+    assert without.count("remote::openai-chat") == 2
+
+
 def test_provider_without_the_value_of_a_variable_is_left_to_the_host() -> None:
     text = STACK.replace(":=http://localhost:8080/v1", "")
     assert not any("'local'" in each for each in wrong_settings(text, find, {}))

@@ -34,8 +34,9 @@ async def test_start_freezes_loaded_objects_for_garbage_collector() -> None:
         await provided.shutdown()
 
 
-def test_start_imports_nothing_of_features_that_are_not_configured() -> None:
-    """In a new process: this one has imported what its tests use."""
+@pytest.fixture(scope="module")
+def loaded() -> set[str]:
+    """The modules after a start without settings, in a new process: this one has imported what its tests use."""
     script = (
         "import asyncio, sys\n"
         "from llama_stack_responses.config import ResponsesConfig\n"
@@ -48,10 +49,29 @@ def test_start_imports_nothing_of_features_that_are_not_configured() -> None:
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
     )
+    return set(run.stdout.splitlines())
+
+
+def test_start_imports_nothing_of_features_that_are_not_configured(loaded: set[str]) -> None:
     features = "llama_stack_responses.features"
-    loaded = set(run.stdout.splitlines())
-    assert {f"{features}.{name}.feature" for name in ("code", "doctor", "images")} <= loaded
-    unused = ("code.containers.entries", "code.sandbox.packages", "doctor.checks", "doctor.schedule", "images.client")
+    with_settings = ("admin", "code", "doctor", "images", "keys", "usage")
+    assert {f"{features}.{name}.feature" for name in with_settings} <= loaded
+    unused = (
+        "admin.operator_routes",
+        "admin.store_view",
+        "code.containers.entries",
+        "code.sandbox.packages",
+        "doctor.checks",
+        "doctor.schedule",
+        "images.client",
+        "keys.authentication",
+        "keys.key_routes",
+        "keys.opened_keys",
+        "usage.counting",
+        "usage.reading",
+        "usage.routes",
+        "usage.tables",
+    )
     assert not loaded & {"packaging", *(f"{features}.{name}" for name in unused)}
 
 

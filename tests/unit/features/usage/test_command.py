@@ -13,7 +13,7 @@ import pytest
 
 from llama_stack_responses.cli import main
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.features.usage.feature import count
+from llama_stack_responses.features.usage.counting import count
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.sqlite import SqliteRecords

@@ -1,0 +1,63 @@
+"""Counts and limits what responses use, and reports it, with the settings `usage`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from fastapi import APIRouter
+
+from ...feature import Ended, Feature, RouteAdmission, Stack
+from ...service.responses import OpenAIResponsesImpl
+from ...store.decoder import Decoder
+from ...store.records import Op, Put
+from .counted import counts_of, dimensions_of
+from .limits.limiter import Limiter
+from .naming import Bounds
+from .prices import Prices
+from .reading import Reading
+from .routes import usage_router
+from .rows import encode_pending, pending_key
+from .settings import Usage
+from .tables import Tables
+from .visibility import Visibility
+
+
+def open_usage(stack: Stack, settings: Usage) -> Feature:
+    """Return what counts usage, limits it and reports it."""
+    decoder = Decoder(stack.config.limits.decoding_bytes)
+    bounds = Bounds(settings.users, settings.values_per_user)
+    tables = Tables(stack.records, decoder, bounds, settings.retention_days)
+    limiter = Limiter(stack.records, settings.limits, Prices(settings.prices, settings.currency))
+    return Feature(
+        admit=limiter.admit,
+        on_end=limiter.count,
+        routes=[partial(_routes, stack, settings, Reading(stack.records, decoder))],
+        at_end=partial(count, settings.metadata_key),
+        start=partial(_start, tables, limiter),
+        close=partial(_stop, tables, limiter),
+    )
+
+
+def _start(tables: Tables, limiter: Limiter) -> None:
+    tables.start()
+    limiter.start()
+
+
+async def _stop(tables: Tables, limiter: Limiter) -> None:
+    await tables.stop()
+    await limiter.stop()
+
+
+def _routes(
+    stack: Stack, settings: Usage, reading: Reading, _: OpenAIResponsesImpl, limits: RouteAdmission
+) -> APIRouter:
+    prices = Prices(settings.prices, settings.currency)
+    visibility = Visibility(stack.config.roles)
+    return usage_router(reading, prices, visibility, stack.current_user, limits)
+
+
+def count(metadata_key: str | None, ended: Ended) -> Sequence[Op]:
+    """Return the op that counts what a response has used."""
+    value = encode_pending(dimensions_of(ended, metadata_key), counts_of(ended))
+    return [Put(pending_key(ended.at, ended.response["id"]), value)]
