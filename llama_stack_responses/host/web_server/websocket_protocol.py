@@ -159,6 +159,7 @@ class _Decoder:
         self._message = 0
         self._planned = False
         self._joining: asyncio.Task[None] | None = None
+        self._copied = 0
         self._closing: asyncio.TimerHandle | None = None
 
     def count_for(self, user: Hashable, reservation: Reservation, seconds: float) -> None:
@@ -219,7 +220,7 @@ class _Decoder:
                 self._refuse(*_TOO_MANY)
             elif self._buffer:
                 self.wake()
-            elif not protocol.read_paused and not self._joining:
+            elif not (protocol.read_paused or self._joining or transport.is_closing()):
                 transport.resume_reading()
         else:
             transport.resume_reading()
@@ -257,7 +258,14 @@ class _Decoder:
         return self._reservation is not None and sum(map(len, frames)) > UNIT
 
     def join(self, frames: list[bytes], *, text: bool) -> None:
-        """Join the fragments of a message in a thread, and pass it on."""
+        """Join the fragments of a message in a thread, and pass it on.
+
+        Until then there are both, which the user must be allowed to hold: a large part of the freed fragments stays in
+        the process.
+        """
+        self._copied = sum(map(len, frames)) + len(frames) * _FRAGMENT_BYTES
+        if not self._count():
+            return
         self._joining = asyncio.get_running_loop().create_task(self._join(frames, text=text))
 
     async def _join(self, frames: list[bytes], *, text: bool) -> None:
@@ -268,14 +276,18 @@ class _Decoder:
             self._joining = None
             self._refuse(*_NOT_UTF_8)
             return
-        self._joining = None
+        self._joining, self._copied = None, 0
+        self._count()
         protocol.read_paused = True
         protocol.transport.pause_reading()
         protocol.queue.put_nowait({"type": "websocket.receive", "bytes": message})
 
     def _held(self) -> int:
-        """Return the decoded bytes of the current message. A fragment counts even if it is empty."""
-        return self._message + len(self._protocol.frames) * _FRAGMENT_BYTES
+        """Return the decoded bytes of the current message, twice while it is joined.
+
+        A fragment counts even if it is empty.
+        """
+        return self._message + self._copied + len(self._protocol.frames) * _FRAGMENT_BYTES
 
     def _count(self) -> bool:
         """Count the held bytes; return whether the connection stays open."""

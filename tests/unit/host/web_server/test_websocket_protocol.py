@@ -176,6 +176,41 @@ async def test_large_message_is_split_and_joined_in_a_thread(size: int, monkeypa
     assert server.bodies.held == 0
 
 
+async def test_message_that_is_joined_counts_with_its_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    real = websocket_protocol._joined
+
+    def joined(frames: list[bytes], *, text: bool) -> bytearray:
+        begun.set()
+        assert go_on.wait(60)
+        return real(frames, text=text)
+
+    monkeypatch.setattr(websocket_protocol, "_joined", joined)
+    server = Server()
+    protocol = await server.connect()
+    half = frame(TEXT, b"x" * LARGE, last=False) + frame(0x0, last=False) * 999
+    protocol.data_received(half + frame(0x0, b"x" * LARGE))
+    try:
+        await until(begun.is_set)
+        assert 4 * LARGE + 1_001 * 128 <= server.bodies.held < 5 * LARGE
+    finally:
+        go_on.set()
+    await until(lambda: protocol.queue.qsize() == 1)
+    assert server.bodies.held == 2 * LARGE
+    await protocol.receive()
+    assert server.bodies.held == 0
+
+
+async def test_message_that_cannot_be_joined_within_the_limit_of_its_user_closes_the_connection() -> None:
+    server = Server(per_user=3 * LARGE)
+    protocol = await server.connect()
+    protocol.data_received(frame(TEXT, b"x" * 2 * LARGE))
+    await until(lambda: protocol.transport.closed)
+    assert code_of(protocol) == 1013
+    assert not protocol.transport.reads
+    assert (server.bodies.held, protocol.queue.qsize()) == (0, 0)
+
+
 async def test_large_text_with_invalid_utf8_closes_connection() -> None:
     protocol = await Server().connect()
     protocol.data_received(frame(TEXT, b"\xff" * LARGE))
