@@ -115,7 +115,8 @@ class CallFragments:
         before = self._last
         self._last = call
         out = self._committed(call) if fragment.arguments and not (before is call or call.rival) else []
-        may_replace = not call.has_other_id(fragment)
+        named_again = bool(fragment.name and call.name) and call.arguments.has_begun and not call.has_same_id(fragment)
+        may_replace = not (named_again or call.has_other_id(fragment))
         name = self._note(call, fragment)
         if fragment.arguments:
             try:

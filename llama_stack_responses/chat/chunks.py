@@ -184,6 +184,7 @@ class ChunkReader:
         "_extended_text",
         "_finish",
         "_half_tokens",
+        "_in_messages",
         "_joiner",
         "_last",
         "_late",
@@ -228,6 +229,7 @@ class ChunkReader:
         self._splitter = ThinkTagSplitter(profile.inline_thinking) if profile.inline_thinking else None
         self._finish: str | None = None
         self._spoken = False
+        self._in_messages = False  # whether whole messages, not deltas, have begun the answer
         self._usage: Any = None
         self._timings: Any = None
         self._joiner = SurrogateJoiner()
@@ -420,18 +422,28 @@ class ChunkReader:
         return [*rest, Finish(reason, reported_usage(self._usage, self._timings))]
 
     def _fields(self, choice: Any, delta: Any) -> dict[str, Any]:
-        """Return the members of a delta, or of a whole message; of a message that repeats the deltas, only its calls.
+        """Return the members of a delta, or of a message; of one that repeats the deltas, only what they lack.
 
         Raises:
-            ApiError: the message has more text than the deltas before it.
+            ApiError: the message has another text than the deltas before it.
         """
         extra = delta.__pydantic_extra__
         fields: dict[str, Any] = delta.__dict__ | extra if extra else delta.__dict__
-        if self.characters and member(getattr(choice, "__pydantic_extra__", None), "message"):
-            if len(text(fields, "content")) > self.characters:
-                raise ApiError(502, "The model server's stream ends with another message than it streamed before.")
-            fields = {"tool_calls": fields.get("tool_calls")}
+        if member(getattr(choice, "__pydantic_extra__", None), "message"):
+            if not self.progress:
+                self._in_messages = any(fields[name] for name in fields if name != "role")
+            elif not self._in_messages:
+                return self._behind_deltas(fields)
         return fields
+
+    def _behind_deltas(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return what the members of a whole message add to the deltas: its calls, and a text that they lack."""
+        content, calls = text(fields, "content"), {"tool_calls": fields.get("tool_calls")}
+        if not (self._said.size or self._said.kept):
+            return {"content": content, **calls}
+        if content and not self._said.may_have(content):
+            raise ApiError(502, "The model server's stream ends with another message than it streamed before.")
+        return calls
 
     def _meaning(self) -> FinishReason:
         """Return how the round ended.

@@ -30,13 +30,16 @@ _HELD: Final = ('"', "n", "N", "`", "[")
 _FENCED: Final = re.compile(r"\s*```\w*\s*(\{.*\})\s*```\s*", re.DOTALL)
 _HALF_TEXT: Final = re.compile(r'\s*+"(?:[^"\\]|\\.)*+\\?', re.DOTALL)
 """A JSON string without its end."""
-_NOTHING: Final = frozenset({"null", "None"})
+_NOTHING: Final = re.compile(r"(?:\s*+(?:null|None))++\s*+")
+_STAND_IN: Final = re.compile(r'(?:\s*+(?:null|None|"(?:\{\}|null)?+"|\[\s*+\]))++\s*+(?=\{)')
+"""What some servers send before the arguments, in place of an empty object."""
 _BEFORE_VALUE: Final = (":", ",", "[")
 _COMPARED_CHARACTERS: Final = 2**20
 """Maximum characters of arguments that are kept to compare them."""
 _HEADLESS: Final = re.compile(r'\s*+(?:[}\]:,]|"(?:[^"\\]|\\.)*+"\s*+:.*\}\s*+\Z)', re.DOTALL)
 """A text that cannot begin a JSON value and looks like the end of one."""
 _PLACEHOLDER_CHARACTERS: Final = 16
+_STAND_IN_CHARACTERS: Final = 64
 _MARK_CHARACTERS: Final = 256
 _MAX_DEPTH: Final = 32
 
@@ -137,7 +140,7 @@ class CallArguments:
         self._as_object = self._as_object or (as_object and not self._begun)
         self.scan()
         while written:
-            written = self._behind_end(written, may_replace) if self.whole else self._within(written)
+            written = self._behind_end(written, may_replace) if self.whole else self._within(written, may_replace)
 
     def release(self) -> str:
         """Return the arguments to pass on now."""
@@ -225,8 +228,10 @@ class CallArguments:
         last = next((piece for each in reversed(self._scanned) if (piece := each.rstrip())), "")
         return last.endswith(_BEFORE_VALUE)
 
-    def _within(self, written: str) -> str:
+    def _within(self, written: str, may_replace: bool) -> str:
         """Take a fragment of open arguments; return what is behind their end."""
+        if (self._quoted or not self._begun) and self._size <= _STAND_IN_CHARACTERS:
+            written = self._behind_stand_in(written, may_replace)
         if self._plain:
             self._add(written)
             return ""
@@ -254,6 +259,19 @@ class CallArguments:
         if not takes_value:
             raise UnclearArgumentsError
         return self._add_json(written)
+
+    def _behind_stand_in(self, written: str, may_replace: bool) -> str:
+        """Return a fragment without what stands for arguments before it, here or in the fragments so far."""
+        text = self._text()
+        match = _STAND_IN.match(text + written)
+        if match is None:
+            return written
+        if text.strip() and not may_replace:
+            raise UnclearArgumentsError
+        self._scanned, self._size, self.pieces = [], 0, 1
+        self._unsent.clear()
+        self._begun = self._plain = self._quoted = False
+        return written[match.end() - len(text) :]
 
     def _begin(self, written: str) -> str:
         """Take the first fragment that has more than whitespace."""
@@ -351,7 +369,7 @@ def _unquoted(text: str, *, cut: bool) -> str:
         HalfArgumentsError: they are a string or a list that is incomplete.
         UnclearArgumentsError: they are the end of an object, or several.
     """
-    if text.strip() in _NOTHING:
+    if _NOTHING.fullmatch(text):
         return "{}"
     if fenced := _FENCED.fullmatch(text):
         return fenced[1]
@@ -360,7 +378,7 @@ def _unquoted(text: str, *, cut: bool) -> str:
     except ValueError:
         return _undecoded(text, cut=cut)
     if isinstance(inner, list):
-        return text if cut else _alone(inner)
+        return text if cut or not any(isinstance(each, dict) for each in inner) else _alone(inner)
     try:
         return inner if isinstance(decoded_arguments(inner), dict) else text
     except (ValueError, TypeError):
@@ -377,7 +395,7 @@ def _undecoded(text: str, *, cut: bool) -> str:
 
 
 def _alone(values: list[Any]) -> str:
-    """Return the only object of a list (ollama issue 17638).
+    """Return the only object of a list with objects (ollama issue 17638).
 
     Raises:
         UnclearArgumentsError: the list has anything else.

@@ -111,6 +111,11 @@ class RepeatedText:
         self._held = ()
         return self._grow(last) if repeats else ()
 
+    def may_have(self, text: str) -> bool:
+        """Return whether another text can be a part of this one, or the whole; of a long one, only its size tells."""
+        text, size = text.strip(), self.size + sum(len(each.content) for each in self._held)
+        return text in self._beginning if size <= len(self._beginning) else len(text) <= size
+
     def _repeats(self, text: str) -> bool:
         """Return whether a chunk has all characters so far."""
         return len(text) >= self.size and text.startswith(self._beginning)

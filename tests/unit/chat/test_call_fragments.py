@@ -120,7 +120,28 @@ def test_arguments_encoded_twice_are_decoded(size: int) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["null", "None", " null\n", "```json\n{}\n```", "```{}```"])
+STANDS_IN: Final = ["null", "None", '""', "[]", "[ ]", '"{}"', " null\n", "nullnull"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("stands_in", STANDS_IN)
+@pytest.mark.parametrize("rest", [[OSLO[:9], OSLO[9:]], [OSLO[:9], OSLO], [OSLO, OSLO]])
+def test_what_stands_for_arguments_before_them_is_dropped(stands_in: str, size: int, rest: list[str]) -> None:
+    pieces = [stands_in[start : start + size] for start in range(0, len(stands_in), size)]
+    for first in ([part("", "f", "a"), *map(part, [*pieces, rest[0]])], [part(stands_in + rest[0], "f", "a")]):
+        [(name, call_id, arguments)] = read([*first, *map(part, rest[1:])])
+        assert (name, call_id, arguments.lstrip()) == ("f", "a", OSLO)
+
+
+def test_what_stands_for_arguments_before_half_of_them_is_an_error() -> None:
+    assert "within the arguments" in unclear([part("null", "f", "a"), part(OSLO[:9])])
+
+
+def test_what_may_stand_for_arguments_of_another_call_is_an_error() -> None:
+    assert "cannot be told" in unclear([part("null", "f"), part(OSLO, "f")])
+
+
+@pytest.mark.parametrize("text", ["null", "None", " null\n", "nullnull", "```json\n{}\n```", "```{}```"])
 def test_arguments_that_stand_for_none_are_an_empty_object(text: str) -> None:
     assert read([part("", "f", "a"), part(text[:2]), part(text[2:])]) == [("f", "a", "{}")]
 

@@ -857,6 +857,31 @@ def test_message_in_place_of_deltas_is_read() -> None:
     assert calls(deltas[1:]) == [("a", "f", '{"a":1}')]
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [
+        ["Hel", "lo"],
+        ["Hel", "Hello"],
+        ["H", "He", "Hell", "Hello"],
+        ["", "Hel", "lo"],
+        ["Hel", "lo", "Hello"],
+    ],
+)
+def test_messages_in_place_of_deltas_are_read_whole_and_once(messages: list[str]) -> None:
+    deltas = read(as_built, map(with_message, messages))
+    assert "".join(delta.text for delta in deltas if isinstance(delta, Text)) == "Hello"
+
+
+def test_messages_with_longer_pieces_are_read() -> None:
+    deltas = read(as_built, map(with_message, ["The cat ", "sat down."]))
+    assert deltas == [Text("The cat "), Text("sat down.")]
+
+
+def test_message_brings_the_text_that_deltas_lack() -> None:
+    chunks = [as_client(chunk({"reasoning_content": "It is a greeting."})), with_message("Hello")]
+    assert read(as_built, chunks) == [Reasoning("It is a greeting."), Text("Hello")]
+
+
 def test_message_behind_the_deltas_does_not_repeat_them() -> None:
     chunks = [as_client(chunk({"content": "Hel"})), as_client(chunk({"content": "lo"})), as_client(chunk(CALL))]
     deltas = read(as_built, [*chunks, with_message("Hello", CALL["tool_calls"]), as_client(chunk())])
@@ -864,6 +889,9 @@ def test_message_behind_the_deltas_does_not_repeat_them() -> None:
     assert calls(deltas[2:]) == [("a", "f", '{"a":1}')]
 
 
-def test_message_with_more_than_the_deltas_is_502() -> None:
+@pytest.mark.parametrize("content", ["Hello", "lo"])
+@pytest.mark.parametrize("before", [{}, {"reasoning_content": "It is a greeting."}])
+def test_message_with_another_text_than_the_deltas_is_502(content: str, before: Json) -> None:
+    chunks = [as_client(chunk(before)), as_client(chunk({"content": "Hel"}))]
     with pytest.raises(ApiError, match="another message than it streamed"):
-        read(as_built, [as_client(chunk({"content": "Hel"})), with_message("Hello")])
+        read(as_built, [*chunks, with_message(content)])
