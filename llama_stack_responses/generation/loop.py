@@ -12,7 +12,7 @@ from ..chat.function_calls import tool_output
 from ..chat.malformed_calls import MAX_REPAIRS, told
 from ..chat.request import in_one_piece
 from ..config.limits import Limits
-from ..core.errors import ApiError, MalformedCallError, TooLongError
+from ..core.errors import ApiError, MalformedCallError, TooLongError, UnusableAnswerError
 from ..core.exchanges import with_exchanges
 from ..core.shapes import DEFAULT_LIMITS
 from ..core.types import Json
@@ -102,6 +102,8 @@ _NAME_CHARACTERS: Final = 64
 """Characters of a tool's name that an error quotes."""
 _UNKNOWN_ROUNDS: Final = 4
 """Rounds one after another that only call tools that do not exist, after which a response fails."""
+_MISSED_ROUNDS: Final = 2
+"""Rounds one after another that only call other tools than the chosen ones, after which a response fails."""
 
 _CUT: Final[dict[FinishReason, Ending]] = {
     "length": Ending("incomplete", "max_output_tokens"),
@@ -280,13 +282,19 @@ class Generation:
         return self._toolset.spent or is_last or self._repetition.reached
 
     def _count_unknown(self) -> None:
-        """Count a round that only calls tools that do not exist.
+        """Count a round that only calls tools that do not exist, or others than `tool_choice` requires.
 
         Raises:
             ApiError: the model has done little else.
         """
         names = [call.name for call in self._waiting.values()]
-        self._unknown_rounds = 0 if any(map(self._toolset.has, names)) else self._unknown_rounds + 1
+        misses = self._toolset.misses_choice(names)
+        self._unknown_rounds = self._unknown_rounds + 1 if misses or not any(map(self._toolset.has, names)) else 0
+        if misses and self._unknown_rounds >= _MISSED_ROUNDS:
+            raise UnusableAnswerError(
+                f"The model calls '{names[0][:_NAME_CHARACTERS]}', not a tool that 'tool_choice' requires, although "
+                "it was asked twice: use another model, or 'tool_choice': 'auto'."
+            )
         if self._unknown_rounds >= _UNKNOWN_ROUNDS:
             raise ApiError(
                 502,
@@ -367,7 +375,9 @@ class Generation:
             except MalformedCallError as error:
                 malformed.append(error)
                 if len(malformed) > MAX_REPAIRS or not self._takes_back():
-                    self._assembler.repeated, self._output_said = repeated, said  # what was said stays
+                    self._output_said = said
+                    if self._request.stream or self._request.background:
+                        self._assembler.repeated = repeated  # what was said stays
                     raise
                 numbered = self._assembler.numbered
             except TooLongError as error:

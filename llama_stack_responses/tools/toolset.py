@@ -299,6 +299,10 @@ class Toolset:
         """Return whether there is a function with this name."""
         return name in self._functions
 
+    def misses_choice(self, names: Iterable[str]) -> bool:
+        """Return whether calls are none of those that the choice requires, none of which was made before."""
+        return self._must_be_allowed and not self.hosted_calls and not any(name in self._allowed for name in names)
+
     def function(self, name: str) -> Function:
         """Return the function of an accepted call."""
         return self._functions[name]

@@ -498,6 +498,23 @@ async def test_model_that_only_calls_unknown_tools_ends_the_response() -> None:
     assert len(harness.inference.requests) == 4
 
 
+@pytest.mark.parametrize("choice", [{"type": "function", "name": "g"}, ONLY_G | {"mode": "required"}])
+@pytest.mark.parametrize("name", ["f", "h"])
+async def test_model_that_calls_other_tools_than_the_chosen_one_is_asked_once_more(choice: Json, name: str) -> None:
+    rounds = [[call(name, f"{number}"), finish("tool_calls")] for number in range(9)]
+    harness = Harness(*rounds, at_most=64, tools=FUNCTIONS, tool_choice=choice)
+    with pytest.raises(ApiError, match=f"The model calls '{name}', not a tool that 'tool_choice' requires"):
+        await harness.generation.run()
+    assert len(harness.inference.requests) == 2
+
+
+async def test_model_that_calls_the_chosen_tool_when_asked_once_more_goes_on() -> None:
+    rounds = [[call(name, name), finish("tool_calls")] for name in ("f", "g")]
+    harness = Harness(*rounds, at_most=64, tools=FUNCTIONS, tool_choice={"type": "function", "name": "g"})
+    assert await harness.generation.run() == COMPLETED
+    assert len(harness.inference.requests) == 2
+
+
 async def test_name_with_marks_calls_the_tool_that_it_means() -> None:
     harness = Harness([call("functions.f<|channel|>commentary", "1"), finish("tool_calls")], tools=FUNCTIONS)
     assert await harness.generation.run() == COMPLETED

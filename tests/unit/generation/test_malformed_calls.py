@@ -83,6 +83,15 @@ async def test_model_that_has_said_something_is_not_asked_again() -> None:
     assert len(harness.inference.requests) == 1
 
 
+async def test_text_of_each_try_is_not_repeated_in_a_failed_response() -> None:
+    tries = [[text("Let me see."), finish("TOO_MANY_TOOL_CALLS")]] * 3
+    harness = GenerationHarness(*tries, makers={}, tools=TOOLS, stream=False)
+    with pytest.raises(UnusableAnswerError):
+        await harness.end()
+    assert len(harness.inference.requests) == 3
+    assert [item["type"] for item in harness.assembler.final_output] == ["message"]
+
+
 @pytest.mark.parametrize("how", [{"stream": False}, {"background": True}], ids=str)
 async def test_text_that_no_client_has_used_is_left_out(how: Any) -> None:
     harness = GenerationHarness([text("Let me see."), unread()], CALLED, makers={}, tools=TOOLS, **how)
