@@ -98,6 +98,8 @@ _SIGNATURE_IN_ID: Final = "__thought__"
 """What LiteLLM puts between the id of a call and Gemini's signature, which is part of the id for its clients."""
 _REASON_CHARACTERS: Final = 100
 """Characters of a finish reason that are quoted."""
+_ERROR_CHARACTERS: Final = 1_000
+"""Characters of the words of an error that are passed on."""
 _MAX_HALF_TOKENS: Final = 16
 """Maximum tokens held back as parts of one character, which has at most four bytes."""
 
@@ -180,6 +182,7 @@ class ChunkReader:
         "_calls",
         "_custom",
         "_entries",
+        "_error",
         "_extended",
         "_extended_text",
         "_finish",
@@ -228,6 +231,7 @@ class ChunkReader:
         self._as_summary = summaries and profile.reasoning_summary == "text"
         self._splitter = ThinkTagSplitter(profile.inline_thinking) if profile.inline_thinking else None
         self._finish: str | None = None
+        self._error: Any = None  # of the choice that ends the answer
         self._spoken = False
         self._in_messages = False  # whether whole messages, not deltas, have begun the answer
         self._usage: Any = None
@@ -267,6 +271,7 @@ class ChunkReader:
         choice = chunk.choices[0]
         if choice.finish_reason:
             self._finish = text(choice, "finish_reason") or "stop"
+            self._error = member(choice, "error")
             self.service_tier = text(chunk, "service_tier") or None
             self._note_usage(chunk, usage_of_chunk(chunk))
         delta = choice.delta
@@ -463,6 +468,8 @@ class ChunkReader:
         meaning = meaning_of(self._finish)
         if meaning == "malformed_call":
             raise failed_call(f"the model server ended the answer with '{self._finish[:_REASON_CHARACTERS]}'")
+        if self._error:
+            raise _failure(self._error)
         if meaning == "failed":
             raise ApiError(502, f"The inference provider aborted the answer: {self._finish}.")
         if meaning is None:
@@ -816,6 +823,15 @@ def _logprob_weight(logprob: dict[str, Any]) -> int:
     """Return the approximate size of a token's logprobs as JSON, in characters."""
     tops = logprob["top_logprobs"]
     return _ENTRY_CHARACTERS * (1 + len(tops)) + len(logprob["bytes"]) + sum(len(top["bytes"]) for top in tops)
+
+
+def _failure(error: Any) -> ApiError:
+    """Return the error that a choice has (OpenRouter): its `message`, and its `code`, which is an HTTP status."""
+    words, code = (text(error, "message") or str(error))[:_ERROR_CHARACTERS], member(error, "code")
+    if str(code) == "429":
+        return ApiError(429, words, code="rate_limit_exceeded", upstream=Upstream("rate_limit", 429))
+    shown = f"The inference provider failed in the middle of its answer: {words}"
+    return ApiError(502, shown, upstream=Upstream("server_error", code if isinstance(code, int) else None))
 
 
 def _blocks(fields: dict[str, Any]) -> Sequence[Any]:

@@ -23,6 +23,7 @@ _BY_MEANING: Final[dict[Meaning, tuple[str, ...]]] = {
         *("max_context_length", "context_length", "context_length_exceeded"),
         "model_context_window_exceeded",  # Anthropic, z.ai
         "error_limit",  # Cohere
+        "repetition_truncation",  # MiMo
     ),
     "content_filter": (
         *("content_filter", "content_filtered", "refusal"),
@@ -37,6 +38,7 @@ _BY_MEANING: Final[dict[Meaning, tuple[str, ...]]] = {
         *("error", "timeout", "failed", "server_error"),
         "network_error",  # GLM
         "insufficient_system_resource",  # DeepSeek
+        *("other", "finish_reason_unspecified"),  # Gemini
     ),
     "malformed_call": ("malformed_function_call", "unexpected_tool_call", "too_many_tool_calls"),  # Gemini
 }

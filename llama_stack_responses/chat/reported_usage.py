@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ _MAX_TOKENS: Final = 2**53
 
 _INPUT: Final = ("prompt_tokens", "input_tokens")
 _OUTPUT: Final = ("completion_tokens", "output_tokens")
+_TOTAL: Final = ("total_tokens",)
 _CACHED: Final = (
     "cached_tokens",  # Kimi
     "prompt_cache_hit_tokens",  # DeepSeek
@@ -42,7 +43,7 @@ def is_empty(usage: Any) -> bool:
 
 
 def reported_usage(usage: Any, timings: Any) -> Usage:
-    """Return the usage of a round.
+    """Return the usage of a round; none if the tokens that it read, or wrote, are not known.
 
     Args:
         usage: the `usage` of its last chunk that has one; None if none has.
@@ -51,7 +52,11 @@ def reported_usage(usage: Any, timings: Any) -> Usage:
     counts = _members(usage)
     of_prompt = _members(counts.get("prompt_tokens_details"))
     of_completion = _members(counts.get("completion_tokens_details"))
-    read, written = _tokens(counts, *_INPUT), _tokens(counts, *_OUTPUT)
+    read, written, total = (_known(counts, names) for names in (_INPUT, _OUTPUT, _TOTAL))
+    if total and (read is None) != (written is None):
+        read, written = (max(0, total - (written or 0)), written) if read is None else (read, max(0, total - read))
+    if read is None or written is None:
+        return Usage()
     cached = _tokens(of_prompt, "cached_tokens") or _tokens(counts, *_CACHED) or _tokens(_members(timings), "cache_n")
     return Usage(
         input_tokens=read,
@@ -80,6 +85,18 @@ def _tokens(counts: Mapping[str, Any], *names: str) -> int:
         if (value := counts.get(name)) is not None and (number := _number(value)):
             return number
     return 0
+
+
+def _known(counts: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    """Return the first reported number of these, as `_tokens`; None if there is none."""
+    values = [value for name in names if _is_number(value := counts.get(name))]
+    return next(filter(None, map(_number, values)), 0 if values else None)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.isascii() and value.isdigit()
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def _number(value: Any) -> int:

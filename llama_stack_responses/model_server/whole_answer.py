@@ -18,6 +18,7 @@ class _Choice:
     delta: Any
     finish_reason: str | None
     logprobs: Any
+    error: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ async def in_one(completion: Any) -> AsyncGenerator[Any]:
         raise from_answer(httpx2.Request("POST", ""), error)
     if not completion.choices:
         raise ApiError(502, "The inference provider's answer has no choices.")
-    choices = [_Choice(each.message, each.finish_reason, each.logprobs) for each in completion.choices]
+    choices = [_choice(each) for each in completion.choices]
     timings, tier = (getattr(completion, name, None) for name in ("timings", "service_tier"))
     yield _Chunk(completion.id, completion.model, choices, completion.usage, timings, tier)
+
+
+def _choice(choice: Any) -> _Choice:
+    return _Choice(choice.message, choice.finish_reason, choice.logprobs, getattr(choice, "error", None))

@@ -9,13 +9,14 @@ from typing import Any, Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletionChunk
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from llama_stack_openai_chat.chunks import chat_chunk
+from llama_stack_openai_chat.chunks import chat_chunk, whole
 from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.profile import InlineThinking, Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.surrogates import without_surrogates
+from llama_stack_responses.model_server.whole_answer import in_one
 from llama_stack_responses.stream.deltas import (
     Annotation,
     Delta,
@@ -463,7 +464,7 @@ def test_missing_usage_is_zero(make: Maker) -> None:
 
 
 def test_missing_usage_details_are_zero() -> None:
-    bare = {"prompt_tokens": 10, "completion_tokens": None, "prompt_tokens_details": None}
+    bare = {"prompt_tokens": 10, "completion_tokens": 0, "prompt_tokens_details": None}
     assert ended([chunk(finish="stop", usage=bare)]).usage == Usage(10)
     null = USAGE | {"prompt_tokens_details": {"cached_tokens": None}, "completion_tokens_details": {}}
     assert ended([chunk(finish="stop", usage=null)]).usage == Usage(10, 5)
@@ -478,6 +479,7 @@ def test_cache_write_tokens_are_read() -> None:
 # Endings
 
 FINISH_REASONS: Final[dict[str, FinishReason]] = {
+    "repetition_truncation": "length",
     "stop": "stop",
     "eos": "stop",
     "end_turn": "stop",
@@ -550,7 +552,7 @@ def test_half_call_of_cut_answer_stays_half(finish: str) -> None:
 @pytest.mark.parametrize(
     "reason",
     [
-        *("error", "timeout", "network_error", "insufficient_system_resource"),
+        *("error", "timeout", "network_error", "insufficient_system_resource", "OTHER"),
         *("MALFORMED_FUNCTION_CALL", "function_call_filter: MALFORMED_FUNCTION_CALL"),
     ],
 )
@@ -792,7 +794,29 @@ def test_arbitrary_chunks_give_nonempty_deltas(chunks: list[Json], thinking: boo
     json.dumps([delta.text for delta in deltas if isinstance(delta, Text | Reasoning | Refusal)])
 
 
+@pytest.mark.parametrize(("code", "status"), [(502, 502), (429, 429), ("429", 429), (None, 502)])
+def test_error_of_a_choice_keeps_its_words_and_its_status(code: Any, status: int) -> None:
+    failed = chunk({"content": ""}, finish="error")
+    failed["choices"][0]["error"] = {"code": code, "message": "Provider hiccup"}
+    with pytest.raises(ApiError, match="Provider hiccup") as caught:
+        ended([chunk({"content": "a"}), failed])
+    assert caught.value.status == status
+
+
+async def test_error_of_a_choice_of_a_whole_answer_keeps_its_words_and_its_status() -> None:
+    error = {"code": 429, "message": "Provider hiccup"}
+    choice = {"index": 0, "message": {"content": ""}, "finish_reason": "error", "logprobs": None, "error": error}
+    reader = ChunkReader(Profile(), MOST)
+    async for each in in_one(whole(ChatCompletion, envelope([choice], usage=None))):
+        reader.read(each)
+    with pytest.raises(ApiError, match="Provider hiccup") as caught:
+        reader.end()
+    assert caught.value.status == 429
+
+
 # Forms of usage and reasoning
+
+NONE_WRITTEN: Final = {"prompt_tokens": 9, "completion_tokens": 0}
 
 
 @pytest.mark.parametrize(
@@ -800,10 +824,16 @@ def test_arbitrary_chunks_give_nonempty_deltas(chunks: list[Json], thinking: boo
     [
         ({"prompt_tokens": 9.0, "completion_tokens": "4"}, Usage(9, 4)),
         ({"input_tokens": 9, "output_tokens": 4}, Usage(9, 4)),
-        ({"prompt_tokens": 9, "cached_tokens": 5}, Usage(9, cached_tokens=5)),
-        ({"prompt_tokens": 9, "prompt_cache_hit_tokens": 5}, Usage(9, cached_tokens=5)),
-        ({"prompt_tokens": 9, "cache_read_input_tokens": 5}, Usage(9, cached_tokens=5)),
-        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 50}}, Usage(9, cached_tokens=9)),
+        (NONE_WRITTEN | {"cached_tokens": 5}, Usage(9, cached_tokens=5)),
+        (NONE_WRITTEN | {"prompt_cache_hit_tokens": 5}, Usage(9, cached_tokens=5)),
+        (NONE_WRITTEN | {"cache_read_input_tokens": 5}, Usage(9, cached_tokens=5)),
+        (NONE_WRITTEN | {"prompt_tokens_details": {"cached_tokens": 50}}, Usage(9, cached_tokens=9)),
+        ({"completion_tokens": 4, "total_tokens": 13}, Usage(9, 4)),
+        ({"prompt_tokens": 9, "completion_tokens": None, "total_tokens": 13}, Usage(9, 4)),
+        ({"completion_tokens": 3}, Usage()),
+        ({"completion_tokens": 3, "prompt_tokens": None}, Usage()),
+        ({"completion_tokens": 3, "prompt_tokens": "n/a"}, Usage()),
+        ({"completion_tokens": -1, "prompt_tokens": 9}, Usage()),
     ],
 )
 def test_usage_is_read_in_the_forms_of_vendors(usage: Json, expected: Usage) -> None:
