@@ -89,7 +89,7 @@ class ResponsesConfig(BaseModel):
             it is deleted.
         sweep_seconds: interval between two deletions of expired responses and conversations.
         max_swept_share: a deletion of expired responses that goes more than a day further than the last one waits for
-            a person if it would delete more than this share of all, and more than 20. 1 never waits.
+            a person if it would delete more than this share of all. 1 never waits.
         finish_seconds: time for which a server that shuts down lets its foreground responses go on; then it fails them.
         leave_seconds: time for which a server that shuts down still accepts connections, before `finish_seconds`, so
             that load balancers which ask for its readiness send it nothing more.

@@ -33,8 +33,7 @@ class ClockCheck(Periodic):
         if self._clock.is_wrong and not self._was_wrong:
             logger.error(
                 "the clock of this machine %s: this server is not ready, and deletes no expired responses, until %s",
-                f"{'jumped' if self._clock.jumped else 'is'} {_distance(self._clock.difference)}"
-                f"{'' if self._clock.jumped else ' of the clock of the store'}",
+                _jumped(self._clock.difference) if self._clock.jumped else _differs(self._clock.difference),
                 "the clock is back, or this server is started again because the new time is the right one"
                 if self._clock.jumped
                 else "both agree within a minute",
@@ -44,5 +43,9 @@ class ClockCheck(Periodic):
         self._was_wrong = self._clock.is_wrong
 
 
-def _distance(seconds: float) -> str:
-    return f"{abs(seconds):.0f} seconds {'ahead' if seconds > 0 else 'behind'}"
+def _jumped(seconds: float) -> str:
+    return f"jumped {abs(seconds):.0f} seconds {'ahead' if seconds > 0 else 'back'}"
+
+
+def _differs(seconds: float) -> str:
+    return f"is {abs(seconds):.0f} seconds {'ahead of' if seconds > 0 else 'behind'} the clock of the store"

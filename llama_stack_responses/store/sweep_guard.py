@@ -5,7 +5,7 @@
 
 Servers delete every few minutes, so each deletion goes a few minutes further than the last one. One that goes more than
 a day further comes after a long outage, or because the retention was lowered or a backup was restored, or because a
-clock is wrong. If it would also delete much of the store, a person has to decide.
+clock is wrong. If it would also delete much of the store, however small that is, a person has to decide.
 """
 
 from __future__ import annotations
@@ -28,9 +28,6 @@ _WORDS: Final = {
     REACHED: ("responses", "retention_days"),
     CONVERSATIONS: ("conversations", "conversation_retention_days"),
 }
-
-USUAL_RESPONSES: Final = 20
-"""So many expired responses may always be deleted: that a small store expires as a whole is usual."""
 
 _RECOUNT_SECONDS: Final = 3600.0
 """Interval of counts while a deletion waits for a person. Each reads all rows of lists."""
@@ -79,7 +76,8 @@ class SweepGuard:
             self.held = None
         elif self.held is None or reached.oldest != self._reached.oldest or self._clock() >= self._recount_at:
             counts = await self._count(due)
-            usual = max(USUAL_RESPONSES, self._max_share * counts.stored)
+            # What is stored meanwhile, perhaps by a wrong clock, makes the share smaller, and confirms nothing.
+            usual = 0 if self.held else self._max_share * counts.stored
             self.held = counts if counts.expired > usual else None
             self._recount_at = self._clock() + _RECOUNT_SECONDS
             self._log()

@@ -27,7 +27,7 @@ from tests.contract.conversations import CREATED, new_id, response, user
 DAY: Final = 86_400.0
 OWNER: Final = Owner("anna")
 MANY: Final = 25
-"""More than may always be deleted."""
+"""Responses of a store."""
 
 
 @dataclass
@@ -128,21 +128,22 @@ async def test_machine_that_slept_deletes_what_expired(server: Server, caplog: p
 
 
 @pytest.mark.every_store
+@pytest.mark.parametrize("count", [1, 5, 20, 21])
 async def test_restart_with_a_wrong_clock_holds_the_deletion_back(
-    records: Records, server: Server, caplog: pytest.LogCaptureFixture
+    records: Records, server: Server, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await server.save(65)
+    await server.save(count)
     await server.sweeper.sweep()
     await records.commit([Put("key", b"value", server.wall.now + DAY)])
     server.wall.now += 31 * DAY
     started = Server(records, server.wall)
     await started.sweeper.sweep()
-    assert started.sweeper.held == Counts(65, 65)
-    assert "would delete 65 of 65" in caplog.text
+    assert started.sweeper.held == Counts(count, count)
+    assert f"would delete {count} of {count}" in caplog.text
     server.wall.now -= 31 * DAY
     again = Server(records, server.wall)
     await again.sweeper.sweep()
-    assert (again.sweeper.held, await again.stored()) == (None, 65)
+    assert (again.sweeper.held, await again.stored()) == (None, count)
     assert "key" in await records.get_many(["key"])
 
 
@@ -194,12 +195,19 @@ async def test_lowered_retention_holds_the_deletion_back_while_rows_expire(recor
     assert await lowered.stored() == MANY
 
 
-async def test_small_store_expires_as_a_whole(records: Records, server: Server) -> None:
+async def test_responses_saved_while_a_deletion_is_held_back_do_not_release_it(
+    records: Records, server: Server
+) -> None:
     await server.save(5)
     await server.sweeper.sweep()
     server.wall.now += 31 * DAY
-    await Server(records, server.wall).sweeper.sweep()
-    assert await server.stored() == 0
+    started = Server(records, server.wall)
+    await started.sweeper.sweep()
+    await started.save(MANY)
+    started.passes(3601)
+    await started.sweeper.sweep()
+    assert started.sweeper.held == Counts(5, 5 + MANY)
+    assert await started.stored() == 5 + MANY
 
 
 async def test_store_that_is_swept_all_the_time_expires_as_a_whole(server: Server) -> None:
@@ -247,7 +255,7 @@ async def test_server_with_a_wrong_clock_deletes_and_hides_nothing(
     assert await right.stored() == 66
     assert wrong.clock.is_wrong
     assert abs(wrong.clock() - right.wall.now) < SECONDS
-    assert f"seconds {'ahead' if days > 0 else 'behind'} of the clock of the store" in caplog.text
+    assert f"seconds {'ahead of' if days > 0 else 'behind'} the clock of the store" in caplog.text
     await right.sweeper.sweep()
     assert await right.stored() == 65
     wrong.wall.now = time.time()
@@ -295,6 +303,7 @@ async def test_conversation_expires_after_its_last_change(
     records: Records, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
+    server.max_share = 1.0
     talks = Talks(server)
     added, renamed, unused = [await talks.begin(server.wall.now) for _ in range(3)]
     server.passes(20 * DAY)
@@ -315,6 +324,7 @@ async def test_conversation_expires_after_its_last_change(
 async def test_conversation_of_a_version_without_the_time_of_change_is_kept_as_changed_now(
     records: Records, server: Server
 ) -> None:
+    server.max_share = 1.0
     talks = Talks(server)
     talk = Conversation(new_id("conv"), OWNER, int(server.wall.now - 100 * DAY), {})
     await records.commit([Put(talk.key, talk.encode())])

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.live, pytest.mark.one_host, pytest.mark.extended]
 
 MANY: Final = 25
-"""More than may always be deleted."""
+"""Responses of a store."""
 
 
 @pytest.fixture
