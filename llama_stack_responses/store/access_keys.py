@@ -172,10 +172,14 @@ class AccessKeys:
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    async def create(self, new: NewKey) -> tuple[AccessKey, str]:
-        """Create a key; return it with its token, which is not stored."""
+    async def create(self, new: NewKey, key_id: str | None = None) -> tuple[AccessKey, str]:
+        """Create a key; return it with its token, which is not stored.
+
+        Args:
+            key_id: its id, from `new_key_id`; None makes one.
+        """
+        key_id = key_id or new_key_id()
         now = await self._records.now()
-        key_id = new_id(_ID_PREFIX.removesuffix("_"))
         token, secret = _new_secret(key_id, now)
         key = AccessKey(
             key_id,
@@ -282,6 +286,11 @@ class AccessKeys:
             if await committed(self._records, [_put(changed)], [VersionIs(_row(key_id), record.version)]):
                 return changed
             await retry.wait()
+
+
+def new_key_id() -> str:
+    """Return the id of a new key."""
+    return new_id(_ID_PREFIX.removesuffix("_"))
 
 
 def check_key_id(value: str) -> str:

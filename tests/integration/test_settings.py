@@ -22,6 +22,7 @@ pytestmark = pytest.mark.live
 SETTINGS: Final[Json] = {
     "retention_days": 2,
     "sweep_seconds": 0.2,
+    "max_swept_share": 1,
     "passthrough": ["top_k", "house_style"],
     "unknown_fields": "ignore",
     "limits": {

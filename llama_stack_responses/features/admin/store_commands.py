@@ -218,7 +218,7 @@ def delete(arguments: Namespace) -> None:
                 _refuse_missing([each for each in arguments.ids if not await view.archive.entry(each)])
                 counted = _listed([f"{len(each)} {name}" for name, each in found.items()])
                 raise CommandError(f"This deletes {counted}: repeat it with --yes.", 2)
-            for each in [""] if owner else ids:
+            for each in [""] if owner else [each for each in ids if await view.archive.entry(each)]:
                 await record_command(records, settings, "owner.deleted" if owner else "response.deleted", each, owner)
             missing = await _delete(view, owner, ids, talks, more)
         counts = {name: len(each) for name, each in found.items()} | {"responses": len(ids) - len(missing)}

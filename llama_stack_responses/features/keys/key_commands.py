@@ -13,7 +13,7 @@ from ...commands.tables import moment, print_json, print_rows
 from ...config import ResponsesConfig
 from ...core.owner import Owner
 from ...core.types import Json
-from ...store.access_keys import AccessKey, AccessKeys, NewKey, check_key_id, no_key
+from ...store.access_keys import AccessKey, AccessKeys, NewKey, check_key_id, new_key_id, no_key
 from ...store.records import Records
 from .key_objects import key_object
 from .new_key import checked
@@ -44,9 +44,9 @@ def create_key(arguments: Namespace) -> None:
     )
 
     async def work(records: Records, settings: ResponsesConfig) -> None:
-        wanted = checked(new)
-        await record_command(records, settings, "api_key.created", owner=new.owner)
-        key, token = await AccessKeys(records).create(wanted)
+        wanted, key_id = checked(new), new_key_id()
+        await record_command(records, settings, "api_key.created", key_id, new.owner)
+        key, token = await AccessKeys(records).create(wanted, key_id)
         _print_token(key, token, arguments, await records.now())
         if SETTINGS.of(settings) is None:
             print(
@@ -81,8 +81,11 @@ def rotate_key(arguments: Namespace) -> None:
         hours = arguments.overlap_hours
         if hours is None:
             hours = of_keys.overlap_hours if of_keys else 24.0
-        await record_command(records, settings, "api_key.updated", check_key_id(arguments.id))
-        rotated = await AccessKeys(records).rotate(arguments.id, hours * 3600)
+        keys, key_id = AccessKeys(records), check_key_id(arguments.id)
+        found, rotated = await keys.find(key_id), None
+        if found and found.status(await records.now()) == "active":
+            await record_command(records, settings, "api_key.updated", key_id)
+            rotated = await keys.rotate(key_id, hours * 3600)
         if rotated is None:
             raise CommandError(f"There is no active key {arguments.id!r} in this store.")
         _print_token(*rotated, arguments, await records.now())
@@ -94,12 +97,17 @@ def revoke_key(arguments: Namespace) -> None:
     """Run `keys revoke`: revoke a key."""
 
     async def work(records: Records, settings: ResponsesConfig) -> None:
-        await record_command(records, settings, "api_key.deleted", check_key_id(arguments.id))
-        key = await AccessKeys(records).revoke(arguments.id)
-        if key is None:
+        keys = AccessKeys(records)
+        key = found = await keys.find(check_key_id(arguments.id))
+        if found and found.revoked_at is None:
+            await record_command(records, settings, "api_key.deleted", found.id)
+            key = await keys.revoke(found.id)
+        if found is None or key is None:
             raise no_key(arguments.id)
         if arguments.json:
             print_json(key_object(key, None, await records.now()))
+        elif found.revoked_at is not None:
+            print(f"{key.id} of {key.owner.principal} was revoked already.")
         else:
             latest = f"{settings.auth_cache_seconds:g} s at the latest"
             print(f"Revoked {key.id} of {key.owner.principal}: servers refuse it in {latest}.")

@@ -11,7 +11,7 @@ from ...core.errors import ApiError, bad_request
 from ...core.owner import Owner
 from ...core.shapes import Schema
 from ...items.listed_items import page_after
-from ...store.access_keys import AccessKey, AccessKeys, NewKey, check_key_id, no_key
+from ...store.access_keys import AccessKey, AccessKeys, NewKey, check_key_id, new_key_id, no_key
 from ...wire.answers import JsonResponse
 from ...wire.openapi import PAGING, TEXT, WHOLE, an_id, constant, deleted, described, page, whole
 from ...wire.operators import Admitted, Operators
@@ -88,8 +88,9 @@ class _Routes:
         if admitted.team and not await self._may_create(new, admitted.team):
             await self._operators.refuse(request, act, owner=new.owner)
             raise _beyond_team()
-        await self._operators.record(request, act, owner=new.owner)
-        key, token = await self._keys.create(new)
+        key_id = new_key_id()
+        await self._operators.record(request, act, key_id, new.owner)
+        key, token = await self._keys.create(new, key_id)
         return JsonResponse(key_object(key, None, key.created_at) | {"value": token})
 
     async def list(self, request: Request) -> Response:
@@ -107,26 +108,32 @@ class _Routes:
 
     async def retrieve(self, key_id: str, request: Request) -> Response:
         key = await self._found(request, "api_key.read", key_id)
+        await self._operators.record(request, "api_key.read", key_id, key.owner)
         uses = await self._keys.last_uses([key.id])
         return JsonResponse(key_object(key, uses.get(key.id), await self._keys.now()))
 
     async def rotate(self, key_id: str, request: Request) -> Response:
         key = await self._found(request, "api_key.updated", key_id, change=True)
-        rotated = await self._keys.rotate(key.id, _overlap(await self._body(request), self._overlap_seconds))
+        overlap, rotated = _overlap(await self._body(request), self._overlap_seconds), None
+        if key.status(await self._keys.now()) == "active":
+            await self._operators.record(request, "api_key.updated", key_id, key.owner)
+            rotated = await self._keys.rotate(key.id, overlap)
         if rotated is None:
             raise bad_request(f"Key '{key.id}' has expired or was revoked: create another one.", "key_id")
         return JsonResponse(key_object(rotated[0], None, await self._keys.now()) | {"value": rotated[1]})
 
     async def revoke(self, key_id: str, request: Request) -> Response:
         key = await self._found(request, "api_key.deleted", key_id, change=True)
-        await self._keys.revoke(key.id)
+        if key.revoked_at is None:
+            await self._operators.record(request, "api_key.deleted", key_id, key.owner)
+            await self._keys.revoke(key.id)
         return JsonResponse({"id": key.id, "object": "organization.admin_api_key.deleted", "deleted": True})
 
     async def _body(self, request: Request) -> Any:
         return await self._limits.bodies.json(request, optional=True)
 
     async def _found(self, request: Request, act: str, key_id: str, *, change: bool = False) -> AccessKey:
-        """Return a key that the user may see, or change, and write what they do with it."""
+        """Return a key that the user may see, or change; write that they may not."""
         admitted = await self._operators.admit(request, act, key_id, leads=True)
         key = await self._keys.find(check_key_id(key_id))
         if key is None or not _is_seen(key, admitted):
@@ -135,7 +142,6 @@ class _Routes:
         if change and admitted.team and key.roles:
             await self._operators.refuse(request, act, key_id, key.owner)
             raise _beyond_team()
-        await self._operators.record(request, act, key_id, key.owner)
         return key
 
     async def _may_create(self, new: NewKey, team: str) -> bool:

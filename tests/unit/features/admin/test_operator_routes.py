@@ -150,8 +150,8 @@ async def test_unknown_object_is_not_found_and_written(server: Administered) -> 
     assert (await server.ask(OPERATOR, "GET", f"/admin/responses/{UNKNOWN}"))[0] == 404
     assert (await server.ask(OPERATOR, "DELETE", "/admin/conversations/conv_x"))[0] == 404
     assert await server.acts() == [
-        ("conversation.deleted", "allowed", "conv_x"),
-        ("response.read", "allowed", UNKNOWN),
+        ("conversation.deleted", "refused", "conv_x"),
+        ("response.read", "refused", UNKNOWN),
     ]
 
 

@@ -154,7 +154,21 @@ def test_commands_are_audited_where_there_are_operators(commands: Commands) -> N
         "owner.exported",
         "owner.deleted",
     ]
+    assert [each["resource"]["id"] for each in reversed(entries)] == [key] * 3 + [None] * 2
     assert {each["actor"]["type"] for each in entries} == {"command"}
     assert len(commands.run("audit", "--owner", "ada", "--json").splitlines()) == 3
     assert "owner.deleted" in commands.run("audit", "--limit", "1")
     assert commands.run("audit", "--actor", "nobody", "--json") == ""
+
+
+def test_command_that_does_nothing_is_not_audited(commands: Commands) -> None:
+    commands.name_operators()
+    key = commands.create("--owner", "ada")["id"]
+    commands.run("keys", "revoke", key)
+    written = commands.run("audit", "--json")
+    assert "was revoked already" in commands.run("keys", "revoke", key)
+    commands.run("keys", "rotate", key, code=1)
+    for action in ("rotate", "revoke"):
+        commands.run("keys", action, UNKNOWN, code=1)
+    commands.run("delete", f"resp_{'0' * 24}", "--yes", code=1)
+    assert commands.run("audit", "--json") == written

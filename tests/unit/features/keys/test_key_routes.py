@@ -196,3 +196,13 @@ async def test_keys_of_another_tenant_are_not_found(server: Administered) -> Non
 async def test_routes_need_keys_and_operators(settings: Json) -> None:
     async with administered(**settings) as server:
         assert (await server.ask(OPERATOR, "GET", PATH))[0] == 404
+
+
+async def test_audit_log_has_what_was_done_with_a_key_by_its_id(server: Administered) -> None:
+    """Neither a rotation of a revoked key, nor one with a wrong body, nor a second revocation."""
+    key = (await created(server, owner="ada"))["id"]
+    path = f"{PATH}/{key}"
+    assert (await server.ask(OPERATOR, "POST", f"{path}/rotate", {"overlap_seconds": -1}))[0] == 400
+    assert [(await server.ask(OPERATOR, "DELETE", path))[0] for _ in range(2)] == [200, 200]
+    assert (await server.ask(OPERATOR, "POST", f"{path}/rotate"))[0] == 400
+    assert await server.acts() == [("api_key.deleted", "allowed", key), ("api_key.created", "allowed", key)]
