@@ -53,6 +53,7 @@ def reported_usage(usage: Any, timings: Any) -> Usage:
     of_prompt = _members(counts.get("prompt_tokens_details"))
     of_completion = _members(counts.get("completion_tokens_details"))
     read, written, total = (_known(counts, names) for names in (_INPUT, _OUTPUT, _TOTAL))
+    read = read or None  # No prompt is empty: chunks have 0 for a number that the server did not send.
     if total and (read is None) != (written is None):
         read, written = (max(0, total - (written or 0)), written) if read is None else (read, max(0, total - read))
     if read is None or written is None:

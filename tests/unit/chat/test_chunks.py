@@ -831,6 +831,7 @@ NONE_WRITTEN: Final = {"prompt_tokens": 9, "completion_tokens": 0}
         ({"completion_tokens": 4, "total_tokens": 13}, Usage(9, 4)),
         ({"prompt_tokens": 9, "completion_tokens": None, "total_tokens": 13}, Usage(9, 4)),
         ({"completion_tokens": 3}, Usage()),
+        ({"prompt_tokens": 0, "completion_tokens": 3, "total_tokens": 0}, Usage()),
         ({"completion_tokens": 3, "prompt_tokens": None}, Usage()),
         ({"completion_tokens": 3, "prompt_tokens": "n/a"}, Usage()),
         ({"completion_tokens": -1, "prompt_tokens": 9}, Usage()),
