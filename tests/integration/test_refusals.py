@@ -63,6 +63,18 @@ def test_refused_parameters_are_dropped_and_stay_away(
     assert ["prompt_cache_key" in each for each in sent(upstream, model)] == [True, False, False]
 
 
+def test_only_the_refused_parameter_is_dropped_beside_a_list_of_accepted_ones(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str
+) -> None:
+    accepted = ("model", "messages", "temperature", "top_p", "stream_options", "max_completion_tokens")
+    words = f"unknown field `user`, expected one of {', '.join(f'`{name}`' for name in accepted)} at line 1 column 99"
+    upstream.script(model, [error(422, words), HELLO])
+    fields: Json = {"user": "u", "temperature": 0.3, "top_p": 0.8, "max_output_tokens": 60, "input": "Hi"}
+    ask(client, True, adapted={"user"}, model=f"{provider}/{model}", **fields)
+    first, second = sent(upstream, model)
+    assert second == {name: value for name, value in first.items() if name != "user"}
+
+
 def test_refusal_on_a_websocket_is_answered_too(
     stack: LiveStack, upstream: Upstream, provider: str, model: str
 ) -> None:

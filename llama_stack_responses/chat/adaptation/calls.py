@@ -51,7 +51,7 @@ def short_id(call_id: str) -> str:
 
 
 def _asks_short_ids(refusal: Refusal, chat: Json) -> Iterator[None]:
-    named = _ID.search(refusal.words) or any(
+    named = _ID.search(refusal.subject) or any(
         place.endswith(("tool_call_id", "tool_calls.id")) for place in refusal.places
     )
     if named and _ID_FORM.search(refusal.words) and each_message(chat, _with_short_ids) is not chat:

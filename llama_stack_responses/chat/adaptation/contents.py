@@ -182,7 +182,7 @@ def _as_reasoning(message: Json) -> Json:
 def _names(refusal: Refusal, name: str) -> bool:
     """Return whether a refusal names a member of messages; a word of sentences has to be in marks or behind a dot."""
     before, after = ("", "") if "_" in name else (r"['\"`.\[]", r"['\"`\]:]")
-    return bool(re.search(rf"{before}(?<!\w){name}(?!\w){after}", refusal.words))
+    return bool(re.search(rf"{before}(?<!\w){name}(?!\w){after}", refusal.subject))
 
 
 def _without_reasoning(message: Json) -> Json:

@@ -24,7 +24,7 @@ OBJECT: Final = "json_object_as_schema"
 
 _OF_FORMAT: Final = re.compile(
     r"\b(?:response[ _]format|json[ _]schema|structured outputs?|json mode|grammar)\b"
-    r"|guided.(?:json|decoding)|xgrammar|outlines|llguidance|should be 'text'|failed to generate json"
+    r"|guided.(?:json|decoding)|xgrammar|outlines|llguidance|failed to generate json"
     # llama.cpp, with tools and the generic chat format: it cannot read an answer that is not a string.
     r"|^content path must be a string",
     re.IGNORECASE,
@@ -136,7 +136,9 @@ def _call_in_words(chat: Json, _: Any) -> Json:
 
 def names_format(refusal: Refusal) -> bool:
     """Return whether a refusal is about the format of the answer."""
-    return refusal.names("response_format") or (not refusal.is_placed and bool(_OF_FORMAT.search(refusal.words)))
+    return refusal.names("response_format") or (
+        not refusal.is_placed and bool(_OF_FORMAT.search(refusal.subject) or "should be 'text'" in refusal.words)
+    )
 
 
 def _asks_schema(refusal: Refusal, chat: Json) -> Iterator[str | None]:

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any, Final
 
 from ...core.errors import ApiError
+from .subject import MARKS, subject
 
 _READ_CHARACTERS: Final = 2_000
 """Maximum characters of a text that are searched: a server may repeat the request in it."""
@@ -26,7 +27,7 @@ _OUTER: Final = frozenset({"body", "request", "data", "json"})
 
 _UNSUPPORTED: Final = re.compile(
     r"not (?:\w+ )?(?:support|permit|allow|implement|available|enabl|recogni[sz]|accept|compatible)|incompatible"
-    r"|n't support|unsupported"
+    r"|n't support|unsupported|no longer (?:support|allow|accept|available)|not (?:in|among|one of) the\b"
     r"|unrecogni[sz]ed|unknown|unexpected|unavailable|extra (?:inputs|fields|parameters?)|forbidden|cannot find field"
     r"|no such|cannot be (?:set|used|specified|combined)|can't be (?:set|used)|deprecated|disabled"
     r"|must be (?:removed|omitted|unset|null)|invalid (?:parameter|argument|field)\b|no endpoints found"
@@ -44,7 +45,6 @@ _BOUNDED: Final = re.compile(
 """Words that say that a value is out of its bounds."""
 
 _WORD: Final = re.compile(r"[a-z][a-z0-9_]*")
-_MARKS: Final = "'\"`\u2018\u2019\u201c\u201d\u300c\u300d"
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,14 @@ class Refusal:
         return self.text[:_READ_CHARACTERS]
 
     @cached_property
+    def subject(self) -> str:
+        """The part of the searched text that says what is refused: without lists of what is accepted."""
+        return subject(self.words, _PARAMETERS)
+
+    @cached_property
     def identifiers(self) -> frozenset[str]:
-        """All words of the text, in lower case: most parameters are not among them."""
-        return frozenset(_WORD.findall(self.words.lower()))
+        """All words of its subject, in lower case: most parameters are not among them."""
+        return frozenset(_WORD.findall(self.subject.lower()))
 
     @property
     def shown(self) -> str:
@@ -122,12 +127,12 @@ class Refusal:
         """
         if "_" in name:
             return not self.identifiers.isdisjoint((name, name.replace("_", "")))
-        return name in self.identifiers and _pattern_of(name).search(self.words) is not None
+        return name in self.identifiers and _pattern_of(name).search(self.subject) is not None
 
     @cached_property
     def _spaced(self) -> str:
-        """The text in lower case, with one space between its words."""
-        return " ".join(self.words.lower().split())
+        """Its subject in lower case, with one space between the words."""
+        return " ".join(self.subject.lower().split())
 
 
 _VAGUE: Final = frozenset({"", "messages", "prompt", "input"})
@@ -163,7 +168,7 @@ def _pattern_of(name: str) -> re.Pattern[str]:
     """Return the pattern of a parameter's name of one word where it is no word of the sentence."""
     exact = re.escape(name)
     return re.compile(
-        rf"[{_MARKS}\[.]{exact}[{_MARKS}\].]|\b{_NOUNS}[{_MARKS}\[(]{{0,2}}{exact}\b"
+        rf"[{MARKS}\[.]{exact}[{MARKS}\].]|\b{_NOUNS}[{MARKS}\[(]{{0,2}}{exact}\b"
         rf"|^\W{{0,3}}{exact}\b(?:\W|$)|(?<![\w-]){exact}(?: is|=| does| isn't| not|:)"
         rf"|(?<![\w-]){exact} (?:parameter|param|argument|field|option)\b",
         re.IGNORECASE,

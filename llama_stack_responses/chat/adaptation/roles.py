@@ -90,7 +90,7 @@ def _end_of_instructions(messages: list[Json]) -> int:
 
 
 def _asks_no_developer(refusal: Refusal, chat: Json) -> Iterator[None]:
-    if _has(chat, "developer") and (_DEVELOPER.search(refusal.words) or _lists_roles_without(refusal, "developer")):
+    if _has(chat, "developer") and (_DEVELOPER.search(refusal.subject) or _lists_roles_without(refusal, "developer")):
         yield None
 
 

@@ -193,7 +193,7 @@ def _open_schemas(chat: Json, _: Any) -> Json:
 
 def _asks_plain_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_tools = any(place.startswith("tools") for place in refusal.places)
-    if refusal.names("response_format") or not (of_tools or _SCHEMA.search(refusal.words)):
+    if refusal.names("response_format") or not (of_tools or _SCHEMA.search(refusal.subject)):
         return
     if _plain_schemas(chat, None) is not chat:
         yield None

@@ -21,7 +21,7 @@ _TOOLS: Final = re.compile(r"\b(?:tools?|functions?)\b", re.IGNORECASE)
 def _refuses_stream(refusal: Refusal, chat: Json) -> bool:
     if not chat.get("stream") or refusal.names("stream_options"):
         return False
-    return bool(_UNSTREAMED.search(refusal.words)) or (refusal.says_unsupported and "stream" in refusal.places)
+    return bool(_UNSTREAMED.search(refusal.subject)) or (refusal.says_unsupported and "stream" in refusal.places)
 
 
 def _asks_no_stream(refusal: Refusal, chat: Json) -> Iterator[None]:

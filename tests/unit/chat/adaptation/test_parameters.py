@@ -1,5 +1,6 @@
 """What refusals of real model servers ask for; the texts are those of public bug reports."""
 
+import json
 from typing import Any
 
 import pytest
@@ -88,6 +89,80 @@ FORBIDDEN = "Extra inputs are not permitted"
 )
 def test_parameter_that_only_steers_is_dropped_when_named(chat: Json, text: str) -> None:
     assert asked(chat, text) == {f"drop {name}" for name in chat}
+
+
+FULL: Json = {
+    "user": "u",
+    "temperature": 0.3,
+    "top_p": 0.8,
+    "stream_options": {"include_usage": True},
+    "max_completion_tokens": 60,
+    "tool_choice": "required",
+    "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}},
+    "reasoning_effort": "low",
+    "tools": [TOOL],
+}
+TAKEN = ("model", "messages", "temperature", "top_p", "stream_options", "stream", "tools", "tool_choice", "json_schema",
+         "max_completion_tokens", "response_format", "grammar", "parallel_tool_calls", "reasoning_effort")  # fmt: skip
+QUOTED = ", ".join(f"`{name}`" for name in TAKEN)
+BARE = ", ".join(TAKEN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # serde: mistral.rs, Cloudflare, DeepSeek
+        "Failed to deserialize the JSON body into the target type: unknown field `user`, expected one of "
+        f"{QUOTED} at line 1 column 99",
+        f"Unsupported parameter: user. Supported parameters: {BARE}",
+        f"Unsupported parameter: user. The supported parameters are {BARE}.",
+        f"Unsupported parameter: user. Supported parameters for this model:\n- {BARE.replace(', ', chr(10) + '- ')}",
+        f"Unrecognized parameter 'user'. Allowed: {list(TAKEN)}",
+        f"'user' is not one of {list(TAKEN)}",
+        f"Unknown parameter: user (must be one of: {QUOTED})",
+        f"Only {QUOTED} are supported. Unknown parameter: 'user'.",
+        f"Only {BARE} are supported. Unknown parameter: 'user'.",
+        f"This model supports only {BARE}. Unknown parameter: 'user'.",
+        f"Unknown parameter: 'user'. Received {list(TAKEN)}",
+        f"Unknown parameter: 'user'. Received {BARE}",
+        "Unknown parameter: user. Request: " + json.dumps({"model": "m", "messages": [{"role": "user"}], **FULL}),
+        "Unknown parameter: user, input_value=" + repr({"model": "m", **FULL})[:150],
+        "Unknown parameter: user in Request(model='m', messages=[{'role': 'user'}], temperature=0.3, top_p=0.8, "
+        "stream_options={'include_usage': True}, tool_choice='required')",
+    ],
+)
+def test_only_the_refused_name_is_dropped_beside_a_list_of_accepted_ones(text: str) -> None:
+    assert asked(FULL, text) == {"drop user"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Unknown field 'safety_identifier'. Did you mean 'user'?",
+        "Unknown field 'safety_identifier'; use 'user' instead",
+        "'safety_identifier' is deprecated in favor of 'user'",
+    ],
+)
+def test_name_that_a_server_suggests_is_kept(text: str) -> None:
+    assert asked({"safety_identifier": "s", "user": "u"}, text) == {"drop safety_identifier"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The following parameters are not supported: `temperature`, `top_p`",
+        "Parameters that are no longer supported: `temperature`, `top_p`",
+        "For this model, parameters `temperature` and `top_p` are not supported.",
+        "Not in the list of supported parameters: temperature, top_p.",
+        'Invalid request: {"error": {"message": "Unsupported parameters: temperature, top_p", "model": "m"}}',
+    ],
+)
+def test_list_of_what_is_not_accepted_is_read(text: str) -> None:
+    assert asked({"temperature": 0.5, "top_p": 0.5}, text) == {"drop temperature", "drop top_p"}
+
+
+def test_hint_is_kept_where_its_name_is_an_accepted_value_of_another_field() -> None:
+    assert asked({"user": "u"}, "messages.1.role: Input should be 'system', 'user' or 'assistant'") == set()
 
 
 @pytest.mark.parametrize("status", [400, 422, 500])
