@@ -26,6 +26,8 @@ _NEVER: Final = frozenset({"model", "messages", "stream"})
 _TOOL: Final = re.compile(r"\btools(?:\[|\.|/)(\d{1,4})\b")
 _NO_TOOLS: Final = re.compile(r"(?:not|n't) support (?:tools?|functions?)\b|\bsupport tool use\b", re.IGNORECASE)
 """Words that say that a model takes no tools; OpenRouter has them with status 404."""
+_NO_ENDPOINTS: Final = re.compile(r"\bno endpoints found that\b", re.IGNORECASE)
+"""Words of OpenRouter, with status 404, that say that the model is there but not with what the request has."""
 _ADVICE: Final = " A profile with 'parameters' can change what this model server gets: docs/guides/model-servers.md."
 
 
@@ -38,6 +40,8 @@ def explained(error: RefusedError, chat: Json) -> ApiError:
     """
     refusal = error.refusal
     param = next(_fields(refusal, chat), None)
+    if param is None and _NO_ENDPOINTS.search(refusal.words):
+        return _with(error, f"{refusal.shown}{_ADVICE}", None)
     if param is None:
         return error if error.param or not refusal.is_placed else _with(error, error.message, _field(refusal.places[0]))
     if error.status >= 500 and not refusal.says_unsupported:

@@ -65,6 +65,16 @@ _NO_THINKING: Final = re.compile(
     re.IGNORECASE,
 )
 """Words that say that a model does not reason."""
+_MUST_REASON: Final = re.compile(
+    r"\b(?:reasoning|thinking)\b[^.]{0,40}"
+    r"\b(?:mandatory|required|always (?:on|enabled)|cannot be (?:disabled|turned off))"
+    r"|(?:cannot|can't|not|n't)\b[^.]{0,20}\b(?:disabl|turn\w* off)\w*\b[^.]{0,20}\b(?:reasoning|thinking)\b"
+    r"|only works? (?:in|with) (?:thinking|reasoning)\b",
+    re.IGNORECASE,
+)
+"""Words that say that a model always reasons, as OpenRouter and Gemini have them."""
+_LEAST: Final = "low"
+"""The least effort that all models take that always reason."""
 
 
 def dropped(chat: Json, path: str) -> Json:
@@ -112,12 +122,18 @@ def _cannot_be_used(refusal: Refusal) -> bool:
 def names_effort(refusal: Refusal, effort: str) -> bool:
     """Return whether a refusal is about the effort of a request."""
     if not _EFFORT_PLACES.isdisjoint(refusal.places) or refusal.names(
-        "reasoning_effort", "reasoning effort", "output_config"
+        "reasoning_effort", "reasoning effort", "reasoning.effort", "output_config"
     ):
         return True
-    if _NO_THINKING.search(refusal.words):
+    if _NO_THINKING.search(refusal.words) or _must_reason(refusal, effort):
         return True
-    return bool(re.search(rf"\b(?:level|effort)\W{{1,3}}{effort}\b", refusal.words, re.IGNORECASE))
+    value = rf"\b(?:level|effort|(?:reasoning|think(?:ing)?)(?: (?:value|mode|option))?)\W{{1,4}}{effort}\b"
+    return bool(re.search(value, refusal.words, re.IGNORECASE))
+
+
+def _must_reason(refusal: Refusal, effort: str) -> bool:
+    """Return whether a refusal says that the model cannot be asked not to reason."""
+    return effort == "none" and bool(_MUST_REASON.search(refusal.words))
 
 
 def _known_efforts(refusal: Refusal, effort: str) -> list[str]:
@@ -130,7 +146,8 @@ def _known_efforts(refusal: Refusal, effort: str) -> list[str]:
     if any(each in quoted for each in named):
         return [each for each in named if each in quoted]
     listed = re.findall(r"\b(?:one of|supported|valid|expected|allowed)\b[^.]*", refusal.words.lower())
-    return [each for each in named if any(re.search(rf"\b{each}\b", some) for some in listed)]
+    known = [each for each in named if any(re.search(rf"\b{each}\b", some) for some in listed)]
+    return known or ([_LEAST] if _must_reason(refusal, effort) else [])
 
 
 def nearest_effort(effort: str, known: list[str]) -> str:

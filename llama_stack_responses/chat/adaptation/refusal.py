@@ -29,7 +29,8 @@ _UNSUPPORTED: Final = re.compile(
     r"not (?:\w+ )?(?:support|permit|allow|implement|available|enabl|recogni[sz]|accept|compatible)|incompatible"
     r"|n't support|unsupported|no longer (?:support|allow|accept|available)|not (?:in|among|one of) the\b"
     r"|unrecogni[sz]ed|unknown|unexpected|unavailable|extra (?:inputs|fields|parameters?)|forbidden|cannot find field"
-    r"|no such|cannot be (?:set|used|specified|combined)|can't be (?:set|used)|deprecated|disabled"
+    r"|no such|(?:cannot|can't|must not|may not|should not) be (?:set|used|specified|combined|modified|changed|adjusted"
+    r"|customi[sz]ed|overridden|altered|configured|provided|included|sent)\b|deprecated|disabled"
     r"|must be (?:removed|omitted|unset|null)|invalid (?:parameter|argument|field)\b|no endpoints found"
     r"|only \S{1,40} (?:is|are) (?:allowed|supported|accepted)|(?:cannot|can't) both be"
     r"|\u4e0d\u652f\u6301",
@@ -164,11 +165,17 @@ _NOUNS: Final = (
 )
 
 
+_CHINESE_NOUNS: Final = r"(?:\u53c2\u6570|\u5b57\u6bb5|\u5c5e\u6027)"
+"""Parameter, field, property."""
+
+
 def _pattern_of(name: str) -> re.Pattern[str]:
     """Return the pattern of a parameter's name of one word where it is no word of the sentence."""
     exact = re.escape(name)
     return re.compile(
-        rf"[{MARKS}\[.]{exact}[{MARKS}\].]|\b{_NOUNS}[{MARKS}\[(]{{0,2}}{exact}\b"
+        rf"[{MARKS}\[.]{exact}[{MARKS}\].]|(?<![\w-]){exact} (?:length|format)\b"
+        rf"|{_CHINESE_NOUNS}\s?[:\uff1a]?\s?{exact}(?![a-z0-9_])|(?<![a-z0-9_-]){exact}\s?{_CHINESE_NOUNS}"
+        rf"|\b{_NOUNS}[{MARKS}\[(]{{0,2}}{exact}\b"
         rf"|^\W{{0,3}}{exact}\b(?:\W|$)|(?<![\w-]){exact}(?: is|=| does| isn't| not|:)"
         rf"|(?<![\w-]){exact} (?:parameter|param|argument|field|option)\b",
         re.IGNORECASE,

@@ -53,6 +53,15 @@ def test_refusal_names_the_field_of_the_responses_api(text: str, param: str) -> 
     assert error.message.startswith(text)
 
 
+def test_model_without_what_the_request_has_is_not_called_missing() -> None:
+    unknown = ApiError(400, "not found", code="model_not_found", param="model")
+    error = shown("No endpoints found that can handle the requested parameters.", 404, unknown)
+    assert (error.status, error.code, error.param) == (400, None, None)
+    assert "docs/guides/model-servers.md" in error.message
+    missing = shown("No endpoints found for a/b.", 404, unknown)
+    assert (missing.code, missing.param) == ("model_not_found", "model")
+
+
 def test_refusal_of_something_unsupported_says_what_to_set() -> None:
     assert "docs/guides/model-servers.md" in shown("response_format is not supported").message
     assert "docs/guides/model-servers.md" not in shown("Invalid 'temperature': must be at most 2").message

@@ -56,6 +56,12 @@ FORBIDDEN = "Extra inputs are not permitted"
         ({"user": "u"}, "Unknown parameter: 'user'."),
         ({"user": "u"}, "body.user: unrecognized key"),
         ({"user": "u"}, "Unsupported parameter(s): user"),
+        ({"user": "u"}, "Invalid request: user length must be >= 6"),
+        ({"user": "u"}, "参数 user 不合法"),
+        ({"user": "u"}, "参数user不合法"),
+        ({"user": "u"}, "user参数长度错误"),
+        ({"top_p": 0.5}, "`top_p` cannot be modified for this model"),
+        ({"temperature": 0.5}, "'temperature' must not be changed for this model"),
         # Fireworks, Bedrock, OpenAI's models that reason
         ({"prompt_cache_key": "k"}, "Extra inputs are not permitted, field: 'prompt_cache_key', value: 'k'"),
         ({"stream_options": {}}, "Malformed input request: extraneous key [stream_options] is not permitted"),
@@ -231,11 +237,31 @@ def test_hint_within_messages_is_dropped_there() -> None:
         # Mistral (mistral-vibe issue 1117)
         ("medium", "reasoning_effort: supported values are ['low', 'high', 'max']", "high"),
         ("none", "reasoning_effort: Input should be 'low', 'medium' or 'high'", "low"),
+        # Ollama
+        ("xhigh", "invalid reasoning value: 'xhigh' (must be \"high\", \"medium\", \"low\", \"max\", or \"none\")", "max"),
+        ("minimal", "invalid think value: \"minimal\" (must be \"high\", \"medium\", \"low\", true, or false)", "low"),
+        # OpenRouter
+        ("xhigh", 'reasoning.effort: Invalid option: expected one of "max"|"high"|"medium"|"low"|"none"', "max"),
     ],
 )  # fmt: skip
 def test_effort_is_mapped_to_the_nearest_one_that_the_server_names(effort: str, text: str, expected: str) -> None:
     body = {"param": "reasoning_effort"} if "reasoning" not in text else None
     assert asked({"reasoning_effort": effort}, text, body=body) == {f"map reasoning_effort {effort} {expected}"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # OpenRouter, Gemini
+        "Reasoning is mandatory for this endpoint and cannot be disabled.",
+        "Budget 0 is invalid. This model only works in thinking mode.",
+        "Thinking cannot be turned off for this model",
+        "You can not disable thinking for this model",
+    ],
+)
+def test_model_that_always_reasons_is_asked_for_the_least_effort(text: str) -> None:
+    assert asked({"reasoning_effort": "none"}, text) == {"map reasoning_effort none low"}
+    assert asked({"reasoning_effort": "high"}, text) == set()
 
 
 @pytest.mark.parametrize(
