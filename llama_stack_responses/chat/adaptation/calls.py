@@ -20,7 +20,8 @@ _CALL_NOTHING: Final = "Do not call any tool now."
 _ANY_ARGUMENTS: Final[Json] = {"description": "", "parameters": {"type": "object", "properties": {}}}
 _SHORT_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
 
-_ID: Final = re.compile(r"tool.?call.?ids?\b|tool_calls\b.{0,8}\bid\b", re.IGNORECASE)
+_ID: Final = re.compile(r"tool.?call.?ids?\b|tool_calls\b.{0,8}\bid\b|\btool_use(?:_|\.)id\b", re.IGNORECASE)
+_ID_PLACES: Final = ("tool_call_id", "tool_calls.id", "tool_use.id", "tool_use_id")
 _ID_FORM: Final = re.compile(r"length|a-z|alphanumeric|too long|characters|pattern|match|format", re.IGNORECASE)
 _OBJECTS: Final = re.compile(
     r"has no attribute '(?:items|get|keys)'|item pairs from a mapping|expected a map\b"
@@ -50,11 +51,14 @@ def short_id(call_id: str) -> str:
     return found
 
 
+def names_call_ids(refusal: Refusal) -> bool:
+    """Return whether a refusal is about the form of the ids of calls."""
+    named = _ID.search(refusal.subject) or any(place.endswith(_ID_PLACES) for place in refusal.places)
+    return bool(named and _ID_FORM.search(refusal.words))
+
+
 def _asks_short_ids(refusal: Refusal, chat: Json) -> Iterator[None]:
-    named = _ID.search(refusal.subject) or any(
-        place.endswith(("tool_call_id", "tool_calls.id")) for place in refusal.places
-    )
-    if named and _ID_FORM.search(refusal.words) and each_message(chat, _with_short_ids) is not chat:
+    if names_call_ids(refusal) and each_message(chat, _with_short_ids) is not chat:
         yield None
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from ...core.types import Json
 from ..reasoning_entries import BLOCKS, DETAILS, OPAQUE, TEXT_FIELDS
 from .adaptation import Adaptation, answers
+from .calls import names_call_ids
 from .message_edits import MEDIA, WithReasoning, each_message, parts_of, text_of, walking
 from .refusal import Refusal
 
@@ -47,7 +48,10 @@ _TEXT_CONTENT: Final = re.compile(
 )
 _NULL_CONTENT: Final = re.compile(
     r"\bcontent\b.{0,200}(?:\bnull\b|\bNone(?:Type)?\b|missing|required|string)"
-    r"|(?:\bnull\b|\bNone(?:Type)?\b|missing|required|string)\b.{0,200}\bcontent\b|\bNoneType\b",
+    r"|(?:\bnull\b|\bNone(?:Type)?\b|missing|required|string)\b.{0,200}\bcontent\b|\bNoneType\b"
+    # serde without the name of the member, Ollama, Chinese servers
+    r"|\bmessages\b.{0,80}\binvalid type: null|\bcontent\b[^.]{0,40}<nil>"
+    r"|(?<!\w)content['\"`]?\s?(?:\u4e0d\u80fd|\u4e0d\u5f97|\u4e0d\u53ef)?(?:\u4e3a|\u662f)(?:\u7a7a|null)",
     re.DOTALL | re.IGNORECASE,
 )
 _BLANK_CONTENT: Final = re.compile(
@@ -126,7 +130,7 @@ def _as_text(message: Json) -> Json:
 def _asks_empty_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_content = any("content" in place.split(".") for place in refusal.places)
     lacking = any(message.get("content") is None for message in chat["messages"])
-    if lacking and (of_content or _NULL_CONTENT.search(refusal.words)):
+    if lacking and (of_content or _NULL_CONTENT.search(refusal.words)) and not names_call_ids(refusal):
         yield None
 
 

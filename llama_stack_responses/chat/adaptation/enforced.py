@@ -23,7 +23,8 @@ FORMAT: Final = "format_in_words"
 OBJECT: Final = "json_object_as_schema"
 
 _OF_FORMAT: Final = re.compile(
-    r"\b(?:response[ _]format|json[ _]schema|structured outputs?|json mode|grammar)\b"
+    r"\b(?:response[ _](?:format|mime[ _]type)|json[ _]schema|structured outputs?|json mode|grammar)\b"
+    r"|\bcontrolled generation\b"
     r"|guided.(?:json|decoding)|xgrammar|outlines|llguidance|failed to generate json"
     # llama.cpp, with tools and the generic chat format: it cannot read an answer that is not a string.
     r"|^content path must be a string",

@@ -48,6 +48,8 @@ _ALTERNATE: Final = re.compile(
     r"\balternat\w+\b.{0,100}\b(?:user|assistant|roles?|messages?)\b"
     r"|\b(?:user|assistant|roles?|messages?)\b.{0,100}\balternat"
     r"|(?:consecutive|successive|two|2 or more|multiple|repeated)\b[^.]{0,30}\b(?:user|assistant)\b"
+    r"|\b(?:consecutive|successive|adjacent|two|multiple)\b[^.]{0,40}\bsame role\b"
+    r"|\bsame role\b[^.]{0,40}\b(?:consecutive|success|adjacent|in a row|twice)"
     r"|\bassistant after user\b|\buser after assistant\b",
     re.IGNORECASE | re.DOTALL,
 )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, answers
+from .calls import names_call_ids
 from .message_edits import are_same
 from .refusal import Refusal
 
@@ -193,7 +194,7 @@ def _open_schemas(chat: Json, _: Any) -> Json:
 
 def _asks_plain_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_tools = any(place.startswith("tools") for place in refusal.places)
-    if refusal.names("response_format") or not (of_tools or _SCHEMA.search(refusal.subject)):
+    if refusal.names("response_format") or names_call_ids(refusal) or not (of_tools or _SCHEMA.search(refusal.subject)):
         return
     if _plain_schemas(chat, None) is not chat:
         yield None

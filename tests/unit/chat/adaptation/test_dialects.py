@@ -337,6 +337,8 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "Expected role assistant after user, got user",
         'found multiple "user" roles in a row',
         "Roles must alternate in the conversation",
+        "messages: consecutive messages with the same role are not allowed",
+        "messages 1 and 2 have the same role in a row",
     ],
     "assistant_after_tool": [
         "Unexpected role 'user' after role 'tool'",
@@ -353,6 +355,8 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "Tool call id was call_1 but must be a-z, A-Z, 0-9, with a length of 9.",
         "Tool call IDs should be alphanumeric strings with length >= 9!",
         "Invalid 'messages[1].tool_calls[0].id': string too long",
+        "messages.1.content.0.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'",
+        "messages.2.content.0.tool_result.tool_use_id: String should match pattern '^[a-zA-Z0-9_-]+$'",
     ],
     "system_first": [
         "Only user and assistant roles are supported, with the exception of an initial optional system message!",
@@ -385,6 +389,10 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "invalid type: null, expected a string at line 1 (content)",
         "Value error, content should be a string",
         "json: cannot unmarshal null into field content of type string",
+        "messages[2]: invalid type: null, expected a string at line 1 column 200",
+        "invalid message content type: <nil>",
+        "messages[1] 的 content 不能为空",
+        "messages[1].content不能为空",
     ],
     "text_content": [
         "'messages.0.content' : value must be a string",

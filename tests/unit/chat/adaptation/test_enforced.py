@@ -42,6 +42,9 @@ REQUIRED: Json = BASE | {
         (REQUIRED, "No endpoints found that support the provided 'tool_choice' value.", CALL),
         # Cerebras (llm-cerebras issue 6), LM Studio (pi issue 4266), Bedrock (strands issue 1241), Groq
         (STRUCTURED, "type: Input should be 'text'", SCHEMA),
+        # Gemini, with tools
+        (STRUCTURED, "Function calling with a response mime type: 'application/json' is unsupported", SCHEMA),
+        (OBJECT, "Function calling with a response mime type: 'application/json' is unsupported", FORMAT),
         (REQUIRED, "Invalid tool_choice type: 'object'. Supported string values: none, auto, required", CALL),
         (REQUIRED, "This model doesn't support the toolConfig.toolChoice.any field.", CALL),
         (REQUIRED, "Tool choice is required, but model did not call a tool", CALL),
