@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from . import ResponsesConfig
 from .stores import HostStore, MemoryStore
 from .unknown_settings import places_of
-from .yaml_text import parsed_yaml
+from .yaml_text import RepeatedKey, parsed_yaml
 
 _VARIABLE: Final = re.compile(r"\${env\.([A-Z0-9_]+)(?::([=+])([^}]*))?}")
 PROVIDER_TYPE: Final = "inline::kv"
@@ -113,6 +113,8 @@ def inference_providers(path: Path, environment: Mapping[str, str]) -> list[dict
         ]
     except OSError as error:
         raise UnreadableStack(f"Cannot read {path}: {error.strerror or error}.") from error
+    except RepeatedKey as error:
+        raise UnreadableStack(f"{path}: {error}.") from None
     except yaml.YAMLError:
         # The error's message quotes the file, which may contain a secret.
         raise UnreadableStack(f"{path} is not a stack's configuration: it is not YAML.") from None

@@ -36,8 +36,8 @@ def explained(
             return otherwise[name]
         blocks = _blocks(model, loc[:-1])
         known = list(dict.fromkeys(each for block in blocks for each in block.model_fields))
-        if meant := get_close_matches(name, known, n=1, cutoff=0.75):
-            return f"there is no such setting here; did you mean '{meant[0]}'?"
+        if meant := near(name, known):
+            return f"there is no such setting here; did you mean '{meant}'?"
         if places := _places_elsewhere(model, loc):
             return f"there is no such setting here; move it to {' or '.join(map(repr, places))}"
         rest = last if top and last else f"this block has {', '.join(known)}"
@@ -55,12 +55,18 @@ def explained(
     return ValidationError.from_exception_data(error.title, [detail(each) for each in found], hide_input=True)
 
 
+def near(name: str, known: Sequence[str]) -> str:
+    """Return the name that may be meant: it is similar, or has the same letters; empty if there is none."""
+    same = [each for each in known if sorted(each) == sorted(name)]
+    return next(iter(same or get_close_matches(name, known, n=1, cutoff=0.75)), "")
+
+
 def places_of(model: type[BaseModel], name: str, prefix: str = "") -> Iterator[str]:
     """Yield where settings of this name belong, such as `fetch.seconds`."""
     for each, field in model.model_fields.items():
         if each == name:
             yield prefix + each
-        for inner in _models(field.annotation):
+        for inner in models_in(field.annotation):
             yield from places_of(inner, name, f"{prefix}{each}.")
 
 
@@ -78,7 +84,7 @@ def _blocks(model: type[BaseModel], loc: Sequence[int | str]) -> list[type[BaseM
     blocks = [model]
     for part in loc:
         inside = [each.model_fields[str(part)].annotation for each in blocks if part in each.model_fields]
-        found = [each for annotation in inside for each in _models(annotation)]
+        found = [each for annotation in inside for each in models_in(annotation)]
         blocks = found or [each for each in blocks if _is_kind(each, part)] or blocks
     return blocks
 
@@ -88,7 +94,8 @@ def _is_kind(block: type[BaseModel], kind: int | str) -> bool:
     return "type" in block.model_fields and kind in get_args(block.model_fields["type"].annotation)
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the classes of settings in the type of a field."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for each in get_args(annotation) for found in _models(each)]
+    return [found for each in get_args(annotation) for found in models_in(each)]

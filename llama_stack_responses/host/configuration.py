@@ -16,8 +16,9 @@ from pydantic import BaseModel, ValidationError
 from ..config import ResponsesConfig
 from ..config.stack_file import PROVIDER_TYPE, misplaced_settings, wrong_auth
 from ..config.stores import HostStore, MemoryStore
-from ..config.wrong_settings import wrong_settings
-from ..config.yaml_text import parsed_yaml
+from ..config.unknown_settings import models_in
+from ..config.wrong_settings import HostFields, wrong_settings
+from ..config.yaml_text import RepeatedKey, parsed_yaml
 from ..core.setting_values import WrongConfiguration
 from ..store.factory import open_records
 from ..store.records import Records
@@ -52,6 +53,8 @@ def read_stack(path: Path) -> StackConfig:
         raise WrongConfiguration(f"{missing}.") from None
     except ValidationError as error:
         raise WrongConfiguration(f"{path} is not a stack's configuration: {listed(error)}.") from None
+    except RepeatedKey as error:
+        raise WrongConfiguration(f"{path}: {error}.") from None
     except yaml.YAMLError:
         # The error's message quotes the file, which may contain a secret.
         raise WrongConfiguration(f"{path} is not a stack's configuration: it is not YAML.") from None
@@ -73,9 +76,8 @@ def check_running_stack(specs: Iterable[Any]) -> None:
     Raises:
         WrongConfiguration: settings are wrong, or are where nothing would read them.
     """
-    for text, content, path in _running_stack():
-        _check_levels(content, path)
-        if wrong := list(wrong_settings(text, partial(_settings_of, specs), os.environ)):
+    for text, _, path in _running_stack():
+        if wrong := list(wrong_settings(text, partial(_settings_of, specs), os.environ, _host_fields())):
             count = f"{len(wrong)} wrong settings" if len(wrong) > 1 else "a wrong setting"
             raise WrongConfiguration("\n".join([f"{path} has {count}:", *(f"  {each}" for each in wrong)]))
 
@@ -99,10 +101,19 @@ def _running_stack() -> Iterator[tuple[str, dict[str, Any], Path]]:
         try:
             text = path.read_text()
             content = parsed_yaml(text)
+        except RepeatedKey as error:
+            raise WrongConfiguration(f"{path}: {error}.") from None
         except (OSError, ValueError, yaml.YAMLError):
             continue  # the host has read it somehow
         if isinstance(content, dict):
             yield text, content, path
+
+
+def _host_fields() -> HostFields:
+    fields = StackConfig.model_fields
+    [provider] = models_in(fields["providers"].annotation)
+    [server] = models_in(fields["server"].annotation)
+    return HostFields(top=list(fields), server=list(server.model_fields), entry=list(provider.model_fields))
 
 
 def _settings_of(specs: Iterable[Any], module: str, provider_type: str) -> type[BaseModel] | None:

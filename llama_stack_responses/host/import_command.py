@@ -66,7 +66,8 @@ def _responses_config(stack: StackConfig, path: Path) -> ResponsesConfig:
             f"{path} has no storage.stores.conversations, so the host has no conversations to import."
         )
     if file := missing_file(stack, stack.storage.stores.conversations.backend):
-        raise ImportImpossible(f"There is no database {file} of the host to import from: {CHECK_STATE}.")
+        there = f"There is no database {file} of the host to import from"
+        raise ImportImpossible(f"{there}: a new stack needs no import; of an older one, {CHECK_STATE}.")
     return config
 
 

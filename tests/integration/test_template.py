@@ -294,7 +294,7 @@ WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
         "'allowed_networks'? "
         "line LINE: 'retention_dayz' of 'responses': there is no such setting here; did you mean 'retention_days'?",
     ),
-    "level": ({}, misplace, "has 'fetch' at a level where it is ignored: move it into the 'config' of the provider"),
+    "level": ({}, misplace, "'fetch' is at a level where it is ignored: move it into the 'config' of the provider"),
     "backend": ({}, refer_to_nothing, "Unknown KVStore backend 'kv_elsewhere'"),
 }
 

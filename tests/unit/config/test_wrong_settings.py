@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.config.wrong_settings import wrong_settings
+from llama_stack_responses.config.wrong_settings import HostFields, wrong_settings
 
 ROOT: Final = Path(__file__).parents[3]
 MODELS: Final[dict[str, type[BaseModel]]] = {"remote::openai-chat": OpenAIChatConfig, "inline::kv": ResponsesConfig}
@@ -121,3 +121,65 @@ def test_template_has_no_wrong_setting(path: Path) -> None:
         return MODELS.get(provider_type)
 
     assert list(wrong_settings(path.read_text(), any_module, {})) == []
+
+
+HOST: Final = HostFields(
+    top=["version", "providers", "server"],
+    server=["port", "workers"],
+    entry=["provider_id", "provider_type", "module", "config"],
+)
+LEVELS: Final = """\
+version: 2
+{top}
+providers:
+  inference:
+  - provider_id: local
+    provider_type: remote::openai-chat
+    module: ours
+    {inference}
+    config: {{base_url: "http://localhost:8080/v1"}}
+  responses:
+  - provider_id: responses
+    provider_type: inline::kv
+    module: ours
+    config: {{}}
+  other:
+  - {{provider_id: other, provider_type: other, anything: 3}}
+server:
+  port: 8321
+  {server}
+"""
+KV: Final = "the provider 'inline::kv' under providers.responses"
+CHAT: Final = "the provider 'remote::openai-chat' under providers.inference"
+
+
+@pytest.mark.parametrize(
+    ("level", "setting", "advice"),
+    [
+        ("inference", "max_retries: 3", f"move it into the 'config' of {CHAT}"),
+        ("inference", "network: {}", f"move it into the 'config' of {CHAT}"),
+        ("inference", "qqq: 3", "take it out; an entry has provider_id, provider_type, module, config"),
+        ("server", "allowed_origins: []", f"move it into the 'config' of {KV}"),
+        ("server", "fetch: {}", f"move it into the 'config' of {KV}"),
+        ("top", "max_retries: 3", f"move it into the 'config' of {CHAT}"),
+        ("top", "responses: {retention_days: 3}", f"move its settings into the 'config' of {KV}"),
+        ("top", "allowed_networks: []", f"move it into the 'config' of {KV} as 'fetch.allowed_networks'"),
+        ("top", "config: {fetch: {}}", f"move it into the entry of {CHAT}"),
+        ("top", "fetchh: {}", f"move it into the 'config' of {KV}, where it is called 'fetch'"),
+        ("top", "mpc: {}", f"move it into the 'config' of {KV}, where it is called 'mcp'"),
+    ],
+)
+def test_setting_at_a_level_of_the_host_is_named_with_its_place(level: str, setting: str, advice: str) -> None:
+    text = LEVELS.format(**{"top": "", "inference": "", "server": "", level: setting})
+    line = {"top": 2, "inference": 8, "server": 19}[level]
+    name = setting.partition(":")[0]
+    said = list(wrong_settings(text, find, {}, HOST))
+    assert said == [f"line {line}: '{name}' is at a level where it is ignored: {advice}."]
+
+
+@pytest.mark.parametrize(
+    "name", ["x-common", "models", "shields", "tool_groups", "metadata_store", "inference_store", "telemetry", "3"]
+)
+def test_other_unknown_key_at_the_top_is_left_to_the_host(name: str) -> None:
+    text = LEVELS.format(top=f"{name}: {{}}", inference="", server="")
+    assert list(wrong_settings(text, find, {}, HOST)) == []
