@@ -151,12 +151,12 @@ def test_annotation_with_half_a_surrogate_pair_is_repaired() -> None:
 
 
 @pytest.mark.parametrize("number", ["x", [], -1, 0.5, None])
-def test_number_of_tokens_of_another_type_counts_as_none(number: Any) -> None:
+def test_number_of_tokens_of_another_type_leaves_usage_unknown(number: Any) -> None:
     reading = reader()
     reading.read(chunk({"content": "a"}, finish_reason="stop", usage={"prompt_tokens": number, "completion_tokens": 3}))
     [end] = reading.end()
     assert isinstance(end, Finish)
-    assert end.usage == Usage(output_tokens=3)
+    assert end.usage == Usage()
 
 
 def test_enormous_number_of_tokens_is_capped() -> None:
