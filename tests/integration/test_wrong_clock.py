@@ -15,7 +15,7 @@ from tests.support.shifted_stack import ShiftedStack
 from tests.support.stack import REPOSITORY, STARTER, Host
 from tests.support.stores import SERVERS
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
-from tests.support.variants import records
+from tests.support.variants import keeps
 from tests.support.waiting import wait_until
 
 # What is stored does not depend on the host.
@@ -111,6 +111,6 @@ def test_deletion_is_logged_with_its_count(new_stack: Callable[..., ShiftedStack
         wait_until(lambda: httpx.get(f"{stack.base_url}/v1/ready", trust_env=False, verify=False).is_success)
         [database] = stack.state_dir.rglob("responses.db")
         # A first deletion of the two would be held back.
-        wait_until(lambda: REACHED in records(database))
+        wait_until(lambda: keeps(database, REACHED))
         seed(database, [("Hi", "Hello"), ("And?", "Well.")], age=31 * DAY)
         wait_until(lambda: "deleted expired responses:" in stack.logged())
