@@ -243,6 +243,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"llama-stack-responses: {error}", file=sys.stderr)
         return error.code
+    except ModuleNotFoundError as error:
+        print(f"llama-stack-responses: {_not_installed(error)}", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         # The reader, such as `head`, has enough.
         _drop_output()
@@ -255,6 +258,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
+
+
+def _not_installed(error: ModuleNotFoundError) -> str:
+    package = (error.name or "").partition(".")[0]
+    if package in ("", PACKAGE.name):
+        raise error
+    return (
+        f"The package {package} is not installed here: pip install 'llama-stack-responses[llama-stack]', or "
+        "pip install 'llama-stack-responses[ogx]'."
+    )
 
 
 def _prepare_output() -> None:

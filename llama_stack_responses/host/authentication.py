@@ -48,33 +48,35 @@ _SEGMENTS: Final = 3
 """Segments of a path that name the API, as in `/v1/responses`: the host tells a custom service the path."""
 _VERIFYING: Final = 4
 """Tokens that are verified in threads at a time. Each may load the issuer's keys."""
-_UNAVAILABLE: Final = "The authentication service does not answer. Try again in a second."
+_UNAVAILABLE: Final = "The authentication service {}. Try again in a second."
 _WRONG_KEY: Final = "Incorrect API key provided: it is unknown, revoked or expired. Ask the operator for another one."
 _MAX_CLIENTS: Final = 8
 _UNREACHABLE: Final = frozenset(
     {"ApiError", "AuthServiceUnavailableError", "OSError", "PyJWKClientConnectionError", "TransportError"}
 )
 """Errors, by their own class or one that they extend, after which nothing is known of a token."""
-_OVERLOADED: Final = re.compile(r"(?:failed: |')(?:429|5\d\d)\b")
+_OVERLOADED: Final = re.compile(r"(?:failed: |')(429|5\d\d)\b")
 """The status of the service in the messages of the host and of httpx."""
 
 logger = get_logger(__name__)
 
 
 class AuthUnavailable(BaseException):
-    """Nothing is known of a token, because the auth service does not answer.
+    """Nothing is known of a token, because the auth service does not answer, or with an error.
 
+    Its only argument is what the service does, for `_UNAVAILABLE`.
     The host's middleware turns each `Exception` into a 401, so this is none.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What is known of a token: its user, or why it was refused, or that the service did not answer (both None)."""
+    """What is known of a token: its user, or why it was refused, or what its service did instead (both None)."""
 
     user: Any
     refusal: str | None
     until: float
+    failure: str = ""
 
 
 class RememberedAuth:
@@ -102,14 +104,14 @@ class RememberedAuth:
 
         Raises:
             ValueError: the token was refused.
-            AuthUnavailable: the service does not answer.
+            AuthUnavailable: the service does not answer, or with an error.
         """
         answer = await self._answer(token, scope) if self._seconds else await self._ask(token, scope)
         if answer.user is not None:
             return answer.user
         if answer.refusal is not None:
             raise ValueError(answer.refusal)
-        raise AuthUnavailable
+        raise AuthUnavailable(answer.failure)
 
     def get_auth_error_message(self, scope: Scope | None = None) -> str:
         """Return what the host says to a request without a token."""
@@ -145,9 +147,9 @@ class RememberedAuth:
         try:
             user, seconds = await self._validated(token, scope)
         except Exception as error:  # noqa: BLE001 (the host refuses a token after any error)
-            if _is_unavailable(error):
-                logger.warning("auth service does not answer: %s", type(error).__name__)
-                return _Answer(None, None, time.monotonic() + min(self._seconds, _UNAVAILABLE_SECONDS))
+            if cause := _unavailable(error):
+                until = time.monotonic() + min(self._seconds, _UNAVAILABLE_SECONDS)
+                return _Answer(None, None, until, _failure(cause))
             return _Answer(None, str(error), time.monotonic() + min(self._seconds, _REFUSED_SECONDS))
         return _Answer(user, None, time.monotonic() + min(self._seconds, seconds))
 
@@ -195,11 +197,21 @@ def _result(never_waiting: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("The host's auth waits for something: update llama-stack-responses.")
 
 
-def _is_unavailable(error: BaseException) -> bool:
-    return any(
-        _UNREACHABLE & {kind.__name__ for kind in type(each).__mro__} or _OVERLOADED.search(str(each))
-        for each in _causes(error)
-    )
+def _unavailable(error: BaseException) -> BaseException | None:
+    """Return the first cause of an error, from itself on, after which nothing is known of a token."""
+    for each in _causes(error):
+        if _UNREACHABLE & {kind.__name__ for kind in type(each).__mro__} or _OVERLOADED.search(str(each)):
+            return each
+    return None
+
+
+def _failure(cause: BaseException) -> str:
+    """Log why nothing is known of a token, and return what the service does, for `_UNAVAILABLE`."""
+    if status := _OVERLOADED.search(str(cause)):
+        logger.warning("auth service answered with the status %s", status[1])
+        return f"answered with the status {status[1]}"
+    logger.warning("auth service does not answer: %s", type(cause).__name__)
+    return "does not answer"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -240,8 +252,8 @@ def remembering_users(seconds: float, authenticate: Authenticate | None = None) 
                 self.auth_provider = remembered(self.auth_provider)
             try:
                 await call(self, scope, receive, send)
-            except AuthUnavailable:
-                error = ApiError(503, _UNAVAILABLE, retry_after=1)
+            except AuthUnavailable as unavailable:
+                error = ApiError(503, _UNAVAILABLE.format(unavailable), retry_after=1)
                 log_refused(error)
                 await refuse(error, scope, send)
 

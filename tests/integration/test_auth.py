@@ -595,7 +595,7 @@ def test_auth_service_that_is_overloaded_is_503_and_not_401(
     with Wire(guarded, "token-of-erin-later") as wire:
         answer = wire.get("")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-        assert error_of(answer, 503)["message"].startswith("The authentication service does not answer.")
+        assert error_of(answer, 503)["message"].startswith("The authentication service answered with the status 503.")
     with pytest.raises(InvalidStatus) as refused:
         WebSocketClient(guarded, "token-of-erin-later")
     assert refused.value.response.status_code == 503

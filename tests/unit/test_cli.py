@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from llama_stack_responses import cli
 from llama_stack_responses.cli import main
 
 
@@ -14,6 +15,17 @@ def test_init_writes_config_and_prints_next_command(tmp_path: Path, capsys: pyte
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["providers"]["responses"][0]["module"] == "llama_stack_responses"
     assert f"llama stack run '{folder}/config.yaml'" in capsys.readouterr().out
+
+
+def test_command_without_its_packages_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def needs_more(_: object) -> None:
+        raise ModuleNotFoundError("No module named 'orjson'", name="orjson")
+
+    monkeypatch.setattr(cli, "init", needs_more)
+    assert main(["init", "starter", str(tmp_path)]) == 1
+    assert "pip install 'llama-stack-responses[llama-stack]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["postgres", "redis"])

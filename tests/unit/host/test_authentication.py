@@ -173,16 +173,22 @@ async def test_refused_tokens_do_not_displace_accepted_ones(
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_overloaded_service_is_503_with_retry_after(endpoint: str, users: dict[str, Json], status: int) -> None:
+async def test_overloaded_service_is_503_with_retry_after(
+    endpoint: str, users: dict[str, Json], status: int, caplog: pytest.LogCaptureFixture
+) -> None:
     users["a"] = {"status": status}
     found, headers, body = await middleware(endpoint)("a")
     assert (found, headers["retry-after"]) == (503, "1")
-    assert body["error"]["message"] == "The authentication service does not answer. Try again in a second."
+    said = f"answered with the status {status}"
+    assert body["error"]["message"] == f"The authentication service {said}. Try again in a second."
+    assert f"auth service {said}" in caplog.messages
 
 
-async def test_unreachable_service_is_503_with_retry_after() -> None:
-    status, headers, _ = await middleware(f"http://127.0.0.1:{free_port()}/")("a")
+async def test_unreachable_service_is_503_with_retry_after(caplog: pytest.LogCaptureFixture) -> None:
+    status, headers, body = await middleware(f"http://127.0.0.1:{free_port()}/")("a")
     assert (status, headers["retry-after"]) == (503, "1")
+    assert body["error"]["message"] == "The authentication service does not answer. Try again in a second."
+    assert "auth service does not answer: ConnectError" in caplog.messages
 
 
 async def test_timeout_is_503(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
