@@ -19,8 +19,13 @@ from llama_stack_responses.host.web_server.websocket_protocol import WebSocketPr
 
 @pytest.fixture(autouse=True)
 def _unchanged() -> Iterator[None]:
-    """Leave uvicorn's classes as they are for other tests."""
+    """Begin with uvicorn's classes as they are, and leave them so for other tests."""
+    _reset()
     yield
+    _reset()
+
+
+def _reset() -> None:
     for kind in (HttpToolsProtocol, WebSocketsSansIOProtocol):
         # Without one, Python would pass the arguments to that of `object`, which takes none.
         setattr(kind, "__new__", _plain)  # noqa: B010 - mypy takes it for a method
