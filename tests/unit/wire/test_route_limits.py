@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import orjson
 import pytest
@@ -80,6 +81,8 @@ async def test_large_event_is_sent_to_stalled_client_in_blocks() -> None:
 
 class FinishedRun:
     """A run that has ended."""
+
+    headers: Final[Mapping[str, str]] = {}
 
     async def finish(self) -> Any:
         return {"id": "resp_1", "store": True, "instructions": LARGE}
