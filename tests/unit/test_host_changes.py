@@ -25,7 +25,12 @@ NEAR: Final = ("fetch/", "host/", "lifecycle/", "logs.py", "tools/mcp/", "wire/"
 """Where assignments to objects that are not the module's own count."""
 SETTERS: Final = {"setattr", "delattr", "object.__setattr__"}
 OURS: Final = {
+    ("chat/chunks.py", "call._asdict"),
     ("cli.py", "setattr(sys, name, open(os.devnull, 'w', encoding='utf-8'))"),
+    ("features/usage/naming.py", "dimensions._replace"),
+    ("host/replaced_routes.py", "provider.router"),
+    ("lifecycle/certificates.py", "context.check_hostname"),
+    ("lifecycle/certificates.py", "context.verify_mode"),
     ("logs.py", "record.args"),
     ("logs.py", "record.exc_info"),
     ("logs.py", "record.exc_text"),
