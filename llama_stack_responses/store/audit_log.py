@@ -23,6 +23,8 @@ _ID_PREFIX: Final = "audit_"
 _PAGE_ROWS: Final = 200
 _ID_CHARACTERS: Final = 80
 """Characters of the id of an object that are kept: a client can send any."""
+_SAME_MILLISECONDS: Final = 1_000
+"""An earlier time than that of the last entry by more than this is another time, of a clock that was set back."""
 _MAX_SCANNED: Final = 5_000
 """Entries that one page of a filtered list looks at."""
 
@@ -61,11 +63,16 @@ class AuditLog:
     def __init__(self, records: Records, seconds: float) -> None:
         self._records = records
         self._seconds = seconds
+        self._latest = 0  # milliseconds
 
     async def write(self, act: Act) -> None:
         """Write an entry."""
         now = await self._records.now()
-        entry_id = new_ordered_id(_ID_PREFIX.removesuffix("_"), int(now * 1000))
+        moment = int(now * 1000)
+        if moment <= self._latest < moment + _SAME_MILLISECONDS:
+            moment = self._latest + 1  # Entries of the same moment would have no order.
+        self._latest = moment
+        entry_id = new_ordered_id(_ID_PREFIX.removesuffix("_"), moment)
         value: Json = {
             "object": "audit_log",
             "id": entry_id,
@@ -138,7 +145,7 @@ def wanted_entries(
     name = Hasher(owner).owner if owner else None
 
     def is_wanted(entry: Json) -> bool:
-        (who, whose), resource = _who(entry["actor"]), entry["resource"]
+        (who, whose), resource = name_of(entry["actor"]), entry["resource"]
         return (
             actor in (None, who)
             and tenant in (None, whose)
@@ -150,7 +157,7 @@ def wanted_entries(
     return is_wanted
 
 
-def _who(actor: Json) -> tuple[str, str]:
+def name_of(actor: Json) -> tuple[str, str]:
     """Return the name and the tenant of an actor."""
     if actor["type"] == "command":
         return actor["command"]["user"], ""

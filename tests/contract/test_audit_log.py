@@ -43,6 +43,13 @@ async def test_entries_are_read_newest_first_in_pages(log: AuditLog, clock: Cloc
     assert {each["resource"]["id"] for each in found} == {f"resp_{number}" for number in range(5)}
 
 
+async def test_entries_of_one_moment_are_in_the_order_of_their_acts(log: AuditLog) -> None:
+    ids = [f"resp_{number}" for number in range(20)]
+    for each in ids:
+        await log.write(act("response.read", each))
+    assert [each["resource"]["id"] async for each in log.entries()] == ids[::-1]
+
+
 async def test_entries_are_found_by_actor_act_object_owner_and_tenant(log: AuditLog) -> None:
     await log.write(act("response.read", "resp_1", ALICE))
     await log.write(act("response.deleted", "resp_2", BOB))

@@ -26,7 +26,7 @@ from ...core.errors import ApiError
 from ...core.owner import Owner
 from ...core.types import Json
 from ...store.archive import Archive
-from ...store.audit_log import AuditLog, wanted_entries
+from ...store.audit_log import AuditLog, name_of, wanted_entries
 from ...store.clock import StoreClock
 from ...store.feature_store import OwnedObjects
 from ...store.learned_adaptations import LearnedSteps
@@ -195,7 +195,7 @@ def _entry(entry: Json) -> Json:
         "at": moment(entry["effective_at"]),
         "type": entry["type"],
         "outcome": entry["outcome"],
-        "actor": session["user"]["id"] if session else command["user"],
+        "actor": name_of(actor)[0],
         "from": session["forwarded_for"] or session["ip_address"] if session else command["machine"],
         "id": entry["resource"]["id"],
     }
