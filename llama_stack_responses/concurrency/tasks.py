@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from contextvars import Context
 from typing import Any
 
 
@@ -29,6 +30,8 @@ async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
 class LoopTask:
     """A background task of the running event loop, such as a periodic deletion.
 
+    It runs without the user and the trace of the request that may have started it: it works for all users.
+
     Args:
         run: what the task runs until it has ended or is cancelled.
     """
@@ -40,7 +43,7 @@ class LoopTask:
     def start(self) -> None:
         """Start the task, unless it runs in this event loop already. A task of another loop may never end."""
         if self._running() is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = asyncio.create_task(self._run(), context=Context())
 
     async def wait(self) -> None:
         """Wait until the task has ended, if it runs in this event loop."""

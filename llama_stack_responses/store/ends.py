@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextvars import Context
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -92,8 +91,7 @@ class Ends:
             return
         unstored = _Unstored(ops, asyncio.get_running_loop().create_future())
         self._waiting.append(unstored)
-        # Without the user of the request: it writes what responses of others have used as well.
-        Context().run(self._task.start)
+        self._task.start()
         await asyncio.wait([unstored.written], timeout=_WAIT_SECONDS)
 
     async def stop(self) -> None:

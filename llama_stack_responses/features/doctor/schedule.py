@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import Context
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final
@@ -59,10 +58,6 @@ class Schedule(Periodic):
         super().__init__(self.look, "could not examine the models", logger, look_seconds)
         self._settings, self._inference, self._models, self._reports = settings, inference, models, reports
         self._started: float | None = None
-
-    def start(self) -> None:
-        """Begin, without the user of the request that may have started the server."""
-        Context().run(super().start)
 
     async def look(self) -> None:
         """Examine the models that are to be examined now.

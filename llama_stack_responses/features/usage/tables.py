@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextvars import Context
 from functools import partial
 from typing import Final
 
@@ -60,10 +59,6 @@ class Tables(Periodic):
         super().__init__(self.update, "could not add up usage", logger, _SECONDS)
         self._records, self._decoder = records, decoder
         self._bounds, self._retention_days = bounds, retention_days
-
-    def start(self) -> None:
-        """Begin, without the user of the request that may have started the server."""
-        Context().run(super().start)
 
     async def update(self) -> None:
         """Add all responses that ended long enough ago.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from contextvars import Context
 from fnmatch import fnmatchcase
 from math import ceil
 from typing import Final
@@ -61,10 +60,6 @@ class Limiter(Periodic):
         self._slots: dict[tuple[int, str], Slots] = {}
         self._renew_at = 0.0
         self._outage = Outage()
-
-    def start(self) -> None:
-        """Begin, without the user of the request that may have started the server."""
-        Context().run(super().start)
 
     async def stop(self) -> None:
         """Settle, and give back what is not used."""
