@@ -26,6 +26,33 @@ class HostFields:
     entry: Collection[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Provider:
+    """A provider of the file.
+
+    Attributes:
+        path: the place of its entry.
+        entry: the entry.
+        name: its id.
+        model: its settings class.
+    """
+
+    path: Sequence[int | str]
+    entry: Mapping[str, Any]
+    name: str
+    model: type[BaseModel]
+
+    @property
+    def api(self) -> str:
+        """The name of its API."""
+        return str(self.path[1])
+
+    @property
+    def label(self) -> str:
+        """What it is called in a sentence."""
+        return f"the provider '{self.entry['provider_type']}' under providers.{self.api}"
+
+
 def wrong_settings(
     text: str, find: FindSettings, environment: Mapping[str, str], host: HostFields | None = None
 ) -> Iterator[str]:
@@ -37,80 +64,88 @@ def wrong_settings(
         host: what the host reads, to name settings of the providers where it ignores them.
     """
     root, stack = yaml.compose(text, Loader=YAML_LOADER), parsed_yaml(text)
-    if host:
-        yield from _misplaced(root, stack, find, host)
-    for path, entry in _entries(stack):
+    if host and _has_ignored(stack, host):
+        yield from _misplaced(root, stack, list(_known(stack, find)), host)
+    for each in _known(stack, find, environment):
         try:
-            name = substituted(entry.get("provider_id"), environment)
-            if is_disabled(name):
-                continue
-            # Finding the settings class of a provider imports its module.
-            model = find(str(entry.get("module")), str(entry.get("provider_type")))
-            config = substituted(entry.get("config"), environment) or {}
+            config = substituted(each.entry.get("config"), environment) or {}
         except KeyError:
             continue
-        if model is None or not isinstance(config, dict):
-            continue
-        yield from _wrong(root, path, name, model, config)
+        if isinstance(config, dict):
+            yield from _wrong(root, each, config)
 
 
-def _wrong(
-    root: Any, path: list[int | str], name: str, model: type[BaseModel], config: dict[str, Any]
-) -> Iterator[str]:
+def _known(stack: Any, find: FindSettings, environment: Mapping[str, str] | None = None) -> Iterator[_Provider]:
+    """Yield the providers that `find` knows: with an environment, those that are enabled in it, else all.
+
+    Finding the settings class of a provider imports its module.
+    """
+    for path, entry in _entries(stack):
+        name: Any = entry.get("provider_id")
+        if environment is not None:
+            try:
+                name = substituted(name, environment)
+            except KeyError:
+                continue
+            if is_disabled(name):
+                continue
+        if model := find(str(entry.get("module")), str(entry.get("provider_type"))):
+            yield _Provider(path, entry, name, model)
+
+
+def _wrong(root: Any, provider: _Provider, config: dict[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the settings of one provider."""
-    for each in _errors(model, config):
+    for each in _errors(provider.model, config):
         setting, advice = ".".join(map(str, each["loc"])) or "config", each["msg"]
-        line, raw = _found(root, [*path, "config", *each["loc"]])
+        line, raw = _found(root, [*provider.path, "config", *each["loc"]])
         names = [] if each["type"] == UNKNOWN_SETTING else variables_in(raw)
         given = f" (from {', '.join(names)} in the environment)" if names else ""
-        yield f"line {line}: '{setting}' of '{name}'{given}: {advice}{'' if advice.endswith('?') else '.'}"
+        yield f"line {line}: '{setting}' of '{provider.name}'{given}: {advice}{'' if advice.endswith('?') else '.'}"
 
 
-def _misplaced(root: Any, stack: Any, find: FindSettings, host: HostFields) -> Iterator[str]:
+def _levels(stack: Any, host: HostFields) -> Iterator[tuple[list[str], Any]]:
+    """Yield the names at the levels of the host above providers that it ignores, each with its level."""
+    server = stack.get("server") if isinstance(stack, dict) else None
+    for level, there, fields in ([], stack, host.top), (["server"], server, host.server):
+        yield from ((level, name) for name in (there if isinstance(there, dict) else ()) if name not in fields)
+
+
+def _has_ignored(stack: Any, host: HostFields) -> bool:
+    """Return whether there is a name that the host ignores."""
+    return any(_levels(stack, host)) or any(name not in host.entry for _, entry in _entries(stack) for name in entry)
+
+
+def _misplaced(root: Any, stack: Any, providers: Sequence[_Provider], host: HostFields) -> Iterator[str]:
     """Yield the settings at the levels of the host, which ignores them there."""
-    found = [
-        (path, entry, find(str(entry.get("module")), str(entry.get("provider_type"))))
-        for path, entry in _entries(stack)
-    ]
-    own = [(_label(path, entry), model) for path, entry, model in found if model]
-    server = stack.get("server") if own else None
-    for level, there, known in ([], stack if own else {}, host.top), (["server"], server, host.server):
-        for name in there if isinstance(there, dict) else ():
-            if name not in known and (place := _belongs(str(name), own)):
-                yield _moved(root, [*level, name], place)
-    for path, entry, model in found:
-        for name in entry if model else ():
-            if model and name not in host.entry:
-                if place := _belongs(str(name), [(_label(path, entry), model)]):
-                    yield _moved(root, [*path, name], place)
-                else:
-                    rest = f"take it out; an entry has {', '.join(host.entry)}"
-                    yield f"line {_found(root, [*path, name])[0]}: '{name}' is at a level where it is ignored: {rest}."
-
-
-def _label(path: Sequence[int | str], entry: Mapping[str, Any]) -> str:
-    return f"the provider '{entry['provider_type']}' under providers.{path[1]}"
+    for level, name in _levels(stack, host):
+        if place := _belongs(str(name), providers):
+            yield _moved(root, [*level, name], place)
+    for each in providers:
+        for name in each.entry:
+            if name not in host.entry:
+                rest = f"take it out; an entry has {', '.join(host.entry)}"
+                yield _moved(root, [*each.path, name], _belongs(str(name), [each]) or rest)
 
 
 def _moved(root: Any, place: Sequence[int | str], advice: str) -> str:
     return f"line {_found(root, place)[0]}: '{place[-1]}' is at a level where it is ignored: {advice}."
 
 
-def _belongs(name: str, own: Sequence[tuple[str, type[BaseModel]]]) -> str:
+def _belongs(name: str, providers: Sequence[_Provider]) -> str:
     """Return where a setting belongs; empty if it is none of these providers, nor similar to one."""
-    for label, model in own:
+    for each in providers:
         if name == "config":
-            return f"move it into the entry of {label}"
-        if name == label.rpartition(".")[2] and name not in model.model_fields:
-            return f"move its settings into the 'config' of {label}"
-    for label, model in own:
-        places = list(dict.fromkeys(places_of(model, name)))
+            return f"move it into the entry of {each.label}"
+        if name == each.api and name not in each.model.model_fields:
+            return f"move its settings into the 'config' of {each.label}"
+    for each in providers:
+        places = list(dict.fromkeys(places_of(each.model, name)))
         if name in places or ("_" in name and len(places) == 1):
             inner = "" if name in places else f" as '{places[0]}'"
-            return f"move it into the 'config' of {label}{inner}"
-    for label, model in own:
-        if meant := near(name, list(model.model_fields)):
-            return f"move it into the 'config' of {label}, where it is called '{meant}'"
+            return f"move it into the 'config' of {each.label}{inner}"
+    for each in providers:
+        if meant := near(name, list(each.model.model_fields)):
+            return f"move it into the 'config' of {each.label}, where it is called '{meant}'"
     return ""
 
 

@@ -128,6 +128,23 @@ HOST: Final = HostFields(
     server=["port", "workers"],
     entry=["provider_id", "provider_type", "module", "config"],
 )
+
+
+def test_disabled_provider_is_looked_for_only_if_the_host_ignores_a_name() -> None:
+    found: list[str] = []
+
+    def noted(module: str, provider_type: str) -> type[BaseModel] | None:
+        found.append(provider_type)
+        return find(module, provider_type)
+
+    stack = "providers: {responses: [{provider_id: __disabled__, provider_type: 'inline::kv', module: ours}]}"
+    assert list(wrong_settings(stack, noted, {}, HOST)) == []
+    assert found == []
+    [said] = wrong_settings(f"{stack}\nfetch: {{}}", noted, {}, HOST)
+    assert "'fetch' is at a level where it is ignored" in said
+    assert found == ["inline::kv"]
+
+
 LEVELS: Final = """\
 version: 2
 {top}
