@@ -50,11 +50,6 @@ def chat_request(
     return chat
 
 
-def in_one_piece(chat: Json) -> Json:
-    """Return a chat request whose answer is not streamed."""
-    return {name: value for name, value in chat.items() if name != "stream_options"} | {"stream": False}
-
-
 def _add_tools(chat: Json, request: CreateRequest, tools: list[Json], choice: str | None) -> None:
     if not tools:
         return

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ..admission import Reservation
+from ..chat.adaptation.streaming import in_one_piece
 from ..chat.function_calls import tool_output
 from ..chat.malformed_calls import MAX_REPAIRS, told
-from ..chat.request import in_one_piece
 from ..config.limits import Limits
 from ..core.errors import ApiError, MalformedCallError, TooLongError, UnusableAnswerError
 from ..core.exchanges import with_exchanges

@@ -83,21 +83,26 @@ class ProcessSet:
 
     async def counts(self, owner: Owner) -> Json:
         """Return the owner's counts, with a name that changes when a process ends, whose counts are missing then."""
-        own = {"server": self._live.server, **self._activity.now(owner)}
         others = await self._siblings.ask("counts", owner.principal, owner.tenant)
-        return reduce(added, others.values(), own)
+        return reduce(added, others.values(), self._counts(owner))
 
     async def running(self, owner: Owner, response_id: str | None = None) -> dict[str, dict[str, Json]]:
         """Return the running responses of the owner, by process and id; `response_id` is shown in detail."""
         others = await self._siblings.ask("running", owner.principal, owner.tenant, response_id)
-        own = {self._live.server: self._live.here(owner, response_id)}
-        return own | {name: states for each in others.values() for name, states in each.items()}
+        return self._running(owner, response_id) | {
+            name: states for each in others.values() for name, states in each.items()
+        }
+
+    def _counts(self, owner: Owner) -> Json:
+        return {"server": self._live.server, **self._activity.now(owner)}
+
+    def _running(self, owner: Owner, response_id: str | None) -> dict[str, dict[str, Json]]:
+        return {self._live.server: self._live.here(owner, response_id)}
 
     async def _take_part(self) -> None:
         await self._siblings.start(
             self._configured,
             {
-                "name": self._answer_name,
                 "ready": self._answer_ready,
                 "counts": self._answer_counts,
                 "running": self._answer_running,
@@ -133,17 +138,14 @@ class ProcessSet:
         asking = asyncio.run_coroutine_threadsafe(self._siblings.ask("metrics"), self._loop)
         return asking.result(_GATHER_SECONDS)
 
-    async def _answer_name(self) -> str:
-        return self._live.server
-
     async def _answer_ready(self) -> Json:
         return asdict(await self._readiness.report())
 
     async def _answer_counts(self, principal: str, tenant: str) -> Json:
-        return {"server": self._live.server, **self._activity.now(Owner(principal, tenant=tenant))}
+        return self._counts(Owner(principal, tenant=tenant))
 
     async def _answer_running(self, principal: str, tenant: str, response_id: str | None) -> dict[str, dict[str, Json]]:
-        return {self._live.server: self._live.here(Owner(principal, tenant=tenant), response_id)}
+        return self._running(Owner(principal, tenant=tenant), response_id)
 
     async def _answer_metrics(self) -> str:
         return await in_thread(own_metrics)

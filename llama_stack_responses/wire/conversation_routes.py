@@ -20,7 +20,7 @@ from .openapi import (
     deleted,
     described,
 )
-from .request_handling import MAX_PAGE_ROWS, Handler, add_fallback, page_of, query_of_items, routes_within
+from .request_handling import Handler, add_fallback, page_of, query_of_items, routes_within
 from .route_admission import RouteAdmission
 
 
@@ -81,9 +81,7 @@ class _Routes:
         query = query_of_items(request)
         page = await self._conversations.list_items(
             conversation_id,
-            limit=query.integer("limit", 1, MAX_PAGE_ROWS) or 20,
-            after=query.text("after"),
-            order=query.order(),
+            **query.paging(),
             hold=self._limits.bodies.hold(request),
         )
         return page_of(page.data, has_more=page.has_more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from itertools import chain
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, TypedDict, cast
 
 from fastapi import APIRouter, Request, Response
 from fastapi.dependencies.models import Dependant
@@ -31,6 +31,7 @@ logger = get_logger(__name__)
 Handler = Callable[..., Coroutine[Any, Any, Response]]
 
 MAX_PAGE_ROWS: Final = 100
+_PAGE_ROWS: Final = 20
 METHODS: Final = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"]
 _MAX_HEADERS_BYTES: Final = 65_536
 _MAX_TEXT_CHARACTERS: Final = 512
@@ -166,6 +167,20 @@ def _check_headers(request: Request) -> None:
         raise ApiError(431, message, code="request_header_fields_too_large")
 
 
+class Paging(TypedDict):
+    """Which page of a list is asked for.
+
+    Attributes:
+        limit: the number of rows.
+        after: the id of the row before the page; None for the first page.
+        order: by the time of creation.
+    """
+
+    limit: int
+    after: str | None
+    order: Order
+
+
 class Query:
     """The query parameters of a request, parsed as OpenAI parses them."""
 
@@ -212,6 +227,14 @@ class Query:
             bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
             raise bad_request(f"Invalid value for '{name}': expected an integer {bounds}.", name, "invalid_value")
         return int(value)
+
+    def limit(self) -> int:
+        """Return the number of rows of a page; the default is OpenAI's."""
+        return self.integer("limit", 1, MAX_PAGE_ROWS) or _PAGE_ROWS
+
+    def paging(self) -> Paging:
+        """Return which page of a list is asked for."""
+        return {"limit": self.limit(), "after": self.text("after"), "order": self.order()}
 
     def order(self) -> Order:
         """Return `asc` or `desc`; the default is OpenAI's, newest first."""

@@ -28,7 +28,7 @@ from .context_routes import context_router
 from .conversation_routes import conversations_router
 from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
 from .public_routes import PublicRoute, add_public_routes, add_ready_route
-from .request_handling import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, query_of_items, routes_within
+from .request_handling import Handler, Query, add_fallback, page_of, query_of_items, routes_within
 from .route_admission import RouteAdmission
 from .route_order import RouteOrder
 from .sse import KEEP_ALIVE_SECONDS
@@ -197,9 +197,7 @@ def _list(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:
     async def list_responses(request: Request) -> Response:
         query = Query(request)
         page = await impl.reader.list(
-            limit=query.integer("limit", 1, MAX_PAGE_ROWS) or 20,
-            after=query.text("after"),
-            order=query.order(),
+            **query.paging(),
             model=query.text("model"),
             hold=limits.hold_value(request.scope),
         )
@@ -228,9 +226,7 @@ def _input_items(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:
         query = query_of_items(request)
         page = await impl.reader.input_items(
             response_id,
-            limit=query.integer("limit", 1, MAX_PAGE_ROWS) or 20,
-            after=query.text("after"),
-            order=query.order(),
+            **query.paging(),
             hold=limits.bodies.hold(request),
         )
         return page_of(page.data, has_more=page.has_more)

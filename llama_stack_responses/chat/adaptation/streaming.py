@@ -34,10 +34,13 @@ def _asks_no_stream_with_tools(refusal: Refusal, chat: Json) -> Iterator[None]:
         yield None
 
 
-def _no_stream(chat: Json, _: Any) -> Json:
-    if not chat.get("stream"):
-        return chat
+def in_one_piece(chat: Json) -> Json:
+    """Return a chat request whose answer is not streamed."""
     return {name: value for name, value in chat.items() if name != "stream_options"} | {"stream": False}
+
+
+def _no_stream(chat: Json, _: Any) -> Json:
+    return in_one_piece(chat) if chat.get("stream") else chat
 
 
 def _no_stream_with_tools(chat: Json, argument: Any) -> Json:

@@ -35,7 +35,7 @@ from ...wire.openapi import (
 )
 from ...wire.operators import Operators
 from ...wire.request_cycle import cycle_of
-from ...wire.request_handling import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
+from ...wire.request_handling import Handler, Query, add_fallback, page_of, routes_within
 from .store_view import StoreView, owner_fields
 
 _ROW: Final = whole(
@@ -141,7 +141,7 @@ class _Acting:
 class _Responses(_Acting):
     async def list(self, request: Request) -> Response:
         query, owner = await self._listing(request, "response.listed")
-        limit = query.integer("limit", 1, MAX_PAGE_ROWS) or 20
+        limit = query.limit()
         wanted = {name: value for name in ("model", "status") if (value := query.text(name)) is not None}
         before = None
         if after := query.text("after"):
@@ -163,7 +163,7 @@ class _Responses(_Acting):
         owner = await self._owner(request, "response.read", response_id)
         hold = self._limits.bodies.hold(request)
         with self._as(owner, {}):
-            found = await self._impl.reader.input_items(response_id, **_paging(query), hold=hold)
+            found = await self._impl.reader.input_items(response_id, **query.paging(), hold=hold)
         return _items(found)
 
     async def cancel(self, response_id: str, request: Request) -> Response:
@@ -194,7 +194,7 @@ class _Conversations(_Acting):
         found = await self._view.conversations(
             self._impl.access.current_user().tenant,
             owner,
-            query.integer("limit", 1, MAX_PAGE_ROWS) or 20,
+            query.limit(),
             check_conversation_id(after, "after") if after else None,
         )
         shown = [
@@ -214,7 +214,7 @@ class _Conversations(_Acting):
         owner = await self._owner(request, "conversation.read", conversation_id)
         hold = self._limits.bodies.hold(request)
         with self._as(owner, {}):
-            found = await self._impl.conversations.list_items(conversation_id, **_paging(query), hold=hold)
+            found = await self._impl.conversations.list_items(conversation_id, **query.paging(), hold=hold)
         return _items(found)
 
     async def delete(self, conversation_id: str, request: Request) -> Response:
@@ -250,7 +250,7 @@ class _Audit:
             owner=None if name is None else Owner(name, tenant=admitted.user.tenant),
             tenant=admitted.user.tenant,
         )
-        limit = query.integer("limit", 1, MAX_PAGE_ROWS) or 20
+        limit = query.limit()
         found, last = await self._log.page(limit, query.text("after"), wanted)
         return page_of(found, has_more=last is not None, last=last)
 
@@ -263,11 +263,6 @@ def _shown(row: Json) -> Json:
     return {name: value for name, value in row.items() if name not in ("version", "order")} | {
         "owner": owner_fields(row["owner"])
     }
-
-
-def _paging(query: Query) -> dict[str, Any]:
-    limit = query.integer("limit", 1, MAX_PAGE_ROWS) or 20
-    return {"limit": limit, "after": query.text("after"), "order": query.order()}
 
 
 def _items(found: Page) -> Response:

@@ -15,7 +15,7 @@ from ...core.owner import Owner
 from ...core.types import Json
 from ...store.access_keys import AccessKey, AccessKeys, NewKey, check_key_id, new_key_id, no_key
 from ...store.records import Records
-from .key_objects import key_object
+from .key_objects import belongs_to, key_object
 from .new_key import checked
 from .settings import SETTINGS
 
@@ -63,8 +63,7 @@ def list_key(arguments: Namespace) -> None:
 
     async def work(records: Records, _: ResponsesConfig) -> None:
         keys = AccessKeys(records)
-        wanted = {"owner": arguments.owner, "team": arguments.team}
-        found = [each async for each in keys.all() if _is_wanted(each, wanted)]
+        found = [each async for each in keys.all() if belongs_to(each, arguments.owner, arguments.team)]
         found.sort(key=lambda key: (key.created_at, key.id))
         uses, now = await keys.last_uses([each.id for each in found]), await records.now()
         objects = [key_object(each, uses.get(each.id), now) for each in found]
@@ -122,11 +121,6 @@ def _print_token(key: AccessKey, token: str, arguments: Namespace, now: float) -
         return
     print(token)
     print(f"The token of {key.id}, which is not shown again.", file=sys.stderr)
-
-
-def _is_wanted(key: AccessKey, wanted: dict[str, str | None]) -> bool:
-    has = {"owner": key.owner.principal, "team": key.team}
-    return all(value is None or has[name] == value for name, value in wanted.items())
 
 
 def _row(shown: Json) -> Json:

@@ -32,6 +32,11 @@ def key_object(key: AccessKey, last_used_at: int | None, now: float) -> Json:
     }
 
 
+def belongs_to(key: AccessKey, owner: str | None, team: str | None) -> bool:
+    """Return whether a key is of this owner and this team; None stands for any."""
+    return owner in (None, key.owner.principal) and team in (None, key.team)
+
+
 def exported(key: AccessKey) -> Json:
     """Return the fields of a key in an export of what its owner has."""
     left_out = ("object", "owner", "last_used_at", "status", "older_token_expires_at")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -15,9 +14,9 @@ from ...store.access_keys import AccessKey, AccessKeys, NewKey, check_key_id, ne
 from ...wire.answers import JsonResponse
 from ...wire.openapi import PAGING, TEXT, WHOLE, an_id, constant, deleted, described, page, whole
 from ...wire.operators import Admitted, Operators
-from ...wire.request_handling import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
+from ...wire.request_handling import Handler, Query, add_fallback, page_of, routes_within
 from ...wire.route_admission import RouteAdmission
-from .key_objects import key_object
+from .key_objects import belongs_to, key_object
 from .new_key import checked
 
 _KEY: Final = whole(
@@ -97,11 +96,10 @@ class _Routes:
         query = Query(request)
         admitted = await self._operators.admit(request, "api_key.listed", leads=True)
         await self._operators.record(request, "api_key.listed")
-        wanted = {"owner": query.text("owner"), "team": query.text("team")}
-        found = [key async for key in self._keys.all() if _is_seen(key, admitted) and _is_wanted(key, wanted)]
+        owner, team = query.text("owner"), query.text("team")
+        found = [key async for key in self._keys.all() if _is_seen(key, admitted) and belongs_to(key, owner, team)]
         found.sort(key=lambda key: (key.created_at, key.id), reverse=query.order() == "desc")
-        limit = query.integer("limit", 1, MAX_PAGE_ROWS) or 20
-        shown = page_after([{"id": key.id, "key": key} for key in found], query.text("after"), limit)
+        shown = page_after([{"id": key.id, "key": key} for key in found], query.text("after"), query.limit())
         keys = [each["key"] for each in shown.data]
         uses, now = await self._keys.last_uses([key.id for key in keys]), await self._keys.now()
         return page_of([key_object(key, uses.get(key.id), now) for key in keys], has_more=shown.has_more)
@@ -157,11 +155,6 @@ class _Routes:
 
 def _is_seen(key: AccessKey, admitted: Admitted) -> bool:
     return key.owner.tenant == admitted.user.tenant and admitted.team in ("", key.team)
-
-
-def _is_wanted(key: AccessKey, wanted: Mapping[str, str | None]) -> bool:
-    has = {"owner": key.owner.principal, "team": key.team}
-    return all(value is None or has[name] == value for name, value in wanted.items())
 
 
 def _beyond_team() -> ApiError:

@@ -16,7 +16,7 @@ from .reading import Reading, Span
 from .reports import Width, user_id
 from .rows import Table
 
-_FILTERS: Final[Mapping[str, Callable[[Dimensions], str]]] = {
+FILTERS: Final[Mapping[str, Callable[[Dimensions], str]]] = {
     "project_ids": lambda each: each.team,
     "user_ids": user_id,
     "api_key_ids": lambda each: each.key,
@@ -57,7 +57,7 @@ class Asked:
 
     def counts(self, usage: Dimensions) -> bool:
         """Return whether the filters include this usage."""
-        return not self.nothing and all(_FILTERS[name](usage) in values for name, values in self.filters.items())
+        return not self.nothing and all(FILTERS[name](usage) in values for name, values in self.filters.items())
 
 
 def asked(query: Query, widths: Mapping[str, Width], groups: Collection[str]) -> Asked:
@@ -89,7 +89,7 @@ def asked(query: Query, widths: Mapping[str, Width], groups: Collection[str]) ->
         width,
         query.integer("limit", 1, width.most) or width.default,
         list(dict.fromkeys(query.several("group_by", groups))),
-        {each: frozenset(values) for each in _FILTERS if (values := query.texts(each))},
+        {each: frozenset(values) for each in FILTERS if (values := query.texts(each))},
         query.flag("batch"),
     )
 

@@ -15,7 +15,7 @@ from ...wire.openapi import TEXT, WHOLE, YES_OR_NO, constant, described, one_of,
 from ...wire.request_handling import Query, add_fallback, routes_within
 from ...wire.route_admission import RouteAdmission
 from .prices import Prices
-from .queries import Results, asked, page_of
+from .queries import FILTERS, Results, asked, page_of
 from .reading import Reading
 from .reports import COST_GROUPS, COST_WIDTHS, REPORTS, WIDTHS, Width, costs
 from .visibility import Visibility
@@ -70,12 +70,11 @@ def _costs(prices: Prices, query: Query) -> Results:
 
 
 def _described(widths: Mapping[str, Width], groups: Collection[str]) -> dict[str, Any]:
-    numbers, filters = ("start_time", "end_time", "limit"), ("project_ids", "user_ids", "api_key_ids", "models")
     query = {
-        **dict.fromkeys(numbers, WHOLE),
+        **dict.fromkeys(("start_time", "end_time", "limit"), WHOLE),
         "page": TEXT,
         "bucket_width": one_of(*widths),
         "group_by": {"type": "array", "items": one_of(*groups)},
-        **{name: {"type": "array", "items": TEXT} for name in filters},
+        **{name: {"type": "array", "items": TEXT} for name in FILTERS},
     }
     return described(_PAGE, query=query)

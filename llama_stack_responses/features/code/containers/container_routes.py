@@ -26,7 +26,7 @@ from ....wire.openapi import (
     page,
     whole,
 )
-from ....wire.request_handling import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
+from ....wire.request_handling import Handler, Query, add_fallback, page_of, routes_within
 from ....wire.route_admission import RouteAdmission
 from ..file_answers import FileInBlocks
 from ..multipart import uploaded
@@ -195,10 +195,9 @@ def _is_json(request: Request) -> bool:
 def _page(request: Request, data: list[dict[str, Any]]) -> Response:
     """Return the requested page of `data`, which holds all entries, newest first."""
     query = Query(request)
-    limit = query.integer("limit", 1, MAX_PAGE_ROWS) or 20
     if query.order() == "asc":
         data.reverse()
-    page = page_after(data, query.text("after"), limit)
+    page = page_after(data, query.text("after"), query.limit())
     return page_of(page.data, has_more=page.has_more)
 
 

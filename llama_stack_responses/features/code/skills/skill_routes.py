@@ -22,7 +22,7 @@ from ....wire.openapi import (
     page,
     whole,
 )
-from ....wire.request_handling import MAX_PAGE_ROWS, Handler, Query, add_fallback, page_of, routes_within
+from ....wire.request_handling import Handler, Query, add_fallback, page_of, routes_within
 from ....wire.route_admission import RouteAdmission
 from ..file_answers import FileInBlocks
 from ..multipart import FormShape, SentForm, sent_form
@@ -99,7 +99,7 @@ class _Routes:
 
     async def list(self, request: Request) -> Response:
         query = Query(request)
-        found = await self._skills.list(limit=_limit(query), after=query.text("after"), order=query.order())
+        found = await self._skills.list(**query.paging())
         return page_of(found.data, has_more=found.has_more)
 
     async def update(self, skill_id: str, request: Request) -> Response:
@@ -119,9 +119,7 @@ class _Routes:
 
     async def list_versions(self, skill_id: str, request: Request) -> Response:
         query = Query(request)
-        found = await self._skills.list_versions(
-            skill_id, limit=_limit(query), after=query.text("after"), order=query.order()
-        )
+        found = await self._skills.list_versions(skill_id, **query.paging())
         return page_of(found.data, has_more=found.has_more)
 
     async def retrieve_version(self, skill_id: str, version: str) -> Response:
@@ -136,10 +134,6 @@ class _Routes:
 
     async def _form(self, request: Request) -> SentForm:
         return await sent_form(request, self._limits.bodies, self._archive_bytes, _FORM)
-
-
-def _limit(query: Query) -> int:
-    return query.integer("limit", 1, MAX_PAGE_ROWS) or 20
 
 
 def _files(form: SentForm) -> list[UploadedFile]:

@@ -49,7 +49,6 @@ class Meter:
         "_name",
         "_none_until",
         "_records",
-        "_start",
         "limit",
         "window",
     )
@@ -58,7 +57,7 @@ class Meter:
         self._records, self._clock, self._name = records, clock, name
         self.limit, self.window = limit, window
         self._lock = asyncio.Lock()
-        self._start = self._end = 0
+        self._end = 0
         # What this server may use yet, what its running responses are expected to use of that, and what no server has
         # taken as far as this one knows.
         self._left, self._held, self._free = 0, 0, limit
@@ -141,7 +140,7 @@ class Meter:
     def _roll(self) -> None:
         """Begin the window of the present time."""
         if (now := self._clock()) >= self._end:
-            self._start, self._end = self.window.bounds(now)
+            self._end = self.window.end(now)
             self._left, self._free, self._none_until = 0, self.limit, 0.0
 
     async def _take(self, units: int) -> None:

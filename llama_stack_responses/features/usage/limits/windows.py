@@ -14,27 +14,26 @@ class Window:
 
     Attributes:
         name: its name, such as `minute`.
-        bounds: returns the beginning and the end of the window of a time, in seconds since the epoch.
+        end: returns when the window of a time ends, in seconds since the epoch.
         share: the largest part of a limit that a server takes at once.
     """
 
     name: str
-    bounds: Callable[[float], tuple[int, int]]
+    end: Callable[[float], int]
     share: float
 
 
-def _of(seconds: int) -> Callable[[float], tuple[int, int]]:
-    def bounds(now: float) -> tuple[int, int]:
-        start = int(now) // seconds * seconds
-        return start, start + seconds
+def _of(seconds: int) -> Callable[[float], int]:
+    def end(now: float) -> int:
+        return (int(now) // seconds + 1) * seconds
 
-    return bounds
+    return end
 
 
-def _month(now: float) -> tuple[int, int]:
+def _month(now: float) -> int:
     first = datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     following = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
-    return int(first.timestamp()), int(following.timestamp())
+    return int(following.timestamp())
 
 
 MINUTE: Final = Window("minute", _of(60), 1 / 20)
