@@ -2,8 +2,8 @@
 
 Groq answers with status 400, or with an error in the stream, and quotes what the model wrote as `failed_generation`.
 Ollama, llama.cpp and LM Studio say it with status 500, Gemini with the reason of the end. Nothing is wrong with the
-request: the model is told what was wrong, and asked again. What is a whole call after all is taken: a server may know
-only one of its model's forms.
+request: the model is told what was wrong, and asked again. A call that is whole is taken: a server may know only one
+of its model's forms.
 
 Sources: pydantic-ai's pull requests 2774 and 4354 and freellmapi's pull request 291 (Groq), ollama issues 12884, 17638
 and 11781, opencode issue 1018 (in the stream), llama.cpp issues 20260 and 27733, lmstudio-bug-tracker issue 942.

@@ -120,7 +120,7 @@ class ResponsesConfig(BaseModel):
             refused, as at OpenAI, or ignored.
         secrets: keys that seal stored user data, such as the users' own API keys: each 32 bytes in base64. The first
             one seals, all of them open.
-        roles: which users are operators, or lead a team; nobody by default.
+        roles: which users are operators, or lead a team; none by default.
         background: limits of background responses.
         fetch: how URLs are fetched.
         files: limits of files and images.

@@ -16,9 +16,9 @@ class Roles(BaseModel):
 
     Attributes:
         operator: attributes with the values that make a user an operator, who may read, list, cancel and delete what
-            all users of the same tenant have stored, and manage keys, below `/v1/admin`. By default, nobody is one.
+            all users of the same tenant have stored, and manage keys, below `/v1/admin`. By default there are none.
         team_lead: attributes with the values that let a user see and manage the keys of their own team. By default,
-            nobody does.
+            none do.
         audit_days: days for which the audit log keeps what they did, and what was refused.
     """
 
@@ -49,7 +49,7 @@ class Roles(BaseModel):
 
 def _has_one(user: Owner, wanted: Mapping[str, Sequence[str]]) -> bool:
     """Return whether a user has one of the values of one of these attributes."""
-    # Without authentication, nobody is known.
+    # Without authentication there are no users to tell apart.
     return not user.is_anonymous and any(
         value in (user.attributes.get(name) or ()) for name, values in wanted.items() for value in values
     )

@@ -123,7 +123,7 @@ class Siblings:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         found = self._folder.lstat()
         if self._folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise OSError(f"{self._folder} belongs to somebody else, or others may write to it")
+            raise OSError(f"{self._folder} belongs to another user, or other users may write to it")
         for number in range(2 * self.configured):
             lock = os.open(self._folder / f"{number}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             with suppress(BlockingIOError):

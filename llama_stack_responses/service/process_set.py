@@ -116,7 +116,7 @@ class ProcessSet:
             await asyncio.sleep(_TAKEOVER_SECONDS)
 
     async def _serve_metrics(self, *, refused: bool) -> bool:
-        """Serve the metrics, if no other process does; return whether the port belongs to somebody else."""
+        """Serve the metrics, if no other process does; return whether another program has the port."""
         try:
             self._metrics.open()
         except (ImportError, OSError, ValueError) as error:

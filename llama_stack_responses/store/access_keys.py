@@ -332,5 +332,5 @@ def _new_secret(key_id: str, now: float) -> tuple[str, KeySecret]:
 
 
 def _digest(token: str) -> str:
-    # A secret of 256 random bits needs no slow hash: nobody can try them.
+    # A secret of 256 random bits needs no slow hash: they cannot all be tried.
     return sha256(f"llama-stack-responses key\n{token}".encode()).hexdigest()

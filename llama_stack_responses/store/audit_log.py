@@ -33,7 +33,7 @@ type Outcome = Literal["allowed", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What somebody does, or tries to do.
+    """An act, done or refused.
 
     Attributes:
         type: such as `response.deleted`.

@@ -18,7 +18,7 @@ from ..store.audit_log import Act, AuditLog, user_actor
 _MAX_USERS: Final = 1024
 _REFUSED_SECONDS: Final = 60.0
 _MAX_REFUSED: Final = 20
-"""Refused acts of a user that are written in `_REFUSED_SECONDS`, so that nobody fills the store with them."""
+"""Refused acts of a user that are written in `_REFUSED_SECONDS`, so that they do not fill the store."""
 _HEADER_CHARACTERS: Final = 256
 
 
