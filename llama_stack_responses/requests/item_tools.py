@@ -31,6 +31,9 @@ CARRIER_ITEMS: Final[Mapping[str, Check]] = {
 
 CARRIERS: Final = tuple(CARRIER_ITEMS)
 
+_DECLARING: Final = "additional_tools"
+"""The carrier that declares tools. The others have what a search found."""
+
 _SERVER: Final = "mcp"
 _SEARCH: Final = "tool_search"
 
@@ -119,7 +122,7 @@ def _newest_entries(entries: Sequence[Json], wanted: Collection[Identity]) -> li
     for entry in reversed(entries):
         if len(newest) == len(wanted):
             break
-        for name, tool in zip(identities(entry), entry.get("tools", (entry,)), strict=True):
+        for name, tool in zip(identities(entry), members_of(entry), strict=True):
             if name in wanted:
                 newest.setdefault(name, tool)
     found = []
@@ -128,8 +131,30 @@ def _newest_entries(entries: Sequence[Json], wanted: Collection[Identity]) -> li
             break
         tools = [newest.pop(name) for name in identities(entry) if name in newest]
         if tools:
-            found += [{**entry, "tools": tools}] if "tools" in entry else tools
+            found.append(with_members(entry, tools))
     return found
+
+
+def declared_again(items: Iterable[Json]) -> dict[Identity, Json]:
+    """Return the newest declaration that items have of each named tool, without its namespace."""
+    return {
+        name: tool
+        for item in items
+        if item["type"] == _DECLARING
+        for entry in item["tools"]
+        for name, tool in zip(identities(entry), members_of(entry), strict=True)
+        if isinstance(name, tuple)
+    }
+
+
+def members_of(entry: Json) -> Sequence[Json]:
+    """Return the tools of an entry, in the order of their `identities`: those in a namespace, else the entry."""
+    return entry["tools"] if entry["type"] == "namespace" else (entry,)
+
+
+def with_members(entry: Json, tools: Sequence[Json]) -> Json:
+    """Return an entry with other tools in place of its `members_of`."""
+    return {**entry, "tools": tools} if entry["type"] == "namespace" else tools[0]
 
 
 def _carried_entries(items: Iterable[Json]) -> list[Json]:

@@ -23,7 +23,10 @@ from ..requests.item_tools import (
     Identity,
     Selection,
     ToolRoom,
+    declared_again,
     identities,
+    members_of,
+    with_members,
 )
 from ..requests.request import CreateRequest
 from ..requests.unavailable_tools import MissingTool, OmittedTool, Unavailable, UnavailableTool
@@ -104,7 +107,7 @@ class Toolset:
         self.omitted: dict[str, None] = {}
         self._tools: list[Tool] = []
         self._entries: list[Json] = []
-        self._known: dict[Identity, None] = {}  # a set: an empty dict takes less memory
+        self._known: dict[Identity, int] = {}  # with the places of their tools
         self._room = ToolRoom(max_tools, servers.servers)
         for entry in request.tools:
             self._room.take(entry)
@@ -132,7 +135,9 @@ class Toolset:
         Raises:
             ApiError: the response cannot be created with these tools.
         """
-        self._load(await in_thread_if_large(partial(self._select, items), items))
+        selection, newest = await in_thread_if_large(partial(self._select, items), items)
+        self._replace(newest)
+        self._load(selection)
         if asking := self._asking():
             history = await in_thread_if_large(partial(ToolHistory, items), items)
             await gather_or_cancel(self._prepare(number, tool, history, reporter) for number, tool in asking)
@@ -342,9 +347,24 @@ class Toolset:
     def _is_loaded(self, function: Function) -> bool:
         return not (self._searches and function.deferred) or function.origin in self._loaded
 
-    def _select(self, items: Iterable[Json]) -> Selection:
+    def _select(self, items: Sequence[Json]) -> tuple[Selection, dict[Identity, Json]]:
+        """Return the tools of items that are new, and the newest declarations of those that are known."""
         tools = chain.from_iterable(item["tools"] for item in items if item["type"] in CARRIERS)
-        return self._room.select([*tools], self._known)
+        newest = {name: tool for name, tool in declared_again(items).items() if name in self._known}
+        return self._room.select([*tools], self._known), newest
+
+    def _replace(self, newest: Mapping[Identity, Json]) -> None:
+        """Replace tools that items declare again: items come behind the request's `tools`."""
+        places = dict.fromkeys(self._known[name] for name in newest)
+        for number in places:
+            entry = self._entries[number]
+            names, members = identities(entry), members_of(entry)
+            changed = [newest.get(name, tool) for name, tool in zip(names, members, strict=True)]
+            if any(new != old for new, old in zip(changed, members, strict=True)):
+                self._entries[number] = with_members(entry, changed)
+                self._tools[number] = self._made(number)
+        if places:
+            self._index()
 
     def _load(self, selection: Selection) -> None:
         """Make tools visible that were found, whether declared before or not."""
@@ -367,13 +387,18 @@ class Toolset:
         return ListBudget(self._servers)
 
     def _add(self, entry: Json) -> None:
-        self._known |= dict.fromkeys(identities(entry))
+        number = len(self._entries)
         self._entries.append(entry)
+        for name in identities(entry):
+            self._known.setdefault(name, number)
+        self._tools.append(self._made(number))
+
+    def _made(self, number: int) -> Tool:
+        """Return the tool of an entry, or its replacement if it is not available."""
         try:
-            tool = self._tool_of(entry)
+            return self._tool_of(self._entries[number])
         except UnavailableTool as error:
-            tool = self._omitted(len(self._tools), error)
-        self._tools.append(tool)
+            return self._omitted(number, error)
 
     def _tool_of(self, entry: Json) -> Tool:
         make = self._makers.get(entry["type"])

@@ -6,7 +6,9 @@ import openai
 import pytest
 
 from tests.support.openai_client import MODEL, NAME, Json, create, function, messages, sent, stream
+from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, interleaved_calls, reply, text, tool_call
+from tests.support.websocket_client import WebSocketClient
 
 pytestmark = pytest.mark.live
 
@@ -173,3 +175,21 @@ def test_tool_choice_of_a_custom_tool_offers_only_it(client: openai.OpenAI, upst
     create(client, model=MODEL, input="Hi", tools=[PATCH, FILES], tool_choice=choice)
     chat = sent(upstream)
     assert ([tool["function"]["name"] for tool in chat["tools"]], chat["tool_choice"]) == (["patch"], "required")
+
+
+def test_additional_tool_replaces_a_declared_one_in_chains_and_on_a_websocket(
+    client: openai.OpenAI, upstream: Upstream, stack: LiveStack
+) -> None:
+    upstream.script(NAME, SAID)
+    tools = [function("f", "old")]
+    again: Json = {"type": "additional_tools", "role": "developer", "tools": [function("f", "new")]}
+    asked: Any = {"model": MODEL, "tools": tools}
+    first = create(client, input=[again, {"role": "user", "content": "Hi"}], **asked)
+    create(client, input="Go on.", previous_response_id=first["id"], **asked)
+    with WebSocketClient(stack) as websocket:
+        websocket.ask(input=[again, {"role": "user", "content": "Hi"}], **asked)
+        before = websocket.response()
+        websocket.ask(input="Go on.", previous_response_id=before["id"], **asked)
+        websocket.response()
+    offered = [request.body["tools"] for request in upstream.requests(NAME)[-4:]]
+    assert [list(each["function"]["parameters"]["properties"]) for [each] in offered] == [["new"]] * 4

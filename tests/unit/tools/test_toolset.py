@@ -356,6 +356,36 @@ async def test_declared_tool_search_comes_before_those_of_items() -> None:
     assert offered(toolset) == ["declared"]
 
 
+async def test_additional_tool_replaces_a_declared_one_at_its_place() -> None:
+    toolset = toolset_of([function("f", description="old"), function("g")], None)
+    again = [additional(function("f", description=text)) for text in ("newer", "newest")]
+    await toolset.prepare([*again, additional(function("h"))], NO_STAGEHAND)
+    assert offered(toolset) == ["newest", "g", "h"]
+    custom = {"type": "custom", "name": "g"}
+    await toolset.prepare([*again, additional(function("h", description="new"), custom)], NO_STAGEHAND)
+    first, second, third = toolset.offer()[0]
+    assert (first["function"]["description"], second["type"], third["function"]["description"]) == (
+        "newest",
+        "custom",
+        "new",
+    )
+
+
+async def test_additional_tool_replaces_one_of_a_namespace() -> None:
+    space = {"type": "namespace", "name": "n", "description": "", "tools": [function("f"), function("g")]}
+    toolset = toolset_of([function("f", description="own"), space], None)
+    again = {**space, "tools": [function("f", description="new")]}
+    await toolset.prepare([additional(again)], NO_STAGEHAND)
+    assert offered(toolset) == ["own", "new", "n__g"]
+
+
+async def test_found_tool_does_not_replace_a_declared_one() -> None:
+    toolset = toolset_of([function("f", description="declared")], None)
+    found = {"type": "tool_search_output", "tools": [function("f", description="found")]}
+    await toolset.prepare([found], NO_STAGEHAND)
+    assert offered(toolset) == ["declared"]
+
+
 async def test_many_tools_of_items_are_selected_in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[int] = set()
     select = ToolRoom.select
