@@ -36,6 +36,12 @@ class LimitedAmounts(BaseModel):
     running: _Count = None
 
     @property
+    def amounts(self) -> dict[str, float]:
+        """The amounts that are limited, by their names."""
+        values = {name: getattr(self, name) for name in LimitedAmounts.model_fields}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
     def has_budget(self) -> bool:
         """Whether costs are limited."""
         return self.budget_per_day is not None or self.budget_per_month is not None

@@ -18,7 +18,8 @@ class Owner:
     Attributes:
         principal: the user's name; empty for the single anonymous owner of a stack without authentication.
         attributes: the user's groups, such as `{"teams": ["search"]}`. The first of `teams` is the user's team, the
-            first of `keys` the id of the key of the request; `roles` are all roles, and `limits` those of that key.
+            first of `keys` the id of the key of the request; `roles` are all roles, `models` those that the user may
+            use, and `limits` those of that key.
         tenant: the user's tenant, if the host has tenants; equal names of two tenants are different users.
     """
 
@@ -55,6 +56,11 @@ class Owner:
     def limits(self) -> Sequence[str]:
         """The limits of the key of the request itself, each as `requests_per_minute=60`."""
         return (self.attributes.get("limits") or ()) if self.key else ()
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The models that the user may use, where `*` at the end stands for any rest; empty for all."""
+        return self.attributes.get("models") or ()
 
     def _first(self, attribute: str) -> str:
         values = self.attributes.get(attribute)

@@ -17,7 +17,7 @@ from ...wire.operators import Admitted, Operators
 from ...wire.request_handling import Handler, Query, add_fallback, page_of, routes_within
 from ...wire.route_admission import RouteAdmission
 from .key_objects import belongs_to, key_object
-from .new_key import checked
+from .new_key import bounded, checked
 
 _KEY: Final = whole(
     object=constant("organization.admin_api_key"),
@@ -84,9 +84,12 @@ class _Routes:
         act = "api_key.created"
         admitted = await self._operators.admit(request, act, leads=True)
         new = _new_key(await self._limits.bodies.json(request), admitted)
-        if admitted.team and not await self._may_create(new, admitted.team):
-            await self._operators.refuse(request, act, owner=new.owner)
-            raise _beyond_team()
+        if admitted.team:
+            try:
+                new = await self._of_lead(new, admitted)
+            except ApiError:
+                await self._operators.refuse(request, act, owner=new.owner)
+                raise
         key_id = new_key_id()
         await self._operators.record(request, act, key_id, new.owner)
         key, token = await self._keys.create(new, key_id)
@@ -142,15 +145,20 @@ class _Routes:
             raise _beyond_team()
         return key
 
-    async def _may_create(self, new: NewKey, team: str) -> bool:
-        """Return whether a team's lead may create a key: one without roles for a user who has keys of the team only.
+    async def _of_lead(self, new: NewKey, lead: Admitted) -> NewKey:
+        """Return a key that a team's lead may create: one without roles for a user who has keys of the team only.
 
         A key for another user would let the lead act as that user.
+
+        Raises:
+            ApiError: 403, the lead may not create it.
         """
-        if new.roles or new.team != team:
-            return False
+        if new.roles or new.team != lead.team:
+            raise _beyond_team()
         owned = [key async for key in self._keys.all() if key.owner.identity == new.owner.identity]
-        return bool(owned) and all(key.team == team and not key.roles for key in owned)
+        if not owned or any(key.team != lead.team or key.roles for key in owned):
+            raise _beyond_team()
+        return bounded(new, lead.user)
 
 
 def _is_seen(key: AccessKey, admitted: Admitted) -> bool:

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ...core.errors import bad_request
+from ...core.errors import ApiError, bad_request
 from ...core.limited_amounts import LimitedAmounts
+from ...core.owner import Owner
 from ...store.access_keys import NewKey
 
 _MAX_CHARACTERS: Final = 256
@@ -40,6 +41,39 @@ def checked(new: NewKey) -> NewKey:
         message = f"'expires_in_seconds' is not 1 to {_MAX_SECONDS}: leave it out for a key that does not expire."
         raise bad_request(message, "expires_in_seconds", "invalid_value")
     return replace(new, roles=list(dict.fromkeys(new.roles)))
+
+
+def bounded(new: NewKey, lead: Owner) -> NewKey:
+    """Return a new key with at most the limits and models that its team's lead has by their own key.
+
+    What the new key does not name is the lead's.
+
+    Raises:
+        ApiError: 403, it would have more.
+    """
+    try:
+        amounts = LimitedAmounts.model_validate(dict(each.partition("=")[::2] for each in lead.limits)).amounts
+    except ValidationError:
+        raise _beyond_lead("it has limits that this server does not know") from None
+    limits = {**amounts, **new.limits}
+    for name, most in amounts.items():
+        if limits[name] > most:
+            raise _beyond_lead(f"{name} {most}")
+    allowed = list(lead.models)
+    for each in new.models or ():
+        if allowed and not any(_covers(other, each) for other in allowed):
+            raise _beyond_lead(f"the models {', '.join(allowed)}")
+    return replace(new, limits=limits, models=new.models or allowed or None)
+
+
+def _covers(allowed: str, model: str) -> bool:
+    """Return whether a model, or each of those for which it stands, is one of the allowed ones."""
+    return model.startswith(allowed[:-1]) if allowed.endswith("*") else model == allowed
+
+
+def _beyond_lead(bound: str) -> ApiError:
+    message = f"The lead of a team may create keys with at most what their own key allows ({bound}): ask an operator."
+    return ApiError(403, message, code="insufficient_permissions")
 
 
 def _check_texts(name: str, texts: Sequence[str], most: int) -> None:

@@ -12,7 +12,7 @@ from ...service.responses import OpenAIResponsesImpl
 from ...store.decoder import Decoder
 from ...store.records import Op, Put
 from .counted import counts_of, dimensions_of
-from .limits.limiter import Limiter
+from .limits.on_demand import LimitsOnDemand
 from .naming import Bounds
 from .prices import Prices
 from .reading import Reading
@@ -23,30 +23,29 @@ from .tables import Tables
 from .visibility import Visibility
 
 
-def open_usage(stack: Stack, settings: Usage) -> Feature:
+def open_usage(stack: Stack, settings: Usage, limits: LimitsOnDemand) -> Feature:
     """Return what counts usage, limits it and reports it."""
     decoder = Decoder(stack.config.limits.decoding_bytes)
     bounds = Bounds(settings.users, settings.values_per_user)
     tables = Tables(stack.records, decoder, bounds, settings.retention_days)
-    limiter = Limiter(stack.records, settings.limits, Prices(settings.prices, settings.currency))
     return Feature(
-        admit=limiter.admit,
-        on_end=limiter.count,
+        admit=limits.admit,
+        on_end=limits.count,
         routes=[partial(_routes, stack, settings, Reading(stack.records, decoder))],
         at_end=partial(count, settings.metadata_key),
-        start=partial(_start, tables, limiter),
-        close=partial(_stop, tables, limiter),
+        start=partial(_start, tables, limits),
+        close=partial(_stop, tables, limits),
     )
 
 
-def _start(tables: Tables, limiter: Limiter) -> None:
+def _start(tables: Tables, limits: LimitsOnDemand) -> None:
     tables.start()
-    limiter.start()
+    limits.start()
 
 
-async def _stop(tables: Tables, limiter: Limiter) -> None:
+async def _stop(tables: Tables, limits: LimitsOnDemand) -> None:
     await tables.stop()
-    await limiter.stop()
+    await limits.stop()
 
 
 def _routes(

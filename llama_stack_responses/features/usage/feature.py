@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from ...feature import Feature, Stack
-from .limits.limiter import Limiter
-from .prices import Prices
+from .limits.on_demand import LimitsOnDemand
 from .settings import SETTINGS
 
 
 def open_feature(stack: Stack) -> Feature:
     """Return what counts usage and enforces limits; without its settings, it enforces only the limits of keys."""
     settings = SETTINGS.of(stack.config)
+    limits = LimitsOnDemand(stack.records, settings)
     if settings is None:
-        of_keys = Limiter(stack.records, (), Prices((), ""))
-        return Feature(admit=of_keys.admit, on_end=of_keys.count, start=of_keys.start, close=of_keys.stop)
+        return Feature(admit=limits.admit, on_end=limits.count, close=limits.stop)
     from .counting import open_usage
 
-    return open_usage(stack, settings)
+    return open_usage(stack, settings, limits)

@@ -36,7 +36,8 @@ class Limit(LimitedAmounts):
     """What each user, team or key may use, or all may use of each model.
 
     Attributes:
-        name: its name in log lines, under which the servers count as well; made of the next three if it is empty.
+        name: its name in log lines and metrics, under which the servers count as well; made of the next three if it is
+            empty.
         by: whose use is counted: that of each `user`, `team`, `key` or `model`, or of `all`.
         match: a shell-style pattern of the names of those to whom it applies.
         models: a shell-style pattern of the names of the models that count.
@@ -87,6 +88,18 @@ class Usage(BaseModel):
     def _check_budgets(self) -> Self:
         if not self.prices and any(each.has_budget for each in self.limits):
             raise ValueError("a budget of 'limits' needs 'prices': without them, nothing costs anything")
+        return self
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        # They would count together.
+        for index, limit in enumerate(self.limits):
+            for other in self.limits[:index]:
+                if other.identity == limit.identity and (both := other.amounts.keys() & limit.amounts.keys()):
+                    raise ValueError(
+                        f"two of 'limits' are called '{limit.identity}' and have {min(both)!r}: give one of them "
+                        "another 'name'"
+                    )
         return self
 
 

@@ -68,6 +68,8 @@ def test_start_imports_nothing_of_features_that_are_not_configured(loaded: set[s
         "keys.key_routes",
         "keys.opened_keys",
         "usage.counting",
+        "usage.limits.limiter",
+        "usage.prices",
         "usage.reading",
         "usage.routes",
         "usage.tables",

@@ -174,6 +174,56 @@ async def test_lead_gets_no_rights_by_a_new_key(server: Administered, fields: Js
     assert (await server.acts())[0] == ("api_key.created", "refused", None)
 
 
+LIMITED_LEAD = Owner(
+    "lea",
+    {
+        **LEAD.attributes,
+        "keys": ["key_of_lea"],
+        "limits": ["requests_per_minute=60", "budget_per_day=2.5"],
+        "models": ["local/*", "other/small"],
+    },
+)
+
+
+async def test_key_of_a_lead_has_the_limits_and_models_of_the_leads_own_key(server: Administered) -> None:
+    await created(server, owner="ada", team="search")
+    made = await created(server, LIMITED_LEAD, owner="ada")
+    assert made["limits"] == {"requests_per_minute": 60, "budget_per_day": 2.5}
+    assert made["models"] == ["local/*", "other/small"]
+    fields: Json = {"limits": {"requests_per_minute": 5, "running": 2}, "models": ["local/qwen*", "other/small"]}
+    less = await created(server, LIMITED_LEAD, owner="ada", **fields)
+    assert less["limits"] == {"requests_per_minute": 5, "budget_per_day": 2.5, "running": 2}
+    assert less["models"] == fields["models"]
+    assert (await created(server, LEAD, owner="ada"))["limits"] == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "bound"),
+    [
+        ({"limits": {"requests_per_minute": 61}}, "requests_per_minute 60"),
+        ({"limits": {"budget_per_day": 2.6}}, "budget_per_day 2.5"),
+        ({"models": ["*"]}, "local/*, other/small"),
+        ({"models": ["local/a", "other/small2"]}, "local/*, other/small"),
+        ({"models": ["other/small*"]}, "local/*, other/small"),
+    ],
+)
+async def test_lead_cannot_create_a_key_with_more_than_their_own(
+    server: Administered, fields: Json, bound: str
+) -> None:
+    await created(server, owner="ada", team="search")
+    status, answer = await server.ask(LIMITED_LEAD, "POST", PATH, {"name": "x", "owner": "ada", **fields})
+    assert (status, answer["error"]["code"]) == (403, "insufficient_permissions")
+    assert f"({bound})" in answer["error"]["message"] or f"the models {bound})" in answer["error"]["message"]
+    assert (await server.acts())[0] == ("api_key.created", "refused", None)
+
+
+async def test_lead_whose_limits_are_unknown_cannot_create_a_key(server: Administered) -> None:
+    lead = Owner("lea", {**LIMITED_LEAD.attributes, "limits": ["of_tomorrow=1"]})
+    await created(server, owner="ada", team="search")
+    status, answer = await server.ask(lead, "POST", PATH, {"name": "x", "owner": "ada"})
+    assert (status, answer["error"]["code"]) == (403, "insufficient_permissions")
+
+
 async def test_lead_cannot_take_over_a_key_with_a_role(server: Administered) -> None:
     of_operator = await created(server, owner="olga", team="search", roles=["operator"])
     path = f"{PATH}/{of_operator['id']}"

@@ -1,0 +1,78 @@
+"""The limits of a stack. What enforces them is imported and runs only where there are some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from ....core.owner import Owner
+from ....feature import CreateRequest, Ended, Permit
+from ....store.records import Records
+from ..settings import Usage
+
+if TYPE_CHECKING:
+    from .limiter import Limiter
+
+
+class _Unlimited:
+    """The permit of a request without limits."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """No headers."""
+        return {}
+
+    def release(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+_UNLIMITED: Final = _Unlimited()
+
+
+class LimitsOnDemand:
+    """The limits of the configuration, and those of the keys of requests, which may come from any auth.
+
+    Args:
+        records: the store.
+        settings: the settings of usage; None if there are none.
+    """
+
+    def __init__(self, records: Records, settings: Usage | None) -> None:
+        self._records, self._settings = records, settings or Usage()
+        self._limiter: Limiter | None = None
+
+    def start(self) -> None:
+        """Start what enforces the limits of the configuration, in the running event loop."""
+        if self._settings.limits:
+            self._enforced()
+
+    async def stop(self) -> None:
+        """Settle, and give back what is not used."""
+        if self._limiter:
+            await self._limiter.stop()
+
+    async def admit(self, owner: Owner, request: CreateRequest) -> Permit:
+        """Admit a request.
+
+        Raises:
+            ApiError: 429, a limit is reached. 403, the limits of the key cannot be enforced.
+        """
+        limiter = self._enforced() if owner.limits else self._limiter
+        return await limiter.admit(owner, request) if limiter else _UNLIMITED
+
+    def count(self, ended: Ended) -> None:
+        """Count what a response has used."""
+        limiter = self._enforced() if ended.owner.limits else self._limiter
+        if limiter:
+            limiter.count(ended)
+
+    def _enforced(self) -> Limiter:
+        if self._limiter is None:
+            from ..prices import Prices
+            from .limiter import Limiter
+
+            settings = self._settings
+            prices = Prices(settings.prices, settings.currency)
+            self._limiter = Limiter(self._records, settings.limits, prices)
+            self._limiter.start()
+        return self._limiter

@@ -1,0 +1,36 @@
+"""Settings of usage that cannot be meant are refused, in words that say what to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from llama_stack_responses.features.usage.settings import Usage
+
+type Json = dict[str, Any]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        [{"name": "trial", "requests_per_minute": 1}, {"name": "trial", "by": "team", "requests_per_minute": 2}],
+        [{"requests_per_minute": 1, "tokens_per_day": 5}, {"requests_per_minute": 2, "enforced": False}],
+    ],
+    ids=["one name", "no names"],
+)
+def test_limits_that_would_count_together_are_refused(limits: list[Json]) -> None:
+    with pytest.raises(ValidationError, match="have 'requests_per_minute': give one of them another 'name'"):
+        Usage.model_validate({"limits": limits})
+
+
+def test_limits_of_different_names_or_amounts_are_allowed() -> None:
+    limits: list[Json] = [
+        {"requests_per_minute": 1},
+        {"tokens_per_day": 5},
+        {"requests_per_minute": 2, "name": "early", "enforced": False},
+        {"by": "team", "requests_per_minute": 1},
+        {"models": "large*", "requests_per_minute": 1},
+    ]
+    assert len(Usage.model_validate({"limits": limits}).limits) == 5
