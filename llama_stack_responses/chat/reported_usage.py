@@ -53,7 +53,7 @@ def reported_usage(usage: Any, timings: Any) -> Usage:
     of_prompt = _members(counts.get("prompt_tokens_details"))
     of_completion = _members(counts.get("completion_tokens_details"))
     read, written, total = (_known(counts, names) for names in (_INPUT, _OUTPUT, _TOTAL))
-    read = read or None  # No prompt is empty: chunks have 0 for a number that the server did not send.
+    read = read or None  # No prompt is empty.
     if total and (read is None) != (written is None):
         read, written = (max(0, total - (written or 0)), written) if read is None else (read, max(0, total - read))
     if read is None or written is None:
@@ -69,15 +69,16 @@ def reported_usage(usage: Any, timings: Any) -> Usage:
 
 
 def _members(value: Any) -> Mapping[str, Any]:
-    """Return the members of a JSON object, or of an object that was built from one.
+    """Return the members of a JSON object, or those that an object was built from.
 
-    Such an object takes long to say that it has no attribute of a name.
+    Such an object has a 0 for a number that the server did not send, and takes long to say that it has no attribute.
     """
     if isinstance(value, dict):
         return value
     fields: Mapping[str, Any] = getattr(value, "__dict__", _NOTHING)
-    extra = getattr(value, "__pydantic_extra__", None)
-    return {**fields, **extra} if extra else fields
+    sent = getattr(value, "__pydantic_fields_set__", fields)
+    extra = getattr(value, "__pydantic_extra__", None) or {}
+    return {name: each for name, each in fields.items() if name in sent} | extra
 
 
 def _tokens(counts: Mapping[str, Any], *names: str) -> int:

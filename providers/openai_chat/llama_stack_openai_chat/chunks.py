@@ -158,17 +158,20 @@ _USAGE: Final = _shape(
 
 
 def _counted(usage: Json) -> Json:
-    """Return a usage whose counts are integers, with which the host calculates."""
-    odd = [name for name in _COUNTS if type(usage.get(name, 0)) is not int]
-    return {**usage, **{name: _count(usage[name]) for name in odd}} if odd else usage
+    """Return a usage whose counts are integers, with which the host calculates, without those that are no counts."""
+    odd = {name: _count(usage[name]) for name in _COUNTS if type(usage.get(name, 0)) is not int}
+    if not odd:
+        return usage
+    counts = {name: count for name, count in odd.items() if count is not None}
+    return {name: value for name, value in usage.items() if name not in odd} | counts
 
 
-def _count(value: Any) -> int:
-    """Return a count, which some servers send as a float or as text; 0 if it is none."""
+def _count(value: Any) -> int | None:
+    """Return a count, which some servers send as a float or as text; None if it is none."""
     try:
-        return int(value) if isinstance(value, float) or (isinstance(value, str) and len(value) <= _DIGITS) else 0
+        return int(value) if isinstance(value, float) or (isinstance(value, str) and len(value) <= _DIGITS) else None
     except (ValueError, OverflowError):
-        return 0
+        return None
 
 
 _CHUNK: Final = _shape(
