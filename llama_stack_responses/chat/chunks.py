@@ -26,7 +26,7 @@ from ..stream.deltas import (
     ToolCall,
 )
 from .call_fragments import CallFragments, Fragment
-from .finish_reasons import meaning_of
+from .finish_reasons import guessed_meaning, meaning_of, reason_of
 from .malformed_calls import WrittenCall, failed_call
 from .pieces import (
     FEW,
@@ -66,7 +66,7 @@ logger = get_logger(__name__)
 
 _REASONING_TEXTS: Final = ("text", "content", "thinking", "reasoning", "summary")
 """Members of an object of reasoning that may have its text."""
-_CUT: Final = frozenset({"length", "content_filter", "cancelled"})
+_CUT: Final = frozenset({"length", "content_filter"})
 """Reasons with which a call may be incomplete."""
 _MAX_LOGPROB: Final = 9999.0
 _CALL_CHARACTERS: Final = 8192
@@ -96,8 +96,6 @@ _THINK_TAGS: Final = Origin("think_tags")
 """Where the text of reasoning came."""
 _SIGNATURE_IN_ID: Final = "__thought__"
 """What LiteLLM puts between the id of a call and Gemini's signature, which is part of the id for its clients."""
-_REASON_CHARACTERS: Final = 100
-"""Characters of a finish reason that are quoted."""
 _ERROR_CHARACTERS: Final = 1_000
 """Characters of the words of an error that are passed on."""
 _MAX_HALF_TOKENS: Final = 16
@@ -269,9 +267,9 @@ class ChunkReader:
         if not chunk.choices:
             return []
         choice = chunk.choices[0]
-        if choice.finish_reason:
-            self._finish = text(choice, "finish_reason") or "stop"
-            self._error = member(choice, "error")
+        if choice.finish_reason and (reason := reason_of(choice)):
+            self._finish = reason
+            self._error = member(choice, "error") or (text(choice.finish_reason, "message") and choice.finish_reason)
             self.service_tier = text(chunk, "service_tier") or None
             self._note_usage(chunk, usage_of_chunk(chunk))
         delta = choice.delta
@@ -466,15 +464,20 @@ class ChunkReader:
                 )
             return "stop"
         meaning = meaning_of(self._finish)
+        if meaning is None:
+            meaning = guessed_meaning(self._finish)
+            logger.warning("unknown finish_reason %r treated as '%s'", self._finish, meaning)
         if meaning == "malformed_call":
-            raise failed_call(f"the model server ended the answer with '{self._finish[:_REASON_CHARACTERS]}'")
+            raise failed_call(f"the model server ended the answer with '{self._finish}'")
         if self._error:
             raise _failure(self._error)
         if meaning == "failed":
-            raise ApiError(502, f"The inference provider aborted the answer: {self._finish}.")
-        if meaning is None:
-            logger.warning("unknown finish_reason %.100r treated as 'stop'", self._finish)
-        return meaning or "stop"
+            raise ApiError(
+                502,
+                f"The inference provider aborted the answer: {self._finish}.",
+                upstream=Upstream("server_error"),
+            )
+        return meaning
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Any] | Iterator[Delta]:
         # Each chunk has one of these fields, rarely two, so checking for an absent one must be cheap.

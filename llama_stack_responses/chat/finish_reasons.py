@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import re
+from typing import Any, Final, Literal
 
 from ..stream.deltas import FinishReason
+from .pieces import member, text
 
 type Meaning = FinishReason | Literal["failed", "malformed_call"]
 
@@ -14,6 +16,9 @@ _BY_MEANING: Final[dict[Meaning, tuple[str, ...]]] = {
         *("eos_token", "stop_sequence"),  # TGI, Anthropic
         "complete",  # Cohere
         "finish_reason_stop",  # Gemini's enumeration
+        "normal",  # Qianfan
+        *("end_id", "stop_words"),  # TensorRT-LLM
+        *("eos_found", "stop_string_found"),  # LM Studio
     ),
     "tool_calls": ("tool_calls", "function_call", "tool_call", "tool_use"),  # the last two: Cohere, Anthropic
     "length": (
@@ -23,35 +28,90 @@ _BY_MEANING: Final[dict[Meaning, tuple[str, ...]]] = {
         *("max_context_length", "context_length", "context_length_exceeded"),
         "model_context_window_exceeded",  # Anthropic, z.ai
         "error_limit",  # Cohere
-        "repetition_truncation",  # MiMo
+        *("max_predicted_tokens_reached", "context_length_reached"),  # LM Studio
+        *("reason_max_len", "reason_max_context", "reason_time_limit", "time_limit"),  # xAI, watsonx
+        *("repetition_truncation", "repetition"),  # MiMo, vLLM
+        "pause_turn",  # Anthropic
     ),
     "content_filter": (
         *("content_filter", "content_filtered", "refusal"),
         "sensitive",  # GLM (Zhipu's API reference)
         *("safety", "recitation", "blocklist", "prohibited_content", "spii", "language"),  # Gemini's `FinishReason`
-        *("image_safety", "image_prohibited_content", "image_recitation"),
+        *("image_safety", "image_prohibited_content", "image_recitation", "model_armor", "escalation"),
         "guardrail_intervened",  # Bedrock
         "error_toxic",  # Cohere
     ),
-    "cancelled": ("abort", "aborted", "cancelled", "canceled", "user_cancel"),
     "failed": (
         *("error", "timeout", "failed", "server_error"),
+        # The engine of vLLM or SGLang has given the request up: it stops, sleeps, or was told to by an operator.
+        *("abort", "aborted"),
+        *("cancelled", "canceled", "user_cancel"),  # TensorRT-LLM, Cohere: this server cancels by hanging up
+        *("model_unloaded", "user_stopped"),  # LM Studio
         "network_error",  # GLM
         "insufficient_system_resource",  # DeepSeek
-        *("other", "finish_reason_unspecified"),  # Gemini
+        *("other", "finish_reason_unspecified", "image_other", "no_image", "malformed_response"),  # Gemini
+        "malformed_model_output",  # Bedrock
     ),
-    "malformed_call": ("malformed_function_call", "unexpected_tool_call", "too_many_tool_calls"),  # Gemini
+    "malformed_call": (
+        *("malformed_function_call", "unexpected_tool_call", "too_many_tool_calls"),  # Gemini
+        "malformed_tool_use",  # Bedrock
+    ),
 }
 
 MEANINGS: Final = {reason: meaning for meaning, reasons in _BY_MEANING.items() for reason in reasons}
 """Meanings by the lower-case reason; `failed` stands for an answer that the server gave up, `malformed_call` for a call
 that it could not read."""
 
+_BY_WORD: Final[tuple[tuple[Meaning, re.Pattern[str]], ...]] = (
+    ("failed", re.compile("error|fail|abort|cancel|timed?_?out|unavail|overload|interrupt|exception|malformed|unload")),
+    (
+        "content_filter",
+        re.compile("filter|safety|polic|prohibit|block|moderat|sensitive|toxic|harm|refus|violat"),
+    ),
+    ("length", re.compile("length|limit|max|trunc|cut|repeti|context|budget|exceed|exhaust|quota")),
+)
+"""What a word of an unknown reason says, in this order. An answer that may be cut is never taken as complete."""
+
+_NONE: Final = frozenset({"null", "none", "not_finished", "in_progress"})
+"""What some servers send with each chunk in place of no reason: DashScope, watsonx."""
+_CHARACTERS: Final = 100
+"""Characters of a reason that are read."""
+_CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
 
 def meaning_of(reason: str) -> Meaning | None:
     """Return what a finish reason means; None if it is not known.
 
-    Some gateways write `content-filter`, Gemini also `function_call_filter: MALFORMED_FUNCTION_CALL`.
+    Some gateways write `content-filter`, LM Studio `maxPredictedTokensReached`, Gemini also `function_call_filter:
+    MALFORMED_FUNCTION_CALL`.
     """
-    last = reason.lower().replace(":", ".").rpartition(".")[2].strip()
-    return MEANINGS.get(last.replace("-", "_").replace(" ", "_"))
+    return MEANINGS.get(_word(reason))
+
+
+def guessed_meaning(reason: str) -> Meaning:
+    """Return what the words of an unknown finish reason say: `stop`, unless they tell of a cut or a failure."""
+    return next((meaning for meaning, pattern in _BY_WORD if pattern.search(_word(reason))), "stop")
+
+
+def _word(reason: str) -> str:
+    last = _CAPITAL.sub("_", reason).lower().replace(":", ".").rpartition(".")[2].strip()
+    return last.replace("-", "_").replace(" ", "_")
+
+
+def reason_of(choice: Any) -> str | None:
+    """Return the finish reason of a choice that has one; None if it stands for none.
+
+    OpenRouter and LiteLLM add the reason of the server behind them. It counts where they call a cut answer complete.
+    SGLang's own API has an object with a `type`.
+    """
+    reason = text(choice, "finish_reason") or text(member(choice, "finish_reason"), "type") or "stop"
+    fields = member(choice, "provider_specific_fields")
+    native = text(choice, "native_finish_reason") or text(fields, "native_finish_reason")
+    reason, native = reason[:_CHARACTERS], native[:_CHARACTERS]
+    if _word(reason) in _NONE:
+        return None
+    return native if _is_complete(meaning_of(reason)) and not _is_complete(meaning_of(native) or "stop") else reason
+
+
+def _is_complete(meaning: Meaning | None) -> bool:
+    return meaning in ("stop", "tool_calls")

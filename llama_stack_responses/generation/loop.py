@@ -43,7 +43,7 @@ from .tool_execution import ToolExecution
 class Ending:
     """How a generation ended without an error."""
 
-    status: Literal["completed", "incomplete", "cancelled"]
+    status: Literal["completed", "incomplete"]
     incomplete_reason: str | None = None
 
 
@@ -108,7 +108,6 @@ _MISSED_ROUNDS: Final = 2
 _CUT: Final[dict[FinishReason, Ending]] = {
     "length": Ending("incomplete", "max_output_tokens"),
     "content_filter": Ending("incomplete", "content_filter"),
-    "cancelled": Ending("cancelled"),
     "steered": Ending("incomplete", "steered"),
 }
 """The endings of a generation that is cut off, by the finish reason of the round."""
@@ -367,7 +366,7 @@ class Generation:
         If the model writes a call that its server cannot read, it is asked again.
         """
         self._stop_point.begin_round()
-        numbered, repeated, said = self._assembler.numbered, self._assembler.repeated, self._output_said
+        numbered, said = self._assembler.numbered, self._output_said
         malformed: list[MalformedCallError] = []
         while True:
             try:
@@ -376,8 +375,6 @@ class Generation:
                 malformed.append(error)
                 if len(malformed) > MAX_REPAIRS or not self._takes_back():
                     self._output_said = said
-                    if self._request.stream or self._request.background:
-                        self._assembler.repeated = repeated  # what was said stays
                     raise
                 numbered = self._assembler.numbered
             except TooLongError as error:

@@ -445,7 +445,7 @@ class ModelRound:
         request, round_ = await self._servers.prepare(chat), Round(reader, None, (), take, operation, lambda: False)
         finish = (await self._run_round(request, round_, "compaction")).finish
         text = "".join(texts).strip()
-        if not text or finish.reason in ("content_filter", "cancelled"):
+        if not text or finish.reason == "content_filter":
             raise ApiError(
                 502, f"The model wrote no summary of the conversation: its finish reason is '{finish.reason}'."
             )

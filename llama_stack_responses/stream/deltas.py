@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from .usage import Usage
 
-FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "cancelled", "steered"]
+FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "steered"]
 
 
 @dataclass(slots=True)

@@ -506,8 +506,14 @@ FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "RECITATION": "content_filter",
     "PROHIBITED_CONTENT": "content_filter",
     "refusal": "content_filter",
-    "abort": "cancelled",
-    "cancelled": "cancelled",
+    "repetition": "length",
+    "maxPredictedTokensReached": "length",
+    "REASON_MAX_CONTEXT": "length",
+    "output_budget_exhausted": "length",
+    "MODEL_ARMOR": "content_filter",
+    "policy_violation": "content_filter",
+    "eosFound": "stop",
+    "normal": "stop",
 }
 
 
@@ -531,6 +537,29 @@ CALL: Final = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", 
 HALF: Final = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"a":'}}]}
 
 
+@pytest.mark.parametrize("where", ["native_finish_reason", "provider_specific_fields"])
+@pytest.mark.parametrize(("native", "meant"), [("MAX_TOKENS", "length"), ("SAFETY", "content_filter"), ("x", "stop")])
+def test_reason_of_the_server_behind_a_gateway_counts_if_it_cut_the_answer(
+    where: str, native: str, meant: FinishReason
+) -> None:
+    last = chunk(finish="stop")
+    last["choices"][0][where] = native if where == "native_finish_reason" else {"native_finish_reason": native}
+    assert ended([chunk({"content": "a"}), last]).reason == meant
+
+
+def test_object_as_finish_reason_is_read() -> None:
+    assert ended([chunk(finish={"type": "length", "length": 9})]).reason == "length"  # type: ignore[arg-type]
+    aborted = {"type": "abort", "message": "The request has no room.", "status_code": 400}
+    with pytest.raises(ApiError, match="no room"):
+        ended([chunk(finish=aborted)])  # type: ignore[arg-type]
+
+
+def test_word_for_no_finish_reason_does_not_end_the_answer() -> None:
+    reader = ChunkReader(Profile(), MOST)
+    assert reader.read(as_client(chunk({"content": "a"}, finish="null")))
+    assert not reader.is_finished
+
+
 @pytest.mark.parametrize("delta", [{"content": "a"}, {"refusal": "a"}, CALL])
 def test_answer_without_finish_reason_is_complete(delta: Json) -> None:
     reader = ChunkReader(Profile(), MOST)
@@ -544,7 +573,7 @@ def test_half_call_is_never_complete(finish: str | None) -> None:
         ended([chunk({"content": "a"}), chunk(HALF), *([chunk(finish=finish)] if finish else [])])
 
 
-@pytest.mark.parametrize("finish", ["length", "model_length", "SAFETY", "abort"])
+@pytest.mark.parametrize("finish", ["length", "model_length", "SAFETY", "repetition"])
 def test_half_call_of_cut_answer_stays_half(finish: str) -> None:
     assert ended([chunk(HALF), chunk(finish=finish)]).reason not in ("stop", "tool_calls")
 
@@ -552,7 +581,8 @@ def test_half_call_of_cut_answer_stays_half(finish: str) -> None:
 @pytest.mark.parametrize(
     "reason",
     [
-        *("error", "timeout", "network_error", "insufficient_system_resource", "OTHER"),
+        *("error", "timeout", "network_error", "insufficient_system_resource", "OTHER", "worker_failure"),
+        *("abort", "cancelled", "modelUnloaded", "MALFORMED_RESPONSE", "malformed_tool_use"),
         *("MALFORMED_FUNCTION_CALL", "function_call_filter: MALFORMED_FUNCTION_CALL"),
     ],
 )
@@ -831,14 +861,18 @@ NONE_WRITTEN: Final = {"prompt_tokens": 9, "completion_tokens": 0}
         ({"completion_tokens": 4, "total_tokens": 13}, Usage(9, 4)),
         ({"prompt_tokens": 9, "completion_tokens": None, "total_tokens": 13}, Usage(9, 4)),
         ({"completion_tokens": 3}, Usage()),
+        ({"prompt_tokens": 9}, Usage()),
+        ({"prompt_tokens": 9, "completion_tokens": "n/a"}, Usage()),
+        ({"prompt_tokens": 9, "total_tokens": 9}, Usage(9)),
         ({"prompt_tokens": 0, "completion_tokens": 3, "total_tokens": 0}, Usage()),
         ({"completion_tokens": 3, "prompt_tokens": None}, Usage()),
         ({"completion_tokens": 3, "prompt_tokens": "n/a"}, Usage()),
         ({"completion_tokens": -1, "prompt_tokens": 9}, Usage()),
     ],
 )
-def test_usage_is_read_in_the_forms_of_vendors(usage: Json, expected: Usage) -> None:
-    assert ended([chunk({"content": "a"}, finish="stop", usage=usage)]).usage == expected
+@pytest.mark.parametrize("make", [as_client, chat_chunk])
+def test_usage_is_read_in_the_forms_of_vendors(make: Maker, usage: Json, expected: Usage) -> None:
+    assert ended([chunk({"content": "a"}, finish="stop", usage=usage)], make).usage == expected
 
 
 @openai_maker

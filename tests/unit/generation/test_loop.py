@@ -219,7 +219,6 @@ async def test_prewarm_ends_with_a_model_server_that_ignores_the_token_limit() -
     [
         ("length", Ending("incomplete", "max_output_tokens")),
         ("content_filter", Ending("incomplete", "content_filter")),
-        ("abort", Ending("cancelled")),
     ],
 )
 async def test_finish_reason_sets_ending(reason: str, ending: Ending) -> None:

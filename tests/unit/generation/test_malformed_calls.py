@@ -83,9 +83,10 @@ async def test_model_that_has_said_something_is_not_asked_again() -> None:
     assert len(harness.inference.requests) == 1
 
 
-async def test_text_of_each_try_is_not_repeated_in_a_failed_response() -> None:
+@pytest.mark.parametrize("how", [{"stream": False}, {"background": True}], ids=str)
+async def test_text_of_each_try_is_not_repeated_in_a_failed_response(how: Any) -> None:
     tries = [[text("Let me see."), finish("TOO_MANY_TOOL_CALLS")]] * 3
-    harness = GenerationHarness(*tries, makers={}, tools=TOOLS, stream=False)
+    harness = GenerationHarness(*tries, makers={}, tools=TOOLS, **how)
     with pytest.raises(UnusableAnswerError):
         await harness.end()
     assert len(harness.inference.requests) == 3

@@ -223,11 +223,12 @@ async def test_response_cut_by_length_ends_incomplete() -> None:
     assert harness.kept == [final]
 
 
-async def test_abort_of_provider_cancels_response() -> None:
+async def test_abort_of_provider_fails_the_response_with_its_words() -> None:
     harness = Harness([text("a"), finish("abort")])
     await harness.run.begin()
     final = await harness.read()
-    assert final["status"] == "cancelled"
+    assert (final["status"], harness.events[-1]["type"]) == ("failed", "response.failed")
+    assert "aborted the answer: abort" in final["error"]["message"]
     assert harness.kept == [final]
 
 
@@ -335,7 +336,7 @@ async def test_unknown_store_outcome_ends_stream_without_terminal_event() -> Non
 
 
 @pytest.mark.parametrize("error", STORE_ERRORS)
-@pytest.mark.parametrize("steps", [HELLO, [text("a"), ConnectionError("gone")], [finish("length")], [finish("abort")]])
+@pytest.mark.parametrize("steps", [HELLO, [text("a"), ConnectionError("gone")], [finish("length")]])
 async def test_response_that_cannot_be_stored_fails(error: Exception, steps: Round) -> None:
     harness = Harness(steps, keep=failing(error))
     await harness.run.begin()

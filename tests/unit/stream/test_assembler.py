@@ -505,7 +505,7 @@ def test_usage_sums_all_rounds_with_details() -> None:
     }
 
 
-@pytest.mark.parametrize("reason", ["length", "content_filter", "cancelled"])
+@pytest.mark.parametrize("reason", ["length", "content_filter", "steered"])
 def test_cut_off_items_stay_incomplete(reason: FinishReason) -> None:
     output = run(Reasoning("a"), Text("b"), call(0, "f", "c", "{"), Finish(reason), status="incomplete")
     assert [item["status"] for item in output] == ["completed", "completed", "incomplete"]
@@ -589,7 +589,7 @@ PIECES: Final = (
     | st.builds(Annotation, st.just(CITATION))
     | CALLS
 )
-REASONS: Final = st.sampled_from(["stop", "tool_calls", "length", "content_filter", "cancelled"])
+REASONS: Final = st.sampled_from(["stop", "tool_calls", "length", "content_filter", "steered"])
 ROUND: Final = st.lists(PIECES, max_size=12)
 ROUNDS: Final = st.lists(st.tuples(ROUND, st.builds(Finish, REASONS, USAGE)), max_size=3)
 STATUSES: Final = st.sampled_from(["completed", "incomplete", "failed", "cancelled"])
