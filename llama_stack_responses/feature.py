@@ -41,6 +41,7 @@ from .process_pool.pool import WorkerPool
 from .requests.request import CreateRequest
 from .store.ends import AtEnd, Ended, OnEnd
 from .store.records import Records
+from .telemetry.telemetry import Telemetry
 from .tools.hosted.runtime import ToolRuntime
 from .tools.hosted.vector_stores import VectorStores
 from .tools.registry import HostedTool
@@ -106,6 +107,7 @@ class Stack:
         vector_stores: the stack's vector stores.
         inference: asks the models of the stack.
         models: returns the names of those that the current user may use, or all without a user.
+        telemetry: records metrics.
     """
 
     config: ResponsesConfig
@@ -118,6 +120,7 @@ class Stack:
     runtime: ToolRuntime
     inference: Inference
     models: Callable[[], Awaitable[Sequence[str]]]
+    telemetry: Telemetry
     safety: TextChecker | None = None
     vector_stores: VectorStores | None = None
 

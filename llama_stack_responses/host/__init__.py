@@ -71,7 +71,7 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
     records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
     refresh = _model_refresh(deps[Api.inference])
     inference = _inference(config, deps[Api.inference], refresh)
-    stack = await _stack(config, deps, access, records, inference)
+    stack = await _stack(config, deps, access, records, inference, telemetry)
     features = open_features(stack)
     authenticate = next((each.authenticate for each in features if each.authenticate), None)
     check_running_auth(has_keys=authenticate is not None)
@@ -107,7 +107,12 @@ def _attachments(stack: Stack, deps: dict[Api, Any]) -> Attachments:
 
 
 async def _stack(
-    config: ResponsesConfig, deps: dict[Api, Any], access: HostAccess, records: Records, inference: HostInference
+    config: ResponsesConfig,
+    deps: dict[Api, Any],
+    access: HostAccess,
+    records: Records,
+    inference: HostInference,
+    telemetry: Telemetry,
 ) -> Stack:
     files: Files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     if vector_stores := deps.get(Api.vector_io):
@@ -123,6 +128,7 @@ async def _stack(
         await _tool_runtime(deps.get(Api.tool_runtime), access),
         inference,
         inference.models,
+        telemetry,
         _safety(config, deps.get(SAFETY)),
         vector_stores_of(vector_stores),
     )

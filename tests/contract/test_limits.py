@@ -12,6 +12,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.usage.limits.limiter import Limiter
 from llama_stack_responses.features.usage.limits.meters import Meter
+from llama_stack_responses.features.usage.limits.reports import Reports
 from llama_stack_responses.features.usage.limits.slots import SECONDS, Slots
 from llama_stack_responses.features.usage.limits.windows import MINUTE as MINUTES
 from llama_stack_responses.features.usage.prices import Prices
@@ -20,6 +21,7 @@ from llama_stack_responses.generation.dependencies import Permit
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.records import Records
+from llama_stack_responses.telemetry.telemetry import Telemetry
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, response
 from tests.contract.counting_proxy import CountingProxy
@@ -42,7 +44,7 @@ class Server:
     """A server with limits."""
 
     def __init__(self, records: Records, clock: Clock, *limits: Limit) -> None:
-        self.limiter = Limiter(records, limits, PRICES)
+        self.limiter = Limiter(records, limits, PRICES, Reports(Telemetry()))
         # The clock of the tests may be set; a store's own clock runs on.
         self.limiter._clock = clock  # type: ignore[assignment]
         self.limiter._read_at = float("inf")
@@ -272,7 +274,7 @@ async def test_limits_of_a_key_that_cannot_be_enforced_refuse(
     records: Records, clock: Clock, limit: str, said: str
 ) -> None:
     server = Server(records, clock)
-    server.limiter = Limiter(records, (), Prices((), "usd"))
+    server.limiter = Limiter(records, (), Prices((), "usd"), Reports(Telemetry()))
     owner = limited_by_key(limit)
     with pytest.raises(ApiError) as refused:
         await server.admit(owner)
@@ -289,7 +291,7 @@ async def test_limit_that_is_not_enforced_warns_once(
     admitted = [await server.admitted() for _ in range(20)]
 
     assert admitted == [True] * 20
-    assert caplog.text.count("limit nearly reached: requests per minute of trial") == 1
+    assert caplog.text.count("limit nearly reached: requests_per_minute of trial") == 1
 
 
 async def test_refused_request_holds_nothing(records: Records, clock: Clock) -> None:

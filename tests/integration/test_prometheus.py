@@ -75,6 +75,7 @@ def scraped(
         open_this_machine(config)
         responses_config(config)["background"] = {"concurrency": 1}
         responses_config(config)["watched_certificates"] = "${env.CERTIFICATES}"
+        responses_config(config)["usage"] = {"limits": [{"models": "local/limited", "requests_per_minute": 1}]}
 
     port = free_port()
     folder = tmp_path_factory.mktemp("scraped")
@@ -137,6 +138,8 @@ def test_dashboard_queries_name_exported_metrics(
     assert wire.post({"model": "local/nothing", "input": "x"}).status_code == 404
     upstream.script("broken", error(500, "An otter."))
     assert wire.post({"model": "local/broken", "input": "x"}).status_code == 502
+    limited = [wire.post({"model": "local/limited", "input": "x"}).status_code for _ in range(3)]
+    assert 429 in limited
     wait_until(lambda: scraped.value("llama_stack_responses_queue_duration_seconds_count") is not None)
     names: dict[str, set[str]] = {}
     for family in scraped.families().values():

@@ -10,7 +10,7 @@ from .settings import SETTINGS
 def open_feature(stack: Stack) -> Feature:
     """Return what counts usage and enforces limits; without its settings, it enforces only the limits of keys."""
     settings = SETTINGS.of(stack.config)
-    limits = LimitsOnDemand(stack.records, settings)
+    limits = LimitsOnDemand(stack, settings)
     if settings is None:
         return Feature(admit=limits.admit, on_end=limits.count, close=limits.stop)
     from .counting import open_usage

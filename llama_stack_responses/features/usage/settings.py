@@ -59,6 +59,11 @@ class Limit(LimitedAmounts):
         """What distinguishes it from other limits."""
         return self.name or f"{self.by} {self.match} of {self.models}"
 
+    @property
+    def label(self) -> str:
+        """Its name in metrics."""
+        return self.identity
+
 
 class Usage(BaseModel):
     """How usage is counted.

@@ -15,6 +15,15 @@ from ..settings import Limit
 _KEYS: Final = 20_000
 
 
+class KeyLimit(Limit):
+    """The limit that a key has itself."""
+
+    @property
+    def label(self) -> str:
+        """The same name for all keys: labels have few values."""
+        return "key"
+
+
 class KeyLimits:
     """Reads the limits that users have by the keys of their requests, which no call of the store is needed for.
 
@@ -44,7 +53,7 @@ class KeyLimits:
     def _read(self, owner: Owner) -> Limit:
         amounts = dict(each.partition("=")[::2] for each in owner.limits)
         try:
-            limit = Limit.model_validate({**amounts, "by": "key", "name": f"key {owner.key}"})
+            limit = KeyLimit.model_validate({**amounts, "by": "key", "name": f"key {owner.key}"})
         except ValidationError as error:
             names = ", ".join(str(each["loc"][0]) for each in error.errors())
             message = f"The key of this request has limits that this server does not know ({names}): use another key."

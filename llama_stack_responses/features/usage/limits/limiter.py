@@ -23,6 +23,7 @@ from ..settings import Limit
 from .key_limits import KeyLimits
 from .measures import MEASURES, Measure, headers_of
 from .meters import Meter
+from .reports import Reports
 from .slots import SECONDS, Slots
 from .windows import MINUTE
 
@@ -47,12 +48,13 @@ class Limiter(Periodic):
         records: the store.
         limits: the limits of the configuration. Those of the keys of requests count as well.
         prices: what usage costs.
+        reports: reports limits that are reached.
     """
 
-    def __init__(self, records: Records, limits: Sequence[Limit], prices: Prices) -> None:
+    def __init__(self, records: Records, limits: Sequence[Limit], prices: Prices, reports: Reports) -> None:
         super().__init__(self.settle, "could not settle limits", logger, _SETTLE_SECONDS)
         self._records, self._limits, self._prices = records, limits, prices
-        self._of_keys = KeyLimits(prices)
+        self._of_keys, self._reports = KeyLimits(prices), reports
         self._clock, self._read_at = StoreClock(records), 0.0
         self._server = new_id("server")
         self._meters: LruCache[tuple[int, str, str], _Scope] = LruCache(_SCOPES)
@@ -85,7 +87,7 @@ class Limiter(Periodic):
         permit = LimitedPermit()
         try:
             for index, limit, name in limits:
-                await self._admit_by(index, limit, name, permit)
+                await self._admit_by(index, limit, name, owner, permit)
         except BaseException:
             permit.release()
             raise
@@ -146,9 +148,9 @@ class Limiter(Periodic):
             self._note(error)
         self._read_at = self._clock()
 
-    async def _admit_by(self, index: int, limit: Limit, name: str, permit: LimitedPermit) -> None:
+    async def _admit_by(self, index: int, limit: Limit, name: str, owner: Owner, permit: LimitedPermit) -> None:
         if limit.running is not None:
-            await self._take_slot(index, limit, name, permit)
+            await self._take_slot(index, limit, name, owner, permit)
         for scope in self._scopes(index, limit, name):
             units = scope.expected
             try:
@@ -159,10 +161,12 @@ class Limiter(Periodic):
             if has_room:
                 permit.add(scope, units)
             elif limit.enforced:
+                self._reports.refused(limit, scope.measure.amount, name, owner, scope.meter.end)
                 raise scope.measure.refusal(limit.by, scope.meter)
-            scope.warn(limit)
+            if scope.is_nearly_used(limit.warn_at):
+                self._reports.nearly(limit, scope.measure.amount, name, owner, scope.meter.end)
 
-    async def _take_slot(self, index: int, limit: Limit, name: str, permit: LimitedPermit) -> None:
+    async def _take_slot(self, index: int, limit: Limit, name: str, owner: Owner, permit: LimitedPermit) -> None:
         assert limit.running is not None
         key = (index, name)
         slots = self._slots.get(key)
@@ -178,6 +182,7 @@ class Limiter(Periodic):
         if has_room:
             permit.slots.append(slots)
         elif limit.enforced:
+            self._reports.refused(limit, "running", name, owner, MINUTE.end(self._clock()))
             message = f"Too many responses of this {limit.by} run at the same time: limit {limit.running}. Try again."
             raise ApiError(429, message, type="requests", code="rate_limit_exceeded", retry_after=1)
 
@@ -227,12 +232,11 @@ class _Scope:
         meter: the meter.
     """
 
-    __slots__ = ("_average", "_warned", "measure", "meter")
+    __slots__ = ("_average", "measure", "meter")
 
     def __init__(self, measure: Measure, meter: Meter) -> None:
         self.measure, self.meter = measure, meter
         self._average = 0.0
-        self._warned = 0
 
     @property
     def expected(self) -> int:
@@ -245,12 +249,9 @@ class _Scope:
         self._average += (units - self._average) / (_AVERAGE_OF if self._average else 1)
         self.meter.use(units)
 
-    def warn(self, limit: Limit) -> None:
-        """Log once in a window that most of a limit is used."""
-        end = self.meter.end
-        if self._warned < end and self.meter.limit - self.meter.remaining >= limit.warn_at * self.meter.limit:
-            self._warned = end
-            logger.warning("limit nearly reached: %s of %s", self.measure.name, limit.identity)
+    def is_nearly_used(self, share: float) -> bool:
+        """Return whether this share of the limit is used."""
+        return self.meter.limit - self.meter.remaining >= share * self.meter.limit
 
 
 class LimitedPermit:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal
@@ -23,16 +22,23 @@ class Measure:
     """Something that is limited.
 
     Attributes:
-        name: its name in log lines and errors.
+        amount: its name in settings.
+        name: its name in errors.
         kind: `requests`, `tokens`, or `money` in millionths.
         window: the time for which it is limited.
-        limit: returns how much is allowed; None if it is not limited.
     """
 
+    amount: str
     name: str
     kind: Literal["requests", "tokens", "money"]
     window: Window
-    limit: Callable[[Limit], int | None]
+
+    def limit(self, limit: Limit) -> int | None:
+        """Return how much is allowed; None if it is not limited."""
+        allowed: float | None = getattr(limit, self.amount)
+        if allowed is None:
+            return None
+        return round(allowed * _MILLIONTHS) if self.kind == "money" else int(allowed)
 
     def used(self, counts: Counts, model: str, prices: Prices) -> int:
         """Return what a response has used; requests are counted before they are."""
@@ -67,17 +73,13 @@ class Measure:
         )
 
 
-def _money(amount: float | None) -> int | None:
-    return None if amount is None else round(amount * _MILLIONTHS)
-
-
 MEASURES: Final = (
-    Measure("requests per minute", "requests", MINUTE, lambda limit: limit.requests_per_minute),
-    Measure("tokens per minute", "tokens", MINUTE, lambda limit: limit.tokens_per_minute),
-    Measure("tokens per day", "tokens", DAY, lambda limit: limit.tokens_per_day),
-    Measure("tokens per month", "tokens", MONTH, lambda limit: limit.tokens_per_month),
-    Measure("costs per day", "money", DAY, lambda limit: _money(limit.budget_per_day)),
-    Measure("costs per month", "money", MONTH, lambda limit: _money(limit.budget_per_month)),
+    Measure("requests_per_minute", "requests per minute", "requests", MINUTE),
+    Measure("tokens_per_minute", "tokens per minute", "tokens", MINUTE),
+    Measure("tokens_per_day", "tokens per day", "tokens", DAY),
+    Measure("tokens_per_month", "tokens per month", "tokens", MONTH),
+    Measure("budget_per_day", "costs per day", "money", DAY),
+    Measure("budget_per_month", "costs per month", "money", MONTH),
 )
 
 

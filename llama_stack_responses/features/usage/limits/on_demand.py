@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from ....core.owner import Owner
-from ....feature import CreateRequest, Ended, Permit
-from ....store.records import Records
+from ....feature import CreateRequest, Ended, Permit, Stack
+from ....generation.owner_names import name_owner
 from ..settings import Usage
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ class LimitsOnDemand:
     """The limits of the configuration, and those of the keys of requests, which may come from any auth.
 
     Args:
-        records: the store.
+        stack: the stack.
         settings: the settings of usage; None if there are none.
     """
 
-    def __init__(self, records: Records, settings: Usage | None) -> None:
-        self._records, self._settings = records, settings or Usage()
+    def __init__(self, stack: Stack, settings: Usage | None) -> None:
+        self._stack, self._settings = stack, settings or Usage()
         self._limiter: Limiter | None = None
 
     def start(self) -> None:
@@ -70,9 +70,11 @@ class LimitsOnDemand:
         if self._limiter is None:
             from ..prices import Prices
             from .limiter import Limiter
+            from .reports import Reports
 
-            settings = self._settings
+            stack, settings = self._stack, self._settings
             prices = Prices(settings.prices, settings.currency)
-            self._limiter = Limiter(self._records, settings.limits, prices)
+            reports = Reports(stack.telemetry, name_owner(stack.config.log_owner))
+            self._limiter = Limiter(stack.records, settings.limits, prices, reports)
             self._limiter.start()
         return self._limiter

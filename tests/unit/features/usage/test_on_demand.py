@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.feature import Stack
 from llama_stack_responses.features.usage.limits.on_demand import LimitsOnDemand
 from llama_stack_responses.features.usage.settings import Limit, Usage
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.telemetry.telemetry import Telemetry
 from tests.contract.conversations import response
 
 ADA = Owner("ada", {"teams": ["search"], "keys": ["key_1"]})
@@ -24,7 +29,8 @@ REQUEST = parse_create({"model": "m", "input": "Hi"})
 
 @asynccontextmanager
 async def limited(settings: Usage | None) -> AsyncIterator[LimitsOnDemand]:
-    limits = LimitsOnDemand(MemoryRecords(), settings)
+    stack = SimpleNamespace(records=MemoryRecords(), telemetry=Telemetry(), config=ResponsesConfig())
+    limits = LimitsOnDemand(cast("Stack", stack), settings)
     limits.start()
     yield limits
     await limits.stop()
