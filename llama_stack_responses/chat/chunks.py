@@ -435,6 +435,7 @@ class ChunkReader:
         if member(getattr(choice, "__pydantic_extra__", None), "message"):
             if not self.progress:
                 self._in_messages = any(fields[name] for name in fields if name != "role")
+                self._said.of_messages = self._thought.of_messages = True
             elif not self._in_messages:
                 return self._behind_deltas(fields)
         return fields

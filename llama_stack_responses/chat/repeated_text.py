@@ -5,6 +5,9 @@ once more at the end. Characters that were passed on cannot be taken back. So a 
 far is kept until the next one, or the end, decides. A text may repeat itself too, so without evidence nothing is cut.
 Only the beginning of the text is compared, and its length: nothing else of it is kept. A text that comes once more may
 lack the whitespace around it.
+
+Messages in place of deltas have all characters so far by their name. So one that begins with the text so far is taken
+for that, however short it is, unless one behind it begins otherwise: then they were pieces.
 """
 
 from __future__ import annotations
@@ -38,12 +41,14 @@ class RepeatedText:
 
     Attributes:
         size: characters so far.
+        of_messages: whether the chunks are whole messages in place of deltas.
     """
 
-    __slots__ = ("_beginning", "_cumulative", "_held", "_pieces", "size")
+    __slots__ = ("_beginning", "_cumulative", "_held", "_pieces", "of_messages", "size")
 
     def __init__(self) -> None:
         self.size = 0
+        self.of_messages = False
         self._beginning = ""
         self._pieces = 0
         self._cumulative = False
@@ -136,7 +141,8 @@ class RepeatedText:
         """Take a chunk behind those that were kept."""
         before = self._held[-1].content
         continues = chunk.content.startswith(before)
-        if continues and self.size < len(before) < len(chunk.content) and not _is_periodic(before):
+        grows = self.size < len(before) < len(chunk.content)
+        if continues and grows and (self.of_messages or not _is_periodic(before)):
             self._held, self._cumulative = (), True
             return self._grow(chunk)
         if continues and len(self._held) < _KEPT:
@@ -159,6 +165,8 @@ class RepeatedText:
 
     def _is_repetition(self, text: str) -> bool:
         """Return whether a chunk with all characters so far is the whole text, since nothing follows it."""
+        if self.of_messages:
+            return True
         before = text[: self.size]
         if _is_periodic(before):
             return False

@@ -930,11 +930,37 @@ def test_message_in_place_of_deltas_is_read() -> None:
         ["H", "He", "Hell", "Hello"],
         ["", "Hel", "lo"],
         ["Hel", "lo", "Hello"],
+        ["Hello", "Hello"],
+        ["Hello", "Hello", "Hello"],
+        ["Hel", "Hel", "Hello"],
     ],
 )
 def test_messages_in_place_of_deltas_are_read_whole_and_once(messages: list[str]) -> None:
     deltas = read(as_built, map(with_message, messages))
     assert "".join(delta.text for delta in deltas if isinstance(delta, Text)) == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        (["Hi", "Hi"], "Hi"),
+        (["H", "Hi"], "Hi"),
+        (["ha", "haha", "hahaha"], "hahaha"),
+        (["no", "no", " way"], "nono way"),
+        (["a", "ab", "c"], "aabc"),
+        (["ha", "ha", "hum"], "hahahum"),
+    ],
+)
+def test_messages_that_begin_with_the_text_so_far_are_that_text_unless_another_one_follows(
+    messages: list[str], said: str
+) -> None:
+    deltas = read(as_built, map(with_message, messages))
+    assert "".join(delta.text for delta in deltas if isinstance(delta, Text)) == said
+
+
+def test_messages_that_change_the_text_so_far_are_502() -> None:
+    with pytest.raises(ApiError, match="'stream: never'"):
+        read(as_built, map(with_message, ["He", "Hel", "Hello", "Bye"]))
 
 
 def test_messages_with_longer_pieces_are_read() -> None:
