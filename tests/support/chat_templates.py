@@ -95,9 +95,16 @@ def strings(messages: list[Json]) -> str | None:
     return None
 
 
+def no_missing_contents(messages: list[Json]) -> str | None:
+    """Servers that demand the member itself."""
+    if any("content" not in message for message in messages):
+        return "Failed to deserialize the JSON body into the target type: messages[1]: missing field `content`"
+    return None
+
+
 def no_nulls(messages: list[Json]) -> str | None:
-    """Servers that demand a content beside calls."""
-    if any(message.get("content") is None for message in messages):
+    """Servers that demand a text beside calls, if they get a content."""
+    if any(message.get("content", "") is None for message in messages):
         return "Invalid value for 'content': expected a string, got null."
     return None
 

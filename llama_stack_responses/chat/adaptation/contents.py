@@ -54,6 +54,9 @@ _NULL_CONTENT: Final = re.compile(
     r"|(?<!\w)content['\"`]?\s?(?:\u4e0d\u80fd|\u4e0d\u5f97|\u4e0d\u53ef)?(?:\u4e3a|\u662f)(?:\u7a7a|null)",
     re.DOTALL | re.IGNORECASE,
 )
+_NO_CONTENT: Final = re.compile(
+    r"\bcontent\b.{0,80}\b(?:missing|required)|\b(?:missing|required)\b.{0,80}\bcontent\b", re.DOTALL | re.IGNORECASE
+)
 _BLANK_CONTENT: Final = re.compile(
     r"\b(?:empty|blank|non-?empty|non-?whitespace|min_length|at least (?:1|one) char\w*|have either)\b", re.IGNORECASE
 )
@@ -136,6 +139,27 @@ def _asks_empty_content(refusal: Refusal, chat: Json) -> Iterator[None]:
 
 def _with_content(message: Json) -> Json:
     return message | {"content": ""} if message.get("content") is None else message
+
+
+def _asks_other_content(refusal: Refusal, chat: Json) -> Iterator[None]:
+    messages = [message for message in chat["messages"] if _has_only_calls(message)]
+    says = (_BLANK_CONTENT, _NO_CONTENT) if any(map(_is_blank, messages)) else (_NULL_CONTENT, _BLANK_CONTENT)
+    if messages and any(each.search(refusal.words) for each in says) and not names_call_ids(refusal):
+        yield None
+
+
+def _has_only_calls(message: Json) -> bool:
+    return bool(message.get("tool_calls")) and (message.get("content") is None or _is_blank(message))
+
+
+def _without_content(message: Json) -> Json:
+    if "content" not in message or not _has_only_calls(message):
+        return message
+    return {name: value for name, value in message.items() if name != "content"}
+
+
+def _with_blank(message: Json) -> Json:
+    return message | {"content": _BLANK} if _has_only_calls(message) else message
 
 
 def _is_blank(message: Json) -> bool:
@@ -246,5 +270,20 @@ CONTENTS: Final = (
     Adaptation("no_audio", answers(_NO_AUDIO, _NO_AUDIO_PARTS), _NO_AUDIO_PARTS, walks_messages=True),
     Adaptation("text_content", _asks_text_content, walking(_as_text), walks_messages=True),
     Adaptation("empty_content", _asks_empty_content, walking(_with_content), walks_messages=True),
+    # What clients send where neither `null` nor an empty text is taken beside calls: nothing, or some words.
+    Adaptation(
+        "no_content",
+        _asks_other_content,
+        walking(_without_content),
+        instead_of="empty_content",
+        walks_messages=True,
+    ),
+    Adaptation(
+        "stand_in_content",
+        _asks_other_content,
+        walking(_with_blank),
+        instead_of="no_content",
+        walks_messages=True,
+    ),
     Adaptation("no_blank_content", answers(_BLANK_CONTENT, _WITHOUT_BLANKS), _WITHOUT_BLANKS, walks_messages=True),
 )

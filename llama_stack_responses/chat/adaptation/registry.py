@@ -7,7 +7,7 @@ its `asks` yields None once if it answers the refusal, and its `apply` ignores t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from ...core.types import Json
@@ -28,9 +28,19 @@ _KINDS: Final = {each.name: (number, each) for number, each in enumerate(ADAPTAT
 
 
 def in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """Return changes in the order in which they are applied, each once, without those of unknown kinds."""
+    """Return changes in the order in which they are applied, each once, without those of unknown kinds.
+
+    Those of which another one takes the place are left out.
+    """
     known = {repr(step): step for step in steps if step.kind in _KINDS}
-    return tuple(sorted(known.values(), key=lambda step: _KINDS[step.kind][0]))
+    gone = {kind for step in known.values() for kind in _former(step.kind)}
+    return tuple(sorted((step for step in known.values() if step.kind not in gone), key=lambda s: _KINDS[s.kind][0]))
+
+
+def _former(kind: str) -> Iterator[str]:
+    """Yield the kinds of which a kind takes the place."""
+    while kind := _KINDS[kind][1].instead_of:
+        yield kind
 
 
 def walks_messages(steps: Iterable[Step]) -> bool:
@@ -54,9 +64,19 @@ def adapted(chat: Json, steps: Sequence[Step]) -> tuple[Json, tuple[Step, ...]]:
     return chat, tuple(applied)
 
 
-def asked_by(refusal: Refusal, chat: Json) -> list[Step]:
-    """Return the changes that a refusal of a chat request asks for: several, if it names several places."""
-    return [Step(each.name, argument) for each in ADAPTATIONS for argument in each.asks(refusal, chat)]
+def asked_by(refusal: Refusal, chat: Json, tried: Sequence[Step] = ()) -> list[Step]:
+    """Return the changes that a refusal of a chat request asks for: several, if it names several places.
+
+    Args:
+        refusal: what the model server said.
+        chat: the request that it refused.
+        tried: the changes that the request has, which are not asked for again.
+    """
+    asked = [Step(each.name, argument) for each in ADAPTATIONS for argument in each.asks(refusal, chat)]
+    past = {kind for step in tried for kind in _former(step.kind)}
+    new = [step for step in asked if step not in tried and step.kind not in past]
+    kinds = {step.kind for step in new}
+    return [step for step in new if kinds.isdisjoint(_former(step.kind))]
 
 
 def lasts(step: Step, refusal: Refusal) -> bool:

@@ -209,8 +209,7 @@ class Examination:
 
     async def _learned(self, error: RefusedError, sent: Json, attempt: _Attempt) -> bool:
         """Take over the changes that a refusal asks for; return False if there are none."""
-        known = {*self._steps, *attempt.extra}
-        new = [step for step in await in_thread(asked_by, error.refusal, sent) if step not in known]
+        new = await in_thread(asked_by, error.refusal, sent, (*self._steps, *attempt.extra))
         attempt.words = attempt.words or error.refusal.shown
         attempt.new += new
         self._steps = in_order([*self._steps, *(step for step in new if lasts(step, error.refusal))])
