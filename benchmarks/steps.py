@@ -36,7 +36,6 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.fetch.address_policy import AddressPolicy
-from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.factory import GenerationFactory
 from llama_stack_responses.generation.loop import GenerationLimits
@@ -214,7 +213,6 @@ async def stream(kind: Kind, count: int) -> bytes:
     request = parse_create({"model": "m", "input": "Hi", "stream": True, "tools": [tool]})
     limits = GenerationLimits(rounds=1, idle_seconds=60, tool_seconds=60)
     inference = Inference(Upstream(config, Wired(config, answer(kind.chunks(count), kind.together))))
-    sealed, lengths = SealedItems(Sealer([bytes(SECRET_BYTES)]), 2**20), ContextLengths(inference)
     settings = ResponsesConfig()
     contents = Admission(settings.files.content_quota)
     attachments = open_attachments(NoFiles(), settings, WorkerPool(PoolLimits()), contents, AddressPolicy())
@@ -224,8 +222,7 @@ async def stream(kind: Kind, count: int) -> bytes:
         client_tools(),
         [],
         limits,
-        sealed,
-        lengths,
+        SealedItems(Sealer([bytes(SECRET_BYTES)]), 2**20),
         TokenCounts(inference, []),
         NoModeration(),
         model_servers(inference),

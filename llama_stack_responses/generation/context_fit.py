@@ -15,7 +15,6 @@ from ..core.types import Json
 from ..items.truncation import droppable, without
 from ..stream.deltas import Delta, Finish
 from ..stream.usage import Usage
-from .context_lengths import ContextLengths
 from .request_adaptation import ModelServers
 from .token_counts import TokenCounts
 
@@ -48,8 +47,7 @@ class ContextFit:
         model: the model's full name.
         profile: the model's profile.
         counts: counts tokens, as exactly as possible.
-        lengths: the known context lengths of models.
-        servers: knows how far estimates were off for the model's server.
+        servers: knows the lengths of contexts, and how far estimates were off for the model's server.
         large_work: builds large requests.
     """
 
@@ -59,7 +57,6 @@ class ContextFit:
         "_is_calibrated",
         "_large_work",
         "_last",
-        "_lengths",
         "_max_estimate",
         "_model",
         "_profile",
@@ -74,14 +71,12 @@ class ContextFit:
         model: str,
         profile: Profile,
         counts: TokenCounts,
-        lengths: ContextLengths,
         servers: ModelServers,
         large_work: LargeWork,
     ) -> None:
         self._model = model
         self._profile = profile
         self._counts = counts
-        self._lengths = lengths
         self._servers = servers
         self._large_work = large_work
         self._scale: float | None = None  # tokens per estimated token
@@ -133,7 +128,7 @@ class ContextFit:
     async def room(self, max_tokens: int | None) -> float | None:
         """Return the tokens that a request may have without the answer; None if no bound is known."""
         max_estimate = None if self._max_estimate is None else self._max_estimate * (self._scale or 1)
-        length = await self._lengths.of(self._model, self._profile)
+        length = await self._servers.context_length(self._model, self._profile)
         if length is None:
             return max_estimate
         room = length - (length // _ANSWER_DIVISOR if max_tokens is None else min(max_tokens, length // 2))
@@ -169,7 +164,7 @@ class ContextFit:
     async def shorten(self, refusal: TooLongError) -> bool:
         """Adjust the bounds after the last request was refused; return whether the next one can be shorter."""
         if refusal.length:
-            self._lengths.learn(self._model, refusal.length)
+            await self._servers.learn_context_length(self._model, refusal.length)
         if self._shortest or self._last is None:
             return False
         sent = await self._estimated(self._last)
@@ -193,7 +188,7 @@ class ContextFit:
         if written or not isinstance(last, Finish) or last.reason != "length":
             return
         tokens, used = last.usage.input_tokens, last.usage.input_tokens + last.usage.output_tokens
-        length = await self._lengths.of(self._model, self._profile)
+        length = await self._servers.context_length(self._model, self._profile)
         if tokens and length and used >= length:
             message = (
                 f"The model's context of {length} tokens has no room for an answer: the input has {tokens} tokens. "

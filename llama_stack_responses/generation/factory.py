@@ -44,7 +44,6 @@ from .auto_compaction import AutoCompaction
 from .cache_diagnostics import CacheDiagnostics, PromptOf, no_prompt
 from .connection_options import ConnectionOptions
 from .context_fit import ContextFit
-from .context_lengths import ContextLengths
 from .delta_filter import DeltaFilter
 from .dependencies import Dependencies
 from .event_buffer import EventBuffer
@@ -74,7 +73,6 @@ class GenerationFactory:
         profiles: the profiles of models.
         limits: bounds on one response.
         sealed: opens sealed items.
-        lengths: the known context lengths of models.
         counts: counts tokens.
         moderation: moderates input and output.
         servers: changes chat requests as their model servers need it.
@@ -99,7 +97,6 @@ class GenerationFactory:
     profiles: list[Profile]
     limits: GenerationLimits
     sealed: SealedItems
-    lengths: ContextLengths
     counts: TokenCounts
     moderation: Moderation
     servers: ModelServers
@@ -180,7 +177,6 @@ def build_factory(
         config.profiles,
         _limits(config),
         SealedItems(sealer, config.limits.history_of_one),
-        ContextLengths(dependencies.inference),
         TokenCounts(dependencies.inference, config.profiles),
         dependencies.moderation,
         _model_servers(config, dependencies, LearnedSteps(records), large_work, clock),
@@ -390,9 +386,7 @@ class GenerationContext:
             inference=factory.inference,
             servers=factory.servers,
             check_json=check_in_worker(factory.pool, self.owner),
-            context_fit=ContextFit(
-                model, profile, factory.counts, factory.lengths, factory.servers, factory.large_work
-            ),
+            context_fit=ContextFit(model, profile, factory.counts, factory.servers, factory.large_work),
             event_buffer=event_buffer,
             idle_seconds=factory.limits.idle_seconds,
             output_bytes=factory.limits.output_bytes,

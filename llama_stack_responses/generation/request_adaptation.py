@@ -14,13 +14,14 @@ from ..chat.adaptation.enforced import Expectation, expected
 from ..chat.adaptation.refusal import Refusal
 from ..chat.adaptation.registry import adapted, asked_by, in_order, lasts, tell, walks_messages
 from ..chat.inference import Inference, ModelServer
+from ..chat.profile import Profile
 from ..concurrency.large_work import LargeWork
 from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
 from ..core.types import Json
 from ..logs import Outage, get_logger
-from ..store.learned_adaptations import LEARNED_SECONDS, Learned, LearnedSteps, with_steps
+from ..store.learned_adaptations import CONTEXT_SECONDS, LEARNED_SECONDS, Learned, LearnedSteps, with_steps
 from ..telemetry.metrics import Metric
 from ..telemetry.telemetry import Telemetry
 
@@ -64,12 +65,14 @@ class _Known:
         server: its server.
         steps: the changes of its chat requests, in order.
         correction: the tokens that its server has reported for each estimated one, by what is stored.
+        context: the tokens of its context that its server has named in a refusal; None if it has named none.
         until: when that has to be looked up again, by the store's clock.
     """
 
     server: ModelServer
     steps: tuple[Step, ...]
     correction: float
+    context: int | None
     until: float
 
 
@@ -137,6 +140,26 @@ class ModelServers:
             server = known.server
             self._begin(self._stored.correct(self._name_of(server), server.provider, model, correction))
 
+    async def context_length(self, model: str, profile: Profile) -> int | None:
+        """Return the tokens of a model's context: those that its server has named in a refusal, those of the profile,
+        or those that the host knows; None if they are unknown.
+        """
+        named = (await self._known_of(model)).context
+        return named or profile.context_length or await self._inference.context_length(model)
+
+    async def learn_context_length(self, model: str, length: int) -> None:
+        """Keep the tokens of a model's context that its server has named in a refusal."""
+        known = await self._known_of(model)
+        if known.context == length:
+            return
+        server, name, now = known.server, self._name_of(known.server), self._clock()
+        learned = self._learned[name]
+        contexts = {each: value for each, value in learned.contexts.items() if value[1] > now}
+        self._learned[name] = replace(learned, contexts=contexts | {model: (length, now + CONTEXT_SECONDS)})
+        self._note(server, model)
+        if self._stored:
+            self._begin(self._stored.bound(name, server.provider, model, length))
+
     async def _known_of(self, model: str) -> _Known:
         known = self._known.get(model)
         if known is None or known.until < self._clock():
@@ -160,8 +183,12 @@ class ModelServers:
         correction, until_correction = learned.corrections.get(model, (1.0, now + _VALID_SECONDS))
         if until_correction <= now:
             correction, until_correction = 1.0, now + _VALID_SECONDS
-        until = min([now + _VALID_SECONDS, until_correction, *valid.values()])
-        known = _Known(server, in_order([*self._settled(server, model), *valid]), correction, until)
+        context, until_context = learned.contexts.get(model, (None, now + _VALID_SECONDS))
+        if until_context <= now:
+            context, until_context = None, now + _VALID_SECONDS
+        until = min([now + _VALID_SECONDS, until_correction, until_context, *valid.values()])
+        steps = in_order([*self._settled(server, model), *valid])
+        known = _Known(server, steps, correction, context, until)
         self._known.set(model, known)
         return known
 
@@ -212,12 +239,12 @@ class ModelServers:
         work = partial(adapted, chat, steps)
         return await self._large_work.run(work, chat) if walks_messages(steps) else work()
 
-    async def asked(self, refusal: Refusal, chat: Json) -> list[Step]:
-        """Return the changes that a refusal of a chat request asks for.
+    async def asked(self, refusal: Refusal, chat: Json, tried: Sequence[Step]) -> list[Step]:
+        """Return the changes that a refusal of a chat request asks for, which was made with those that were tried.
 
         In a thread: a server's text is searched for many things, and a conversation may be long.
         """
-        return await in_thread(asked_by, refusal, chat)
+        return await in_thread(asked_by, refusal, chat, tried)
 
     async def _read(self, server: ModelServer) -> None:
         """Read what was learned about a server; keep what is at hand if the store does not answer."""
@@ -291,7 +318,7 @@ class AdaptedRequest:
         if self.chat is None or self._retries >= _MAX_RETRIES:
             return False
         model: str = self.chat["model"]
-        asked = [step for step in await self._servers.asked(refusal, self.chat) if step not in self._steps]
+        asked = await self._servers.asked(refusal, self.chat, self._steps)
         known = self._steps
         if not self._retries:
             known = in_order([*known, *await self._servers.learned_meanwhile(self._server, model)])

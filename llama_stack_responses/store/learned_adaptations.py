@@ -1,8 +1,10 @@
-"""What the servers of a store have learned about their model servers: changes of chat requests, and sizes of prompts.
+"""What the servers of a store have learned about their model servers.
+
+These are changes of chat requests, the sizes of prompts, and the lengths of contexts.
 
 The row `ms/<server>` has what was learned about the models of one model server. Its name has a digest of the provider's
 configuration, so that nothing applies after a change of that. The row expires a day after it was written last, and each
-entry a day after it was learned.
+entry a day after it was learned, or an hour if it is a length: the model server may be restarted with another context.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from .records import Put, Record, Records, VersionIs, committed, pages_of
 PREFIX: Final = "ms/"
 LEARNED_SECONDS: Final = 86_400.0
 """Seconds for which something learned is valid: model servers are updated."""
+
+CONTEXT_SECONDS: Final = 3_600.0
+"""Seconds for which the length of a context is valid."""
 
 MAX_MODELS: Final = 100
 """Models of one model server of which something is kept; those of which something was learned last."""
@@ -40,10 +45,12 @@ class Learned:
     Attributes:
         steps: by model, the changes of chat requests, and when each expires: seconds since the epoch.
         corrections: by model, the tokens that its server has reported for each estimated one, and when that expires.
+        contexts: by model, the tokens of the context that its server has named in a refusal, and when that expires.
     """
 
     steps: Mapping[str, Mapping[Step, float]] = field(default_factory=dict)
     corrections: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    contexts: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
 
 def with_steps(known: Mapping[Step, float], steps: Sequence[Step], expires: float) -> dict[Step, float]:
@@ -110,6 +117,15 @@ class LearnedSteps:
 
         await self._change(server, provider, corrected)
 
+    async def bound(self, server: str, provider: str, model: str, length: int) -> None:
+        """Replace the length of a model's context, in tokens; arguments and errors as for `add`."""
+
+        def bounded(known: Learned, expires: float) -> Learned:
+            until = expires - LEARNED_SECONDS + CONTEXT_SECONDS
+            return replace(known, contexts=_with_last(known.contexts, model, (length, until)))
+
+        await self._change(server, provider, bounded)
+
     async def _change(self, server: str, provider: str, change: Callable[[Learned, float], Learned]) -> None:
         key = row_key(PREFIX, server)
         for _ in range(_TRIES):
@@ -137,7 +153,8 @@ def _with_last[Value](known: Mapping[str, Value], model: str, value: Value) -> d
 def _encoded(provider: str, known: Learned) -> bytes:
     models = [[model, [[each.kind, each.argument, at] for each, at in of.items()]] for model, of in known.steps.items()]
     corrections = [[model, *each] for model, each in known.corrections.items()]
-    return codec.encode({"provider": provider, "models": models, "corrections": corrections})
+    contexts = [[model, *each] for model, each in known.contexts.items()]
+    return codec.encode({"provider": provider, "models": models, "corrections": corrections, "contexts": contexts})
 
 
 def _decoded(record: Record | None, now: float) -> Learned:
@@ -147,9 +164,14 @@ def _decoded(record: Record | None, now: float) -> Learned:
     steps = {
         model: {Step(kind, _frozen(of)): at for kind, of, at in entries if at > now} for model, entries in row["models"]
     }
-    # Version 0.1.0 began without corrections.
-    corrections = {model: (value, at) for model, value, at in row.get("corrections", ()) if at > now}
-    return Learned({model: entries for model, entries in steps.items() if entries}, corrections)
+    # Version 0.1.0 began without corrections, and has no contexts.
+    corrections, contexts = (_valid(row.get(name, ()), now) for name in ("corrections", "contexts"))
+    return Learned({model: entries for model, entries in steps.items() if entries}, corrections, contexts)
+
+
+def _valid(entries: Any, now: float) -> dict[str, Any]:
+    """Return the values of models that have not expired, and when they do."""
+    return {model: (value, at) for model, value, at in entries if at > now}
 
 
 def _frozen(value: Any) -> Any:

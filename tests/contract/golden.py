@@ -360,13 +360,17 @@ async def _fill_learned(records: Records, _: Clock) -> None:
     learned = LearnedSteps(records)
     await learned.add("http://localhost:8000 1", "local", "qwen3", steps)
     await learned.correct("http://localhost:8000 1", "local", "qwen3", 2.5)
+    await learned.bound("http://localhost:8000 1", "local", "qwen3", 32_768)
 
 
 async def _read_learned(records: Records, clock: Clock) -> Json:
     clock.now = CREATED
     known = await LearnedSteps(records).of("http://localhost:8000 1")
     steps = {model: [[each.kind, each.argument, at] for each, at in of.items()] for model, of in known.steps.items()}
-    return {"steps": steps, "corrections": {model: list(each) for model, each in known.corrections.items()}}
+    corrections, contexts = (
+        {model: list(each) for model, each in of.items()} for of in (known.corrections, known.contexts)
+    )
+    return {"steps": steps, "corrections": corrections, "contexts": contexts}
 
 
 async def _fill_joined(records: Records, _: Clock) -> None:

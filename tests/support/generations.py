@@ -15,7 +15,6 @@ from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.generation.auto_compaction import AutoCompaction
 from llama_stack_responses.generation.context_fit import ContextFit
-from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.held_output import HeldOutput
 from llama_stack_responses.generation.loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
@@ -89,7 +88,6 @@ def make_generation(
             request.model,
             profile,
             TokenCounts(inference, [profile]),
-            ContextLengths(inference),
             servers,
             large_work,
         ),

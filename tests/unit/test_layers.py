@@ -101,7 +101,6 @@ LAYERS: Final = {
         {
             "cache_diagnostics",
             "connection_options",
-            "context_lengths",
             "held_answer",
             "reasoning_summary",
             "token_counts",

@@ -14,9 +14,8 @@ from llama_stack_responses.chat.estimate import estimated_tokens
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError, TooLongError
 from llama_stack_responses.generation import loop
-from llama_stack_responses.generation.context_lengths import ContextLengths
 from tests.support.generation_harness import COMPLETED, GenerationHarness
-from tests.support.inference import FakeInference, Round, Step, call, chunk, finish, text
+from tests.support.inference import Round, Step, call, chunk, finish, text
 from tests.support.waiting import until
 
 Json = dict[str, Any]
@@ -202,29 +201,3 @@ async def test_refusal_after_first_delta_is_not_retried() -> None:
     with pytest.raises(ApiError, match="maximum context"):
         await harness.generation.run()
     assert len(harness.seen) == 1
-
-
-# Learned context lengths
-
-
-async def test_learned_context_length_expires_after_hour() -> None:
-    now = 100.0
-    inference = FakeInference()
-    lengths = ContextLengths(inference, lambda: now)
-    profile = Profile(context_length=8_000)
-    assert await lengths.of("m", profile) == 8_000
-    lengths.learn("m", 4_000)
-    assert await lengths.of("m", profile) == 4_000
-    assert await lengths.of("other", Profile()) is None
-    now += 3_601
-    assert await lengths.of("m", profile) == 8_000
-    inference.length = 2_000
-    assert await lengths.of("m", Profile()) == 2_000
-
-
-async def test_learned_context_lengths_are_bounded_in_number() -> None:
-    lengths = ContextLengths(FakeInference())
-    for number in range(1_001):
-        lengths.learn(f"m{number}", 10)
-    assert await lengths.of("m0", Profile()) is None
-    assert await lengths.of("m1", Profile()) == 10

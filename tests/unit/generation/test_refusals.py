@@ -475,3 +475,37 @@ async def test_correction_costs_no_request_while_the_store_is_away() -> None:
     servers.correct("m", 2.0)
     await turns(20)
     assert await servers.correction("m") == 2
+
+
+# Learned context lengths
+
+
+async def test_learned_context_length_expires_after_hour() -> None:
+    clock = Clock()
+    inference = FakeInference()
+    servers = model_servers(inference, clock=clock)
+    profile = Profile(context_length=8_000)
+    assert await servers.context_length("m", profile) == 8_000
+    await servers.learn_context_length("m", 4_000)
+    assert await servers.context_length("m", profile) == 4_000
+    assert await servers.context_length("other", Profile()) is None
+    clock.now += 3_601
+    assert await servers.context_length("m", profile) == 8_000
+    inference.length = 2_000
+    assert await servers.context_length("m", Profile()) == 2_000
+
+
+async def test_learned_context_length_reaches_other_processes_for_an_hour() -> None:
+    clock = Clock()
+    records = MemoryRecords(clock=clock)
+    first, beside = (model_servers(FakeInference(), learned=LearnedSteps(records), clock=clock) for _ in range(2))
+    assert await beside.context_length("m", Profile()) is None
+    await first.learn_context_length("m", 4_000)
+    first.correct("m", 2.0)
+    await turns(20)
+    later = model_servers(FakeInference(), learned=LearnedSteps(records), clock=clock)
+    assert await later.context_length("m", Profile()) == 4_000
+    clock.now += 301
+    assert await beside.context_length("m", Profile()) == 4_000
+    clock.now += 3_301
+    assert await beside.context_length("m", Profile()) is None

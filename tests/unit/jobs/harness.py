@@ -15,7 +15,6 @@ from llama_stack_responses.core.access import Action, Kind
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.moderation.feature import ModerationByChecks
 from llama_stack_responses.fetch.address_policy import AddressPolicy
-from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.factory import GenerationFactory
 from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.generation.token_counts import TokenCounts
@@ -149,7 +148,6 @@ class ProcessHarness:
         self.inference = FakeInference(*rounds, accept=accept)
         self.archive = Archive(records)
         self.access = OneUser()
-        lengths = ContextLengths(self.inference)
         attachments = open_attachments(
             NoFiles(),
             ResponsesConfig(),
@@ -164,7 +162,6 @@ class ProcessHarness:
             [],
             limits,
             SealedItems(Sealer([SECRET]), 2**20),
-            lengths,
             TokenCounts(self.inference, []),
             ModerationByChecks(checks(moderator)),
             model_servers(self.inference),
