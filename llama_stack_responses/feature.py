@@ -36,7 +36,6 @@ from .fetch.fetcher import Fetcher, FetchLimits
 from .generation.dependencies import Admit, Card, Fill, Permit
 from .inputs.files import Files
 from .inputs.moderation import Moderation
-from .items.kind import HostedToolType
 from .process_pool.pool import WorkerPool
 from .requests.request import CreateRequest
 from .store.ends import AtEnd, Ended, OnEnd
@@ -164,7 +163,7 @@ class Feature:
         admit: admits requests for responses within limits. At most one feature does.
     """
 
-    tools: Mapping[HostedToolType, HostedTool] = field(default_factory=dict)
+    tools: Mapping[str, HostedTool] = field(default_factory=dict)
     moderation: Moderation | None = None
     routes: Sequence[Routes] = ()
     public_routes: Sequence[PublicRoute] = ()

@@ -26,7 +26,7 @@ from ..core.discovery import feature_names, modules_of_features
 from ..core.feature_settings import settings_of
 from ..core.input_policy import InputPolicy
 from ..core.setting_values import listed
-from ..items.kind import HostedToolType
+from ..items.registry import HOSTED_TOOL_NAMES
 from ..requests.request import DEFAULT_PASSTHROUGH
 from ..requests.unavailable_tools import Policy
 from ..sealing.sealer import SECRET_BYTES
@@ -63,6 +63,13 @@ def _file_or_server(place: str) -> str:
     if not place.startswith("/") and not (host and port.isdecimal() and int(port) <= 65535):
         raise ValueError("it is the absolute path of a file, or HOST:PORT of a server with TLS")
     return place
+
+
+def _hosted_tool(name: str) -> str:
+    known = sorted(set(HOSTED_TOOL_NAMES.values()))
+    if name not in known:
+        raise ValueError(f"there are only these types of tools: {', '.join(known)}")
+    return name
 
 
 def _off_or_long(seconds: float) -> float:
@@ -179,7 +186,7 @@ class ResponsesConfig(BaseModel):
     allowed_hosts: HostNames = frozenset()
     allowed_origins: Origins = frozenset()
     limits: Limits = Field(default_factory=Limits)
-    unavailable_tools: Policy | dict[HostedToolType, Policy] = "refuse"
+    unavailable_tools: Policy | dict[Annotated[str, AfterValidator(_hosted_tool)], Policy] = "refuse"
     unreadable_reasoning: Literal["refuse", "drop"] = "refuse"
     unanswered_calls: Literal["fill", "refuse"] = "fill"
     missing_call_ids: Literal["refuse", "match"] = "refuse"

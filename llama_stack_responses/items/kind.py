@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -13,24 +13,6 @@ from ..core.types import Json
 from .call_result import CallResult
 from .form import ItemType
 from .view import View
-
-HostedToolType = Literal[
-    "web_search",
-    "file_search",
-    "code_interpreter",
-    "shell",
-    "mcp",
-    "image_generation",
-    "programmatic_tool_calling",
-]
-"""The types of tools that OpenAI runs for a request, whether this installation has them or not."""
-HOSTED_TOOL_NAMES: Final[Mapping[str, HostedToolType]] = {
-    **{each: each for each in get_args(HostedToolType)},
-    "web_search_2025_08_26": "web_search",
-    "web_search_preview": "web_search",
-    "web_search_preview_2025_03_11": "web_search",
-}
-"""These types by their names in a request: OpenAI has given several to some."""
 
 _BY_TYPE: Final = object_of({})
 
@@ -119,7 +101,7 @@ class ToolType:
         echoed: returns a declaration as the response repeats it.
     """
 
-    type: HostedToolType
+    type: str
     declaration: Check
     choice: Check = _BY_TYPE
     single: bool = False

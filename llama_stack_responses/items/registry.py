@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ..core.discovery import modules_of_features
@@ -23,7 +23,8 @@ from .kinds import (
     tool_search,
 )
 
-_KINDS: Final[Mapping[str, Kinds]] = {feature: module.KINDS for feature, module in modules_of_features("kinds").items()}
+KINDS_OF_FEATURES: Final[Sequence[Kinds]] = [module.KINDS for module in modules_of_features("kinds").values()]
+"""What the features of this installation bring."""
 
 CORE_KINDS: Final = (
     *message.KINDS,
@@ -43,12 +44,33 @@ CORE_KINDS: Final = (
 """The kinds of items that every installation has."""
 
 ITEM_KINDS: Final[Mapping[str, ItemKind]] = {
-    kind.form.type: kind for kinds in (CORE_KINDS, *(each.items for each in _KINDS.values())) for kind in kinds
+    kind.form.type: kind for kinds in (CORE_KINDS, *(each.items for each in KINDS_OF_FEATURES)) for kind in kinds
 }
 """Kinds of items, by the type of the item."""
 
-TOOL_TYPES: Final[Mapping[str, ToolType]] = {tool.type: tool for kinds in _KINDS.values() for tool in kinds.tools}
-"""Types of tools, by their name."""
+TOOL_TYPES: Final[Mapping[str, ToolType]] = {tool.type: tool for kinds in KINDS_OF_FEATURES for tool in kinds.tools}
+"""Types of tools that features bring, by their name."""
+
+HOSTED_TOOL_NAMES: Final[Mapping[str, str]] = {
+    **{
+        name: name
+        for name in (
+            "web_search",
+            "file_search",
+            "code_interpreter",
+            "shell",
+            "mcp",
+            "image_generation",
+            "programmatic_tool_calling",
+            *TOOL_TYPES,
+        )
+    },
+    "web_search_2025_08_26": "web_search",
+    "web_search_preview": "web_search",
+    "web_search_preview_2025_03_11": "web_search",
+}
+"""Types of tools that a server runs for a request, by their names in a request: those of OpenAI, which gave several
+names to some, whether this installation has them or not, and those that only features have."""
 
 REPLIES: Final[Mapping[str, Reply]] = {name: kind.reply for name, kind in ITEM_KINDS.items() if kind.reply}
 """How items reply to earlier ones, by the type of the reply."""

@@ -22,8 +22,7 @@ from ..core.shapes import (
     tagged,
     takes,
 )
-from ..items.kind import HOSTED_TOOL_NAMES
-from ..items.registry import TOOL_TYPES
+from ..items.registry import HOSTED_TOOL_NAMES, TOOL_TYPES
 from .client_tools import (
     CLIENT_CHOICES,
     CLIENT_TOOL_NAMES,

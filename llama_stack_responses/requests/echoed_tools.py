@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ..core.types import Json
-from ..items.kind import HOSTED_TOOL_NAMES
 from ..items.mcp_approvals import Approval
-from ..items.registry import TOOL_TYPES
+from ..items.registry import HOSTED_TOOL_NAMES, TOOL_TYPES
 from .mcp_secrets import without_secrets
 
 

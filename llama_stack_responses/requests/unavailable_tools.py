@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from ..core.errors import ApiError
 from ..core.types import Json
-from ..items.kind import HOSTED_TOOL_NAMES, HostedToolType
+from ..items.registry import HOSTED_TOOL_NAMES
 
 Policy = Literal["refuse", "omit"]
 
@@ -73,15 +73,15 @@ class Unavailable:
         policy: for all of them, or by the tool's type; types without an entry are refused.
     """
 
-    policy: Policy | Mapping[HostedToolType, Policy] = "refuse"
+    policy: Policy | Mapping[str, Policy] = "refuse"
     _seen: set[str] = field(default_factory=set, compare=False)
 
     def omits(self, error: UnavailableTool) -> bool:
         """Return whether the tool is left out; otherwise the error refuses the request."""
         if not isinstance(error, MissingTool):
             return False
-        policy = self.policy if isinstance(self.policy, str) else {str(k): v for k, v in self.policy.items()}
-        return error.optional or (policy if isinstance(policy, str) else policy.get(error.kind)) == "omit"
+        policy = self.policy if isinstance(self.policy, str) else self.policy.get(error.kind)
+        return error.optional or policy == "omit"
 
     def is_first(self, kind: str) -> bool:
         """Return whether this is the first time that a tool of this type is left out: clients may send it each time."""

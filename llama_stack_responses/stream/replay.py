@@ -16,7 +16,7 @@ from .call_kinds import FORMS
 from .events import Event
 from .parts import PART_KINDS
 from .response import UNDECIDED, terminal_event
-from .transcript import PHASES, TYPES, Mark, Transcript, lengths, whole_output
+from .transcript import PHASES, Mark, Transcript, event_type, lengths, whole_output
 
 _UNKNOWN: Final = ("content", "phase", "encrypted_content")
 """Fields that an item does not have yet when it is added."""
@@ -59,7 +59,7 @@ class _Replay:
 
     def make(self, mark: Mark) -> Iterator[Event]:
         """Yield the event of a mark, or the deltas of a run."""
-        name = TYPES[mark[0]].removeprefix("response.")
+        name = event_type(mark).removeprefix("response.")
         match name:
             case "created":
                 status = "queued" if self._response["background"] else "in_progress"
@@ -184,7 +184,7 @@ def _blank(item: Json, phase: str | None) -> Json:
 def _outline(response: Json) -> list[Mark]:
     """Return the transcript of a stream in which each text is one delta."""
     outline = Transcript()
-    outline.note({"type": name} for name in TYPES[:2])
+    outline.note({"type": name} for name in ("response.created", "response.in_progress"))
     for index, item in enumerate(response["output"]):
         outline.note([{"type": "response.output_item.added", "output_index": index, "item": item}])
         outline.note(_outlined(index, item))

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from ..core.types import Json
 from .delta_forms import DeltaRun
-from .events import Event
+from .events import TERMINAL, Event
 
 Mark = list[Any]
-"""`[type]` or `[type, output index, index in the item]`, with the type's index in `TYPES`. An added item is followed by
-the index of its phase at that time in `PHASES`, a run of deltas by their `lengths`, and the end of an item that the
-response leaves out by the item. Output indices count these items too.
+"""`[type]` or `[type, output index, index in the item]`, with the type's index in `SHORT_TYPES` if it has one. An added
+item is followed by the index of its phase at that time in `PHASES`, a run of deltas by their `lengths`, and the end of
+an item that the response leaves out by the item. Output indices count these items too.
 """
 
-TYPES: Final = (
+SHORT_TYPES: Final = (
     "response.created",
     "response.in_progress",
     "response.output_item.added",
@@ -69,11 +69,13 @@ TYPES: Final = (
     "response.image_generation_call.partial_image",
     "response.image_generation_call.completed",
 )
-"""The events of a transcript; terminal events follow from the response. The order is stored: append new ones."""
+"""Types of events that are stored as a number, which is shorter than the type. The order is stored: append only."""
 
 PHASES: Final = (None, "commentary", "final_answer")
 
-_CODES: Final = {name: code for code, name in enumerate(TYPES)}
+_CODES: Final = {name: code for code, name in enumerate(SHORT_TYPES)}
+_FOLLOWS: Final = TERMINAL | {"error"}
+"""Types of events that follow from the response."""
 _ITEM_DONE: Final = _CODES["response.output_item.done"]
 _ITEM: Final = 3
 """Where the mark of an item's end has the item, if the response leaves it out."""
@@ -108,9 +110,9 @@ class Transcript:
         for event in events:
             if "delta" in event and "command_index" not in event:
                 self._note_delta(event)
-            elif (code := _CODES.get(event["type"])) is not None:
+            elif event["type"] not in _FOLLOWS:
                 self._of = ()
-                self._marks.append(_mark(code, event))
+                self._marks.append(_mark(event))
 
     def note_run(self, run: DeltaRun) -> None:
         """Record a run of deltas."""
@@ -131,7 +133,7 @@ class Transcript:
         of = (event["type"], event["output_index"], index)
         if of != self._of:
             self._of, self.run = of, array(_LENGTH)
-            self._marks.append([_CODES[event["type"]], event["output_index"], index, self.run])
+            self._marks.append([_code(event), event["output_index"], index, self.run])
 
     def _append_pair(self, lengths: list[int]) -> None:
         if isinstance(self.run, array):
@@ -171,7 +173,19 @@ def lengths(mark: Mark) -> Iterable[tuple[int, int]]:
                 yield entry[0], entry[1]
 
 
-def _mark(code: int, event: Event) -> Mark:
+def event_type(mark: Mark) -> str:
+    """Return the type of a mark's event."""
+    code: int | str = mark[0]
+    return SHORT_TYPES[code] if isinstance(code, int) else code
+
+
+def _code(event: Event) -> int | str:
+    name: str = event["type"]
+    return _CODES.get(name, name)
+
+
+def _mark(event: Event) -> Mark:
+    code = _code(event)
     if "output_index" not in event:
         return [code]
     if event["type"] == "response.output_item.added":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ..core.types import Json
-from ..items.kind import HOSTED_TOOL_NAMES, HostedToolType
+from ..items.registry import HOSTED_TOOL_NAMES
 from ..requests.request import CreateRequest
 from ..requests.unavailable_tools import MissingTool
 from .client.apply_patch import apply_patch_tool
@@ -52,7 +52,7 @@ class HostedToolServices:
     """
 
     mcp: McpSessionFactory | None = None
-    of_features: Mapping[HostedToolType, HostedTool] = field(default_factory=dict)
+    of_features: Mapping[str, HostedTool] = field(default_factory=dict)
 
 
 async def available_tools(services: HostedToolServices) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -15,7 +16,14 @@ import openai
 import pytest
 
 import llama_stack_responses
-from llama_stack_responses.core.discovery import feature_names
+from llama_stack_responses.core.discovery import feature_names, modules_of_features
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.feature_settings import settings_of
+from llama_stack_responses.core.shapes import schema_of
+from llama_stack_responses.items.kind import ToolType
+from llama_stack_responses.items.registry import HOSTED_TOOL_NAMES
+from llama_stack_responses.requests.request import parse_create
+from tests.support.own_types import own_tools
 from tests.support.script import reply, text
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.upstream import Upstream
@@ -25,38 +33,28 @@ Json = dict[str, Any]
 
 pytestmark = pytest.mark.live
 
-SETTINGS: Final[dict[str, tuple[str, Any]]] = {
-    "code": ("code_interpreter", {"folder": "/containers"}),
-    "images": ("image_generation", {"url": "http://localhost/v1"}),
-    "keys": ("keys", {}),
-    "moderation": ("moderation", {}),
-    "page": ("ui", False),
-    "usage": ("usage", {}),
+SETTINGS: Final = {
+    feature: [each.key for each in settings_of(module)] for feature, module in modules_of_features("settings").items()
 }
-"""The setting of each feature that has one, with a value."""
+"""The settings of each feature that has any."""
+
+
+def commands_of(module: Any) -> list[str]:
+    """Return the commands that a feature's `commands.py` adds."""
+    commands = argparse.ArgumentParser().add_subparsers()
+    module.add_commands(commands)
+    return list(commands.choices)
+
+
+COMMANDS: Final = {feature: commands_of(module) for feature, module in modules_of_features("commands").items()}
+"""The commands of each feature that has any."""
+
+TOOLS: Final[dict[str, ToolType]] = {
+    feature: module.KINDS.tools[0] for feature, module in modules_of_features("kinds").items() if module.KINDS.tools
+}
+"""A tool of each feature that has any."""
 
 REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
-    "code": (
-        {"tools": [{"type": "code_interpreter", "container": ""}]},
-        "tools[0].type",
-        "unsupported_value",
-        "This stack has no provider for tools of the type 'code_interpreter'. Its operator can configure one, or leave "
-        "such tools out with the setting 'unavailable_tools: {code_interpreter: omit}': see docs/guides/tools.md.",
-    ),
-    "file_search": (
-        {"tools": [{"type": "file_search", "vector_store_ids": "which the feature would refuse"}]},
-        "tools[0].type",
-        "unsupported_value",
-        "This stack has no provider for tools of the type 'file_search'. Its operator can configure one, or leave such "
-        "tools out with the setting 'unavailable_tools: {file_search: omit}': see docs/guides/tools.md.",
-    ),
-    "images": (
-        {"tools": [{"type": "image_generation", "size": "which the feature would refuse"}]},
-        "tools[0].type",
-        "unsupported_value",
-        "This stack has no provider for tools of the type 'image_generation'. Its operator can configure one, or leave "
-        "such tools out with the setting 'unavailable_tools: {image_generation: omit}': see docs/guides/tools.md.",
-    ),
     "moderation": (
         {"extra_body": {"moderation": {"model": "m"}}},
         "moderation",
@@ -64,43 +62,8 @@ REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
         "Unsupported parameter: 'moderation' needs a moderation provider, and this stack has none. Its operator can add "
         "a safety provider, or set 'moderation.url' in the configuration of the responses provider.",
     ),
-    "programs": (
-        {"tools": [{"type": "programmatic_tool_calling"}] * 2},
-        "tools[0].type",
-        "unsupported_value",
-        "This stack has no provider for tools of the type 'programmatic_tool_calling'. Its operator can configure one, or "
-        "leave such tools out with the setting 'unavailable_tools: {programmatic_tool_calling: omit}': see "
-        "docs/guides/tools.md.",
-    ),
-    "web_search": (
-        {"tools": [{"type": "web_search_preview", "search_context_size": "which the feature would refuse"}]},
-        "tools[0].type",
-        "unsupported_value",
-        "This stack has no provider for tools of the type 'web_search_preview'. Its operator can configure one, or leave "
-        "such tools out with the setting 'unavailable_tools: {web_search: omit}': see docs/guides/tools.md.",
-    ),
 }
-"""A request that needs the feature, and the parameter, code and message of its refusal."""
-
-COMMANDS: Final = {
-    "admin": ("list", "init, import, doctor, keys, usage"),
-    "doctor": (
-        "doctor",
-        "init, import, list, show, chain, tail, stats, queue, profiles, audit, delete, sweep, "
-        "export, backup, restore, recover, secret, keys, usage",
-    ),
-    "keys": (
-        "keys",
-        "init, import, list, show, chain, tail, stats, queue, profiles, audit, delete, sweep, "
-        "export, backup, restore, recover, secret, doctor, usage",
-    ),
-    "usage": (
-        "usage",
-        "init, import, list, show, chain, tail, stats, queue, profiles, audit, delete, sweep, "
-        "export, backup, restore, recover, secret, doctor, keys",
-    ),
-}
-"""A command that the feature brings, and the commands of an installation without the feature."""
+"""A request that needs a feature without a tool, and the parameter, code and message of its refusal."""
 
 PATHS: Final = {"page": ("/ui", "/v1/ui/session")}
 """Paths of routes that the feature brings."""
@@ -145,14 +108,43 @@ def python(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
 
 def leaving_out(feature: str) -> Callable[[Json], None]:
     def change(config: Json) -> None:
-        if feature in SETTINGS:
-            responses_config(config).pop(SETTINGS[feature][0], None)
+        for key in SETTINGS.get(feature, ()):
+            responses_config(config).pop(key, None)
 
     return change
 
 
+def spoiled_tools(tool: ToolType) -> list[Json]:
+    """Return tools of this type, under the last of its names, that the feature itself would refuse."""
+    name = [name for name, of in HOSTED_TOOL_NAMES.items() if of == tool.type][-1]
+    fields = {key: {"no": "such"} for key in schema_of(tool.declaration).get("properties", {})}
+    return [{"type": name, **fields}] * (1 + tool.single)
+
+
+def refusal(feature: str) -> tuple[Json, str, str, str] | None:
+    """Return a request that needs the feature, and the parameter, code and message of its refusal."""
+    if feature not in TOOLS:
+        return REFUSED.get(feature)
+    tools = spoiled_tools(TOOLS[feature])
+    name, kind = tools[0]["type"], TOOLS[feature].type
+    message = (
+        f"This stack has no provider for tools of the type '{name}'. Its operator can configure one, or leave such tools "
+        f"out with the setting 'unavailable_tools: {{{kind}: omit}}': see docs/guides/tools.md."
+    )
+    if kind in own_tools():
+        return {"tools": tools}, "tools[0].type", "invalid_value", f"Invalid value: '{name}'."
+    return {"tools": tools}, "tools[0].type", "unsupported_value", message
+
+
 def test_every_feature_has_a_request_command_or_path_that_needs_it() -> None:
-    assert REFUSED.keys() | COMMANDS.keys() | PATHS.keys() == set(feature_names())
+    assert TOOLS.keys() | REFUSED.keys() | COMMANDS.keys() | PATHS.keys() == set(feature_names())
+
+
+@pytest.mark.parametrize("feature", TOOLS)
+def test_feature_refuses_its_tool_for_what_is_wrong_in_it(feature: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        parse_create({"model": "m", "input": "Hi", "tools": spoiled_tools(TOOLS[feature])}, refuse_unknown=True)
+    assert "no provider" not in raised.value.message
 
 
 @pytest.mark.extended  # each is a new process of the host
@@ -168,13 +160,14 @@ def test_stack_without_feature_answers_and_refuses_what_needs_it(
         assert client.responses.create(model="local/local", input="Hi").output_text == "Hello"
         for path in PATHS.get(feature, ()):
             assert httpx.get(f"{stack.base_url}{path}", trust_env=False).status_code == 404
-        if feature not in REFUSED:
+        if (refused := refusal(feature)) is None:
             return
-        more, param, code, message = REFUSED[feature]
+        more, param, code, message = refused
         with pytest.raises(openai.BadRequestError) as raised:
             client.responses.create(model="local/local", input="Hi", **more)
     error: Any = raised.value.body
-    assert (error["param"], error["code"], error["message"]) == (param, code, message)
+    assert (error["param"], error["code"]) == (param, code)
+    assert error["message"].startswith(message)
 
 
 @pytest.mark.parametrize("feature", COMMANDS)
@@ -182,10 +175,11 @@ def test_command_of_absent_feature_is_named(feature: str, tmp_path: Path) -> Non
     folder = without(feature, tmp_path / "package")
     (folder / "templates").symlink_to(REPOSITORY / "templates")
     code = "import sys; from llama_stack_responses.cli import main; sys.exit(main({}))"
-    command, left = COMMANDS[feature]
+    command = COMMANDS[feature][0]
+    left = [name for other, names in COMMANDS.items() if other != feature for name in names]
     ended = python(folder, code.format([command, "--config", str(STARTER)]))
     others = ", ".join(name for name in feature_names() if name != feature)
-    here = f"the commands of this installation are {left}"
+    here = f"the commands of this installation are {', '.join(['init', 'import', *left])}"
     said = f"llama-stack-responses: There is no command '{command}': {here}, and its features are {others}.\n"
     assert (ended.returncode, ended.stderr) == (2, said)
     ended = python(folder, code.format(["init", "starter", str(tmp_path / "new")]))
@@ -194,8 +188,8 @@ def test_command_of_absent_feature_is_named(feature: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("feature", SETTINGS)
 def test_setting_of_absent_feature_is_named(feature: str, tmp_path: Path) -> None:
-    key, value = SETTINGS[feature]
-    code = f"from llama_stack_responses.config import ResponsesConfig; ResponsesConfig(**{{{key!r}: {value!r}}})"
+    key = SETTINGS[feature][0]
+    code = f"from llama_stack_responses.config import ResponsesConfig; ResponsesConfig(**{{{key!r}: {{}}}})"
     ended = python(without(feature, tmp_path), code)
     others = ", ".join(name for name in feature_names() if name != feature)
     said = f"{key}\n  there is no such setting here, take it out; the features of this installation are {others}"

@@ -32,6 +32,8 @@ from openai.types.responses.response_text_done_event import LogprobTopLogprob as
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from tests.support.own_types import OWN_RESPONSE_FIELDS, own_problem
+
 # Exceptions to the types, with reasons:
 # - the code by which Codex recognises a context that is too long is not in the types' list;
 ALLOWED_VALUES: Final[dict[tuple[type[BaseModel], str], tuple[str, ...]]] = {
@@ -44,8 +46,9 @@ ALLOWED_KEYS: Final[dict[type[BaseModel], frozenset[str]]] = {
     **dict.fromkeys((DeltaLogprob, DeltaTopLogprob, DoneLogprob, DoneTopLogprob), frozenset({"bytes"})),
     **dict.fromkeys((ResponseCustomToolCall, ResponseCustomToolCallOutput), frozenset({"status"})),
     LocalShellCallOutput: frozenset({"call_id"}),
-    # OpenAI sends these with each response; the Open Responses specification requires all but `billing`.
-    Response: frozenset({"billing", "store", "presence_penalty", "frequency_penalty"}),
+    # OpenAI sends `billing`, `store` and the penalties with each response; the Open Responses specification requires the
+    # latter three.
+    Response: frozenset({"billing"}) | OWN_RESPONSE_FIELDS,
     # Required by the clients and schemas of llama-stack and OGX.
     **dict.fromkeys(
         (
@@ -141,6 +144,12 @@ def _union(members: tuple[Any, ...], value: Any, path: str) -> list[Problem]:
         return []
     candidates = _meant(members, value)
     if not candidates:
+        try:
+            wrong = own_problem(value)
+        except (KeyError, TypeError):
+            wrong = None
+        else:
+            return [Problem(path, wrong)] if wrong else []
         tags = sorted({str(tag) for member in _flatten(members) if _is_model(member) for _, tag in _tags(member)})
         return [Problem(path, f"{value!r:.80} is none of the union's members {', '.join(tags)}")]
     return min((problems(member, value, path) for member in candidates), key=len)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.items.kind import HOSTED_TOOL_NAMES
+from llama_stack_responses.items.registry import HOSTED_TOOL_NAMES
 from llama_stack_responses.requests.request import CreateRequest
 from llama_stack_responses.stream.call_kinds import FORMS, CallKind, no_fields
 from llama_stack_responses.tools.tool_function import Function, Invocation, Outcome, ToolError, chat_function

@@ -1,6 +1,5 @@
 """docs/reference/features.md has a line for each feature of OpenAI's API, and each line matches the code."""
 
-from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -18,29 +17,9 @@ from llama_stack_responses.stream import transcript
 from llama_stack_responses.stream.events import TERMINAL
 from llama_stack_responses.stream.response import new_response
 from tests.support.features import features, refused, section
+from tests.support.own_types import event_types, events_of_kinds, own_events, own_tools, types, words
 
 type Json = dict[str, Any]
-
-
-def words(annotation: Any) -> Iterator[str]:
-    """Yield the strings of a literal, at any depth."""
-    for each in get_args(annotation):
-        if isinstance(each, str):
-            yield each
-        else:
-            yield from words(each)
-
-
-def types(union: Any) -> set[str]:
-    """Return the values of `type` in a union of dictionaries."""
-    return {word for member in get_args(union) for word in words(get_type_hints(member)["type"])}
-
-
-def event_types(union: Any) -> set[str]:
-    """Return the event types in a union of models."""
-    inner = get_args(union)
-    members = get_args(inner[0]) or inner
-    return {word for member in members for word in words(member.model_fields["type"].annotation)}
 
 
 def error_of(**fields: Any) -> ApiError | None:
@@ -59,7 +38,7 @@ def is_unknown(error: ApiError | None) -> bool:
 
 def test_request_fields_table_matches_code() -> None:
     table = features("Fields of a request")
-    assert table.keys() == get_type_hints(ResponseCreateParamsNonStreaming).keys() | {"stream"}
+    assert table.keys() == get_type_hints(ResponseCreateParamsNonStreaming).keys() | request.FIELDS
     assert refused(table) == set()
     assert {name for name, each in table.items() if each.state == "partly"} == {
         name for name, each in request.REQUEST_FIELDS.items() if each.unsupported
@@ -81,7 +60,7 @@ def test_refused_field_has_documented_code(field: str, value: Any) -> None:
 
 def test_tools_table_matches_code() -> None:
     table = features("Tools")
-    assert table.keys() == types(ToolParam)
+    assert table.keys() == types(ToolParam) | own_tools()
     errors = {name: error_of(tools=[{"type": name}]) for name in table}
     assert refused(table) == {name for name, error in errors.items() if is_unknown(error)}
     assert all(table[name].code == error.code for name, error in errors.items() if error and is_unknown(error))
@@ -153,8 +132,9 @@ def test_include_table_matches_code() -> None:
 
 def test_events_table_matches_code() -> None:
     table = features("Events")
-    assert table.keys() == event_types(ResponseStreamEvent)
-    assert table.keys() - refused(table) == {*transcript.TYPES, *TERMINAL, "error"}
+    assert table.keys() == event_types(ResponseStreamEvent) | own_events().keys()
+    of_items = {event["type"] for event in events_of_kinds()}
+    assert table.keys() - refused(table) == {*transcript.SHORT_TYPES, *of_items, *TERMINAL, "error"}
 
 
 def test_response_fields_table_matches_code() -> None:

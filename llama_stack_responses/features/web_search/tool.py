@@ -14,7 +14,7 @@ from ...core.types import Json
 from ...fetch.address_policy import UrlRefused
 from ...fetch.hosts import is_within, web_host
 from ...fetch.pages import OpenPages, WebPage
-from ...items.kind import HOSTED_TOOL_NAMES
+from ...items.registry import HOSTED_TOOL_NAMES
 from ...requests.request import CreateRequest
 from ...requests.unavailable_tools import MissingTool
 from ...stream.call_kinds import CallKind, no_fields

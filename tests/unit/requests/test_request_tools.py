@@ -24,7 +24,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS, RequestLimits
 from llama_stack_responses.inputs.request_parser import RequestParser
-from llama_stack_responses.items.kind import HOSTED_TOOL_NAMES
+from llama_stack_responses.items.registry import HOSTED_TOOL_NAMES
 from llama_stack_responses.requests.client_tools import CLIENT_TOOL_NAMES
 from llama_stack_responses.requests.request import parse_create
 

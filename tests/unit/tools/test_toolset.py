@@ -13,7 +13,6 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.held_output import HeldOutput
 from llama_stack_responses.generation.tool_execution import ToolExecution
-from llama_stack_responses.items.kind import HostedToolType
 from llama_stack_responses.requests.item_tools import Selection, ToolRoom
 from llama_stack_responses.requests.request import CreateRequest
 from llama_stack_responses.requests.unavailable_tools import MissingTool, Policy, Unavailable, UnavailableTool
@@ -150,7 +149,7 @@ async def test_functions_of_a_function_tool_are_built_once() -> None:
     assert tool.times == 1
 
 
-def omitting(tools: list[Json], choice: str | Json | None, policy: Policy | dict[HostedToolType, Policy]) -> Toolset:
+def omitting(tools: list[Json], choice: str | Json | None, policy: Policy | dict[str, Policy]) -> Toolset:
     request = CreateRequest(model="m", tools=tools, tool_choice=choice)
     return Toolset(request, client_tools(), Unavailable(policy))
 

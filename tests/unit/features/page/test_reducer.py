@@ -9,7 +9,8 @@ from typing import Final
 import pytest
 
 from llama_stack_responses.features import page
-from llama_stack_responses.stream.transcript import TYPES
+from llama_stack_responses.stream.transcript import SHORT_TYPES
+from tests.support.own_types import events_of_kinds
 
 from .kinds_of_page import kinds_of_page
 
@@ -38,6 +39,6 @@ def is_applied_to_item(event: str) -> bool:
     return name in kinds["KINDS"] and bool(what != "partial_image" or kinds["KINDS"][name]["image"])
 
 
-@pytest.mark.parametrize("event", sorted({*TYPES} - REPEATED))
+@pytest.mark.parametrize("event", sorted({*SHORT_TYPES, *(event["type"] for event in events_of_kinds())} - REPEATED))
 def test_event_of_transcript_is_applied_by_page(event: str) -> None:
     assert f'"{event}": ' in REDUCER or is_applied_to_item(event)

@@ -1,0 +1,1 @@
+"""A feature with a tool that neither OpenAI nor the core has: the model rolls dice."""
