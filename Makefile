@@ -205,6 +205,10 @@ lint: $(READY) ## Check style and formatting
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
+.PHONY: tables
+tables: $(READY) ## Write new settings and metrics into the tables of the documentation, and the template with all settings
+	.venv/bin/python -m tests.support.documented_tables
+
 .PHONY: format
 format: $(READY) ## Repair style and formatting
 	.venv/bin/ruff check --fix .

@@ -1,8 +1,6 @@
 """The template `annotated`: a `config.yaml` with every setting, its description and its default.
 
-    python -m tests.support.annotated_config
-
-writes the settings again between the lines `--- settings of ... ---` and `--- end of settings ---` of the template. What
+`make tables` writes the settings again between the lines `--- settings of ... ---` and `--- end of settings ---` of the template. What
 stands outside of them is written by hand. The descriptions are those of the classes of the settings.
 """
 
@@ -186,7 +184,3 @@ def _size(count: int) -> str:
     """Return a comment with a number of bytes in the largest unit of which it is a multiple; none for bytes."""
     units = (f"  # {count // size} {unit}" for unit, size in UNITS.items() if count % size == 0)
     return next(units, "")
-
-
-if __name__ == "__main__":
-    TEMPLATE.write_text(written_again(TEMPLATE.read_text()))

@@ -59,7 +59,7 @@ def leaves(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def test_template_is_what_its_classes_say() -> None:
-    assert written_again(TEXT) == TEXT, "write it again: .venv/bin/python -m tests.support.annotated_config"
+    assert written_again(TEXT) == TEXT, "`make tables` writes it again"
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

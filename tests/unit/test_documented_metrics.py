@@ -1,24 +1,11 @@
 """docs/guides/operations.md has a row for each metric that the code declares, and for no other."""
 
-import ast
 import asyncio
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from llama_stack_responses.telemetry.gauges import Gauges
-from tests.support.stack import REPOSITORY
-
-PACKAGE: Final = REPOSITORY / "llama_stack_responses"
-GUIDE: Final = REPOSITORY / "docs" / "guides" / "operations.md"
-
-
-def declared() -> Iterator[str]:
-    """Yield the names of all `Metric(...)` of the package."""
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Metric":
-                yield ast.literal_eval(node.args[0])
+from tests.support.documented_tables import DOCS, METRICS, declared_metrics, table_of_metrics
 
 
 class NoteNames:
@@ -41,14 +28,14 @@ async def gauges() -> set[str]:
 
 def documented() -> list[str]:
     """Return the names in the table of metrics, in its order."""
-    table = GUIDE.read_text().partition("| metric | meaning |")[2].partition("\n\n")[0]
-    return re.findall(r"^\| `([a-z_.]+)` \|", table, re.MULTILINE)
+    return re.findall(r"^\| `([a-z_.]+)` \|", table_of_metrics((DOCS / METRICS).read_text()), re.MULTILINE)
 
 
 async def test_table_of_metrics_matches_code() -> None:
-    assert sorted(documented()) == sorted({*declared(), *await gauges()})
+    declared = [name for name, _, _ in declared_metrics()]
+    assert sorted(documented()) == sorted({*declared, *await gauges()}), "`make tables` adds what is missing"
 
 
 def test_metric_is_declared_once() -> None:
-    names = list(declared())
+    names = [name for name, _, _ in declared_metrics()]
     assert len(names) == len(set(names))
