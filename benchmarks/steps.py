@@ -226,7 +226,7 @@ async def stream(kind: Kind, count: int) -> bytes:
         TokenCounts(inference, []),
         NoModeration(),
         model_servers(inference),
-        LargeWork(lambda: ANONYMOUS),
+        LargeWork(),
         WorkerPool(PoolLimits()),
     )
     context = factory.context(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)

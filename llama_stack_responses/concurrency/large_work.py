@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from ..core.errors import too_many_open
 from ..core.json_values import is_large
-from ..core.owner import Owner
 from .fair_budget import WAITING_PER_USER, FairBudget, QueueFull
 from .offloading import INLINE_BYTES
 
@@ -22,14 +21,9 @@ _PER_USER: Final = 1
 
 
 class LargeWork:
-    """Runs the work on requests.
+    """Runs the work on requests."""
 
-    Args:
-        current_user: returns the current user.
-    """
-
-    def __init__(self, current_user: Callable[[], Owner]) -> None:
-        self._current_user = current_user
+    def __init__(self) -> None:
         self._queue = FairBudget(_MAX_THREADS, _PER_USER, WAITING_PER_USER)
         self._threads: ThreadPoolExecutor | None = None
 
@@ -51,15 +45,14 @@ class LargeWork:
         Raises:
             ApiError: as from `run`.
         """
-        owner = self._current_user().identity
         try:
-            await self._queue.enter(owner)
+            share = await self._queue.enter()
         except QueueFull:
             raise too_many_open("large requests", retry_after=1) from None
         self._threads = self._threads or ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="large-requests")
         working = asyncio.get_running_loop().run_in_executor(self._threads, work)
         # If this task is cancelled, the thread works on.
-        working.add_done_callback(lambda _: self._queue.leave(owner))
+        working.add_done_callback(lambda _: self._queue.leave(share))
         return await asyncio.shield(working)
 
     def close(self) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
 from typing import Final, Self
 
 from .fair_budget import FairBudget
+from .share import Share
 
 _ITERATIONS: Final = 12
 """About as many as a response takes to begin."""
 
 
 class Turns:
-    """Lets a few pieces of work go on at a time; the owners of those that wait take turns.
+    """Lets a few pieces of work go on at a time; the users of those that wait take turns.
 
     All tasks of an event loop go on one after the other. Without turns, the request of one user would wait in each
     iteration for the two hundred that another one has sent.
@@ -33,10 +33,9 @@ class Turns:
         """Whether no turn is held."""
         return self._budget.is_idle
 
-    async def take(self, owner: Hashable) -> Turn:
+    async def take(self) -> Turn:
         """Wait for a turn, and begin it; the caller has to end it."""
-        await self._budget.enter(owner)
-        return Turn(self._budget, owner, self._seconds)
+        return Turn(self._budget, await self._budget.enter(), self._seconds)
 
 
 class Turn:
@@ -44,16 +43,16 @@ class Turn:
 
     Args:
         budget: has admitted it.
-        owner: the user who holds it.
+        share: whose turn it is.
         seconds: after this time, and some iterations of the event loop, it ends by itself. While the loop is busy these
             take longer, as the work does.
     """
 
-    __slots__ = ("_budget", "_iterations", "_owner", "_timer")
+    __slots__ = ("_budget", "_iterations", "_share", "_timer")
 
-    def __init__(self, budget: FairBudget, owner: Hashable, seconds: float) -> None:
+    def __init__(self, budget: FairBudget, share: Share, seconds: float) -> None:
         self._budget = budget
-        self._owner = owner
+        self._share = share
         self._iterations = _ITERATIONS
         self._timer: asyncio.Handle | None = asyncio.get_running_loop().call_later(seconds, self._end_later)
 
@@ -62,7 +61,7 @@ class Turn:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._budget.leave(self._owner)
+            self._budget.leave(self._share)
 
     def _end_later(self) -> None:
         if not self._iterations:

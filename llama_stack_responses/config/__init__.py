@@ -21,10 +21,12 @@ from pydantic import (
 )
 
 from ..chat.profile import Profile
+from ..concurrency.share import Share
 from ..core import shapes
 from ..core.discovery import feature_names, modules_of_features
 from ..core.feature_settings import settings_of
 from ..core.input_policy import InputPolicy
+from ..core.owner import Owner
 from ..core.setting_values import listed
 from ..items.registry import HOSTED_TOOL_NAMES
 from ..requests.request import DEFAULT_PASSTHROUGH
@@ -34,6 +36,7 @@ from .limits import BackgroundWork, Limits
 from .roles import Roles
 from .services import Fetching, FileInputs, McpServers
 from .stores import SqliteStore, Store
+from .teams import Team
 from .unknown_settings import explained
 from .web_pages import HostNames, Origins
 
@@ -128,6 +131,7 @@ class ResponsesConfig(BaseModel):
         secrets: keys that seal stored user data, such as the users' own API keys: each 32 bytes in base64. The first
             one seals, all of them open.
         roles: which users are operators, or lead a team; none by default.
+        teams: what is special about the users of teams.
         background: limits of background responses.
         fetch: how URLs are fetched.
         files: limits of files and images.
@@ -179,6 +183,7 @@ class ResponsesConfig(BaseModel):
         default_factory=list
     )
     roles: Roles = Field(default_factory=Roles)
+    teams: dict[str, Team] = Field(default_factory=dict)
     background: BackgroundWork = Field(default_factory=BackgroundWork)
     fetch: Fetching = Field(default_factory=Fetching)
     files: FileInputs = Field(default_factory=FileInputs)
@@ -209,6 +214,11 @@ class ResponsesConfig(BaseModel):
     def input_policy(self) -> InputPolicy:
         """What happens to input of which a part is lost."""
         return InputPolicy(self.unreadable_reasoning == "drop", self.unanswered_calls == "fill")
+
+    def share_of(self, user: Owner) -> Share:
+        """Return the share of a user in what all users wait for, by their team."""
+        team = self.teams.get(user.team) if self.teams else None
+        return Share(user.identity, team.weight) if team else Share(user.identity)
 
     @property
     def retention_seconds(self) -> float | None:

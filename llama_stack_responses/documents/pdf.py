@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,7 +41,7 @@ class Pdfs:
         self._limits = limits
         self._pool = pool
 
-    async def text(self, content: bytes, owner: Hashable, budget: TimeBudget) -> str:
+    async def text(self, content: bytes, budget: TimeBudget) -> str:
         """Return the text of all pages; empty if they contain only images.
 
         Raises:
@@ -52,7 +51,7 @@ class Pdfs:
         limits = self._limits
         options = {"pages": limits.pages, "characters": limits.characters}
         size = (limits.characters + 2 * limits.pages) * _BYTES_PER_CHARACTER
-        answer = await self._pool.run(Task(_TASK, content, limits.seconds, size, options), owner, budget)
+        answer = await self._pool.run(Task(_TASK, content, limits.seconds, size, options), budget)
         if "problem" in answer:
             raise Unreadable(self._why(answer["problem"], budget))
         return answer["text"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,15 +27,13 @@ _INLINE_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """For whom a file is read, and within which bounds.
+    """The bounds within which a file is read.
 
     Attributes:
-        owner: the user on whose quota the work counts.
         budget: the time budget of the request.
         keep: whether the file may be stored.
     """
 
-    owner: Hashable
     budget: TimeBudget
     keep: bool = True
 
@@ -100,7 +97,7 @@ class Texts:
         options = {"characters": self._characters, "media_type": document.media_type, "charset": document.charset}
         # One character over the limit shows that the text is too long.
         task = Task(_TASK, document.content, self._seconds, 4 * (self._characters + 1), options)
-        answer = await self._pool.run(task, context.owner, context.budget)
+        answer = await self._pool.run(task, context.budget)
         match answer.get("problem"):
             case None:
                 return answer["text"]
@@ -112,10 +109,10 @@ class Texts:
 
     async def _extracted(self, document: Document, context: ReadContext) -> str:
         if self._processor and (context.keep or not self._processor.keeps):
-            async with self._pool.slot(context.owner):
+            async with self._pool.slot():
                 return await self._processed(self._processor, document, context.budget)
         if document.is_pdf:
-            return await self._pdfs.text(document.content, context.owner, context.budget)
+            return await self._pdfs.text(document.content, context.budget)
         if self._processor:
             raise Unreadable("can be read only by a file processor that stores files, and 'store' is false.")
         raise Unreadable("is neither text nor a PDF. Send it as one of these, or use a model that accepts files.")

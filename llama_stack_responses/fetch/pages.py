@@ -122,25 +122,25 @@ class WebPages:
         try:
             with self.contents.reserve(owner) as reading:
                 reading.add(CONNECTION_BYTES)
-                page = await self._opened(await self._fetcher.get(url, reading.add), owner)
+                page = await self._opened(await self._fetcher.get(url, reading.add))
             held.add(sys.getsizeof(page.text))
             return page
         except ApiError as error:
             raise UrlRefused(error.message) from None
 
-    async def _opened(self, fetched: Fetched, owner: Owner) -> WebPage:
+    async def _opened(self, fetched: Fetched) -> WebPage:
         is_html = fetched.media_type in _HTML
         if not is_html and not _PLAIN.match(fetched.media_type):
             raise UrlRefused(f"The page is not text: its content type is '{fetched.media_type}'.")
-        answer = await self._read(fetched, is_html, owner)
+        answer = await self._read(fetched, is_html)
         if not answer["text"].strip():
             raise UrlRefused("The page has no readable text.")
         return WebPage(fetched.url, answer["title"] or urlsplit(fetched.url).hostname or "", answer["text"])
 
-    async def _read(self, fetched: Fetched, is_html: bool, owner: Owner) -> dict[str, str]:
+    async def _read(self, fetched: Fetched, is_html: bool) -> dict[str, str]:
         options = {"url": fetched.url, "charset": fetched.charset, "html": is_html, "characters": _CHARACTERS}
         task = Task(_TASK, fetched.body, self._seconds, _CHARACTERS * _BYTES_PER_CHARACTER, options)
-        answer = await self._pool.run(task, owner.identity)
+        answer = await self._pool.run(task)
         match answer.get("problem"):
             case None:
                 return dict(answer)

@@ -1,4 +1,4 @@
-"""Name resolution for URLs that users and models name, with a share for each owner and a deadline.
+"""Name resolution for URLs that users and models name, with a share for each user and a deadline.
 
 The owner of a domain chooses how slowly it is resolved, and getaddrinfo(3) cannot be cancelled. The event loop resolves
 names in a few threads that all its users share (uvloop has four), so foreign names there would delay connections to the
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from ..concurrency.fair_budget import WAITING_PER_USER, FairBudget, QueueFull
 from ..concurrency.offloading import in_own_thread
-from ..core.owner import Owner
+from ..concurrency.share import Share
 from .address_policy import UrlRefused
 
 LookUp = Callable[[str, int], Sequence[str]]
@@ -28,8 +28,8 @@ class LookupLimits:
 
     Attributes:
         concurrency: concurrent lookups, including those whose deadline has passed.
-        concurrency_per_user: concurrent lookups of one authenticated owner. Without authentication there is one owner,
-            which may use all.
+        concurrency_per_user: concurrent lookups of one authenticated user. Without authentication there is one user,
+            who may use all.
         seconds: time limit of one lookup, including the time in the queue.
     """
 
@@ -44,19 +44,15 @@ def system_addresses(host: str, port: int) -> Sequence[str]:
 
 
 class Resolver:
-    """Resolves names in its own threads. Owners take turns.
+    """Resolves names in its own threads. Users take turns.
 
     Args:
         limits: limits of the lookups.
-        current_user: returns the current user.
         look_up: resolves one name.
     """
 
-    def __init__(
-        self, limits: LookupLimits, current_user: Callable[[], Owner], look_up: LookUp = system_addresses
-    ) -> None:
+    def __init__(self, limits: LookupLimits, look_up: LookUp = system_addresses) -> None:
         self._limits = limits
-        self._current_user = current_user
         self._look_up = look_up
         self._queue = FairBudget(limits.concurrency, limits.concurrency_per_user, WAITING_PER_USER)
 
@@ -65,25 +61,24 @@ class Resolver:
 
         Raises:
             OSError: it has none.
-            UrlRefused: they were not found in time, or too many lookups of this owner wait.
+            UrlRefused: they were not found in time, or too many lookups of this user wait.
         """
-        owner = self._current_user().identity
         try:
             async with asyncio.timeout(self._limits.seconds):
-                await self._queue.enter(owner)
-                return await asyncio.shield(self._started(host, port, owner))
+                share = await self._queue.enter()
+                return await asyncio.shield(self._started(host, port, share))
         except TimeoutError:
             seconds = self._limits.seconds
             raise UrlRefused(f"The address of '{host}' was not found within {seconds:g} seconds.") from None
         except QueueFull:
             raise UrlRefused("Too many host names of your requests are being resolved. Try again later.") from None
 
-    def _started(self, host: str, port: int, owner: Hashable) -> asyncio.Future[Sequence[str]]:
+    def _started(self, host: str, port: int, share: Share) -> asyncio.Future[Sequence[str]]:
         """Start a lookup. Its slot is given back when its thread ends, even if no caller waits for it any longer."""
         looking = asyncio.ensure_future(in_own_thread(partial(self._look_up, host, port)))
 
         def ended(_: object) -> None:
-            self._queue.leave(owner)
+            self._queue.leave(share)
             if not looking.cancelled():
                 looking.exception()  # otherwise asyncio reports an exception that the deadline preceded
 

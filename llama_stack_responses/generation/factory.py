@@ -385,7 +385,7 @@ class GenerationContext:
             toolset=self.toolset,
             inference=factory.inference,
             servers=factory.servers,
-            check_json=check_in_worker(factory.pool, self.owner),
+            check_json=check_in_worker(factory.pool),
             context_fit=ContextFit(model, profile, factory.counts, factory.servers, factory.large_work),
             event_buffer=event_buffer,
             idle_seconds=factory.limits.idle_seconds,

@@ -9,7 +9,6 @@ from ..chat.adaptation.enforced import Expectation, json_text
 from ..chat.malformed_calls import WrittenCall
 from ..core.errors import UnusableAnswerError
 from ..core.json_blocks import dumps
-from ..core.owner import Owner
 from ..core.types import Json
 from ..process_pool.pool import Task, WorkerPool
 from ..stream.deltas import Annotation, Delta, Finish, Text, ToolCall
@@ -23,12 +22,12 @@ _SECONDS: Final = 10.0
 _ANSWER_BYTES: Final = 8_192
 
 
-def check_in_worker(pool: WorkerPool, owner: Owner) -> CheckJson:
-    """Return the check that runs in a worker process, for which it counts on the owner's share."""
+def check_in_worker(pool: WorkerPool) -> CheckJson:
+    """Return the check that runs in a worker process."""
 
     async def check(text: str, schema: Json) -> str:
         content = dumps({"text": text, "schema": schema})
-        answer = await pool.run(Task(_TASK, content, _SECONDS, _ANSWER_BYTES), owner.identity)
+        answer = await pool.run(Task(_TASK, content, _SECONDS, _ANSWER_BYTES))
         if "problem" in answer:
             return "it could not be checked against the schema in time."
         return answer["text"]

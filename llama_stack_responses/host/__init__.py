@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..admission import Admission
@@ -10,7 +10,6 @@ from ..config import ResponsesConfig
 from ..config.services import Fetching
 from ..config.stores import HostStore
 from ..core.discovery import modules_of_features
-from ..core.owner import Owner
 from ..core.setting_values import WrongConfiguration
 from ..feature import Feature, Stack
 from ..fetch.address_policy import AddressPolicy
@@ -123,7 +122,7 @@ async def _stack(
         records,
         files,
         Admission(config.files.content_quota),
-        _address_policy(config.fetch, access.current_user),
+        _address_policy(config.fetch),
         WorkerPool(config.files.pool_limits),
         await _tool_runtime(deps.get(Api.tool_runtime), access),
         inference,
@@ -189,11 +188,9 @@ def vector_stores_of(router: Any | None) -> HostVectorStores | None:
     return HostVectorStores(router) if router and router.routing_table.impls_by_provider_id else None
 
 
-def _address_policy(fetching: Fetching, current_user: Callable[[], Owner]) -> AddressPolicy:
+def _address_policy(fetching: Fetching) -> AddressPolicy:
     limits = LookupLimits(fetching.lookups, fetching.lookups_per_user, fetching.lookup_seconds)
-    return AddressPolicy(
-        fetching.allowed_networks, fetching.nat64_prefixes, resolve=Resolver(limits, current_user).resolve
-    )
+    return AddressPolicy(fetching.allowed_networks, fetching.nat64_prefixes, resolve=Resolver(limits).resolve)
 
 
 def _mcp_servers(stack: Stack, connectors: Any | None) -> McpClient:

@@ -12,7 +12,6 @@ from urllib.request import getproxies_environment
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ..core.errors import ApiError
-from ..core.owner import ANONYMOUS
 from ..core.setting_values import address
 from ..fetch.response_bodies import decoded
 from ..process_pool.pool import PoolLimits, Task, WorkerPool
@@ -89,8 +88,7 @@ class DdgsToolRuntime(SearchProvider):
         }
         task = Task(_TASK, query.encode(errors="replace"), config.timeout_seconds, _ANSWER_BYTES, options)
         try:
-            # The host does not pass the user to tool runtimes.
-            answer = await self._pool.run(task, ANONYMOUS.identity)
+            answer = await self._pool.run(task)
         except ApiError as error:
             raise SearchFailed("No search can be started at the moment. Try again.", error.status) from None
         if "problem" in answer:

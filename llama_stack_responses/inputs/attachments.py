@@ -84,7 +84,7 @@ class Attachments:
         if not await in_thread_if_large(partial(_have_media, items), items):
             return items
         budget = TimeBudget(self.limits.request_seconds)
-        reading = _RequestFiles(self, profile, request, owner, ReadContext(owner.identity, budget, request.store), held)
+        reading = _RequestFiles(self, profile, request, owner, ReadContext(budget, request.store), held)
         await in_thread_if_large(partial(reading.register, items), items)
         if reading.unseen:
             logger.warning(

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ..admission import Admission, Quota
 from ..concurrency.offloading import in_thread_if_large
+from ..concurrency.share import ShareOf, equal_share
 from ..core.access import Access
 from ..core.errors import bad_request
 from ..core.ids import new_id
@@ -52,6 +53,7 @@ class BackgroundJobs:
         event_log_seconds: how long an event log stays readable after the end of its response.
         parse: parses the body of a request.
         sealer: seals the credentials of users.
+        share_of: returns the share of a user.
 
     Attributes:
         events: follows detached responses.
@@ -73,6 +75,7 @@ class BackgroundJobs:
         parse: Callable[[Json], CreateRequest],
         sealer: Sealer,
         intervals: Intervals = DEFAULT,
+        share_of: ShareOf = equal_share,
     ) -> None:
         self._records = records
         self._archive = archive
@@ -80,7 +83,7 @@ class BackgroundJobs:
         self._factory = factory
         self._event_log_seconds = event_log_seconds
         self._parse = parse
-        self._intervals = intervals
+        self._intervals, self._share_of = intervals, share_of
         self._opened = Admission(Quota(_OPENED, limits.waiting, limits.per_user, authenticated_only=True))
         self._secrets = JobSecrets(sealer)
         self._held_inputs = HeldInputs(input_quota)
@@ -260,6 +263,7 @@ class BackgroundJobs:
             limits=limits,
             runner=self._runner,
             intervals=self._intervals,
+            share_of=self._share_of,
         )
 
     def _runner(self, job: Job, acceptance: Acceptance | None) -> JobRunner:

@@ -1,8 +1,9 @@
 """The order of waiting jobs: fair among owners, however many jobs each of them has in the queue.
 
 Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). A job's start tag is a point in virtual time: the start tag
-of its owner's previous job plus `_FAIR_SHARE_SECONDS`, but not before the virtual time of the queue. That advances with
-each claim, not with the clock, so that a queue that grows faster than it is processed stays fair.
+of its owner's previous job plus `_FAIR_SHARE_SECONDS` by the owner's weight, but not before the virtual time of the
+queue. That advances with each claim, not with the clock, so that a queue that grows faster than it is processed stays
+fair.
 
     u/<owner>    the start tag of the owner's last job
     z/turn       the virtual time of the queue: just after the start tag of the last claimed job
@@ -20,7 +21,7 @@ from ..store.records import Put, Record
 VIRTUAL_TIME: Final = "z/turn"
 
 _FAIR_SHARE_SECONDS: Final = 10.0
-"""Virtual seconds between two waiting jobs of one owner."""
+"""Virtual seconds between two waiting jobs of one owner whose weight is 1."""
 
 _STEP_SECONDS: Final = _FAIR_SHARE_SECONDS / 64
 """Minimum advance of the virtual time with each claim, in virtual seconds. Without it, a steady arrival of new owners
@@ -40,13 +41,16 @@ class FairOrder:
     def __init__(self) -> None:
         self._start_tags: dict[str, float] = {}
 
-    def assign(self, owner_key: str, records: Mapping[str, Record], now: float) -> tuple[str, list[Put]]:
+    def assign(
+        self, owner_key: str, records: Mapping[str, Record], now: float, weight: float = 1.0
+    ) -> tuple[str, list[Put]]:
         """Return the order of the owner's next job, and the hints that record it.
 
         Args:
             owner_key: the owner's name in keys.
             records: the records of the keys `last_of(owner_key)` and `VIRTUAL_TIME`, if they exist.
             now: seconds since the epoch, on the store's clock.
+            weight: of the owner, in comparison with the 1 of others.
         """
         row, virtual_time = last_of(owner_key), _read(records, VIRTUAL_TIME)
         hints = [] if virtual_time is not None else [Put(VIRTUAL_TIME, _written(now), expires_at=now + _KEPT_SECONDS)]
@@ -55,7 +59,8 @@ class FairOrder:
             each: start_tag for each, start_tag in self._start_tags.items() if start_tag >= virtual_time
         }
         last = max(_read(records, row) or 0.0, self._start_tags.get(owner_key, 0.0))
-        start_tag = self._start_tags[owner_key] = last + _FAIR_SHARE_SECONDS if last >= virtual_time else virtual_time
+        start_tag = last + _FAIR_SHARE_SECONDS / weight if last >= virtual_time else virtual_time
+        self._start_tags[owner_key] = start_tag
         return encoded(start_tag) + encoded(now), [*hints, Put(row, _written(start_tag), expires_at=now + _DAY_SECONDS)]
 
 

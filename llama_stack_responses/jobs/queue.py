@@ -22,6 +22,7 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
+from ..concurrency.share import current_share
 from ..core.owner import Owner
 from ..core.types import Json
 from ..intervals import DEFAULT
@@ -120,7 +121,7 @@ class JobQueue:
                 await admissions.enter_async_context(self._quota.admit(owner_prefix(owner), self._per_user, full))
             of, now = name_of(owner), await self._records.now()
             known = self._hints.overlay(await self._records.get_many([fair_order.last_of(of), fair_order.VIRTUAL_TIME]))
-            order, hints = self._fair_order.assign(of, known, now)
+            order, hints = self._fair_order.assign(of, known, now, current_share().weight)
             ops: list[Op] = [
                 Put(f"j/{response_id}", JobState(owner, order).encode()),
                 Put(f"k/{response_id}", await _first_checkpoint(body, sealed, queued_at=now).encode()),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
+from ..concurrency.share import ShareOf, working_for
 from ..config.limits import BackgroundWork
 from ..core.errors import ApiError
 from ..intervals import Intervals
@@ -65,6 +66,7 @@ class Worker:
         foreground: the leases of foreground responses, which the worker maintains.
         limits: how many jobs it may run at a time.
         runner: creates the runner of one job.
+        share_of: returns the share of a user.
     """
 
     def __init__(
@@ -80,8 +82,9 @@ class Worker:
         limits: WorkerLimits,
         runner: Callable[[Job, Acceptance | None], JobRunner],
         intervals: Intervals,
+        share_of: ShareOf,
     ) -> None:
-        self._id = worker_id
+        self._id, self._share_of = worker_id, share_of
         self._jobs = jobs
         self._event_log = event_log
         self._notifier = notifier
@@ -155,7 +158,7 @@ class Worker:
     def run(self, job: Job, acceptance: Acceptance | None = None) -> asyncio.Task[None]:
         """Run a job that this worker holds, in a task."""
         runner = self._runner(job, acceptance)
-        with about(response_id=job.response_id):
+        with about(response_id=job.response_id), working_for(self._share_of(job.state.owner)):
             task = asyncio.create_task(runner.run(), name=f"job {job.response_id}")
         self._runners[task] = runner
         task.add_done_callback(self._ended)

@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import json
 import socket
-from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -37,9 +37,9 @@ class PoolLimits:
 
     Attributes:
         concurrency: concurrent tasks.
-        concurrency_per_user: concurrent tasks of one authenticated owner. Without authentication there is one owner,
-            which may use all slots.
-        waiting_per_user: tasks of one owner that may wait.
+        concurrency_per_user: concurrent tasks of one authenticated user. Without authentication there is one user, who
+            may use all slots.
+        waiting_per_user: tasks of one user that may wait.
         memory_bytes: address space of the worker process of a task.
         idle_seconds: how long the idle fork server is kept.
     """
@@ -92,30 +92,30 @@ class WorkerPool:
         """The fork server; None while it does not run."""
         return self._fork_server
 
-    async def run(self, task: Task, owner: Hashable, budget: TimeBudget | None = None) -> Mapping[str, str]:
+    async def run(self, task: Task, budget: TimeBudget | None = None) -> Mapping[str, str]:
         """Run a task and return what its `read` returned, or the reason for failure as `problem`.
 
         Problems: those of `read`; `broken` if it raised an exception; `seconds`; `memory`; `characters` for a text over
             `text_bytes`; `budget` if the budget is used up.
 
         Raises:
-            ApiError: 429, too many tasks of this owner wait; 503, no worker process can be started.
+            ApiError: 429, too many tasks of this user wait; 503, no worker process can be started.
         """
         try:
-            async with self.slot(owner):
+            async with self.slot():
                 return await self._run(task, budget or TimeBudget(task.seconds))
         finally:
             self._end_when_idle()
 
     @asynccontextmanager
-    async def slot(self, owner: Hashable) -> AsyncIterator[None]:
+    async def slot(self) -> AsyncIterator[None]:
         """Hold a slot of the pool, for work on untrusted content that runs elsewhere.
 
         Raises:
-            ApiError: 429, too many tasks of this owner wait.
+            ApiError: 429, too many tasks of this user wait.
         """
         try:
-            await self._queue.enter(owner)
+            share = await self._queue.enter()
         except QueueFull:
             limit = self._limits.waiting_per_user
             message = f"More than {limit} of your files, pages and steps of programs wait. Try again later."
@@ -123,7 +123,7 @@ class WorkerPool:
         try:
             yield
         finally:
-            self._queue.leave(owner)
+            self._queue.leave(share)
 
     async def _run(self, task: Task, budget: TimeBudget) -> Mapping[str, str]:
         seconds = min(task.seconds, budget.left)

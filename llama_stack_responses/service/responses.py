@@ -113,7 +113,7 @@ class OpenAIResponsesImpl:
         self.archive = archive = _archive(records, config, clock, intervals, dependencies)
         history = HistoryReader(archive, access, _history_bounds(config.limits))
         sealer = Sealer(config.secret_bytes, keeper)
-        self.large_work = large = LargeWork(access.current_user)
+        self.large_work = large = LargeWork()
         self._parser = parser = _parser(config, large)
         self._factory = factory = build_factory(config, dependencies, records, sealer, large, history.prompt_of, clock)
         self._resolver = resolver = self._request_resolver(history)
@@ -205,6 +205,7 @@ class OpenAIResponsesImpl:
             parse=self._parser.parse_stored,
             sealer=sealer,
             intervals=self.intervals,
+            share_of=self.config.share_of,
         )
 
     def _foreground_responses(self, admission: Admission) -> ForegroundResponses:
@@ -334,7 +335,7 @@ class OpenAIResponsesImpl:
         self, create: Callable[[], Awaitable[Created]]
     ) -> Created:
         """Create a response once it is the user's turn, which lasts until the model server has accepted it."""
-        turn = await self._beginnings.take(self.access.current_user().identity)
+        turn = await self._beginnings.take()
         try:
             created = await create()
         except BaseException:

@@ -81,7 +81,7 @@ class JsonErrorRoute(APIRoute):
             abort_connection=limits.abort_connection,
             reserve_answer=limits.large_answer,
         )
-        with known(scope, own_id), cycle:
+        with known(scope, own_id), limits.working_for(), cycle:
             try:
                 answer = await self._answer(Request(scope, cycle.receive))
                 await answer(scope, cycle.receive, cycle.send)

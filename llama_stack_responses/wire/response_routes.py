@@ -81,7 +81,12 @@ def create_router(
 
     router = APIRouter(lifespan=lifespan)
     limits = RouteAdmission(
-        impl.config.limits, impl.access.current_user, impl.large_work, impl.abort_connection, impl.streams
+        impl.config.limits,
+        impl.access.current_user,
+        impl.large_work,
+        impl.abort_connection,
+        impl.streams,
+        impl.config.share_of,
     )
     # Most requests are for this route, and routes are matched in their order. It is in the outermost router, since an
     # open stream holds the frames of each router around its route.

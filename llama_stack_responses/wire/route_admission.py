@@ -9,8 +9,10 @@ from starlette.types import Scope
 
 from ..admission import Admission, Quota, Reservation
 from ..concurrency.large_work import LargeWork
+from ..concurrency.share import ShareOf, equal_share, working_for
 from ..config.limits import Limits
 from ..core.owner import Owner
+from ..logs import Attached
 from .request_bodies import Bodies
 from .request_cycle import cycle_of
 
@@ -31,6 +33,7 @@ class RouteAdmission:
         current_user: returns the user of the current request.
         large_work: decodes large bodies.
         streams: counts the open event streams and WebSockets.
+        share_of: returns the share of a user.
     """
 
     def __init__(
@@ -40,13 +43,14 @@ class RouteAdmission:
         large_work: LargeWork,
         abort_connection: Callable[[Scope], None],
         streams: Admission,
+        share_of: ShareOf = equal_share,
     ) -> None:
         answers = limits.answers
         self.bodies = Bodies(limits, current_user, large_work)
         self.request_bytes = limits.request_bytes
         self.unread_seconds = answers.unread_seconds
         self.abort_connection = abort_connection
-        self._current_user = current_user
+        self._current_user, self._share_of = current_user, share_of
         self._streams = streams
         self._downloads = Admission(Quota("downloads", answers.downloads, answers.downloads_per_user))
         remembered = limits.websocket
@@ -54,6 +58,10 @@ class RouteAdmission:
             Quota("histories on WebSockets", remembered.remembered_total_bytes, remembered.remembered_bytes_per_user)
         )
         self._answers = Admission(Quota("large answers", answers.total_bytes, answers.bytes_per_user))
+
+    def working_for(self, user: Owner | None = None) -> Attached:
+        """Count the work within the block as that of a user, by default the current one."""
+        return working_for(self._share_of(user or self._current_user()))
 
     def histories(self, owner: Owner) -> Reservation:
         """Return an empty reservation for what a WebSocket remembers. The caller must release it."""

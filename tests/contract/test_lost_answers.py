@@ -92,7 +92,7 @@ class Server(ProcessHarness):
             self.access,
             SealedItems(self.sealer, 2**20),
             DEFAULT_LIMITS,
-            LargeWork(self.access.current_user),
+            LargeWork(),
             intervals,
         )
 

@@ -109,7 +109,7 @@ def read(folder: Path, user: Name, conversation_id: str) -> tuple[Json, list[Jso
             access,
             SealedItems(Sealer([]), 2**20),
             DEFAULT_LIMITS,
-            LargeWork(access.current_user),
+            LargeWork(),
         )
         try:
             with platform.RequestProviderDataContext({}, platform.User(*user) if user else None):

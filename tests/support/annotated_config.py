@@ -46,6 +46,8 @@ EXAMPLES: Final[Mapping[tuple[str, str], Any]] = MappingProxyType(
     }
 )
 """Values of the settings that have no default, or come from the environment."""
+ENTRIES: Final[Mapping[tuple[str, str], str]] = MappingProxyType({("ResponsesConfig", "teams"): "search"})
+"""The name of an entry of the settings that have names of the operator's own."""
 COMMENT_WIDTH: Final = 100
 """Characters of a line of a description; a longer list has a line for each entry."""
 UNITS: Final[Mapping[str, int]] = MappingProxyType({"GiB": 2**30, "MiB": 2**20, "KiB": 2**10})
@@ -136,11 +138,13 @@ def _setting(model: type[BaseModel], name: str, hidden: str) -> Iterator[str]:
 
 
 def _block(model: type[BaseModel], name: str, inner: type[BaseModel]) -> Iterator[str]:
-    """Yield the lines of a setting that has settings of its own, or is a list of such."""
+    """Yield the lines of a setting that has settings of its own, or a list or entries of such."""
     none = " There is none by default." if default_of(model, name) is None else ""
     yield from _comment(description(model, name) + none)
     yield f"#{name}:"
     lines = "".join(f"  {line}\n" for line in _settings(inner, "#"))
+    if entry := ENTRIES.get((model.__name__, name)):
+        lines = f"  # By its name.\n  #{entry}:\n{textwrap.indent(lines, '  ')}"
     if isinstance(default_of(model, name), list):
         lines = _HIDDEN.sub("#- ", lines, count=1)
     yield from lines.splitlines()

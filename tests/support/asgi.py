@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from llama_stack_responses.admission import Admission
 from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.config.limits import Limits
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.logs import Attached
 from llama_stack_responses.wire.answers import JsonResponse
 from llama_stack_responses.wire.request_handling import Handler, routes_within
 from llama_stack_responses.wire.route_admission import RouteAdmission
@@ -101,6 +103,17 @@ def scope_of(headers: Mapping[str, str] | None = None, method: str = "POST") -> 
     }
 
 
+class _LimitsOfUsers(RouteAdmission):
+    """Limits of requests that are those of one user after the other."""
+
+    next_user: Callable[[], None]
+
+    def working_for(self, user: Owner | None = None) -> Attached:
+        """Let the request that begins be that of the next user."""
+        self.next_user()
+        return super().working_for(user)
+
+
 class App:
     """An application with one route at `/`.
 
@@ -112,14 +125,16 @@ class App:
         """Create the application. `owners` are the users of consecutive requests; the last one is repeated."""
         given = Limits.model_validate(limits or {})
         self._owners = list(owners)
+        self._owner: ContextVar[str] = ContextVar("owner")
         self.broken_off: list[Scope] = []
-        self.limits = RouteAdmission(
+        self.limits = _LimitsOfUsers(
             given,
             self._current_user,
-            LargeWork(self._current_user),
+            LargeWork(),
             self._abort_connection,
             Admission(given.stream_quota),
         )
+        self.limits.next_user = self._next_user
         self.bodies = self.limits.bodies
         self._app = FastAPI()
 
@@ -128,6 +143,10 @@ class App:
         self._app.router.route_class = routes_within(self.limits)
         self._app.router.add_api_route("/", handler, methods=["GET", "POST"])
         return self._app
+
+    def _next_user(self) -> None:
+        """Let the current request be that of the next user."""
+        self._owner.set(self._owners.pop(0) if len(self._owners) > 1 else self._owners[0])
 
     def echo(self) -> ASGIApp:
         """Return an application that answers with the JSON object that it receives."""
@@ -138,7 +157,7 @@ class App:
         return self.serve(echo)
 
     def _current_user(self) -> Owner:
-        return Owner(self._owners.pop(0) if len(self._owners) > 1 else self._owners[0])
+        return Owner(self._owner.get(self._owners[0]))
 
     def _abort_connection(self, scope: Any) -> None:
         self.broken_off.append(scope)

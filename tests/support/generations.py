@@ -45,7 +45,7 @@ def model_servers(
     """Return what is known of the model server of a fake."""
     profile = profile or Profile()
     steps = steps_of(profile.parameters, profile.dialect)
-    large_work = LargeWork(lambda: ANONYMOUS)
+    large_work = LargeWork()
     return ModelServers(inference, lambda *_: steps, "", learned, large_work, telemetry or Telemetry(), clock)
 
 
@@ -76,7 +76,7 @@ def make_generation(
     servers = servers or model_servers(inference, profile)
     held = held or unlimited()
     summaries = PrivateSummaries(Sealer([bytes(SECRET_BYTES)]), ANONYMOUS)
-    large_work = LargeWork(lambda: ANONYMOUS)
+    large_work = LargeWork()
     model_round = ModelRound(
         request,
         profile=profile,

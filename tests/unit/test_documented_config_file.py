@@ -15,6 +15,7 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.config.stack_file import substituted
 from llama_stack_responses.config.stores import Store
 from tests.support.annotated_config import (
+    ENTRIES,
     PROVIDERS,
     TEMPLATE,
     default_of,
@@ -50,10 +51,11 @@ def places(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type
 
 
 def leaves(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of a configuration by their places; a list of blocks is the block that it has."""
+    """Return the values of a configuration by their places; a list or named entries of blocks are the one they have."""
     found: dict[str, Any] = {}
     for name, value in config.items():
-        inner = value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else value
+        several = list(value.values()) if ("ResponsesConfig", f"{prefix}{name}") in ENTRIES else value
+        inner = several[0] if isinstance(several, list) and several and isinstance(several[0], dict) else value
         found |= leaves(inner, f"{prefix}{name}.") if isinstance(inner, dict) and inner else {prefix + name: value}
     return found
 

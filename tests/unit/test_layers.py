@@ -203,7 +203,7 @@ ONLY_IN: Final = {
         "mcp": {"tools.mcp"},
         "mcp_types": {"tools.mcp"},
         "nh3": {"features.page"},
-        "opentelemetry": {"logs", "telemetry"},
+        "opentelemetry": {"concurrency.share", "logs", "telemetry"},
         "packaging": {"features.code"},
         "pypdf": {"documents"},
         "_quickjs": {"features.programs"},

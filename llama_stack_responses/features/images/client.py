@@ -13,7 +13,6 @@ import httpx
 
 from ...concurrency.fair_budget import FairBudget, QueueFull
 from ...core.media_formats import image_format
-from ...core.owner import Owner
 from ...core.types import Json
 from ...fetch.response_bodies import UNCOMPRESSED
 from ...logs import get_logger
@@ -37,9 +36,9 @@ class ImageServerLimits:
         seconds: time limit of one call, without the time in the queue.
         image_bytes: maximum size of an image.
         concurrency: concurrent calls.
-        concurrency_per_user: concurrent calls of one authenticated owner. Without authentication there is one owner,
+        concurrency_per_user: concurrent calls of one authenticated user. Without authentication there is one user,
             which may use all.
-        waiting_per_user: further calls of one owner that may wait.
+        waiting_per_user: further calls of one user that may wait.
     """
 
     seconds: float = 180.0
@@ -50,7 +49,7 @@ class ImageServerLimits:
 
 
 class ImageServer:
-    """An image server. Owners take turns.
+    """An image server. Users take turns.
 
     Args:
         url: its address, up to `/v1`.
@@ -73,11 +72,10 @@ class ImageServer:
         self._queue = FairBudget(limits.concurrency, limits.concurrency_per_user, limits.waiting_per_user)
         self._client: httpx.AsyncClient | None = None
 
-    async def call(self, call: ImageCall, owner: Owner, hold: Hold, show: ShowPartial) -> ServedImage:
+    async def call(self, call: ImageCall, hold: Hold, show: ShowPartial) -> ServedImage:
         """Generate or edit an image.
 
         Args:
-            owner: whose turn it takes.
             hold: counts the answer while it is read.
             show: gets unfinished images.
 
@@ -85,7 +83,7 @@ class ImageServer:
             ImageFailed: the server made no image.
             ApiError: from `hold`.
         """
-        async with self._turn(owner):
+        async with self._turn():
             try:
                 async with asyncio.timeout(self.limits.seconds):
                     return await self._answer(call, hold, show)
@@ -108,16 +106,16 @@ class ImageServer:
             await client.aclose()
 
     @asynccontextmanager
-    async def _turn(self, owner: Owner) -> AsyncIterator[None]:
+    async def _turn(self) -> AsyncIterator[None]:
         try:
-            await self._queue.enter(owner.identity)
+            share = await self._queue.enter()
         except QueueFull:
             message = "Too many images of this user wait to be generated. Try again later."
             raise ImageFailed(message, None) from None
         try:
             yield
         finally:
-            self._queue.leave(owner.identity)
+            self._queue.leave(share)
 
     async def _answer(self, call: ImageCall, hold: Hold, show: ShowPartial) -> ServedImage:
         fields = self._fields(call)

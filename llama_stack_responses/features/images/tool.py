@@ -11,7 +11,6 @@ from ...admission import Reservation
 from ...concurrency.offloading import in_thread_if_large
 from ...core.errors import ApiError
 from ...core.media_formats import image_format
-from ...core.owner import Owner
 from ...core.types import Json
 from ...feature import Feature, Stack
 from ...fetch.address_policy import UrlRefused
@@ -112,14 +111,12 @@ class ImageServices:
         read: reads an image: a part of a message, a mask or the item of a call. It raises `ApiError`, or `UrlRefused`
             or a `ValueError` with the reason; its second argument is called with the number of bytes to be held.
         reserve: creates a reservation of the current user for the bytes that a call holds.
-        current_user: returns the current user.
     """
 
     server: ImageServer
     support: ImageSupport
     read: Callable[[Json, Callable[[int], object]], Awaitable[bytes]]
     reserve: Callable[[], Reservation]
-    current_user: Callable[[], Owner]
 
 
 class ImageTool(NeedsPreparation):
@@ -233,7 +230,7 @@ class ImageTool(NeedsPreparation):
                     await self._content("mask", mask, held.add) if mask and names else None,
                     self._partial_images,
                 )
-                return await services.server.call(call, services.current_user(), held.add, show)
+                return await services.server.call(call, held.add, show)
         except ImageFailed as error:
             raise ToolError(error.message, {"error": _moderation_error(error)} if error.blocked else None) from error
         except ApiError as error:
@@ -316,7 +313,7 @@ def open_tool(stack: Stack, settings: ImageGeneration) -> Feature:
     """Return the tool of a stack with these settings."""
     server = _server(settings)
     reader = ImageReader(stack.files, stack.fetcher(settings.image_bytes), settings.image_bytes)
-    services = ImageServices(server, _support(settings), reader.read, stack.reserve, stack.current_user)
+    services = ImageServices(server, _support(settings), reader.read, stack.reserve)
     tool = HostedTool(partial(ImageTool, services=services))
     return Feature(tools={"image_generation": tool}, close=server.close)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ...concurrency.offloading import in_thread
@@ -40,7 +40,7 @@ class Renderer:
         self._pool = pool
         self._seconds = seconds
 
-    async def render(self, items: Sequence[Json], owner: Hashable) -> None:
+    async def render(self, items: Sequence[Json]) -> None:
         """Set the `html` of the Markdown in these items; where that is not possible, make it plain text."""
         rendered, left = list[Json](), _CHARACTERS
         for block in markdown_blocks(items):
@@ -51,18 +51,18 @@ class Renderer:
                 rendered.append(block)
         if not rendered:
             return
-        html = await self._html([block["text"] for block in rendered], owner)
+        html = await self._html([block["text"] for block in rendered])
         for number, block in enumerate(rendered):
             if html is None:
                 _as_plain(block)
             else:
                 block["html"] = html[number]
 
-    async def _html(self, texts: Sequence[str], owner: Hashable) -> Sequence[str] | None:
+    async def _html(self, texts: Sequence[str]) -> Sequence[str] | None:
         """Return the HTML of each text; None if it took too long, or if no process can be started."""
         task = Task(_TASK, dumps(texts), self._seconds, _ANSWER_BYTES)
         try:
-            answer = await self._pool.run(task, owner)
+            answer = await self._pool.run(task)
         except ApiError:
             return None
         return await in_thread(_texts, answer["text"], len(texts)) if "text" in answer else None

@@ -66,7 +66,7 @@ class Views:
         context = await self._view_context([*inputs, *stored.response["output"]], calls, hold)
         view = await in_thread(_view, stored, inputs, context)
         [view["summary"]] = await self._impl.archive.listing.unanswered(stored.owner, [view["summary"]])
-        await self._renderer.render(view["items"], self._impl.access.current_user().identity)
+        await self._renderer.render(view["items"])
         return view
 
     async def turns(self, found: Sequence[Found], hold: Hold | None = None) -> list[Json]:
@@ -77,9 +77,7 @@ class Views:
         turns = await in_thread(_turns, stored, inputs, context)
         for turn, each in zip(turns, stored, strict=True):
             [turn["summary"]] = await self._impl.archive.listing.unanswered(each.owner, [turn["summary"]])
-        await self._renderer.render(
-            [item for turn in turns for item in turn["items"]], self._impl.access.current_user().identity
-        )
+        await self._renderer.render([item for turn in turns for item in turn["items"]])
         return turns
 
     async def conversation(
@@ -96,7 +94,7 @@ class Views:
         )
         context = await self._view_context(page.data, call_names(page.data), hold)
         items = await in_thread(item_views, page.data, context)
-        await self._renderer.render(items, self._impl.access.current_user().identity)
+        await self._renderer.render(items)
         head = {name: about[name] for name in ("id", "created_at", "metadata")}
         last = page.data[-1]["id"] if page.data and page.has_more else None
         return {"object": "list", "conversation": head, "data": items, "has_more": page.has_more, "next": last}

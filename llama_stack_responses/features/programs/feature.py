@@ -22,6 +22,6 @@ def open_feature(stack: Stack) -> Feature:
         return Feature()
 
     def make(_: Json, __: CreateRequest) -> Tool:
-        return ProgramTool(runtime, stack.current_user().identity)
+        return ProgramTool(runtime)
 
     return Feature(tools={"programmatic_tool_calling": HostedTool(make)})

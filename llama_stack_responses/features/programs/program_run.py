@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -87,7 +87,6 @@ class ProgramRun:
         before: its item, and the items of its calls in earlier responses.
         reporter: makes its calls, and has their items.
         runtime: runs its steps.
-        owner: whose share of the worker processes it uses.
     """
 
     def __init__(
@@ -97,10 +96,9 @@ class ProgramRun:
         before: Sequence[Json],
         reporter: ItemReporter,
         runtime: ProgramRuntime,
-        owner: Hashable,
     ) -> None:
         self._program, self._call_id, self._before = program, call_id, before
-        self._reporter, self._runtime, self._owner = reporter, runtime, owner
+        self._reporter, self._runtime = reporter, runtime
         self._tools = [ProgramTool(name, function.kind.hosted) for name, function in program.functions.items()]
         self._schemas = {each.origin: each.output_schema for each in program.functions.values() if each.origin}
         self._budget = TimeBudget(_SECONDS)
@@ -147,7 +145,6 @@ class ProgramRun:
         program = self._program
         return await self._runtime.step(
             program.code,
-            owner=self._owner,
             started_ms=program.started_ms,
             seed=program.seed,
             tools=self._tools,

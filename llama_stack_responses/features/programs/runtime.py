@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -124,7 +124,6 @@ class ProgramRuntime:
         self,
         code: str,
         *,
-        owner: Hashable,
         started_ms: int,
         seed: str,
         tools: Sequence[ProgramTool],
@@ -137,7 +136,6 @@ class ProgramRuntime:
 
         Args:
             code: body of an async function in JavaScript.
-            owner: who shares the worker processes.
             started_ms: the time that the program reads, in milliseconds since 1970.
             seed: what its random numbers depend on.
             tools: what it can call; with distinct names.
@@ -145,7 +143,7 @@ class ProgramRuntime:
             budget: the time for steps that this one shares with others.
 
         Raises:
-            ApiError: 429, too many tasks of this owner wait; 503, no worker process can be started.
+            ApiError: 429, too many tasks of this user wait; 503, no worker process can be started.
         """
         if len(code) > CODE_CHARACTERS:
             return _failed(f"Error: The program is longer than {CODE_CHARACTERS} characters.")
@@ -154,7 +152,7 @@ class ProgramRuntime:
         settings = partial(_settings, code, started_ms, seed, tools)
         content = [code, *(each.name for each in tools), *(each.value for each in results.values())]
         task = await in_thread_if_large(lambda: _task(settings(), results), content)
-        answer = await self._pool.run(task, owner, budget)
+        answer = await self._pool.run(task, budget)
         if "problem" in answer:
             return _failed(_FAILURES.get(answer["problem"], _BROKEN))
         return _step(answer, tools, results.keys())

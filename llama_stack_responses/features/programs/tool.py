@@ -8,7 +8,7 @@ the program anew from its start with the results so far, so nothing but the item
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -53,12 +53,10 @@ class ProgramTool(NeedsPreparation, RunsPrograms):
 
     Args:
         runtime: runs the programs.
-        owner: whose share of the worker processes they use.
     """
 
-    def __init__(self, runtime: ProgramRuntime, owner: Hashable) -> None:
+    def __init__(self, runtime: ProgramRuntime) -> None:
         self._runtime = runtime
-        self._owner = owner
         self._records: Mapping[str, ProgramRecord] = {}
         self._description = _DESCRIPTION
         self.functions_of_programs: Mapping[str, Function] = {}
@@ -97,7 +95,7 @@ class ProgramTool(NeedsPreparation, RunsPrograms):
         if began is None:
             return _ended(call.call_id, Ending(_FOREIGN, failed=True), invocation.reporter)
         program = Program(item["code"], began.started_ms, began.digest, self.functions_of_programs)
-        run = ProgramRun(program, call.call_id, before, invocation.reporter, self._runtime, self._owner)
+        run = ProgramRun(program, call.call_id, before, invocation.reporter, self._runtime)
         ending = await run.finish()
         return None if ending is None else _ended(call.call_id, ending, invocation.reporter)
 

@@ -100,7 +100,7 @@ def socket_route(
             return
         own_id = request_id(websocket.scope)
         arriving = limits.bodies.reserve(caller.owner)
-        with known(websocket.scope, own_id), reservation, arriving, impl.sockets:
+        with known(websocket.scope, own_id), limits.working_for(caller.owner), reservation, arriving, impl.sockets:
             if incoming := incoming_of(websocket.scope):
                 incoming.count_for(caller.owner.identity, arriving, impl.config.limits.bodies.seconds)
             await websocket.accept(headers=[(b"x-request-id", own_id.encode())])

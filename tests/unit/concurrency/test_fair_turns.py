@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
 
 import pytest
 
 from llama_stack_responses.concurrency.fair_budget import FairBudget, QueueFull
 from llama_stack_responses.core.owner import ANONYMOUS
+from tests.support.shares import as_user
 
 
 class Waiters:
@@ -28,7 +28,7 @@ class Waiters:
         """Let each of these tasks ask for a place. The first letter of a name is its owner."""
         for name in names:
             self.ends[name] = asyncio.Event()
-            self.tasks[name] = asyncio.create_task(self._stay(name[0], name))
+            self.tasks[name] = as_user(name[0], self._stay(name))
             await asyncio.sleep(0)
 
     async def release(self, name: str) -> None:
@@ -37,11 +37,11 @@ class Waiters:
         await self.tasks[name]
         await asyncio.sleep(0)
 
-    async def _stay(self, owner: Hashable, name: str) -> None:
-        await self.queue.enter(owner)
+    async def _stay(self, name: str) -> None:
+        share = await self.queue.enter()
         self.entered.append(name)
         await self.ends[name].wait()
-        self.queue.leave(owner)
+        self.queue.leave(share)
 
 
 async def test_owner_with_many_tasks_leaves_places_to_others() -> None:
@@ -88,9 +88,9 @@ async def test_cancelled_waiter_leaves_queue() -> None:
 async def test_waiter_cancelled_at_its_turn_passes_place_on() -> None:
     queue = FairBudget(1, per_user=1, waiting_per_user=10)
     waiters = Waiters(queue)
-    await queue.enter("a")
+    share = await as_user("a", queue.enter())
     await waiters.enter("b1", "c1")
-    queue.leave("a")
+    queue.leave(share)
     # b1 has been given the place, but its task has not run since.
     waiters.tasks["b1"].cancel()
     await asyncio.wait([waiters.tasks["b1"]])
@@ -102,33 +102,33 @@ async def test_waiter_cancelled_at_its_turn_passes_place_on() -> None:
 
 async def test_only_owner_may_use_all_places() -> None:
     queue = FairBudget(2, per_user=1, waiting_per_user=10)
-    tasks = [asyncio.create_task(queue.enter(ANONYMOUS.identity)) for _ in range(3)]
+    tasks = [as_user(ANONYMOUS.identity, queue.enter()) for _ in range(3)]
     await asyncio.sleep(0)
     assert [task.done() for task in tasks] == [True, True, False]
-    queue.leave(ANONYMOUS.identity)
+    queue.leave(tasks[0].result())
     await tasks[2]
 
 
 async def test_units_of_one_owner_are_bounded_by_their_weight() -> None:
     budget = FairBudget(10, per_user=6)
-    await budget.enter("a", 4)
-    heavy, light = (asyncio.create_task(budget.enter("a", units)) for units in (4, 2))
-    other = asyncio.create_task(budget.enter("b", 5))
+    first = await as_user("a", budget.enter(4))
+    heavy, light = (as_user("a", budget.enter(units)) for units in (4, 2))
+    other = as_user("b", budget.enter(5))
     await asyncio.sleep(0)
     # The owner's own work keeps its order, and that of others goes on.
     assert (heavy.done(), light.done(), other.done(), budget.left) == (False, False, True, 1)
-    budget.leave("a", 4)
+    budget.leave(first, 4)
     await asyncio.sleep(0)
     assert (heavy.done(), light.done(), budget.left) == (True, False, 1)
-    budget.leave("b", 5)
+    budget.leave(other.result(), 5)
     await light
     assert budget.left == 4
 
 
 async def test_cancelled_head_of_the_queue_lets_lighter_work_go_on() -> None:
     budget = FairBudget(10)
-    await budget.enter("a", 6)
-    heavy, light = asyncio.create_task(budget.enter("b", 8)), asyncio.create_task(budget.enter("c", 3))
+    await as_user("a", budget.enter(6))
+    heavy, light = as_user("b", budget.enter(8)), as_user("c", budget.enter(3))
     await asyncio.sleep(0)
     assert not light.done()
     heavy.cancel()

@@ -9,6 +9,7 @@ import pytest
 from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from tests.support.shares import as_user
 from tests.support.waiting import until
 
 ADA, BOB = Owner("ada"), Owner("bob")
@@ -19,17 +20,12 @@ class CurrentUser:
     """The user in whose name work is done, and work that waits for `end`."""
 
     def __init__(self) -> None:
-        self.current = ADA
-        self.work = LargeWork(lambda: self.current)
+        self.work = LargeWork()
         self.running: list[str] = []
         self.end = threading.Event()
 
     def start(self, owner: Owner) -> asyncio.Task[str]:
-        async def run() -> str:
-            self.current = owner
-            return await self.work.run(self._wait, LARGE)
-
-        return asyncio.create_task(run())
+        return as_user(owner.identity, self.work.run(self._wait, LARGE))
 
     def _wait(self) -> str:
         self.running.append(threading.current_thread().name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from llama_stack_responses.concurrency.turns import Turns
+from tests.support.shares import as_user
 from tests.support.waiting import turns as iterations
 
 
@@ -12,31 +13,31 @@ async def test_user_with_one_piece_of_work_comes_before_the_many_of_another() ->
     turns, begun = Turns(2, 3600), list[str]()
 
     async def work(owner: str) -> None:
-        with await turns.take(owner):
+        with await turns.take():
             begun.append(owner)
             await asyncio.sleep(0)
 
-    await asyncio.gather(*(work("many") for _ in range(50)), work("one"))
+    await asyncio.gather(*(as_user("many", work("many")) for _ in range(50)), as_user("one", work("one")))
     assert begun.index("one") <= 3
     assert len(begun) == 51
 
 
 async def test_turn_that_waits_for_something_else_ends_by_itself() -> None:
     turns = Turns(1, 0.001)
-    slow = await turns.take("slow")
+    slow = await as_user("slow", turns.take())
     async with asyncio.timeout(60):
-        (await turns.take("other")).end()
+        (await as_user("other", turns.take())).end()
     slow.end()
     assert turns.is_idle
 
 
 async def test_turn_ends_once() -> None:
     turns = Turns(1, 3600)
-    first = await turns.take("a")
+    first = await as_user("a", turns.take())
     first.end()
     first.end()
-    with await turns.take("b"):
-        waiting = asyncio.ensure_future(turns.take("c"))
+    with await as_user("b", turns.take()):
+        waiting = as_user("c", turns.take())
         await iterations(3)
         assert not waiting.done()
     (await waiting).end()
@@ -45,8 +46,8 @@ async def test_turn_ends_once() -> None:
 
 async def test_request_that_leaves_while_it_waits_takes_no_turn() -> None:
     turns = Turns(1, 3600)
-    with await turns.take("a"):
-        waiting = asyncio.ensure_future(turns.take("b"))
+    with await as_user("a", turns.take()):
+        waiting = as_user("b", turns.take())
         await iterations(2)
         waiting.cancel()
         await asyncio.wait([waiting])
@@ -56,8 +57,8 @@ async def test_request_that_leaves_while_it_waits_takes_no_turn() -> None:
 async def test_turn_of_a_busy_loop_lasts_for_some_of_its_iterations() -> None:
     """A time alone would be over before the work has gone on."""
     turns = Turns(1, 0)
-    with await turns.take("a"):
-        waiting = asyncio.ensure_future(turns.take("b"))
+    with await as_user("a", turns.take()):
+        waiting = as_user("b", turns.take())
         await iterations(8)
         assert not waiting.done()
         await waiting

@@ -12,7 +12,6 @@ from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
 from tests.support.pdf import encrypted, pdf, pdf_bomb
 
-OWNER = ("", "ada")
 LIMITS: dict[str, Any] = {"pages": 3, "characters": 100}
 SOUND = pdf("Hello", "W\\366rld")
 
@@ -51,7 +50,7 @@ def pdfs(seconds: float = 60.0, memory_bytes: int = 2**30) -> Pdfs:
 
 
 async def test_pdf_is_read_in_worker_process() -> None:
-    assert await pdfs().text(SOUND, OWNER, TimeBudget(60)) == "Hello\n\nWörld"
+    assert await pdfs().text(SOUND, TimeBudget(60)) == "Hello\n\nWörld"
 
 
 @pytest.mark.parametrize(
@@ -60,9 +59,9 @@ async def test_pdf_is_read_in_worker_process() -> None:
 )
 async def test_pdf_over_time_or_memory_limit_is_refused(reader: Pdfs, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
-        await reader.text(pdf_bomb(60_000_000), OWNER, TimeBudget(60))
+        await reader.text(pdf_bomb(60_000_000), TimeBudget(60))
 
 
 async def test_encrypted_pdf_is_refused_with_reason() -> None:
     with pytest.raises(Unreadable, match="needs a password"):
-        await pdfs().text(encrypted(SOUND, "secret"), OWNER, TimeBudget(60))
+        await pdfs().text(encrypted(SOUND, "secret"), TimeBudget(60))

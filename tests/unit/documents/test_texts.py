@@ -12,9 +12,9 @@ from llama_stack_responses.documents.texts import ReadContext, Texts
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
 from tests.support.pdf import pdf
+from tests.support.shares import as_user
 from tests.support.waiting import until
 
-OWNER = ("", "ada")
 ZIP = b"PK\x03\x04\x14\x00\x00\x00"
 
 
@@ -42,7 +42,7 @@ def texts_of(pool: WorkerPool, characters: int, processor: FakeProcessor | None 
 
 
 def context(*, keep: bool = True, seconds: float = 60.0) -> ReadContext:
-    return ReadContext(OWNER, TimeBudget(seconds), keep)
+    return ReadContext(TimeBudget(seconds), keep)
 
 
 def document(content: bytes, media_type: str = "", charset: str | None = None) -> Document:
@@ -153,11 +153,10 @@ async def test_processor_is_shared_fairly_between_owners() -> None:
     pool = WorkerPool(PoolLimits(concurrency=2, concurrency_per_user=1))
     texts, queue = texts_of(pool, 100, Stalled()), pool._queue
     flood = [
-        asyncio.create_task(texts.extract(Document("stalled", "", ZIP + bytes([number])), context()))
-        for number in range(3)
+        as_user("ann", texts.extract(Document("stalled", "", ZIP + bytes([number])), context())) for number in range(3)
     ]
-    await until(lambda: queue._held.total() + sum(map(len, queue._waiting.values())) == len(flood))
-    assert await texts.extract(document(ZIP), ReadContext(("", "bob"), TimeBudget(60))) == "Read."
+    await until(lambda: queue.total - queue.left + queue.waiting == len(flood))
+    assert await as_user("bob", texts.extract(document(ZIP), context())) == "Read."
     assert not any(each.done() for each in flood)
     for each in flood:
         each.cancel()

@@ -11,6 +11,7 @@ import uvloop
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.fetch.address_policy import AddressPolicy, UrlRefused
 from llama_stack_responses.fetch.resolver import LookupLimits, Resolver, system_addresses
+from tests.support.shares import as_user
 from tests.support.waiting import until
 
 ADA, BOB = Owner("ada"), Owner("bob")
@@ -50,23 +51,18 @@ class FakeDns:
             with self._lock:
                 self.running -= 1
 
-    def resolver(self, owner: Owner = ADA, **limits: Any) -> Resolver:
-        return Resolver(LookupLimits(**{"seconds": FAR, **limits}), lambda: owner, self.look_up)
+    def resolver(self, **limits: Any) -> Resolver:
+        return Resolver(LookupLimits(**{"seconds": FAR, **limits}), self.look_up)
 
 
 class CurrentUser:
     """The user to whom lookups count."""
 
     def __init__(self, names: FakeDns, **limits: Any) -> None:
-        self.current = ADA
-        self.resolver = Resolver(LookupLimits(**{"seconds": FAR, **limits}), lambda: self.current, names.look_up)
+        self.resolver = names.resolver(**limits)
 
     def start(self, owner: Owner, host: str) -> asyncio.Task[Sequence[str]]:
-        async def look_up() -> Sequence[str]:
-            self.current = owner
-            return await self.resolver.resolve(host, 80)
-
-        return asyncio.create_task(look_up())
+        return as_user(owner.identity, self.resolver.resolve(host, 80))
 
 
 async def test_name_is_resolved() -> None:
@@ -89,8 +85,8 @@ async def test_slow_names_of_one_owner_leave_slots_to_others() -> None:
 
 async def test_lookups_of_stack_without_users_take_all_slots() -> None:
     with FakeDns() as names:
-        resolver = names.resolver(ANONYMOUS, concurrency=4, concurrency_per_user=1)
-        slow = [asyncio.create_task(resolver.resolve(f"slow-{number}", 80)) for number in range(6)]
+        resolver = names.resolver(concurrency=4, concurrency_per_user=1)
+        slow = [as_user(ANONYMOUS.identity, resolver.resolve(f"slow-{number}", 80)) for number in range(6)]
         await until(lambda: names.running == 4)
         names.end()
         await asyncio.gather(*slow)
@@ -124,10 +120,10 @@ async def test_slot_is_given_back_after_late_answer() -> None:
 async def test_waiting_lookups_of_one_owner_are_limited() -> None:
     with FakeDns() as names:
         resolver = names.resolver(concurrency=1, concurrency_per_user=1)
-        slow = [asyncio.create_task(resolver.resolve("slow", 80)) for _ in range(257)]
+        slow = [as_user(ADA.identity, resolver.resolve("slow", 80)) for _ in range(257)]
         await until(lambda: names.running == 1)
         with pytest.raises(UrlRefused, match="Too many host names"):
-            await resolver.resolve("a.example", 80)
+            await as_user(ADA.identity, resolver.resolve("a.example", 80))
         names.end()
         await asyncio.gather(*slow)
 
@@ -148,7 +144,7 @@ def test_slow_names_do_not_delay_lookups_of_event_loop() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         with FakeDns() as names:
-            resolver = names.resolver(ANONYMOUS)
+            resolver = names.resolver()
             slow = [asyncio.create_task(resolver.resolve("slow", 80)) for _ in range(32)]
             await until(lambda: names.running == 32)
             async with asyncio.timeout(20):

@@ -34,7 +34,7 @@ def response(**fields: Any) -> Json:
 
 
 def diagnostics(prompt_of: Any) -> CacheDiagnostics:
-    return CacheDiagnostics("resp_0", ANONYMOUS, prompt_of, Profile(), LargeWork(lambda: ANONYMOUS), lambda _: None)
+    return CacheDiagnostics("resp_0", ANONYMOUS, prompt_of, Profile(), LargeWork(), lambda _: None)
 
 
 async def diagnosed(compared: StoredPrompt, current: Json, *rounds: Sequence[Any]) -> Json:

@@ -9,12 +9,11 @@ import pytest
 from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.moderation_results import NOT_YET
-from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.inputs.moderation import NoModeration
 from llama_stack_responses.requests.request import CreateRequest, parse_create
 from llama_stack_responses.stream.deltas import Text
 
-LARGE_WORK = LargeWork(lambda: ANONYMOUS)
+LARGE_WORK = LargeWork()
 
 
 def request_with(**fields: Any) -> CreateRequest:

@@ -165,7 +165,7 @@ class ProcessHarness:
             TokenCounts(self.inference, []),
             ModerationByChecks(checks(moderator)),
             model_servers(self.inference),
-            LargeWork(self.access.current_user),
+            LargeWork(),
             WorkerPool(PoolLimits()),
             HistoryReader(self.archive, self.access, HistoryBounds(2**20, 2**20, 2**20)).prompt_of,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import pytest
@@ -39,7 +39,6 @@ class ScriptedRuntime:
         self,
         code: str,
         *,
-        owner: Hashable,
         started_ms: int,
         seed: str,
         tools: Sequence[ProgramTool],
@@ -109,7 +108,7 @@ class JobHarness:
         makers = {
             **client_tools(),
             "web_search": self.lookup.make,
-            "programmatic_tool_calling": lambda *_: Programs(runtime, "anna"),
+            "programmatic_tool_calling": lambda *_: Programs(runtime),
         }
         self.harness = ProcessHarness(records, *rounds, makers=makers)
 

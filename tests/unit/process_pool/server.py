@@ -11,8 +11,8 @@ from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
 async def main(module: str) -> None:
     """Run an endless task, and one that ends."""
     pool = WorkerPool(PoolLimits())
-    waiting = asyncio.create_task(pool.run(Task(module, b"", 3600, 100, {"deed": "wait"}), 1))
-    await pool.run(Task(module, b"", 60, 100), 2)
+    waiting = asyncio.create_task(pool.run(Task(module, b"", 3600, 100, {"deed": "wait"})))
+    await pool.run(Task(module, b"", 60, 100))
     assert pool.fork_server
     print(pool.fork_server.pid, flush=True)
     await waiting

@@ -20,6 +20,7 @@ from llama_stack_responses.process_pool.fork_server_client import ForkServer
 from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
 from tests.support.proc import has_ended
+from tests.support.shares import as_user
 from tests.support.waiting import until, wait_until
 
 TASKS = f"{__package__}.tasks"
@@ -65,7 +66,7 @@ def workers_of(pool: WorkerPool) -> list[int]:
 
 
 async def test_task_runs_in_other_process(pool: WorkerPool) -> None:
-    answer = await pool.run(task(content="ü".encode() * 200_000, text_bytes=10**6), 1)
+    answer = await pool.run(task(content="ü".encode() * 200_000, text_bytes=10**6))
     assert answer["text"] == "ü" * 200_000
     assert int(answer["pid"]) != os.getpid()
 
@@ -82,16 +83,16 @@ async def test_task_without_content_can_end_while_server_sends_it(
         return number, slow
 
     monkeypatch.setattr(ForkServer, "start", start_slowly)
-    answer = await pool.run(task(content=b""), 1)
+    answer = await pool.run(task(content=b""))
     assert (answer["text"], answer.get("problem")) == ("", None)
 
 
 async def test_tasks_share_no_state(pool: WorkerPool) -> None:
-    assert [(await pool.run(task("remember"), 1))["text"] for _ in range(2)] == ["1", "1"]
+    assert [(await pool.run(task("remember")))["text"] for _ in range(2)] == ["1", "1"]
 
 
 async def test_task_over_time_limit_is_killed_without_blocking_loop(pool: WorkerPool) -> None:
-    running = asyncio.create_task(pool.run(task("hold the interpreter", seconds=1.0), 1))
+    running = asyncio.create_task(pool.run(task("hold the interpreter", seconds=1.0)))
     turns = 0
     while not running.done():
         turns += 1
@@ -99,15 +100,15 @@ async def test_task_over_time_limit_is_killed_without_blocking_loop(pool: Worker
     assert (await running)["problem"] == "seconds"
     assert turns > 10
     await until(lambda: not workers_of(pool))
-    assert (await pool.run(task(), 1))["text"] == "x"
+    assert (await pool.run(task()))["text"] == "x"
 
 
 async def test_task_of_cancelled_caller_is_killed(pool: WorkerPool) -> None:
-    running = asyncio.create_task(pool.run(task("wait"), 1))
+    running = asyncio.create_task(pool.run(task("wait")))
     await until(lambda: bool(workers_of(pool)))
     running.cancel()
     await until(lambda: not workers_of(pool))
-    assert (await pool.run(task(), 1))["text"] == "x"
+    assert (await pool.run(task()))["text"] == "x"
 
 
 @pytest.mark.parametrize(
@@ -122,22 +123,22 @@ async def test_task_of_cancelled_caller_is_killed(pool: WorkerPool) -> None:
     ],
 )
 async def test_failed_task_reports_its_problem(pool: WorkerPool, given: Task, problem: str) -> None:
-    assert (await pool.run(given, 1))["problem"] == problem
+    assert (await pool.run(given))["problem"] == problem
 
 
 async def test_task_cannot_write_files(pool: WorkerPool, tmp_path: Path) -> None:
     path = tmp_path / "a"
-    assert "problem" in await pool.run(task("write a file", path=str(path)), 1)
+    assert "problem" in await pool.run(task("write a file", path=str(path)))
     assert not path.exists() or path.stat().st_size == 0
 
 
 async def test_owner_with_many_tasks_does_not_delay_other_owner(pool: WorkerPool) -> None:
-    flood = [asyncio.create_task(pool.run(task("wait", seconds=3600), "flood")) for _ in range(2)]
+    flood = [as_user("flood", pool.run(task("wait", seconds=3600))) for _ in range(2)]
     await until(lambda: bool(workers_of(pool)))
-    assert (await pool.run(task(), "other"))["text"] == "x"
+    assert (await as_user("other", pool.run(task())))["text"] == "x"
     assert not any(each.done() for each in flood)
     with pytest.raises(ApiError) as refused:
-        await pool.run(task(), "flood")
+        await as_user("flood", pool.run(task()))
     assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
     for each in flood:
         each.cancel()
@@ -145,41 +146,41 @@ async def test_owner_with_many_tasks_does_not_delay_other_owner(pool: WorkerPool
 
 async def test_time_budget_of_request_limits_its_tasks(pool: WorkerPool) -> None:
     budget = TimeBudget(0.5)
-    assert (await pool.run(task("wait"), 1, budget))["problem"] == "budget"
-    assert (await pool.run(task(), 1, budget))["problem"] == "budget"
+    assert (await pool.run(task("wait"), budget))["problem"] == "budget"
+    assert (await pool.run(task(), budget))["problem"] == "budget"
     assert budget.left <= 0
-    assert (await pool.run(task(), 1))["text"] == "x"
+    assert (await pool.run(task()))["text"] == "x"
 
 
 async def test_killed_template_is_replaced(pool: WorkerPool) -> None:
-    await pool.run(task(), 1)
+    await pool.run(task())
     assert pool.fork_server
     killed = pool.fork_server.pid
     os.kill(killed, signal.SIGKILL)
     await until(lambda: has_ended(killed))
     with pytest.raises(ApiError) as refused:
-        await pool.run(task(), 1)
+        await pool.run(task())
     assert refused.value.status == 503
-    assert (await pool.run(task(), 1))["text"] == "x"
+    assert (await pool.run(task()))["text"] == "x"
 
 
 async def test_module_that_cannot_be_imported_is_503(pool: WorkerPool) -> None:
     with pytest.raises(ApiError) as refused:
-        await pool.run(Task("no.such.module", b"", 60, 100), 1)
+        await pool.run(Task("no.such.module", b"", 60, 100))
     assert refused.value.status == 503
-    assert (await pool.run(task(), 1))["text"] == "x"
+    assert (await pool.run(task()))["text"] == "x"
 
 
 async def test_template_runs_only_while_needed() -> None:
     pool = WorkerPool(PoolLimits(idle_seconds=0.0))
     assert pool.fork_server is None
-    await pool.run(task(), 1)
+    await pool.run(task())
     await until(lambda: pool.fork_server is None)
     await pool.close()
 
 
 async def test_closed_pool_leaves_no_process(pool: WorkerPool) -> None:
-    running = asyncio.create_task(pool.run(task("wait"), 1))
+    running = asyncio.create_task(pool.run(task("wait")))
     await until(lambda: bool(workers_of(pool)))
     assert pool.fork_server
     pids = [pool.fork_server.pid, *workers_of(pool)]

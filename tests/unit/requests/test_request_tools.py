@@ -21,7 +21,6 @@ from openai.types.responses.tool_param import LocalShell
 
 from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS, RequestLimits
 from llama_stack_responses.inputs.request_parser import RequestParser
 from llama_stack_responses.items.registry import HOSTED_TOOL_NAMES
@@ -258,7 +257,7 @@ def test_too_many_domains_are_refused() -> None:
 )
 def test_stored_request_over_limits_of_new_ones_is_accepted(stored: list[Json]) -> None:
     refused(stored)
-    parser = RequestParser(frozenset(), DEFAULT_LIMITS, LargeWork(lambda: ANONYMOUS), refuse_unknown=True)
+    parser = RequestParser(frozenset(), DEFAULT_LIMITS, LargeWork(), refuse_unknown=True)
     assert parser.parse_stored({"model": "m", "input": "x", "tools": stored}).tools == [
         each if each["type"] != "function" else {**each, "parameters": None, "strict": None} for each in stored
     ]

@@ -23,7 +23,7 @@ class RecordingRouter(APIRouter):
 def test_no_route_that_needs_a_token_has_the_method_of_readiness() -> None:
     """The hosts read one method of each route, and a later route of the same path and method replaces an earlier one."""
     router, limits = RecordingRouter(), ResponsesConfig().limits
-    of_route = RouteAdmission(limits, Owner, LargeWork(Owner), lambda _: None, Admission(limits.stream_quota))
+    of_route = RouteAdmission(limits, Owner, LargeWork(), lambda _: None, Admission(limits.stream_quota))
     add_ready_route(router, cast("OpenAIResponsesImpl", None), of_route, "public")
     assert "POST" in router.included
     assert "GET" not in router.included

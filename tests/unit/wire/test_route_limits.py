@@ -11,6 +11,7 @@ import pytest
 from fastapi import Request, Response
 from starlette.types import Message
 
+from llama_stack_responses.concurrency.share import Share, current_share
 from llama_stack_responses.wire.answers import FinishedJsonResponse, FollowedResponse, JsonResponse, RunJsonResponse
 from tests.support.asgi import App, Body, ask, scope_of
 from tests.support.waiting import until
@@ -154,3 +155,19 @@ async def test_stored_value_counts_until_its_answer_is_encoded() -> None:
     go.set()
     await asyncio.gather(*requests)
     assert app.limits.held_answer_bytes == 0
+
+
+async def test_work_on_a_request_counts_as_that_of_its_user() -> None:
+    shares: list[Share] = []
+
+    async def handler(_: Request) -> Response:
+        shares.append(await asyncio.create_task(share_of_task()))
+        return JsonResponse({})
+
+    async def share_of_task() -> Share:
+        return current_share()
+
+    app = App()
+    await ask(app.serve(handler), Body())
+    assert shares == [Share(("", "ada"))]
+    assert current_share().user is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Final, NamedTuple
 
@@ -47,19 +47,18 @@ class Manifest(NamedTuple):
     description: str
 
 
-async def read_manifest(archive: SkillArchive, pool: WorkerPool, owner: Hashable) -> Manifest:
+async def read_manifest(archive: SkillArchive, pool: WorkerPool) -> Manifest:
     """Return the name and the description in the front matter of a skill's manifest, read in a worker process.
 
     Args:
         pool: runs the process.
-        owner: the user, for the turns of the pool.
 
     Raises:
         InvalidSkill: it has no front matter, or one of them is missing or not valid.
         ApiError: 429 or 503, the pool has no room.
     """
     content = await in_thread(_front_matter, archive)
-    answer = await pool.run(Task(_TASK, content, _SECONDS, _TEXT_BYTES), owner)
+    answer = await pool.run(Task(_TASK, content, _SECONDS, _TEXT_BYTES))
     if problem := answer.get("problem"):
         raise InvalidSkill(_PROBLEMS.get(problem, _PROBLEMS["yaml"]))
     name, description = answer.get("name", ""), answer["text"]

@@ -235,7 +235,7 @@ class Skills:
             async with self._reader.opened(len(content), read) as archive:
                 await in_thread(archive.check)
                 owner = self._access.current_user()
-                manifest = await read_manifest(archive, self._pool, owner.identity)
+                manifest = await read_manifest(archive, self._pool)
                 digest = await in_thread(lambda: hashlib.sha256(content).hexdigest())
                 stored = await self._store.upload(owner, content, digest, self._quota)
                 return NewVersion(*manifest, int(self._clock()), stored, archive.bytes)

@@ -80,7 +80,7 @@ async def fixed(store: SkillStore, *tools: Json, carried: list[Json] | None = No
     if carried is not None:
         items.append({"type": "additional_tools", "role": "developer", "tools": carried})
     request = parse_create({"model": "m", "input": items, "tools": list(tools)})
-    return await with_versions(reader(store), request, LargeWork(lambda: ANONYMOUS))
+    return await with_versions(reader(store), request, LargeWork())
 
 
 async def test_references_get_numbers(stored: SkillStore) -> None:
@@ -97,7 +97,7 @@ async def test_references_get_numbers(stored: SkillStore) -> None:
 
 async def test_request_without_references_stays_the_same(store: SkillStore) -> None:
     request = parse_create({"model": "m", "input": "Hi", "tools": [shell(skill()), *OTHERS]})
-    assert await with_versions(reader(store), request, LargeWork(lambda: ANONYMOUS)) is request
+    assert await with_versions(reader(store), request, LargeWork()) is request
 
 
 @pytest.mark.parametrize(

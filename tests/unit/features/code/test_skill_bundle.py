@@ -21,7 +21,7 @@ async def pool() -> AsyncIterator[WorkerPool]:
 
 async def manifest(pool: WorkerPool, content: bytes) -> tuple[str, str]:
     """Return the name and the description in a manifest."""
-    return await read_manifest(SkillArchive(packed([("SKILL.md", content)])), pool, "user")
+    return await read_manifest(SkillArchive(packed([("SKILL.md", content)])), pool)
 
 
 @pytest.mark.parametrize(

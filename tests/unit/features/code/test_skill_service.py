@@ -65,7 +65,7 @@ async def test_folders_of_one_user_are_packed_one_at_a_time(monkeypatch: pytest.
     packing = Packing()
     monkeypatch.setattr(service, "packed", packing)
     access, store, pool = Access(), SkillStore(MemoryRecords()), WorkerPool(PoolLimits())
-    large_work = LargeWork(access.current_user)
+    large_work = LargeWork()
     reader = SkillReader(Admission(Quota("files", 2**20, 2**20)), access.current_user, store)
     skills = service.Skills(store, reader, pool, access, SkillQuota(9, 9, 2**20), large_work)
     await asyncio.gather(*(skills.create(FOLDER) for _ in range(5)))

@@ -9,7 +9,6 @@ from openai.types.responses.file_search_tool_param import FileSearchToolParam
 
 from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 from llama_stack_responses.features.file_search.kinds import KINDS
 from llama_stack_responses.inputs.request_parser import RequestParser
@@ -110,7 +109,7 @@ def test_large_filters_of_file_search_are_refused(accepted: Json, too_large: Jso
 def test_stored_declaration_with_larger_filters_is_accepted() -> None:
     stored = file_search(nested(17))
     refused(stored)
-    parser = RequestParser(frozenset(), DEFAULT_LIMITS, LargeWork(lambda: ANONYMOUS), refuse_unknown=True)
+    parser = RequestParser(frozenset(), DEFAULT_LIMITS, LargeWork(), refuse_unknown=True)
     assert parser.parse_stored({"model": "m", "input": "x", "tools": [stored]}).tools == [stored]
 
 

@@ -26,6 +26,7 @@ from llama_stack_responses.tools.toolset import Toolset
 from tests.support import image_server
 from tests.support.image_server import GIF, JPEG, WEBP, answer, base64_of, data_url, events, png, refused, streamed
 from tests.support.inference import Round, finish, text
+from tests.support.shares import as_user
 from tests.support.web import Answer, Web
 from tests.unit.tools.tools_harness import ToolsHarness, calls
 
@@ -61,9 +62,8 @@ def services(
     fetcher = Fetcher(AddressPolicy(), FetchLimits(2**20, 5.0, 2))
     server = ImageServer(served.url, "key-4711", limits=ImageServerLimits(**{"seconds": 10.0, **limits}))
     contents = Admission(quota)
-    return ImageServices(
-        server, support, ImageReader(NoFiles(), fetcher, 2**20).read, lambda: contents.reserve(owner), lambda: owner
-    )
+    reader = ImageReader(NoFiles(), fetcher, 2**20)
+    return ImageServices(server, support, reader.read, lambda: contents.reserve(owner))
 
 
 def tool_of(used: ImageServices) -> Json:
@@ -415,14 +415,14 @@ async def test_users_take_turns(served: image_server.ImageServer) -> None:
     one, two = services(served, owner=first), services(served, owner=second)
 
     async def draw(used: ImageServices, owner: Owner) -> None:
-        shared = ImageServices(server, used.support, used.read, used.reserve, used.current_user)
+        shared = ImageServices(server, used.support, used.read, used.reserve)
         harness = ToolsHarness(tool_of(shared), [drawing({"prompt": owner.principal}), ANSWER], tools=[TOOL])
         await harness.run()
         ended.append(f"{owner.principal}: {items(harness)[0]['status']}")
 
     begun = Event()
     served.next = [Answer([begun, answer(png(1)).body], headers=image_server.JSON)]  # type: ignore[list-item]
-    waiting = [asyncio.create_task(draw(*each)) for each in [(one, first)] * 4 + [(two, second)]]
+    waiting = [as_user(each[1].identity, draw(*each)) for each in [(one, first)] * 4 + [(two, second)]]
     async with asyncio.timeout(60):
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         begun.set()

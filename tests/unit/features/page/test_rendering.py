@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import orjson
@@ -40,7 +40,7 @@ def message(*texts: str) -> Json:
 
 async def rendered(pool: WorkerPool, *items: Json, **options: Any) -> list[Json]:
     view = item_views(items, ViewContext(Budget()))
-    await Renderer(pool, **options).render(view, "alice")
+    await Renderer(pool, **options).render(view)
     return view
 
 
@@ -97,7 +97,7 @@ class AnsweringPool(WorkerPool):
         super().__init__(PoolLimits())
         self._text = text
 
-    async def run(self, task: Task, owner: Hashable, budget: TimeBudget | None = None) -> Mapping[str, str]:
+    async def run(self, task: Task, budget: TimeBudget | None = None) -> Mapping[str, str]:
         """Return the answer."""
         return {"text": self._text}
 

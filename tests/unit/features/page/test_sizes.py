@@ -26,6 +26,7 @@ from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.saving import Recording
 from tests.contract.conversations import Json, assistant, new_id, response, user
+from tests.support.shares import as_user
 from tests.support.waiting import until
 
 ADA = Owner("ada")
@@ -50,7 +51,7 @@ class Impl:
         self.config = ResponsesConfig()
         self.access = Access()
         self.archive = Archive(MemoryRecords(max_bytes=2**30, max_records=10**6), retention=None)
-        self.large_work = LargeWork(self.access.current_user)
+        self.large_work = LargeWork()
         self.jobs = self.reader = self
         self.reads = 0
 
@@ -136,7 +137,7 @@ async def test_pages_of_events_of_one_user_take_one_thread(impl: Impl, monkeypat
         return {"data": len(entered)}
 
     monkeypatch.setattr(response_views, "_events", slow)
-    asking = [asyncio.create_task(views(impl)[0].events(created, -1, 10)) for _ in range(40)]
+    asking = [as_user(ADA.identity, views(impl)[0].events(created, -1, 10)) for _ in range(40)]
     try:
         await until(lambda: bool(entered))
         assert await asyncio.wait_for(asyncio.to_thread(lambda: "served"), 30) == "served"

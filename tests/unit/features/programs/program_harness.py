@@ -52,7 +52,6 @@ class Programs:
     ) -> Step:
         return await self.runtime.step(
             code,
-            owner="ann",
             started_ms=STARTED_MS,
             seed=seed,
             tools=TOOLS,

@@ -275,7 +275,7 @@ def report(text: str = "", **changes: Any) -> dict[str, str]:
 
 async def read(answer: Mapping[str, str], results: Mapping[int, CallResult] | None = None) -> runtime.Step:
     pool = cast("WorkerPool", FakePool(answer))
-    return await ProgramRuntime(pool).step("", owner="a", started_ms=0, seed="", tools=TOOLS, results=results or {})
+    return await ProgramRuntime(pool).step("", started_ms=0, seed="", tools=TOOLS, results=results or {})
 
 
 async def test_report_is_read() -> None:

@@ -27,7 +27,7 @@ async def pool() -> AsyncIterator[WorkerPool]:
 async def deeds(pool: WorkerPool, seconds: float = 60, **options: bool) -> dict[str, str]:
     """Return the outcomes of the hostile task."""
     task = Task(f"{__package__}.hostile_task", b"", seconds, 1000, options)
-    answer = dict(await pool.run(task, "ann"))
+    answer = dict(await pool.run(task))
     assert not answer.pop("text")
     return answer
 

@@ -163,7 +163,7 @@ async def test_wrong_call_throws_at_call(programs: Programs, code: str, output: 
 
 async def test_unknown_tool_lists_some_names(programs: Programs) -> None:
     tools = [runtime.ProgramTool(f"t{n}", hosted=True) for n in range(60)]
-    step = await programs.runtime.step("tools.x()", owner="a", started_ms=0, seed="", tools=tools, results={})
+    step = await programs.runtime.step("tools.x()", started_ms=0, seed="", tools=tools, results={})
     assert "t49, ..." in step.output
     assert "t50" not in step.output
 

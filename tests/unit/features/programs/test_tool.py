@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.features.programs.runtime import ProgramRuntime
 from llama_stack_responses.features.programs.tool import ProgramTool
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
@@ -54,7 +53,7 @@ class Chain:
     def __init__(self, runtime: ProgramRuntime, server: FakeMcp) -> None:
 
         def make(_: Json, __: CreateRequest) -> Tool:
-            return ProgramTool(runtime, ANONYMOUS.identity)
+            return ProgramTool(runtime)
 
         self._services = {"of_features": {"programmatic_tool_calling": HostedTool(make)}, "mcp": server}
         self._history: list[Json] = []

@@ -51,7 +51,7 @@ class Responses:
         answers = {"streams_per_user": connections}
         self.config = ResponsesConfig.model_validate({"limits": {"websocket": limits, "answers": answers}})
         self.limits = RouteAdmission(
-            self.config.limits, Owner, LargeWork(Owner), lambda _: None, Admission(self.config.limits.stream_quota)
+            self.config.limits, Owner, LargeWork(), lambda _: None, Admission(self.config.limits.stream_quota)
         )
         self.sockets = InFlightCounter()
         self.shutdown_coordinator = ShutdownCoordinator()
