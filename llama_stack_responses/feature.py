@@ -9,6 +9,8 @@ have or lack:
   imported with the configuration, and imports only what is below `config/`.
 - `stored.py` with `open_store(records, decoder) -> FeatureStore`: what it keeps for users in the store
   (`store/feature_store.py`), so that it is counted, exported and deleted with all that a user has.
+- `on_request.py` with `open_on_request(records, decoder, config) -> OwnedObjects`: what it keeps of users that is
+  exported and deleted only if the command has the option with the name of the feature.
 - `feature.py` with `open_feature(stack: Stack) -> Feature`, which is called once, when the stack starts. It runs in an
   event loop that does not serve requests, so nothing that it creates may be bound to a loop. What only a stack
   with certain settings uses is imported once it has read them, so that no other start takes the time.

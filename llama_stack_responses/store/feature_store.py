@@ -70,6 +70,10 @@ class FeatureStore(OwnedObjects, Protocol):
         """The prefix of the keys of which each object has one."""
         ...
 
+    async def forget(self, owner: Owner) -> None:
+        """End what an owner has beside these objects, once they are deleted with all that the owner has stored."""
+        ...
+
     async def resume(self, limit: int) -> None:
         """Finish at most `limit` deletions that were interrupted."""
         ...

@@ -8,6 +8,7 @@ import sqlite3
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -18,14 +19,21 @@ from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.admin.store_commands import delete
+from llama_stack_responses.features.usage.counting import count
+from llama_stack_responses.features.usage.naming import Bounds
+from llama_stack_responses.features.usage.tables import Tables
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.service.detached_responses import DetachedResponse
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.access_keys import AccessKeys, NewKey
+from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.content_names import Hasher
+from llama_stack_responses.store.decoder import Decoder
+from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.records import Records, pages_of
 from tests.contract.backends import BackendLocation
+from tests.contract.conversations import response
 from tests.support.inference import FakeInference, finish, text
 from tests.unit.service.test_running_share import SwitchedAccess
 from tests.unit.service.test_short_requests import server
@@ -36,8 +44,9 @@ WORD: Final = "canary"
 """In each text of the owner who is deleted."""
 ADA: Final = Owner("ada-the-canary", {"teams": ["birds"]})
 BOB: Final = Owner("bob", {"teams": ["fish"]})
-SHARED: Final = ("p/", "s", "z/turn")
-"""Rows that servers write at intervals or for all users: their own, those of secrets, and the turn of jobs."""
+SHARED: Final = ("p/", "s", "us/c", "z/turn")
+"""Rows that servers write at intervals or for all users: their own, those of secrets, the version of the tables of
+usage, and the turn of jobs."""
 ROLES: Final = {"operator": {"roles": ["operator"]}}
 
 
@@ -79,6 +88,19 @@ async def fill(records: Records, users: SwitchedAccess, owner: Owner, word: str)
     key, _ = await AccessKeys(records).create(NewKey(f"{word}'s laptop", owner, "team"))
     await AccessKeys(records).used(key.id)
     await impl.shutdown()
+    await use(records, owner, word)
+
+
+async def use(records: Records, owner: Owner, word: str) -> None:
+    """Count usage of an owner with this word in the metadata, in the tables and of a response that is not in them."""
+    archive, now = Archive(records, at_end=[partial(count, "k")]), await records.now()
+    for number in range(2):
+        ended = Ended(
+            response(id=f"resp_{number}_{owner.principal}", metadata={"k": word}), owner, None, now - 86_400 * number
+        )
+        await archive.ends.unstored(ended)
+    while await Tables(records, Decoder(), Bounds(9, 9), 400).add_some(now - 3600):
+        pass
 
 
 @asynccontextmanager
@@ -103,8 +125,9 @@ async def found(records: Records, *words: str) -> list[str]:
     return [key async for key, value in rows(records) if any(word in f"{key} {value}" for word in words)]
 
 
+@pytest.mark.parametrize("usage", [True, False], ids=["with usage", "without usage"])
 async def test_deleted_owner_is_in_no_row(
-    records: Records, tmp_path: Path, place: BackendLocation, capsys: pytest.CaptureFixture[str]
+    records: Records, tmp_path: Path, place: BackendLocation, capsys: pytest.CaptureFixture[str], usage: bool
 ) -> None:
     users = SwitchedAccess()
     await fill(records, users, BOB, "fish")
@@ -120,16 +143,22 @@ async def test_deleted_owner_is_in_no_row(
         owner=ADA.principal,
         tenant="",
         yes=True,
+        usage=usage,
         json=True,
         config=config,
         open_store=lambda *_, **__: (records, settings),
         open_host_data=nothing_of_the_host,
     )
     await asyncio.to_thread(delete, arguments)
-    assert '"deleted keys": 1' in capsys.readouterr().out
+    deleted = capsys.readouterr().out
+    assert '"deleted keys": 1' in deleted
+    assert ('"deleted days of usage": 2' in deleted) == usage
     left = await found(records, *words)
     # The audit log keeps, by the hash of the name, that the owner was deleted.
-    assert [key for key in left if not key.startswith("al/")] == []
+    assert [key for key in left if not key.startswith(("al/",) if usage else ("al/", "us/"))] == []
+    assert any(key.startswith("us/") for key in left) != usage
+    if not usage:
+        return
     assert WORD not in str([value async for key, value in rows(records) if key in left])
     now = {key: value async for key, value in rows(records)}
     kept = [key for key in others if not key.startswith(SHARED)]

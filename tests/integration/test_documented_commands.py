@@ -236,6 +236,8 @@ def test_operator_commands_show_and_delete_stored_responses(terminal: Terminal, 
         wait_for_line(lines.start("llama-stack-responses tail"), last["id"], 180)
         assert re.search(r"\b3\b", lines.run("llama-stack-responses stats"))
         lines.run("llama-stack-responses queue")
+        lines.run("llama-stack-responses sweep --yes")
+        lines.run("llama-stack-responses sweep --conversation-days")
         lines.run("llama-stack-responses export")
         exported = [json.loads(line) for line in (terminal.folder / "ada.jsonl").read_text().splitlines()]
         assert {first["id"], last["id"]} <= {each.get("id") or each["response"]["id"] for each in exported}
@@ -243,6 +245,8 @@ def test_operator_commands_show_and_delete_stored_responses(terminal: Terminal, 
         assert last["id"] not in terminal.run("llama-stack-responses list")
         lines.run("llama-stack-responses delete --owner")
         assert first["id"] not in terminal.run("llama-stack-responses list")
+        lines.run("llama-stack-responses audit")
+        assert lines.run("llama-stack-responses usage").split()[:2] == ["TEAM", "MODEL"]
 
 
 @pytest.mark.one_host

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...commands.config_option import add_config
+from ...core.discovery import feature_names
 from ...core.statuses import STATUSES
 
 
@@ -25,14 +26,9 @@ def add_commands(commands: Any) -> None:
     _command(commands, "queue", "list the background responses that wait and run")
     _command(commands, "profiles", "list what was learned about model servers, as entries of the setting 'profiles'")
     _audit(commands)
-    delete = _command(commands, "delete", "delete responses, or all that an owner has")
-    delete.add_argument("ids", nargs="*", metavar="ID", help="the responses")
-    _owner(delete)
-    delete.add_argument("--yes", action="store_true", help="delete; without it, only count")
+    _delete(commands)
     _sweep(commands)
-    export = _command(commands, "export", "write all that an owner has, as lines of JSON")
-    _owner(export)
-    export.add_argument("--out", type=Path, metavar="FILE", help="a new file to write to (standard output)")
+    _export(commands)
     backup = _command(
         commands, "backup", "write all that the store holds to a file, while servers use it", module="backups"
     )
@@ -52,6 +48,21 @@ def add_commands(commands: Any) -> None:
     _command(
         commands, "secret", "print the secret that the store keeps since no 'secrets' are configured", module="backups"
     )
+
+
+def _delete(commands: Any) -> None:
+    delete = _command(commands, "delete", "delete responses, or all that an owner has")
+    delete.add_argument("ids", nargs="*", metavar="ID", help="the responses")
+    _owner(delete)
+    _usage(delete)
+    delete.add_argument("--yes", action="store_true", help="delete; without it, only count")
+
+
+def _export(commands: Any) -> None:
+    export = _command(commands, "export", "write all that an owner has, as lines of JSON")
+    _owner(export)
+    _usage(export)
+    export.add_argument("--out", type=Path, metavar="FILE", help="a new file to write to (standard output)")
 
 
 def _audit(commands: Any) -> None:
@@ -127,6 +138,11 @@ def _owner(command: ArgumentParser) -> None:
         "--owner", metavar="NAME", help="the owner's name; '' is the one owner of a stack without authentication"
     )
     command.add_argument("--tenant", default="", metavar="TENANT", help="the owner's tenant, on OGX")
+
+
+def _usage(command: ArgumentParser) -> None:
+    if "usage" in feature_names():
+        command.add_argument("--usage", action="store_true", help="what was counted as used by the owner, too")
 
 
 def _list(command: ArgumentParser, limit: int) -> None:

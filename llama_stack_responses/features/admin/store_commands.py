@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from io import TextIOWrapper
 from itertools import batched
@@ -22,6 +22,7 @@ from ...commands.progress import ProgressLine
 from ...commands.tables import duration, moment, print_fields, print_json, print_rows
 from ...concurrency.tasks import gather_or_cancel
 from ...config import ResponsesConfig
+from ...core.discovery import modules_of_features
 from ...core.errors import ApiError
 from ...core.owner import Owner
 from ...core.types import Json
@@ -206,12 +207,14 @@ def delete(arguments: Namespace) -> None:
     owner = _owner(arguments)
     if bool(arguments.ids) == bool(owner):
         raise CommandError("Name the responses to delete, or an --owner, and not both.", 2)
+    if owner is None and any(getattr(arguments, each) for each in modules_of_features("on_request")):
+        raise CommandError("The option --usage needs an --owner.", 2)
 
     async def work(records: Records, settings: ResponsesConfig) -> None:
         view = StoreView(records)
         ids = [*dict.fromkeys(arguments.ids)] or [each async for each in view.responses_of(owner or Owner())]
         talks = [each.id async for each in view.conversations_of(owner)] if owner else []
-        async with _objects(arguments, view, owner) as stores:
+        async with _objects(arguments, records, view, owner, settings) as stores:
             more = {store: [each async for each in store.ids_of(owner)] if owner else [] for store in stores}
             found = {"responses": ids, "conversations": talks} | {store.name: each for store, each in more.items()}
             if not arguments.yes:
@@ -260,6 +263,8 @@ async def _delete(
         if owner:
             await _delete_objects(owner, more, progress)
             await view.forget(owner)
+            for store in view.archive.of_features:
+                await store.forget(owner)
     return missing
 
 
@@ -275,7 +280,9 @@ async def _delete_objects(owner: Owner, more: Mapping[OwnedObjects, Sequence[str
 
 
 @asynccontextmanager
-async def _objects(arguments: Namespace, view: StoreView, owner: Owner | None) -> AsyncIterator[list[OwnedObjects]]:
+async def _objects(
+    arguments: Namespace, records: Records, view: StoreView, owner: Owner | None, settings: ResponsesConfig
+) -> AsyncIterator[list[OwnedObjects]]:
     """Yield what features keep for users, and for an owner what the host keeps; say what is left."""
     if owner is None:
         yield [*view.archive.of_features]
@@ -284,7 +291,16 @@ async def _objects(arguments: Namespace, view: StoreView, owner: Owner | None) -
     async with opened(arguments.config, owner) as host:
         for sentence in host.left:
             print(sentence, file=sys.stderr)
-        yield [*view.archive.of_features, *host.kinds]
+        yield [*view.archive.of_features, *host.kinds, *_asked_for(arguments, records, view, settings)]
+
+
+def _asked_for(
+    arguments: Namespace, records: Records, view: StoreView, settings: ResponsesConfig
+) -> Iterator[OwnedObjects]:
+    """Yield what is only taken by the option with the name of its feature."""
+    for name, module in modules_of_features("on_request").items():
+        if getattr(arguments, name):
+            yield module.open_on_request(records, view.archive.decoder, settings)
 
 
 def sweep(arguments: Namespace) -> None:
@@ -352,7 +368,7 @@ def export(arguments: Namespace) -> None:
     async def work(records: Records, settings: ResponsesConfig) -> None:
         await record_command(records, settings, "owner.exported", owner=owner)
         view = StoreView(records)
-        async with _objects(arguments, view, owner) as stores:
+        async with _objects(arguments, records, view, owner, settings) as stores:
             if arguments.out is None:
                 await _export(view, stores, owner, sys.stdout)
                 return

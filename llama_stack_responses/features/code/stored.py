@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Final
 
 from ...core.owner import Owner
@@ -11,6 +12,7 @@ from ...core.types import Json
 from ...store.decoder import Decoder
 from ...store.feature_store import Exported
 from ...store.records import Records
+from .containers.deleted_owners import end_containers_of
 from .skills.store import SKILL_PREFIX, SkillStore, StoredSkill
 
 _PAGE_ROWS: Final = 500
@@ -20,17 +22,19 @@ class SkillsOfOwners:
     """The skills in a store, as a `FeatureStore`.
 
     Args:
-        store: the store of the skills.
+        records: the store.
+        decoder: decodes skills.
         page: rows that one read takes.
     """
 
     name = "skills"
     prefix = SKILL_PREFIX
 
-    def __init__(self, store: SkillStore, page: int = _PAGE_ROWS) -> None:
-        self._store = store
+    def __init__(self, records: Records, decoder: Decoder, page: int = _PAGE_ROWS) -> None:
+        self._store = store = SkillStore(records, decoder)
         self._page = page
         self.delete, self.resume = store.delete, store.resume
+        self.forget = partial(end_containers_of, records)
 
     async def ids_of(self, owner: Owner) -> AsyncIterator[str]:
         """Yield the ids of an owner's skills, oldest first."""
@@ -62,4 +66,4 @@ class SkillsOfOwners:
 
 def open_store(records: Records, decoder: Decoder) -> SkillsOfOwners:
     """Return the skills in a store."""
-    return SkillsOfOwners(SkillStore(records, decoder))
+    return SkillsOfOwners(records, decoder)

@@ -47,6 +47,9 @@ class KeysOfOwners:
             raise no_key(object_id)
         await self._keys.delete(object_id)
 
+    async def forget(self, owner: Owner) -> None:
+        """Do nothing: a user has no more than keys."""
+
     async def resume(self, limit: int) -> None:
         """Do nothing: a key is deleted in one commit."""
 

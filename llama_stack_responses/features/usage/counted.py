@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ...core.owner import Owner
 from ...core.types import Json
 from ...feature import Ended
 
@@ -44,6 +45,11 @@ def dimensions_of(ended: Ended, metadata_key: str | None) -> Dimensions:
     metadata = (response.get("metadata") or {}).get(metadata_key, "") if metadata_key else ""
     values = (owner.tenant, owner.principal, owner.team, owner.key, response["model"], metadata)
     return Dimensions(*(str(value)[:_CHARACTERS] for value in values))
+
+
+def counted_identity(owner: Owner) -> tuple[str, str]:
+    """Return the tenant and the name of a user as `Dimensions` has them."""
+    return owner.tenant[:_CHARACTERS], owner.principal[:_CHARACTERS]
 
 
 def counts_of(ended: Ended) -> Counts:

@@ -46,6 +46,16 @@ class Unit:
         """Return the key of a table; `start` is in units since the epoch."""
         return f"{self.prefix}{start:08x}/{part:02x}"
 
+    def expires_at(self, start: int, retention_days: float | None) -> float | None:
+        """Return when a table is kept no longer, in seconds since the epoch; None for never.
+
+        Args:
+            start: as for `key`.
+            retention_days: days for which all tables are kept at most; None for ever.
+        """
+        days = [each for each in (self.kept_days, retention_days) if each is not None]
+        return (start + 1) * self.seconds + min(days) * 86_400.0 if days else None
+
     def start_of(self, key: str) -> int:
         """Return the start of the table with this key, in seconds since the epoch."""
         return int(key.removeprefix(self.prefix).partition("/")[0], 16) * self.seconds

@@ -39,7 +39,6 @@ _RESPONSES: Final = 500
 """Responses that one commit adds to the tables."""
 WAIT_SECONDS: Final = DEFAULT.unknown_outcome_seconds + 5.0
 """Seconds for which a response waits. Until then, a server may ask whether its row exists."""
-_DAY: Final = 86_400.0
 
 
 class Tables(Periodic):
@@ -132,12 +131,8 @@ class _Changed:
         for (unit, start, key), table in self.tables.items():
             stored = stored_table(table)
             value = await in_thread_if_large(partial(codec.encode, stored), stored)
-            puts.append(Put(key, value, self._expires_at(unit, start)))
+            puts.append(Put(key, value, unit.expires_at(start, self._retention_days)))
         return puts
-
-    def _expires_at(self, unit: Unit, start: int) -> float | None:
-        days = [each for each in (unit.kept_days, self._retention_days) if each is not None]
-        return (start + 1) * unit.seconds + min(days) * _DAY if days else None
 
 
 def _by_day(responses: Sequence[Pending]) -> Mapping[tuple[int, int], list[Pending]]:

@@ -238,6 +238,10 @@ class Containers:
         """Return all containers of an owner, the newest first."""
         return [each for each in reversed(self._entries.values()) if each.owner == owner and not self._is_over(each)]
 
+    def all(self) -> list[ContainerEntry]:
+        """Return all containers of this server."""
+        return list(self._entries.values())
+
     async def end(self, container_id: str) -> None:
         """End a container and remove its files. Waits for the removal for a few seconds at most."""
         entry = self._entries.pop(container_id, None)

@@ -30,6 +30,7 @@ from ..tools.code_interpreter import CodeInterpreterTool
 from ..tools.shell import HostedShellTool
 from .access import ContainerAccess
 from .container_routes import containers_router
+from .deleted_owners import DeletedOwners
 from .entries import Containers
 
 _MIB: Final = 2**20
@@ -43,6 +44,7 @@ def open_code(stack: Stack, settings: CodeInterpreter, skills: SkillReader) -> F
         WrongConfiguration: bubblewrap or a package is missing, or the configured control group cannot be used.
     """
     containers = open_containers(settings)
+    deleted = DeletedOwners(stack.records, containers)
     uploaded = uploaded_with(stack.files, stack.contents, stack.current_user)
     access = ContainerAccess(containers, stack.current_user, uploaded, skills.find)
     installed = installed_packages(settings).sentence()
@@ -54,9 +56,19 @@ def open_code(stack: Stack, settings: CodeInterpreter, skills: SkillReader) -> F
             "shell": HostedTool(partial(_shell, access=access, installed=installed), details=installed),
         },
         routes=[partial(_container_routes, access)],
-        start=containers.start,
-        close=containers.close,
+        start=partial(_start, containers, deleted),
+        close=partial(_close, containers, deleted),
     )
+
+
+def _start(containers: Containers, deleted: DeletedOwners) -> None:
+    containers.start()
+    deleted.start()
+
+
+async def _close(containers: Containers, deleted: DeletedOwners) -> None:
+    await deleted.stop()
+    await containers.close()
 
 
 def installed_packages(settings: CodeInterpreter) -> Packages:

@@ -42,7 +42,7 @@ async def records() -> MemoryRecords:
 
 
 async def test_skills_of_one_owner_are_exported_with_their_versions(records: MemoryRecords) -> None:
-    stored = SkillsOfOwners(SkillStore(records), page=1)
+    stored = SkillsOfOwners(records, Decoder(), page=1)
     found = [(each, [version async for version in each.each]) async for each in stored.export(Owner("anna"))]
     assert [(each.type, each.owner, each.fields["id"], each.members) for each, _ in found] == [
         ("skill", ANNA, "skill_1", "versions"),

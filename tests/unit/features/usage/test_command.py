@@ -82,3 +82,21 @@ def test_wrong_argument_is_wrong_usage(arguments: list[str], capsys: pytest.Capt
         main(["usage", *arguments])
     assert ended.value.code == 2
     assert arguments[0] in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # The hosts read a deprecated field of their own.
+def test_export_and_deletion_of_an_owner_have_their_usage_if_asked(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_ada = ["--config", str(config), "--owner", "ada"]
+    assert main(["export", *of_ada]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["export", *of_ada, "--usage"]) == 0
+    [line] = [json.loads(each) for each in capsys.readouterr().out.splitlines()]
+    [hour] = line["hours"]
+    assert (line["type"], line["owner"]["principal"], hour["team"]) == ("usage", "ada", "search")
+    assert (hour["counts"]["requests"], hour["counts"]["output_tokens"]) == (2, 642)
+    assert main(["delete", *of_ada, "--usage", "--yes", "--json"]) == 0
+    assert '"deleted days of usage": 1' in capsys.readouterr().out
+    assert main(["usage", "--config", str(config), "--by", "user", "--json"]) == 0
+    assert [json.loads(each)["user"] for each in capsys.readouterr().out.splitlines()] == ["=HYPERLINK(1)"]

@@ -1,0 +1,140 @@
+"""What a user has used, for the commands that export and delete it if they are asked to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final
+
+from ...concurrency.offloading import in_thread_if_large
+from ...config import ResponsesConfig
+from ...core.owner import Owner
+from ...core.types import Json
+from ...store import codec
+from ...store.conflict_retry import ConflictRetry
+from ...store.decoder import Decoder
+from ...store.feature_store import Exported
+from ...store.records import Delete, Op, Put, Records, VersionIs, after_prefix, committed, pages_of
+from .counted import Dimensions, counted_identity
+from .reading import Reading, Span
+from .rows import (
+    CHANGES,
+    DAYS,
+    HOURS,
+    PENDING,
+    UNITS,
+    Table,
+    Unit,
+    part_of,
+    pending_until,
+    read_pending,
+    stored_table,
+    table_of,
+)
+from .settings import SETTINGS, Usage
+
+_ROWS: Final = 500
+
+
+class UsageOfOwners:
+    """What users have used, as `OwnedObjects`: one for each day of UTC.
+
+    Args:
+        records: the store.
+        decoder: decodes the tables.
+        retention_days: days for which tables are kept; None for ever.
+    """
+
+    name = "days of usage"
+
+    def __init__(self, records: Records, decoder: Decoder, retention_days: float | None) -> None:
+        self._records, self._decoder, self._retention_days = records, decoder, retention_days
+
+    async def ids_of(self, owner: Owner) -> AsyncIterator[str]:
+        """Yield the days on which an owner has used something, oldest first."""
+        for day in await self._days_of(owner):
+            yield _date(day)
+
+    async def export(self, owner: Owner) -> AsyncIterator[Exported]:
+        """Yield the days on which an owner has used something, oldest first, with what it was in each hour."""
+        for day in await self._days_of(owner):
+            yield Exported("usage", owner, {"day": _date(day)}, "hours", self._hours(owner, day))
+
+    async def delete(self, owner: Owner, object_id: str) -> None:
+        """Delete what an owner has used on a day. The sums of all users lack it from then on."""
+        day = int(datetime.fromisoformat(f"{object_id}T00:00Z").timestamp()) // DAYS.seconds
+        retry = ConflictRetry()
+        while True:
+            await retry.wait()
+            changes = (await self._records.get_many([CHANGES])).get(CHANGES)
+            ops: list[Op] = [Delete(key) async for key, _ in self._pending(owner, day)]
+            for unit in UNITS:
+                ops += await self._without(owner, unit, day)
+            unchanged = VersionIs(CHANGES, changes.version if changes else None)
+            if await committed(self._records, [*ops, Put(CHANGES, b"")], [unchanged]):
+                return
+
+    async def _days_of(self, owner: Owner) -> list[int]:
+        days = {at // DAYS.seconds async for _, at in self._pending(owner)}
+        suffix = f"/{part_of(*counted_identity(owner)):02x}"
+        async for page in pages_of(self._records, DAYS.prefix, _ROWS):
+            own = {key: record for key, record in page if key.endswith(suffix)}
+            decoded = await self._decoder.decode([record.value for record in own.values()])
+            for key, stored in zip(own, decoded, strict=True):
+                if any(_is_of(owner, each) for each in table_of(stored)):
+                    days.add(DAYS.start_of(key) // DAYS.seconds)
+        return sorted(days)
+
+    async def _pending(self, owner: Owner, day: int | None = None) -> AsyncIterator[tuple[str, int]]:
+        """Yield the key and the time of each response of an owner that is not in the tables yet."""
+        start, end = PENDING, after_prefix(PENDING)
+        if day is not None:
+            start, end = pending_until(day * DAYS.seconds), pending_until((day + 1) * DAYS.seconds)
+        while rows := await self._records.range(start, end, limit=_ROWS):
+            for key, record in rows:
+                pending = read_pending(key, record.value)
+                if pending and _is_of(owner, pending.dimensions):
+                    yield key, pending.at
+            start = f"{rows[-1][0]}\0"
+
+    async def _without(self, owner: Owner, unit: Unit, day: int) -> list[Op]:
+        """Return the ops that take an owner out of the tables of a day."""
+        per_day, part = DAYS.seconds // unit.seconds, part_of(*counted_identity(owner))
+        starts = {unit.key(start, part): start for start in range(day * per_day, (day + 1) * per_day)}
+        rows = await self._records.get_many(list(starts))
+        decoded = await self._decoder.decode([record.value for record in rows.values()])
+        ops: list[Op] = []
+        for key, stored in zip(rows, decoded, strict=True):
+            table = table_of(stored)
+            left = {of: counts for of, counts in table.items() if not _is_of(owner, of)}
+            if not left:
+                ops.append(Delete(key))
+            elif len(left) < len(table):
+                ops.append(await self._put(key, left, unit.expires_at(starts[key], self._retention_days)))
+        return ops
+
+    async def _put(self, key: str, table: Table, expires_at: float | None) -> Put:
+        rows = stored_table(table)
+        return Put(key, await in_thread_if_large(partial(codec.encode, rows), rows), expires_at)
+
+    async def _hours(self, owner: Owner, day: int) -> AsyncIterator[Json]:
+        span = Span(HOURS, day * 24, (day + 1) * 24, counted_identity(owner))
+        tables = await Reading(self._records, self._decoder).read(span, partial(_is_of, owner))
+        for start, table in sorted(tables.items()):
+            for of, counts in table.items():
+                whose = {"team": of.team, "key": of.key, "model": of.model, "metadata": of.metadata}
+                yield {"start": start, **whose, "counts": counts}
+
+
+def _is_of(owner: Owner, usage: Dimensions) -> bool:
+    return (usage.tenant, usage.user) == counted_identity(owner)
+
+
+def _date(day: int) -> str:
+    return f"{datetime.fromtimestamp(day * DAYS.seconds, UTC):%Y-%m-%d}"
+
+
+def open_on_request(records: Records, decoder: Decoder, config: ResponsesConfig) -> UsageOfOwners:
+    """Return what users have used."""
+    return UsageOfOwners(records, decoder, (SETTINGS.of(config) or Usage()).retention_days)
