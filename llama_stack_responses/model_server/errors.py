@@ -27,6 +27,9 @@ logger = get_logger(__name__)
 _INVALID_ANSWER: Final = "invalid_answer"
 """The code with which `remote::openai-chat` reports an answer of another kind than it asked for."""
 
+_RATE_LIMIT: Final = "rate_limit_exceeded"
+"""The code of a limit on rates; Groq has it with status 413 too, for a request over a limit on tokens per minute."""
+
 _OTHER_REASONS: Final = frozenset({401, 403, 404, 408, 429})
 """Statuses that are never about the length of a request."""
 
@@ -98,8 +101,8 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
             return no_model(message if "model" in message.lower() else _NOT_THERE.format(message))
         case 408:
             return ApiError(504, f"The inference provider timed out: {message}", upstream=Upstream("timeout", 408))
-        case 402 | 429 as status:
-            usual = "insufficient_quota" if status == 402 else "rate_limit_exceeded"
+        case status if status in (402, 429) or error.code == _RATE_LIMIT:
+            usual = "insufficient_quota" if status == 402 else _RATE_LIMIT
             code, failure = _code(error) or usual, Upstream("rate_limit", status)
             return ApiError(429, message, code=code, retry_after=_retry_after(error), upstream=failure)
         case status if status >= 500 and error.code == _INVALID_ANSWER:
@@ -122,8 +125,8 @@ def _failed(message: str, error: openai.APIStatusError) -> ApiError:
 def _from_event(error: openai.APIError) -> ApiError:
     """Return the API error for an error event in the provider's stream."""
     message = _message(error)
-    if error.code == "rate_limit_exceeded" or str(error.type).startswith("rate_limit") or status_in(error.body) == 429:
-        return ApiError(429, message, code="rate_limit_exceeded", upstream=Upstream("rate_limit", 429))
+    if error.code == _RATE_LIMIT or str(error.type).startswith("rate_limit") or status_in(error.body) == 429:
+        return ApiError(429, message, code=_RATE_LIMIT, upstream=Upstream("rate_limit", 429))
     if _is_too_long(error):
         return too_long(message)
     return ApiError(

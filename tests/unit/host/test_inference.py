@@ -123,6 +123,15 @@ async def test_fraction_of_a_second_to_wait_is_passed_on_in_milliseconds(
     assert (passed.get("retry-after"), passed.get("retry-after-ms")) == (seconds, milliseconds)
 
 
+def test_limit_on_tokens_per_minute_is_a_429_whatever_its_status() -> None:
+    """Groq has it with status 413."""
+    response = httpx2.Response(413, request=httpx2.Request("POST", "http://localhost/v1/chat/completions"))
+    said = "Request too large for model m on tokens per minute (TPM): Limit 8000, Requested 8590"
+    body = {"message": said, "type": "tokens", "code": "rate_limit_exceeded"}
+    found = to_api_error(openai.APIStatusError(said, response=response, body=body))
+    assert (found.status, found.code) == (429, "rate_limit_exceeded")
+
+
 @pytest.mark.parametrize(
     ("said", "code"),
     [
