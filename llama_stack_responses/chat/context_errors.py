@@ -16,6 +16,7 @@ _TOO_LONG: Final = re.compile(
             r"context[ _](?:length|size|window)",  # OpenAI, vLLM, SGLang, llama.cpp, LM Studio, Together, MiniMax
             r"maximum context",  # Mistral
             r"context limit",  # Anthropic
+            r"token length must be in \(0, ?\d{1,15}\], but got [1-9]",  # DeepSeek
             r"prompt is too long",  # Anthropic
             r"prompt too long",  # Ollama
             r"maximum number of tokens",  # Gemini
@@ -78,7 +79,7 @@ _CODES: Final = frozenset(
 _LENGTH: Final = re.compile(
     r"(?:context (?:length|size|window)(?:(?! by |exceed)[^\d.]){0,30}?|number of tokens allowed \(|tokens > "
     r"|maximum prompt length is |maximum model length of |model token limit: |supports up to "
-    r"|should be \[\d{1,3}, ?|the limit of |while limit is "
+    r"|should be \[\d{1,3}, ?|token length must be in \(0, ?|the limit of |while limit is "
     r"|too large for model with |must be <= |less than |max_seq_len \(?|max_num_tokens \(|session_len |max size: "
     r"|less than max_seq_len \(|maximum length |tokens limit |max cache length |max context of |maximum is "
     r"|cache size \(\d{1,15} > |maximum input length is |provide less than |maximum number of input tokens )(\d{1,15})",
@@ -91,7 +92,7 @@ _TOKENS: Final = re.compile(
     r"|(?:request|input|too long:|token count|prompt|requested:|current length is|token count is|token count of)"
     r" \(?(?:length )?\(?(\d{1,15})|(?:prompt_tokens|cache size) \((\d{1,15})"
     r"|(?<!maximum number of )input tokens (\d{1,15})"
-    r"|(\d{1,15}) tokens(?:, session_len|\) for)|, got (\d{1,15})",
+    r"|(\d{1,15}) tokens(?:, session_len|\) for)|,(?: but)? got (\d{1,15})",
     re.IGNORECASE,
 )
 

@@ -5,8 +5,9 @@ Ollama, llama.cpp and LM Studio say it with status 500, Gemini with the reason o
 request: the model is told what was wrong, and asked again. A call that is whole is taken: a server may know only one
 of its model's forms.
 
-Sources: pydantic-ai's pull requests 2774 and 4354 and freellmapi's pull request 291 (Groq), ollama issues 12884, 17638
-and 11781, opencode issue 1018 (in the stream), llama.cpp issues 20260 and 27733, lmstudio-bug-tracker issue 942.
+Sources: text-generation-inference issue 2145, pydantic-ai's pull requests 2774 and 4354 and freellmapi's pull request
+291 (Groq), ollama issues 12884, 17638 and 11781, opencode issue 1018 (in the stream), llama.cpp issues 20260 and 27733,
+lmstudio-bug-tracker issue 942.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _CODE: Final = "tool_use_failed"
 _QUOTED: Final = "failed_generation"
 _WORDS: Final = re.compile(
     r"\bfailed to call a function\b|\btool call validation failed\b|\berror parsing tool call\b"
-    r"|\bfailed to (?:parse|generate a) tool call\b(?! arguments)|^no function provided\b",
+    r"|\bfailed to (?:parse|generate a) tool call\b(?! arguments)|^no function provided\b"
+    r"|^tool error: ",  # TGI
     re.IGNORECASE,
 )
 _NO_CALL: Final = re.compile(r"\bdid not call a tool\b", re.IGNORECASE)

@@ -10,7 +10,16 @@ from ...core.types import Json
 from ..reasoning_entries import BLOCKS, DETAILS, OPAQUE, TEXT_FIELDS
 from .adaptation import Adaptation, answers
 from .calls import names_call_ids
-from .message_edits import MEDIA, WithReasoning, each_message, parts_of, text_of, walking
+from .message_edits import (
+    MEDIA,
+    WithReasoning,
+    are_same,
+    each_message,
+    parts_of,
+    text_of,
+    walking,
+    with_messages,
+)
 from .refusal import Refusal
 
 _BLANK: Final = "(empty)"
@@ -32,6 +41,13 @@ _NO_IMAGES: Final = re.compile(
     r"|\u4e0d\u652f\u6301.{0,8}(?:\u56fe|\u89c6\u89c9|\u591a\u6a21\u6001)",
     re.IGNORECASE,
 )
+_SOME_IMAGES: Final = re.compile(
+    r"\b(?:at most|up to|max(?:imum)?(?: of)?|only|more than|limit of|limited to)\W{1,3}([1-9]\d{0,2}) images?\b"
+    r"|\bimages?\b[^.]{0,40}\b(?:at most|maximum(?: of| is)?|limit(?: of| is)?)\W{1,3}([1-9]\d{0,2})\b",
+    re.IGNORECASE,
+)
+"""Words about too many images, with the number that there may be."""
+LEFT_OUT: Final = "(an earlier image, which is left out)"
 _NO_AUDIO: Final = re.compile(
     r"\b(?:audio|input_audio)\b(?: inputs?| content| parts?)?(?: is| are)? ?not (?:currently )?(?:support|allow|accept)"
     r"|(?:not|n't|no) (?:support|accept|process|handle|allow|take)\w*[^.]{0,24}\baudio\b(?! (?:formats?|types?|output))"
@@ -51,9 +67,17 @@ _NULL_CONTENT: Final = re.compile(
     r"|(?:\bnull\b|\bNone(?:Type)?\b|missing|required|string)\b.{0,200}\bcontent\b|\bNoneType\b"
     # serde without the name of the member, Ollama, Chinese servers
     r"|\bmessages\b.{0,80}\binvalid type: null|\bcontent\b[^.]{0,40}<nil>"
+    # DeepSeek: without any content
+    r"|\btoken length must be in \(0, ?\d{1,15}\], but got 0\b"
     r"|(?<!\w)content['\"`]?\s?(?:\u4e0d\u80fd|\u4e0d\u5f97|\u4e0d\u53ef)?(?:\u4e3a|\u662f)(?:\u7a7a|null)",
     re.DOTALL | re.IGNORECASE,
 )
+_LOST_CALLS: Final = re.compile(
+    r"\btool\b[^.]{0,40}\bmust (?:be a response to|follow)\b[^.]{0,60}\btool_?calls?\b"
+    r"|\bno (?:previous|preceding)\b[^.]{0,40}\btool call|\btool id\b[^.]{0,80}\bnot found\b",
+    re.IGNORECASE,
+)
+"""What servers say of outputs if they drop messages without content, with the calls in them."""
 _NO_CONTENT: Final = re.compile(
     r"\bcontent\b.{0,80}\b(?:missing|required)|\b(?:missing|required)\b.{0,80}\bcontent\b", re.DOTALL | re.IGNORECASE
 )
@@ -107,6 +131,32 @@ def _without(kind: str) -> Callable[[Json, Any], Json]:
     return walking(change)
 
 
+def _asks_few_images(refusal: Refusal, chat: Json) -> Iterator[int]:
+    count = _SOME_IMAGES.search(refusal.words)
+    most = int(next(filter(None, count.groups()))) if count else 0
+    if most and _few_images(chat, most) is not chat:
+        yield most
+
+
+def _few_images(chat: Json, most: Any) -> Json:
+    """Return a chat request with the newest images, at most so many; by default, with the last one."""
+    left, changed = most if isinstance(most, int) else 1, list[Json]()
+    for message in reversed(chat["messages"]):
+        content = message.get("content")
+        if not _media_in(content, "image_url"):
+            changed.append(message)
+            continue
+        parts = list[Json]()
+        for part in reversed(parts_of(content)):
+            is_image = part.get("type") == "image_url"
+            parts.append({"type": "text", "text": LEFT_OUT} if is_image and left <= 0 else part)
+            left -= is_image
+        parts.reverse()
+        changed.append(message if are_same(parts, content) else message | {"content": parts})
+    changed.reverse()
+    return with_messages(chat, changed)
+
+
 _NO_IMAGE_PARTS: Final = _without("image_url")
 _ASKS_NO_IMAGES: Final = answers(_NO_IMAGES, _NO_IMAGE_PARTS)
 
@@ -133,7 +183,8 @@ def _as_text(message: Json) -> Json:
 def _asks_empty_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_content = any("content" in place.split(".") for place in refusal.places)
     lacking = any(message.get("content") is None for message in chat["messages"])
-    if lacking and (of_content or _NULL_CONTENT.search(refusal.words)) and not names_call_ids(refusal):
+    says = of_content or _NULL_CONTENT.search(refusal.words) or _LOST_CALLS.search(refusal.words)
+    if lacking and says and not names_call_ids(refusal):
         yield None
 
 
@@ -143,8 +194,9 @@ def _with_content(message: Json) -> Json:
 
 def _asks_other_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     messages = [message for message in chat["messages"] if _has_only_calls(message)]
-    says = (_BLANK_CONTENT, _NO_CONTENT) if any(map(_is_blank, messages)) else (_NULL_CONTENT, _BLANK_CONTENT)
-    if messages and any(each.search(refusal.words) for each in says) and not names_call_ids(refusal):
+    says = (_NO_CONTENT,) if any(map(_is_blank, messages)) else (_NULL_CONTENT,)
+    said = any(each.search(refusal.words) for each in (_BLANK_CONTENT, _LOST_CALLS, *says))
+    if messages and said and not names_call_ids(refusal):
         yield None
 
 
@@ -267,6 +319,8 @@ CONTENTS: Final = (
         walks_messages=True,
     ),
     Adaptation("no_images", _ASKS_NO_IMAGES, _NO_IMAGE_PARTS, walks_messages=True),
+    # Its argument is the number of images that there may be, or None for one.
+    Adaptation("few_images", _asks_few_images, _few_images, walks_messages=True),
     Adaptation("no_audio", answers(_NO_AUDIO, _NO_AUDIO_PARTS), _NO_AUDIO_PARTS, walks_messages=True),
     Adaptation("text_content", _asks_text_content, walking(_as_text), walks_messages=True),
     Adaptation("empty_content", _asks_empty_content, walking(_with_content), walks_messages=True),

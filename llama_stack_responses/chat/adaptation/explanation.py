@@ -24,8 +24,10 @@ _FIELDS: Final = {
 
 _NEVER: Final = frozenset({"model", "messages", "stream"})
 _TOOL: Final = re.compile(r"\btools(?:\[|\.|/)(\d{1,4})\b")
-_NO_TOOLS: Final = re.compile(r"(?:not|n't) support (?:tools?|functions?)\b|\bsupport tool use\b", re.IGNORECASE)
-"""Words that say that a model takes no tools; OpenRouter has them with status 404."""
+_NO_TOOLS: Final = re.compile(
+    r"(?:not|n't) support (?:tools?|functions?)\b|\bsupport tool use\b|\btool.?call.?parser\b", re.IGNORECASE
+)
+"""Words that say that a model takes no tools: OpenRouter's with status 404, vLLM's without its options for tools."""
 _NO_ENDPOINTS: Final = re.compile(r"\bno endpoints found that\b", re.IGNORECASE)
 """Words of OpenRouter, with status 404, that say that the model is there but not with what the request has."""
 _ADVICE: Final = " A profile with 'parameters' can change what this model server gets: docs/guides/model-servers.md."

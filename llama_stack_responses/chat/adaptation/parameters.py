@@ -73,6 +73,10 @@ _MUST_REASON: Final = re.compile(
     re.IGNORECASE,
 )
 """Words that say that a model always reasons, as OpenRouter and Gemini have them."""
+_NO_THINKING_BEFORE: Final = re.compile(
+    r"expected\W{1,3}thinking\W{1,3}or\W{1,3}redacted_thinking|\bmust start with a thinking block", re.IGNORECASE
+)
+"""Words of Anthropic about a conversation with calls that another model made, or this one without reasoning."""
 _LEAST: Final = "low"
 """The least effort that all models take that always reason."""
 
@@ -103,7 +107,8 @@ def _may_drop(refusal: Refusal, chat: Json) -> Iterator[str]:
             yield path
     yield from refused_members(refusal, chat)
     effort = chat.get("reasoning_effort")
-    if effort and names_effort(refusal, effort) and not _known_efforts(refusal, effort):
+    of_effort = effort and names_effort(refusal, effort) and not _known_efforts(refusal, effort)
+    if of_effort or (effort and _NO_THINKING_BEFORE.search(refusal.words)):
         yield "reasoning_effort"
 
 
@@ -241,6 +246,10 @@ def _tell_mapped(response: Json, argument: Any) -> None:
         response[name] = other
 
 
+def _of_all_requests(refusal: Refusal) -> bool:
+    return not _NO_THINKING_BEFORE.search(refusal.words)
+
+
 def _never(_: Refusal, __: Json) -> tuple[()]:
     """Ask for nothing: only an operator knows what is to be added."""
     return ()
@@ -249,6 +258,6 @@ def _never(_: Refusal, __: Json) -> tuple[()]:
 PARAMETERS: Final = (
     Adaptation("map", _map_asks, _mapped, _tell_mapped),
     Adaptation("rename", _rename_asks, _renamed),
-    Adaptation("drop", _may_drop, dropped, _tell_dropped),
+    Adaptation("drop", _may_drop, dropped, _tell_dropped, lasts=_of_all_requests),
     Adaptation("add", _never, _added),
 )

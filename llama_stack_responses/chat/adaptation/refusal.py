@@ -210,6 +210,10 @@ _DETAIL: Final = re.compile(
 """An entry of a list of invalid fields that a server has written into its text, as Python or as JSON."""
 
 
+_LISTED_FIELD: Final = re.compile(r"^([A-Za-z_][\w.]{0,199})\n {2}\S", re.MULTILINE)
+"""A field in the text of pydantic's error: its place, and what is wrong on the next line."""
+
+
 def plain(text: str) -> str:
     """Return a text in which lists of invalid fields are sentences."""
     searched = text[:_READ_CHARACTERS].replace('\\"', '"')
@@ -229,7 +233,10 @@ def places_of(body: Any, text: str = "") -> tuple[str, ...]:
         body: the decoded error, whose members name places.
         text: its text, which may have a list of invalid fields.
     """
-    listed = [_parts(each[1]) for each in _DETAIL.finditer(text[:_READ_CHARACTERS].replace('\\"', '"'))]
+    read = text[:_READ_CHARACTERS]
+    listed: list[Any] = [_parts(each[1]) for each in _DETAIL.finditer(read.replace('\\"', '"'))]
+    if "validation error" in read:
+        listed += _LISTED_FIELD.findall(read)
     found = (_place(value) for value in chain(_named(body, _DEPTH), listed))
     places = dict.fromkeys(place for place, _ in zip(filter(None, found), range(_MAX_PLACES), strict=False))
     return tuple(places)

@@ -192,6 +192,67 @@ def _open_schemas(chat: Json, _: Any) -> Json:
     return _each_schema(chat, _open)
 
 
+_OBJECT: Final = re.compile(
+    r"\b(?:input_?)?schema\b.{0,80}\btype\b.{0,60}\bobject\b"
+    r"|\binput_?schema(?:\.\w+)?\.type\b|\bobject schema\b[^.]{0,40}\b(?:missing|properties)"
+    r"|\b(?:parameters|input_?schema)(?:\.\w+){0,2}\b[^.]{0,60}\b(?:required|missing|null|none)\b"
+    r"|\b(?:required|missing)\b[^.]{0,60}\b(?:parameters|input_?schema)\b",
+    re.IGNORECASE,
+)
+_NO_DESCRIPTION: Final = re.compile(
+    r"\bdescription\b[^.]{0,80}\b(?:length|empty|required|missing|blank|at least|minimum|null|none)\b"
+    r"|\b(?:empty|required|missing|blank|length|null)\b[^.]{0,80}\bdescription\b",
+    re.IGNORECASE,
+)
+
+
+def _each_function(chat: Json, change: Callable[[Json], Json]) -> Json:
+    """Return a chat request with each function changed; the same one if `change` returns all as they are."""
+    tools = chat.get("tools")
+    if not tools:
+        return chat
+    changed = [_with_function(tool, change) for tool in tools]
+    return chat if are_same(changed, tools) else chat | {"tools": changed}
+
+
+def _with_function(tool: Json, change: Callable[[Json], Json]) -> Json:
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    changed = change(function)
+    return tool if changed is function else tool | {"function": changed}
+
+
+def _of_object(function: Json) -> Json:
+    """Return a function whose schema is that of an object, which says so."""
+    schema = function.get("parameters")
+    known = schema if isinstance(schema, dict) else {}
+    if known.get("type") == "object" and isinstance(known.get("properties"), dict):
+        return function
+    return function | {"parameters": {"properties": {}, **known, "type": "object"}}
+
+
+def _described(function: Json) -> Json:
+    """Return a function with a description: its name, if it has none."""
+    described = function.get("description")
+    if isinstance(described, str) and described.strip():
+        return function
+    return function | {"description": str(function.get("name"))}
+
+
+def _object_schemas(chat: Json, _: Any) -> Json:
+    return _each_function(chat, _of_object)
+
+
+def _described_tools(chat: Json, _: Any) -> Json:
+    return _each_function(chat, _described)
+
+
+def _asks_object_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if _OBJECT.search(refusal.subject) and _object_schemas(chat, None) is not chat:
+        yield None
+
+
 def _asks_plain_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_tools = any(place.startswith("tools") for place in refusal.places)
     if refusal.names("response_format") or names_call_ids(refusal) or not (of_tools or _SCHEMA.search(refusal.subject)):
@@ -201,6 +262,8 @@ def _asks_plain_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:
 
 
 SCHEMAS: Final = (
+    Adaptation("object_schemas", _asks_object_schemas, _object_schemas, walks_messages=True),
+    Adaptation("described_tools", answers(_NO_DESCRIPTION, _described_tools), _described_tools, walks_messages=True),
     Adaptation("plain_schemas", _asks_plain_schemas, _plain_schemas, walks_messages=True),
     Adaptation("open_schemas", answers(_CLOSED, _open_schemas), _open_schemas, walks_messages=True),
 )

@@ -31,6 +31,7 @@ from llama_stack_responses.chat.context_errors import says_too_long, too_long
             4096,
             24,
         ),
+        ("Messages token length must be in (0, 1048576], but got 1200000", 1048576, 1200000),
         ("request (5031 tokens) exceeds the available context size (4096 tokens), try increasing it", 4096, 5031),
         ("The input (5031 tokens) is longer than the model's context length (4096 tokens).", 4096, 5031),
         ("prompt is too long: 208310 tokens > 200000 maximum", 200000, 208310),

@@ -67,6 +67,7 @@ def test_calls_in_a_text_are_read_if_there_is_nothing_else(text: str, calls: lis
             "Failed to call a function.",
             "<x",
         ),
+        ("Tool error: EOF while parsing an object", None, {}, "Tool error: EOF while parsing an object", ""),
         ("error parsing tool call: raw='{\"a\":', err=unexpected end", None, {}, "error parsing tool call", '{"a":'),
         ("error parsing tool call: raw='{\"a\":1}]', err=", None, None, "error parsing tool call", '{"a":1}]'),
         ('error parsing tool call: raw=\'{"a":1}', None, "x", "error parsing tool call", '{"a":1}'),

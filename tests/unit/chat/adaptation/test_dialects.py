@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
 from llama_stack_responses.chat.adaptation.calls import short_id
+from llama_stack_responses.chat.adaptation.contents import LEFT_OUT
 from llama_stack_responses.chat.adaptation.message_edits import MEDIA, WithReasoning, text_of
 from llama_stack_responses.chat.adaptation.refusal import Refusal, places_of
 from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, dialects, in_order
@@ -304,6 +305,8 @@ def test_refusal_asks_for_the_dialect_that_answers_it(words: str, chat: Json, di
     assert not asked_by(Refusal(400, words), changed)
 
 
+BARE: Final[Json] = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
 OTHER_WORDS: Final[dict[str, list[str]]] = {
     "no_images": [
         "This model does not support images",
@@ -394,6 +397,10 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "invalid message content type: <nil>",
         "messages[1] 的 content 不能为空",
         "messages[1].content不能为空",
+        "Messages token length must be in (0, 1048576], but got 0",
+        "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'",
+        "Message has tool role, but there was no previous assistant message with a tool call!",
+        "invalid params, tool result's tool id(call_function_g094w5htkglv_1) not found (2013)",
     ],
     "text_content": [
         "'messages.0.content' : value must be a string",
@@ -445,6 +452,27 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "content must not be empty",
         "Assistant message must have either content or tool_calls, but not none.",
     ],
+    "described_tools": [
+        "1 validation error detected: Value '' at 'toolConfig.tools.1.member.toolSpec.description' failed to satisfy "
+        "constraint: Member must have length greater than or equal to 1",
+        "Invalid length for parameter toolConfig.tools[0].toolSpec.description, value: 0, valid min length: 1",
+        "tools.0.function.description: Field required",
+    ],
+    "object_schemas": [
+        "The value at toolConfig.tools.0.toolSpec.inputSchema.json.type must be one of the following: object.",
+        "Invalid schema for function 'f': schema must be a JSON Schema of 'type: \"object\"', got 'type: \"None\"'.",
+        "Invalid schema for function 'f': In context=(), object schema missing properties",
+        "tools.0.custom.input_schema.type: Field required",
+    ],
+    "few_images 1": [
+        "At most 1 image(s) may be provided in one prompt.",
+        "Model 'moonshotai/kimi-k2.6' supports at most 1 image per prompt.",
+        "Too many images: the maximum is 1 image",
+    ],
+    "drop reasoning_effort": [
+        "Expected `thinking` or `redacted_thinking`, but found `tool_use`. When `thinking` is enabled, a final "
+        "`assistant` message must start with a thinking block",
+    ],
 }
 """Other words for the same, as servers, templates and languages have them."""
 
@@ -456,8 +484,12 @@ REFUSED: Final[dict[str, list[Json]]] = {
     "nine_character_ids": LOOP,
     "no_blank_content": [user(), said(" ")],
     "no_images": [user([IMAGE])],
+    "described_tools": [user()],
     "drop": [user(), said(reasoning_content="a")],
+    "drop reasoning_effort": LOOP,
+    "few_images 1": [user([IMAGE]), user([IMAGE])],
     "no_system": [system(), user()],
+    "object_schemas": [user()],
     "plain_schemas": [user()],
     "system_first": [system(), user(), system(), user()],
     "text_content": [user([text("a")])],
@@ -468,8 +500,13 @@ REFUSED: Final[dict[str, list[Json]]] = {
 
 @pytest.mark.parametrize(("dialect", "words"), [(name, each) for name, some in OTHER_WORDS.items() for each in some])
 def test_refusal_in_other_words_asks_for_the_same_dialect(dialect: str, words: str) -> None:
-    chat = {"messages": REFUSED[dialect], **({"tools": TOOLS} if dialect == "plain_schemas" else {})}
-    assert [step.kind for step in asked_by(Refusal(400, words), chat)] == [dialect]
+    chat: Json = {"messages": REFUSED[dialect], "reasoning_effort": "low"}
+    if tools := {"plain_schemas": TOOLS, "described_tools": [BARE], "object_schemas": [BARE]}.get(dialect):
+        chat["tools"] = tools
+    steps = asked_by(Refusal(400, words), chat)
+    assert dialect in (steps[0].kind, str(steps[0]))
+    assert len(steps) == 1
+    assert adapted(chat, steps)[1] == tuple(steps)
 
 
 @pytest.mark.parametrize(
@@ -534,7 +571,7 @@ MESSAGES: Final = st.lists(
 
 def words(messages: Iterable[Json]) -> list[str]:
     """Return the words of all texts, in any order, without what dialects add."""
-    added = {BRIDGE, "(The conversation begins.)", "Continue.", "(empty)", *MEDIA.values()}
+    added = {BRIDGE, "(The conversation begins.)", "Continue.", "(empty)", LEFT_OUT, *MEDIA.values()}
     texts = (each for message in messages for each in text_of(message.get("content")).split("\n\n"))
     return sorted(each for each in texts if each and each not in added)
 
