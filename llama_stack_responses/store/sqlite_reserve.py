@@ -11,8 +11,7 @@ RESERVE_BYTES: Final = 8 * 2**20
 LEAST_BYTES: Final = 6 * 2**20
 """Bytes that a step of a sweep may write at most; a reserve with less counts as used."""
 
-_NOISE: Final = os.urandom(2**20)
-"""What fills the file: zeros would take no room on a file system that compresses."""
+_BLOCK_BYTES: Final = 2**20
 
 
 class Reserve:
@@ -35,12 +34,13 @@ class Reserve:
         """Hold the room, and return True; return False if the disk does not have it."""
         if self._size() == RESERVE_BYTES:
             return True
-        written = 0
+        # Zeros would take no room on a file system that compresses.
+        written, noise = 0, os.urandom(_BLOCK_BYTES)
         with contextlib.suppress(OSError):
             descriptor = os.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with open(descriptor, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor
                 while written < RESERVE_BYTES:
-                    written += file.write(_NOISE)
+                    written += file.write(noise)
         return written >= LEAST_BYTES
 
     def release(self) -> None:
