@@ -152,8 +152,8 @@ class ResponsesConfig(BaseModel):
             call of its kind (`match`).
     """
 
-    # A refused value may contain a password.
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+    # A refused value may contain a password. Its checks are built when it is first used, with the features' settings.
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     store: Store = Field(default_factory=SqliteStore)
     retention_days: float | None = Field(default=30.0, gt=0)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from .stack_file import is_disabled, substituted, variables_in
 from .unknown_settings import UNKNOWN_SETTING, explained, near, places_of
-from .yaml_text import YAML_LOADER, parsed_yaml
+from .yaml_text import parsed_with_root
 
 FindSettings = Callable[[str, str], type[BaseModel] | None]
 """Returns the settings class of a provider by its `module` and its type; None if it is not known here."""
@@ -63,7 +63,7 @@ def wrong_settings(
         environment: what its `${env.NAME}` are replaced by. A provider without a value for one is left to the host.
         host: what the host reads, to name settings of the providers where it ignores them.
     """
-    root, stack = yaml.compose(text, Loader=YAML_LOADER), parsed_yaml(text)
+    root, stack = parsed_with_root(text)
     if host and _has_ignored(stack, host):
         yield from _misplaced(root, stack, list(_known(stack, find)), host)
     for each in _known(stack, find, environment):

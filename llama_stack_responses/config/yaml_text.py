@@ -21,13 +21,18 @@ def parsed_yaml(text: str) -> Any:
         RepeatedKey: a mapping has a key twice.
         yaml.YAMLError: it is none.
     """
+    return parsed_with_root(text)[1]
+
+
+def parsed_with_root(text: str) -> tuple[yaml.Node | None, Any]:
+    """Return the root of a YAML document, whose nodes have their lines, and its value, as `parsed_yaml`."""
     loader = YAML_LOADER(text)
     try:
         root = loader.get_single_node()
         if root is None:
-            return None
+            return None, None
         _refuse_repeated_keys(root)
-        return loader.construct_document(root)
+        return root, loader.construct_document(root)
     finally:
         loader.dispose()
 

@@ -97,7 +97,7 @@ def _running_stack() -> Iterator[tuple[str, dict[str, Any], Path]]:
     """Yield the text of the file that the host has started from, its content, and its path."""
     # OGX writes what it has read to the file of its variable, without what it ignores.
     arguments = [each for each in sys.argv[1:] if each.endswith((".yaml", ".yml"))]
-    for path in map(Path, [*arguments, os.environ.get(CONFIG_VARIABLE) or "/"]):
+    for path in dict.fromkeys(map(Path, [*arguments, os.environ.get(CONFIG_VARIABLE) or "/"])):
         try:
             text = path.read_text()
             content = parsed_yaml(text)
