@@ -10,7 +10,6 @@ from itertools import chain
 from typing import Any, Final
 
 from ...core.errors import ApiError
-from .subject import MARKS, subject
 
 _READ_CHARACTERS: Final = 2_000
 """Maximum characters of a text that are searched: a server may repeat the request in it."""
@@ -73,6 +72,9 @@ class Refusal:
     @cached_property
     def subject(self) -> str:
         """The part of the searched text that says what is refused: without lists of what is accepted."""
+        # Imported when a server refuses: its patterns take longer to compile than those of all other modules together.
+        from .subject import subject
+
         return subject(self.words, _PARAMETERS)
 
     @cached_property
@@ -171,6 +173,8 @@ _CHINESE_NOUNS: Final = r"(?:\u53c2\u6570|\u5b57\u6bb5|\u5c5e\u6027)"
 
 def _pattern_of(name: str) -> re.Pattern[str]:
     """Return the pattern of a parameter's name of one word where it is no word of the sentence."""
+    from .subject import MARKS
+
     exact = re.escape(name)
     return re.compile(
         rf"[{MARKS}\[.]{exact}[{MARKS}\].]|(?<![\w-]){exact} (?:length|format)\b"

@@ -17,7 +17,6 @@ import struct
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from itertools import accumulate, pairwise
 from typing import Annotated, Final, Literal
 
@@ -28,7 +27,6 @@ from ...core.surrogates import without_surrogates
 from ...items.call_result import CallResult
 from ...process_pool.pool import Task, WorkerPool
 from ...process_pool.time_budget import TimeBudget
-from .confinement import unconfinable
 from .limits import CODE_CHARACTERS
 
 CALLS: Final = 256
@@ -111,14 +109,10 @@ class ProgramRuntime:
 
     Args:
         pool: the worker processes.
-
-    Attributes:
-        unavailable: why this system cannot run programs; None if it can.
     """
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
-        self.unavailable: Final = unconfinable() or _engine_missing()
 
     async def step(
         self,
@@ -169,10 +163,6 @@ class _Report(BaseModel):
     calls: Annotated[list[tuple[NonNegativeInt, _Length]], Field(max_length=CALLS)]
     waiting: Annotated[list[int], Field(max_length=CALLS)]
     ended: Literal["completed", "failed"] | None
-
-
-def _engine_missing() -> str | None:
-    return None if find_spec("_quickjs") else "the package quickjs-ng is not installed"
 
 
 def _settings(code: str, started_ms: int, seed: str, tools: Sequence[ProgramTool]) -> bytes:

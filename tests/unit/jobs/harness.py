@@ -13,7 +13,7 @@ from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.access import Action, Kind
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.features.moderation.feature import ModerationByChecks
+from llama_stack_responses.features.moderation.by_checks import ModerationByChecks
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.factory import GenerationFactory
 from llama_stack_responses.generation.loop import GenerationLimits

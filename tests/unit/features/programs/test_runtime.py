@@ -7,9 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from llama_stack_responses.features.programs import runtime
-from llama_stack_responses.features.programs.runtime import ProgramCall, ProgramRuntime
-from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from llama_stack_responses.features.programs import feature
+from llama_stack_responses.features.programs.runtime import ProgramCall, ProgramTool
 from llama_stack_responses.process_pool.time_budget import TimeBudget
 from tests.unit.features.programs.program_harness import STARTED_MS, Programs, data, error, text
 
@@ -162,7 +161,7 @@ async def test_wrong_call_throws_at_call(programs: Programs, code: str, output: 
 
 
 async def test_unknown_tool_lists_some_names(programs: Programs) -> None:
-    tools = [runtime.ProgramTool(f"t{n}", hosted=True) for n in range(60)]
+    tools = [ProgramTool(f"t{n}", hosted=True) for n in range(60)]
     step = await programs.runtime.step("tools.x()", started_ms=0, seed="", tools=tools, results={})
     assert "t49, ..." in step.output
     assert "t50" not in step.output
@@ -229,15 +228,15 @@ async def test_steps_share_budget(programs: Programs) -> None:
 # Where programs cannot run
 
 
-def test_runtime_is_available_here() -> None:
-    assert ProgramRuntime(WorkerPool(PoolLimits())).unavailable is None
+def test_programs_are_available_here() -> None:
+    assert feature.unavailable() is None
 
 
-def test_runtime_without_filters_of_system_calls_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_without_filters_of_system_calls_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "seccomp" in (ProgramRuntime(WorkerPool(PoolLimits())).unavailable or "")
+    assert "seccomp" in (feature.unavailable() or "")
 
 
-def test_runtime_without_engine_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "find_spec", lambda name: None if name == "_quickjs" else find_spec(name))
-    assert "quickjs-ng" in (ProgramRuntime(WorkerPool(PoolLimits())).unavailable or "")
+def test_programs_without_engine_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature, "find_spec", lambda name: None if name == "_quickjs" else find_spec(name))
+    assert "quickjs-ng" in (feature.unavailable() or "")
