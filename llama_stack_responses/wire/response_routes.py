@@ -155,7 +155,7 @@ async def _detached_response(
         return await _followed(impl, limits, scope, response_id, -1, headers)
     if detached.response["background"]:
         return JsonResponse(detached.response, headers=headers)
-    return FinishedJsonResponse(impl.finish(response_id, limits.hold_value(scope)), headers)
+    return FinishedJsonResponse(impl.detached.finish(response_id, limits.hold_value(scope)), headers)
 
 
 def _idempotency_key(request: Request) -> str | None:

@@ -98,7 +98,7 @@ async def test_files_of_background_response_are_held_while_it_runs(start: Start)
     kept: Any = await impl.create(ASKED | {"background": True})
     await until(lambda: held(impl) > 19_000)
     resume.set()
-    await impl.finish(kept.response["id"])
+    await impl.detached.finish(kept.response["id"])
     await until(lambda: held(impl) == 0)
 
 

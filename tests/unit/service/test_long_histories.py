@@ -128,7 +128,7 @@ async def test_oldest_turns_of_history_over_limit_are_left_out_in_background(
     body = {"model": "m", "input": "And?", "previous_response_id": last["id"], "background": True, "truncation": "auto"}
     created = await impl.create(body)
     assert isinstance(created, DetachedResponse)
-    await impl.finish(created.response["id"])
+    await impl.detached.finish(created.response["id"])
     assert last_request(inference) == [*NEWEST, ("user", "And?")]
 
 
@@ -260,7 +260,7 @@ async def test_every_read_of_a_whole_response_counts_its_size(impl: OpenAIRespon
     background = await impl.create({**body, "background": True})
     assert isinstance(background, DetachedResponse)
     for read in (
-        lambda hold: impl.finish(response_id, hold),
+        lambda hold: impl.detached.finish(response_id, hold),
         lambda hold: impl.reader.retrieve(response_id, hold),
         lambda hold: impl.create(body, "key", hold),
         lambda hold: impl.cancel(background.response["id"], hold),

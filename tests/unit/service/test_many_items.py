@@ -124,7 +124,7 @@ async def test_background_response_to_many_items_does_not_go_through_them_in_the
 ) -> None:
     with walks_of_event_loop(MORE_THAN) as walks:
         created = await impl.create({"model": "m", "input": items(), "background": True})
-        assert (await impl.finish(created.response["id"]))["status"] == "completed"
+        assert (await impl.detached.finish(created.response["id"]))["status"] == "completed"
         counted = await impl.counting.count({"model": "m", "input": items()})
     assert counted["input_tokens"] > ITEMS
     assert_none(walks)
