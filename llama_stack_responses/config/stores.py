@@ -61,7 +61,9 @@ class RedisStore(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["redis"]
-    url: Annotated[str, AfterValidator(address("redis", "rediss", "redis+sentinel", "rediss+sentinel"))]
+    url: Annotated[str, AfterValidator(address("redis", "rediss", "redis+sentinel", "rediss+sentinel"))] = Field(
+        examples=["redis://localhost:6379/0"]
+    )
     password: SecretStr | None = None
     prefix: str = "responses:"
     connections: int = Field(default=16, ge=1)
@@ -84,7 +86,9 @@ class PostgresStore(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["postgres"]
-    url: Annotated[str, AfterValidator(address("postgresql", "postgres"))]
+    url: Annotated[str, AfterValidator(address("postgresql", "postgres"))] = Field(
+        examples=["postgresql://responses@localhost:5432/responses"]
+    )
     password: SecretStr | None = None
     schema_name: str = Field(default="responses", pattern=r"^[a-z_][a-z0-9_]{0,62}$")
     connections: int = Field(default=16, ge=1)
@@ -118,7 +122,7 @@ class OtherStore(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["other"]
-    name: str
+    name: str = Field(examples=["acme"])
     settings: dict[str, Any] = Field(default_factory=dict)
 
 

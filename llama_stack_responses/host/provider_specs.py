@@ -47,10 +47,15 @@ def get_provider_spec() -> list[InlineProviderSpec | RemoteProviderSpec]:
     Raises:
         WrongConfiguration: settings in the host's configuration are wrong.
     """
-    specs = [_responses(), *(_web_search(name, *about) for name, about in _SEARCHES.items()), openai_chat()]
+    specs = provider_specs()
     with sentence_last():
         check_running_stack(specs)
     return specs
+
+
+def provider_specs() -> list[InlineProviderSpec | RemoteProviderSpec]:
+    """Return all providers of this package."""
+    return [_responses(), *(_web_search(name, *about) for name, about in _SEARCHES.items()), openai_chat()]
 
 
 def _responses() -> InlineProviderSpec:

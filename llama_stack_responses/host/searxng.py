@@ -35,7 +35,7 @@ class SearxngConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    url: Annotated[str, AfterValidator(address("http", "https"))]
+    url: Annotated[str, AfterValidator(address("http", "https"))] = Field(examples=["http://localhost:8888"])
     max_results: int = Field(default=6, ge=1)
     language: str | None = None
     categories: list[str] = Field(default_factory=list)

@@ -1,7 +1,7 @@
 """The template `annotated`: a `config.yaml` with every setting, its description and its default.
 
-`make tables` writes the settings again between the lines `--- settings of ... ---` and `--- end of settings ---` of the template. What
-stands outside of them is written by hand. The descriptions are those of the classes of the settings.
+`make tables` writes the settings again between the lines `--- settings of ... ---` and `--- end of settings ---` of the
+template. What stands outside of them is written by hand. The descriptions are those of the classes of the settings.
 """
 
 from __future__ import annotations
@@ -18,34 +18,22 @@ from typing import Any, Final, get_args
 import yaml
 from pydantic import BaseModel
 
+from llama_stack_responses.host.provider_specs import provider_specs
 from tests.support.stack import REPOSITORY
 
 TEMPLATE: Final = REPOSITORY / "templates" / "annotated" / "config.yaml"
-PROVIDERS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "remote::openai-chat": "llama_stack_openai_chat.config:OpenAIChatConfig",
-        "inline::kv": "llama_stack_responses.config:ResponsesConfig",
-        "remote::ddgs": "llama_stack_responses.host.ddgs:DdgsConfig",
-        "remote::searxng": "llama_stack_responses.host.searxng:SearxngConfig",
-    }
-)
-"""The classes of the settings of each provider. Those below `host` import the host."""
+PROVIDERS: Final[Mapping[str, str]] = {spec.provider_type: spec.config_class for spec in provider_specs()}
+"""The classes of the settings of each provider."""
 EXAMPLES: Final[Mapping[tuple[str, str], Any]] = MappingProxyType(
     {
         ("OpenAIChatConfig", "base_url"): "${env.INFERENCE_URL:=http://localhost:8080/v1}",
         ("OpenAIChatConfig", "api_key"): "${env.INFERENCE_API_KEY:=}",
-        ("Proxy", "url"): "http://proxy.internal:3128",
         ("DdgsConfig", "service"): "${env.WEB_SEARCH:=ddgs}",
-        ("SearxngConfig", "url"): "http://localhost:8888",
         ("SqliteStore", "path"): "${env.STATE_DIR:=~/.llama-stack-responses}/responses.db",
-        ("RedisStore", "url"): "redis://localhost:6379/0",
-        ("OtherStore", "name"): "acme",
-        ("PostgresStore", "url"): "postgresql://responses@localhost:5432/responses",
         ("CodeInterpreter", "folder"): "${env.STATE_DIR:=~/.llama-stack-responses}/containers",
-        ("ImageGeneration", "url"): "http://localhost:1234/v1",
     }
 )
-"""Values of the settings that have no default, or come from the environment."""
+"""Values of settings that come from the environment. Others without a default have an example in their class."""
 ENTRIES: Final[Mapping[tuple[str, str], str]] = MappingProxyType({("ResponsesConfig", "teams"): "search"})
 """The name of an entry of the settings that have names of the operator's own."""
 COMMENT_WIDTH: Final = 100
@@ -130,11 +118,15 @@ def _settings(model: type[BaseModel], hidden: str = "") -> Iterator[str]:
 
 
 def _setting(model: type[BaseModel], name: str, hidden: str) -> Iterator[str]:
-    mark = hidden if (model.__name__, name) in EXAMPLES else "#"
+    mark = hidden if _example(model, name) else "#"
     required = "  # required" if model.model_fields[name].is_required() else ""
-    value = EXAMPLES.get((model.__name__, name)) or default_of(model, name)
+    value = _example(model, name) or default_of(model, name)
     yield from _comment(description(model, name))
     yield from (f"{mark}{line}{required}" for line in _lines(name, value))
+
+
+def _example(model: type[BaseModel], name: str) -> Any:
+    return EXAMPLES.get((model.__name__, name)) or next(iter(model.model_fields[name].examples or ()), None)
 
 
 def _block(model: type[BaseModel], name: str, inner: type[BaseModel]) -> Iterator[str]:

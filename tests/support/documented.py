@@ -5,16 +5,14 @@ from typing import Any, Final
 
 import yaml
 
+from llama_stack_responses.host.provider_specs import provider_specs
 from tests.support.variants import responses_config
 
 type Json = dict[str, Any]
 
 ENTRY: Final = {"provider_id", "provider_type", "module", "config"}
 OWN_MODULES: Final = {
-    "inline::kv": "llama_stack_responses",
-    "remote::searxng": "llama_stack_responses",
-    "remote::ddgs": "llama_stack_responses",
-    "remote::openai-chat": "llama_stack_responses",
+    **{spec.provider_type: "llama_stack_responses" for spec in provider_specs()},
     "inline::gpt-oss": "llama_stack_gpt_oss",
 }
 """Providers that no host has built in: an entry without its module does not start."""

@@ -182,24 +182,6 @@ CODEX: Final = "docs/guides/clients.md, Codex CLI"
 CODEX_BY_URL: Final = f"{CODEX}, toml"
 CODEX_BY_PROVIDER: Final = (f"{CODEX}, toml 2", f"{CODEX}, python", f"{CODEX}, toml 3")
 
-IN_THE_STACK: Final = (
-    "docs/guides/code-interpreter.md, Set it up, yaml",
-    "docs/guides/file-search.md, Set up vector stores, yaml",
-    "docs/guides/image-generation.md, Set up an image server, yaml",
-    "docs/guides/installation.md, In a stack of your own, yaml",
-    "docs/guides/model-servers.md, Dialects of messages, yaml",
-    "docs/guides/model-servers.md, Your own changes, yaml",
-    "docs/guides/moderation.md, Set up a moderator, yaml",
-    "docs/guides/moderation.md, Set up a moderator, yaml 2",
-    "docs/guides/tools.md, Unavailable tools, yaml",
-    "docs/guides/usage.md, Usage and costs, yaml",
-    "docs/guides/web-search.md, SearXNG, yaml",
-    "docs/guides/web-search.md, Public search engines, yaml",
-    "docs/reference/configuration.md, Configuration, yaml",
-    "docs/reference/configuration.md, A model's tokenizer, yaml",
-    "providers/openai_chat/README.md, `remote::openai-chat`, yaml",
-)
-"""The parts of the configuration with which the stack for all programs starts."""
 OF_LLAMA_STACK: Final = "docs/guides/moderation.md, Set up a moderator, yaml 2"
 """OGX has no Safety API."""
 POSTGRES: Final = "docs/reference/configuration.md, Stores, yaml"

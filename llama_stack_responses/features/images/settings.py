@@ -47,7 +47,7 @@ class ImageGeneration(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    url: Annotated[str, AfterValidator(address("http", "https"))]
+    url: Annotated[str, AfterValidator(address("http", "https"))] = Field(examples=["http://localhost:1234/v1"])
     api_key: SecretStr | None = None
     model: str | None = None
     models: list[str] | None = None

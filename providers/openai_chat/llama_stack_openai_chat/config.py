@@ -79,7 +79,7 @@ class Proxy(BaseModel):
 
     model_config = _STRICT
 
-    url: str = Field(description="address of the proxy")
+    url: str = Field(description="address of the proxy", examples=["http://proxy.internal:3128"])
 
 
 class Network(BaseModel):
