@@ -51,7 +51,7 @@ from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.stream.transcript import Transcript
 from llama_stack_responses.tools.registry import client_tools
-from llama_stack_responses.wire.answers import RunEventsResponse
+from llama_stack_responses.wire.http_responses import RunEventsResponse
 from llama_stack_responses.wire.request_cycle import RequestCycle
 from tests.support.frames import frames
 from tests.support.generations import model_servers

@@ -42,7 +42,7 @@ from .process_pool.pool import WorkerPool
 from .requests.request import CreateRequest
 from .store.ends import AtEnd, Ended, OnEnd
 from .store.records import Records
-from .telemetry.telemetry import Telemetry
+from .telemetry.instrumentation import Telemetry
 from .tools.hosted.runtime import ToolRuntime
 from .tools.hosted.vector_stores import VectorStores
 from .tools.registry import HostedTool

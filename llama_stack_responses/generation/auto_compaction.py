@@ -25,7 +25,7 @@ from ..sealing.sealer import SEALED
 from ..sealing.summaries import PrivateSummaries
 from ..stream.assembler import Assembler
 from ..stream.deltas import Finish
-from ..telemetry.telemetry import RoundOperation
+from ..telemetry.instrumentation import RoundOperation
 from ..tools.tool_function import ItemReporter
 from .event_buffer import EventBuffer
 from .model_round import ModelRound

@@ -16,7 +16,7 @@ from ..stream.assembler import Assembler
 from ..stream.citations import CitationExtractor
 from ..stream.deltas import Delta, Finish
 from ..stream.fragments import LARGE_CHARACTERS
-from ..telemetry.telemetry import RoundOperation
+from ..telemetry.instrumentation import RoundOperation
 from .delta_filter import DeltaFilter, apply_filters
 from .event_buffer import EventBuffer
 from .held_output import HeldOutput

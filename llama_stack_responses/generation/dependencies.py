@@ -16,7 +16,7 @@ from ..inputs.prompts import Prompts
 from ..process_pool.pool import WorkerPool
 from ..requests.request import CreateRequest
 from ..store.ends import AtEnd, OnEnd
-from ..telemetry.telemetry import Telemetry
+from ..telemetry.instrumentation import Telemetry
 from ..tools.registry import HostedToolServices
 
 Fill = Callable[[CreateRequest, LargeWork], Awaitable[CreateRequest]]

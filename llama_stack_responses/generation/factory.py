@@ -35,7 +35,7 @@ from ..store.learned_adaptations import LearnedSteps
 from ..store.records import Records
 from ..stream.assembler import Assembler
 from ..stream.response import new_response
-from ..telemetry.telemetry import Telemetry
+from ..telemetry.instrumentation import Telemetry
 from ..tools.mcp.list_budget import ServerBounds
 from ..tools.registry import tool_makers
 from ..tools.toolset import Makers, Toolset

@@ -23,7 +23,7 @@ from ..requests.request_values import SERVICE_TIERS
 from ..stream.assembler import Assembler
 from ..stream.call_kinds import ServerCall
 from ..stream.deltas import Delta, Finish, FinishReason, Refusal
-from ..telemetry.telemetry import RoundOperation, Telemetry
+from ..telemetry.instrumentation import RoundOperation, Telemetry
 from ..tools.mcp.list_budget import ServerBounds
 from ..tools.tool_function import Output
 from ..tools.toolset import SERVERS, Toolset

@@ -33,7 +33,7 @@ from ..requests.request import CreateRequest
 from ..stream.assembler import Assembler
 from ..stream.deltas import Delta, Finish, Text
 from ..stream.usage import Usage
-from ..telemetry.telemetry import RoundOperation
+from ..telemetry.instrumentation import RoundOperation
 from ..tools.toolset import Toolset
 from .chunk_intake import Deltas, Intake, Preparation, Round, Take, nothing_to_prepare
 from .context_fit import ContextFit, Make

@@ -22,8 +22,8 @@ from ..core.lru_cache import LruCache
 from ..core.types import Json
 from ..logs import Outage, get_logger
 from ..store.learned_adaptations import CONTEXT_SECONDS, LEARNED_SECONDS, Learned, LearnedSteps, with_steps
+from ..telemetry.instrumentation import Telemetry
 from ..telemetry.metrics import Metric
-from ..telemetry.telemetry import Telemetry
 
 logger = get_logger(__name__)
 

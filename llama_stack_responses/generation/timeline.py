@@ -19,7 +19,7 @@ from ..core.types import Json
 from ..store import codec
 from ..store.saving import Recording
 from ..stream.usage import Usage
-from ..telemetry.telemetry import RoundOperation, ToolOperation
+from ..telemetry.instrumentation import RoundOperation, ToolOperation
 from .activity import Activity, Counts, Running, RunningEntry
 from .event_times import EventTimes
 

@@ -15,7 +15,7 @@ from ..items.form import ItemForm, Stage
 from ..logs import get_logger
 from ..stream.assembler import Assembler
 from ..stream.call_kinds import FORMS, ServerCall, made_by
-from ..telemetry.telemetry import Telemetry
+from ..telemetry.instrumentation import Telemetry
 from ..tools.tool_function import Function, Invocation, Outcome, Output, ToolError
 from ..tools.toolset import Toolset
 from .event_buffer import EventBuffer

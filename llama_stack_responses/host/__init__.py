@@ -23,7 +23,7 @@ from ..process_pool.pool import WorkerPool
 from ..store.factory import open_records, secret_keeper
 from ..store.instrumented import MeasuredRecords
 from ..store.records import Records
-from ..telemetry.telemetry import Telemetry
+from ..telemetry.instrumentation import Telemetry
 from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
 from ..tools.mcp.incoming_messages import IncomingLimits
 from ..tools.mcp.sessions import McpClient, SessionLimits

@@ -10,7 +10,7 @@ from ..core.types import Json
 
 Approval = Literal["always", "never"]
 
-_SAID: Final = frozenset({"reasoning", "function_call", "mcp_call", "mcp_approval_request"})
+_OF_MODEL: Final = frozenset({"reasoning", "function_call", "mcp_call", "mcp_approval_request"})
 """Items that come from the model, except messages."""
 
 
@@ -56,7 +56,7 @@ def _since_the_model(items: Sequence[Json]) -> Iterable[Json]:
     for item in reversed(items):
         if item["type"] == "mcp_approval_response":
             yield item
-        elif item["type"] in _SAID or (item["type"] == "message" and item["role"] == "assistant"):
+        elif item["type"] in _OF_MODEL or (item["type"] == "message" and item["role"] == "assistant"):
             return
 
 

@@ -23,7 +23,7 @@ _NAMED_BY: Final = {reply.to: reply.named_by for reply in REPLIES.values()}
 """The field by which later items name an item that they reply to, by its type."""
 _OUTPUTS: Final = frozenset(name for name, reply in REPLIES.items() if reply.names == "call_id")
 """The types of the outputs of calls."""
-_SAID: Final = frozenset({"message", "reasoning"})
+_TEXT_OF_MODEL: Final = frozenset({"message", "reasoning"})
 
 
 def droppable(items: Sequence[Json], *, to_answer: bool = True) -> list[list[int]]:
@@ -107,7 +107,7 @@ def _begins(items: Sequence[Json], number: int, newest: int) -> bool:
     if number <= newest or _is_users(items[number]):
         return _is_users(items[number])
     before = items[number - 1]["type"] if number else ""
-    return number == newest + 1 or (items[number]["type"] not in _OUTPUTS and before not in _SAID)
+    return number == newest + 1 or (items[number]["type"] not in _OUTPUTS and before not in _TEXT_OF_MODEL)
 
 
 def _follow(item: Json, waiting: Counter[str], programs: ProgramCalls) -> None:

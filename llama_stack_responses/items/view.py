@@ -45,7 +45,7 @@ class CallView:
         links: returns the pages and files that it found.
         printed: returns what its code printed and drew, in order.
         answer: the field that has its result as text.
-        run_by: who runs it.
+        run_by: who runs it; `both` if the server runs it and waits for calls that the client runs.
     """
 
     name: str | None = None
@@ -58,7 +58,7 @@ class CallView:
     links: Callable[[Shown], Iterable[Link]] | None = None
     printed: Callable[[Shown], Iterable[Printed]] | None = None
     answer: str | None = None
-    run_by: Literal["server", "client"] = "server"
+    run_by: Literal["server", "client", "both"] = "server"
 
 
 def _output(item: Shown) -> Any:

@@ -17,8 +17,8 @@ from ..lifecycle.shutdown import ShutdownCoordinator
 from ..lifecycle.signals import Connections, install_signal_handlers
 from ..telemetry.exporters import Exporters
 from ..telemetry.gauges import GaugeSources
+from ..telemetry.instrumentation import Telemetry
 from ..telemetry.loop_monitor import EventLoopMonitor
-from ..telemetry.telemetry import Telemetry
 from .foreground_responses import ForegroundResponses
 from .process_set import ProcessSet
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from ..telemetry.telemetry import Telemetry
+from ..telemetry.instrumentation import Telemetry
 from .records import Condition, Configured, Inspected, Limited, Op, PubSub, Record, Records
 
 

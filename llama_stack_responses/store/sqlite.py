@@ -27,7 +27,7 @@ from .records import (
     until,
     writes_of,
 )
-from .sqlite_file import OpenedFile, SqliteFile
+from .sqlite_connection import OpenedFile, SqliteFile
 from .sqlite_inline import SLOW_SECONDS, Inline
 from .sqlite_inspection import inspect
 from .sqlite_reserve import Reserve

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..core.errors import ApiError
-from .sqlite_file import WAL_BYTES, SqliteFile, is_locked
+from .sqlite_connection import WAL_BYTES, SqliteFile, is_locked
 from .sqlite_threads import add_stored_sizes, run_in_transaction
 from .thread_pool import ThreadPool, ThreadTask
 

@@ -12,7 +12,7 @@ from typing import Final
 from ..core.json_blocks import dumps
 from ..logs import get_logger
 from .records import Conflict
-from .sqlite_file import WAL_BYTES, SqliteFile, full_disk, lacks_room
+from .sqlite_connection import WAL_BYTES, SqliteFile, full_disk, lacks_room
 from .thread_pool import ThreadTask
 
 logger = get_logger(__name__)

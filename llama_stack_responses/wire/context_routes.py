@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from ..requests.request import FIELDS, request_schema
 from ..service.compact import COMPACTED, Compaction
 from ..service.token_counting import NOT_COUNTED, TokenCounting
-from .answers import FinishedJsonResponse, JsonResponse
+from .http_responses import FinishedJsonResponse, JsonResponse
 from .openapi import COMPACTION, TOKENS, described
 from .request_bodies import Bodies
 from .request_handling import METHODS, Handler, nothing, routes_within

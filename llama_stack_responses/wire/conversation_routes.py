@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from ..service.conversations import Conversations
-from .answers import JsonResponse
+from .http_responses import JsonResponse
 from .openapi import (
     CONVERSATION,
     INCLUDE,

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 
 from ..service.readiness import ReadinessReport
 from ..service.responses import OpenAIResponsesImpl
-from .answers import JsonResponse
+from .http_responses import JsonResponse
 from .openapi import READINESS, described
 from .request_handling import METHODS, Handler, nothing, routes_within
 from .route_admission import RouteAdmission

@@ -20,7 +20,7 @@ from ..generation.response_log import log_refused
 from ..items.listed_items import Order
 from ..logs import get_logger
 from ..requests.request_values import INCLUDABLE
-from .answers import JsonResponse, failure
+from .http_responses import JsonResponse, failure
 from .openapi import ERROR
 from .request_cycle import RequestCycle, log_failure
 from .request_headers import known, request_id

@@ -16,7 +16,9 @@ from ..jobs.direct_delivery import DirectClient
 from ..requests.request import request_schema
 from ..service.detached_responses import DetachedResponse
 from ..service.responses import OpenAIResponsesImpl
-from .answers import (
+from .context_routes import context_router
+from .conversation_routes import conversations_router
+from .http_responses import (
     FinishedJsonResponse,
     FollowedResponse,
     JsonResponse,
@@ -24,8 +26,6 @@ from .answers import (
     RunJsonResponse,
     write_past_asgi,
 )
-from .context_routes import context_router
-from .conversation_routes import conversations_router
 from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
 from .public_routes import PublicRoute, add_public_routes, add_ready_route
 from .request_handling import Handler, Query, add_fallback, page_of, query_of_items, routes_within

@@ -21,7 +21,7 @@ from llama_stack_responses.generation.dependencies import Permit
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.records import Records
-from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, response
 from tests.contract.counting_proxy import CountingProxy

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.store.backup_file import BackupWriter, read_backup
+from llama_stack_responses.store.backup_format import BackupWriter, read_backup
 from llama_stack_responses.store.records import Delete, Op, Put, Records, Snapshots
 from tests.contract.backends import Clock
 from tests.support.golden_store import golden_files

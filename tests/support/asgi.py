@@ -17,7 +17,7 @@ from llama_stack_responses.concurrency.large_work import LargeWork
 from llama_stack_responses.config.limits import Limits
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.logs import Attached
-from llama_stack_responses.wire.answers import JsonResponse
+from llama_stack_responses.wire.http_responses import JsonResponse
 from llama_stack_responses.wire.request_handling import Handler, routes_within
 from llama_stack_responses.wire.route_admission import RouteAdmission
 

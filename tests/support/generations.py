@@ -29,7 +29,7 @@ from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
 from llama_stack_responses.store.learned_adaptations import LearnedSteps
 from llama_stack_responses.stream.assembler import Assembler
-from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.telemetry.instrumentation import Telemetry
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.inference import FakeInference
 from tests.support.reservations import unlimited

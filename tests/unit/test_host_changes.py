@@ -35,7 +35,7 @@ OURS: Final = {
     ("logs.py", "record.exc_info"),
     ("logs.py", "record.exc_text"),
     ("logs.py", "record.msg"),
-    ("store/sqlite_file.py", "job.error.__cause__"),
+    ("store/sqlite_connection.py", "job.error.__cause__"),
     ("wire/request_cycle.py", "after.rest"),
     ("wire/websocket/steering.py", "target.stop_point.wanted"),
 }

@@ -138,9 +138,10 @@ LAYERS: Final = {
         {"background"},
     ),
     f"{PACKAGE}.tools": (
-        {"argument_validation", "choice_handles", "chat_names", "tool_function", "tool_history"},
+        {"argument_validation", "choice_handles", "tool_function", "tool_history"},
         {"tool"},
-        {"client", "function_names", "mcp"},
+        {"function_names"},
+        {"client", "mcp"},
         {"hosted", "toolset"},
         {"registry"},
     ),

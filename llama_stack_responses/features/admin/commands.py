@@ -30,10 +30,10 @@ def add_commands(commands: Any) -> None:
     _sweep(commands)
     _export(commands)
     backup = _command(
-        commands, "backup", "write all that the store holds to a file, while servers use it", module="backups"
+        commands, "backup", "write all that the store holds to a file, while servers use it", module="backup_commands"
     )
     backup.add_argument("file", type=Path, metavar="FILE", help="the new file; - is standard output")
-    restore = _command(commands, "restore", "write a backup to an empty store", module="backups")
+    restore = _command(commands, "restore", "write a backup to an empty store", module="backup_commands")
     restore.add_argument("file", type=Path, metavar="FILE", help="the backup, of any store")
     restore.add_argument("--merge", action="store_true", help="add missing rows to a store that is not empty")
     recover = commands.add_parser(
@@ -46,7 +46,7 @@ def add_commands(commands: Any) -> None:
     recover.add_argument("--json", action="store_true", help="print JSON, one value a line")
     recover.set_defaults(run=partial(_run, "recovery", "recover"))
     _command(
-        commands, "secret", "print the secret that the store keeps since no 'secrets' are configured", module="backups"
+        commands, "secret", "print the secret that the store keeps since no 'secrets' are configured", module="secret"
     )
 
 

@@ -17,7 +17,7 @@ from ...items.listed_items import Page
 from ...requests.conversation_bodies import conversation_object, no_conversation
 from ...service.responses import OpenAIResponsesImpl
 from ...store.audit_log import AuditLog, wanted_entries
-from ...wire.answers import JsonResponse
+from ...wire.http_responses import JsonResponse
 from ...wire.openapi import (
     CONVERSATION,
     ITEMS,

@@ -11,7 +11,7 @@ from ...core.owner import Owner
 from ...core.shapes import Schema
 from ...items.listed_items import page_after
 from ...store.access_keys import AccessKey, AccessKeys, NewKey, check_key_id, new_key_id, no_key
-from ...wire.answers import JsonResponse
+from ...wire.http_responses import JsonResponse
 from ...wire.openapi import PAGING, TEXT, WHOLE, an_id, constant, deleted, described, page, whole
 from ...wire.operators import Admitted, Operators
 from ...wire.request_handling import Handler, Query, add_fallback, page_of, routes_within

@@ -17,7 +17,7 @@ from ...core.statuses import STATUSES
 from ...installed_host import own_version
 from ...service.responses import OpenAIResponsesImpl
 from ...wire import sse
-from ...wire.answers import JsonResponse, stream_headers
+from ...wire.http_responses import JsonResponse, stream_headers
 from ...wire.openapi import EVENTS, TEXT, WHOLE, described, one_of
 from ...wire.request_handling import Handler, Query, add_fallback, routes_within
 from ...wire.route_admission import RouteAdmission

@@ -50,7 +50,7 @@ KINDS: Final = Kinds(
             _PROGRAM,
             call=_call,
             written={"code": ()},
-            view=CallView("program", text="code", language="javascript"),
+            view=CallView("program", text="code", language="javascript", run_by="both"),
         ),
         ItemKind(
             OUTPUT_FORM,

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from ...core.owner import Owner
 from ...core.shapes import or_null
-from ...wire.answers import JsonResponse
+from ...wire.http_responses import JsonResponse
 from ...wire.openapi import TEXT, WHOLE, YES_OR_NO, constant, described, one_of, whole
 from ...wire.request_handling import Query, add_fallback, routes_within
 from ...wire.route_admission import RouteAdmission

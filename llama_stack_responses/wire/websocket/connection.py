@@ -23,8 +23,8 @@ from ...service.responses import OpenAIResponsesImpl
 from ...stream.delta_forms import DeltaRun, LastForm, delta_form
 from ...stream.events import Event
 from ...stream.socket_events import refused
-from ..answers import failure
 from ..direct_writer import pass_bodies
+from ..http_responses import failure
 from ..request_headers import known, request_id
 from ..route_admission import RouteAdmission
 from .incoming import Incoming, incoming_of

@@ -19,7 +19,7 @@ from llama_stack_responses.generation.request_adaptation import ModelServers
 from llama_stack_responses.store.learned_adaptations import LEARNED_SECONDS, MAX_MODELS, MAX_OF_KIND, LearnedSteps
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Records
-from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.support.generation_harness import GenerationHarness
 from tests.support.generations import model_servers
 from tests.support.inference import FakeInference, Round, call, finish, text

@@ -22,7 +22,7 @@ from llama_stack_responses.host.inference import HostInference
 from llama_stack_responses.model_server.errors import to_api_error
 from llama_stack_responses.stream.deltas import Finish, Text
 from llama_stack_responses.stream.usage import Usage
-from llama_stack_responses.wire.answers import failure
+from llama_stack_responses.wire.http_responses import failure
 from tests.support.inference import chunk, finish, reasoning, text
 from tests.support.routing import Provider, Table
 

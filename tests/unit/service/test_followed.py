@@ -9,7 +9,7 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.service.response_reader import ServerClosing
 from llama_stack_responses.wire import sse
-from llama_stack_responses.wire.answers import FollowedResponse
+from llama_stack_responses.wire.http_responses import FollowedResponse
 
 EVENT = {"type": "response.queued", "sequence_number": 1}
 

@@ -28,7 +28,7 @@ from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.kept_secret import SecretInMemory
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Record, Records, writes_of
-from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.telemetry.instrumentation import Telemetry
 from llama_stack_responses.tools.registry import HostedToolServices
 from tests.support.inference import FakeInference, finish, text
 from tests.support.records import WatchedRecords

@@ -21,7 +21,7 @@ from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Unanswered, writes_of
 from llama_stack_responses.wire import sse
-from llama_stack_responses.wire.answers import RunEventsResponse, RunJsonResponse
+from llama_stack_responses.wire.http_responses import RunEventsResponse, RunJsonResponse
 from llama_stack_responses.wire.request_cycle import RequestCycle
 from llama_stack_responses.wire.websocket.session import _nested
 from tests.support.inference import FakeInference, Round, finish, text

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.store import sqlite, sqlite_file, sqlite_threads
+from llama_stack_responses.store import sqlite, sqlite_connection, sqlite_threads
 from llama_stack_responses.store.records import Conflict, Ensure, Put, Record, VersionIs
 from llama_stack_responses.store.sqlite import SqliteRecords
 from llama_stack_responses.store.thread_pool import ThreadTask
@@ -238,7 +238,7 @@ async def test_file_that_is_not_database_raises_error(records: SqliteRecords, tm
 
 async def test_newer_schema_is_refused(records: SqliteRecords, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "records.db") as newer:
-        newer.execute(f"PRAGMA user_version={sqlite_file.SCHEMA + 1}")
+        newer.execute(f"PRAGMA user_version={sqlite_connection.SCHEMA + 1}")
     newer.close()
     with pytest.raises(ApiError, match="newer version"):
         await records.commit([Put("a", b"")])

@@ -14,7 +14,7 @@ import pytest
 
 from llama_stack_responses.store.records import Conflict, Delete, Ensure, Op, Put, Record, VersionIs
 from llama_stack_responses.store.sqlite import SqliteRecords
-from llama_stack_responses.store.sqlite_file import WAL_BYTES, SqliteFile
+from llama_stack_responses.store.sqlite_connection import WAL_BYTES, SqliteFile
 from llama_stack_responses.store.sqlite_inline import Inline
 from llama_stack_responses.store.sqlite_threads import WriteHandler
 from llama_stack_responses.store.thread_pool import ThreadPool, ThreadTask, job_of

@@ -7,7 +7,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
 from llama_stack_responses.telemetry.gauges import GaugeSources, StoreState
-from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.telemetry.instrumentation import Telemetry
 
 COUNTS = {("responses.running", "foreground"): 3, ("connections.open", "stream"): 2}
 STORE = {

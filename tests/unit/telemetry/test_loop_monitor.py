@@ -20,8 +20,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.telemetry import loop_monitor
+from llama_stack_responses.telemetry.instrumentation import Telemetry
 from llama_stack_responses.telemetry.loop_monitor import BlockedPeriod, EventLoopMonitor, blocked_seconds
-from llama_stack_responses.telemetry.telemetry import Telemetry
 from tests.support import snippets as documentation
 from tests.support.snippet_programs import BLOCKED_LOOP
 from tests.support.waiting import until, wait_until

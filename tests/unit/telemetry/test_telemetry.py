@@ -26,7 +26,7 @@ from llama_stack_responses.stream.deltas import Finish
 from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.stream.usage import Usage
 from llama_stack_responses.telemetry import message_attributes
-from llama_stack_responses.telemetry.telemetry import ResponseOperation, Telemetry
+from llama_stack_responses.telemetry.instrumentation import ResponseOperation, Telemetry
 from llama_stack_responses.telemetry.trace_context import is_traced, trace_headers, within
 from tests.support.inference import text
 

@@ -19,7 +19,7 @@ from llama_stack_responses.requests.unavailable_tools import MissingTool, Policy
 from llama_stack_responses.stream.assembler import Assembler
 from llama_stack_responses.stream.call_kinds import FUNCTION, ServerCall
 from llama_stack_responses.stream.response import new_response
-from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.telemetry.instrumentation import Telemetry
 from llama_stack_responses.tools.client.function import FunctionTool
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool import NeedsCheck, NeedsPreparation

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Send
 
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
-from llama_stack_responses.wire.answers import FollowedResponse, JsonResponse
+from llama_stack_responses.wire.http_responses import FollowedResponse, JsonResponse
 from llama_stack_responses.wire.websocket.connection import encoded
 from tests.support.asgi import App, Body, scope_of
 

@@ -10,7 +10,7 @@ import pytest
 from llama_stack_responses.core.json_blocks import BLOCK_BYTES
 from llama_stack_responses.stream import events
 from llama_stack_responses.stream.delta_forms import DeltaForm, DeltaRun
-from llama_stack_responses.wire import answers, sse
+from llama_stack_responses.wire import http_responses, sse
 from llama_stack_responses.wire.websocket import connection
 
 LIKE = events.output_text_delta(7, "msg_%d", 1, 2, "a", [])
@@ -35,7 +35,7 @@ def run(*texts: str, like: events.Event = LIKE) -> DeltaRun:
 
 def test_run_is_written_as_frames_of_its_events() -> None:
     client = Client()
-    writer = answers._DirectEvents(client)  # type: ignore[arg-type]
+    writer = http_responses._DirectEvents(client)  # type: ignore[arg-type]
     for each in (run(*TEXTS), run(*TEXTS, like=OTHER), run(*TEXTS, like=OTHER | {"sequence_number": 8})):
         assert writer.write(each)
         assert client.taken.pop() == sse.encode(each.events())
@@ -43,7 +43,7 @@ def test_run_is_written_as_frames_of_its_events() -> None:
 
 def test_large_run_is_not_written_as_frames() -> None:
     client = Client()
-    assert not answers._DirectEvents(client).write(run("a" * BLOCK_BYTES, "b" * BLOCK_BYTES))  # type: ignore[arg-type]
+    assert not http_responses._DirectEvents(client).write(run("a" * BLOCK_BYTES, "b" * BLOCK_BYTES))  # type: ignore[arg-type]
     assert client.taken == []
 
 

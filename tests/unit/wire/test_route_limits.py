@@ -12,7 +12,12 @@ from fastapi import Request, Response
 from starlette.types import Message
 
 from llama_stack_responses.concurrency.share import Share, current_share
-from llama_stack_responses.wire.answers import FinishedJsonResponse, FollowedResponse, JsonResponse, RunJsonResponse
+from llama_stack_responses.wire.http_responses import (
+    FinishedJsonResponse,
+    FollowedResponse,
+    JsonResponse,
+    RunJsonResponse,
+)
 from tests.support.asgi import App, Body, ask, scope_of
 from tests.support.waiting import until
 

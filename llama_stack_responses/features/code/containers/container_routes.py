@@ -11,7 +11,7 @@ from python_multipart.multipart import parse_options_header
 
 from ....core.errors import ApiError
 from ....items.listed_items import page_after
-from ....wire.answers import JsonResponse
+from ....wire.http_responses import JsonResponse
 from ....wire.openapi import (
     BINARY,
     PAGING,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from ....core.errors import bad_request
 from ....core.shapes import Schema, any_of
-from ....wire.answers import JsonResponse
+from ....wire.http_responses import JsonResponse
 from ....wire.openapi import (
     BINARY,
     PAGING,

@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { itemElement } from "./items.js";
+import { KINDS } from "./kinds.js";
 import { plain } from "./pieces.js";
 import { shown } from "./reducer.js";
 
@@ -34,7 +35,7 @@ export class GrowingConversation {
     const { output, revisions, ended } = this.state;
     this.element.classList.toggle("ended", ended || Boolean(this.over));
     while (this.#made.length > output.length) this.#made.pop()?.element.remove();
-    const runs = ended ? () => false : runningPrograms(output);
+    const runs = ended ? () => false : runningCalls(output);
     output.forEach((item, index) => item && this.#drawItem(item, index, revisions[index] ?? 0, runs(item)));
   }
 
@@ -71,10 +72,10 @@ export class GrowingConversation {
   }
 }
 
-/** Return which items of a running response are programs that run: their items are complete, and have no status. */
-function runningPrograms(output) {
-  const ended = new Set(output.filter((item) => item?.type === "program_output").map((item) => item.call_id));
-  return (item) => item.type === "program" && !ended.has(item.call_id);
+/** Return which items of a running response are calls that run and wait for others: complete, and without a status. */
+function runningCalls(output) {
+  const ended = new Set(output.filter((item) => KINDS[item?.type]?.shown === "tool_output").map((item) => item.call_id));
+  return (item) => KINDS[item.type]?.run_by === "both" && !ended.has(item.call_id);
 }
 
 /** Return the text of a message that is one part without citations, null for every other item. */

@@ -100,12 +100,12 @@ function reasoning(item, { open = false } = {}) {
   );
 }
 
-const RAN = { server: "run by this server", client: "run by the client" };
+const RAN = { server: "run by this server", client: "run by the client", both: "run by this server" };
 
 function tool(item, { output, open = false, waits }) {
   const failed = item.failed || output?.failed;
   const going = item.status && !["completed", "failed", "incomplete"].includes(item.status);
-  const client = item.run_by === "client" || item.type === "program"; // a program waits for the client's part of its calls
+  const client = item.run_by !== "server";
   const unanswered = !failed && !going && !output && !item.results?.length; // nothing is known of its result
   const asked = waits && unanswered && client;
   const given = !asked && unanswered && item.run_by === "client";
@@ -151,10 +151,9 @@ function section(title, content) {
 
 function toolOutput(item, { links }) {
   const call = links?.calls.get(item.call_id);
-  const of = item.type === "program_output" ? "program" : "call";
-  const name = of === "program" ? null : (call?.name ?? item.name);
+  const name = call?.name ?? item.name;
   const wrote = lastLine(item.results ?? []);
-  const line = [icon("tool"), h("span", { class: "what" }, name ? `Result of ${name}` : `Result of a ${of}`), h("span", { class: "hint result" }, wrote && `→ ${wrote}`)];
+  const line = [icon("tool"), h("span", { class: "what" }, name ? `Result of ${name}` : "Result of a call"), h("span", { class: "hint result" }, wrote && `→ ${wrote}`)];
   if (item.failed) line.push(h("span", { class: "mark", "data-state": "bad" }, icon("alert"), h("span", { class: "hidden-text" }, "failed")));
   return h("article", { class: "item tool", "data-failed": item.failed ? "yes" : null, "aria-label": name ? `Result of ${name}` : "Tool result", tabindex: -1 }, fold(line, () => [h("p", { class: "dim small" }, [item.type, item.call_id].filter(Boolean).join(" · ")), ...blocks(item.results)]));
 }

@@ -8,8 +8,8 @@ from ....core.lru_cache import LruCache
 from ....core.owner import Owner
 from ....generation.owner_names import NameOwner, no_owner
 from ....logs import get_logger
+from ....telemetry.instrumentation import Telemetry
 from ....telemetry.metrics import Metric
-from ....telemetry.telemetry import Telemetry
 from ..settings import Limit
 
 logger = get_logger(__name__)

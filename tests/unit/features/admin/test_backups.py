@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llama_stack_responses.features.admin.backups import _has_rows
+from llama_stack_responses.features.admin.backup_commands import _has_rows
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.lifecycle.secret_check import SecretCheck
 from llama_stack_responses.sealing.sealer import Sealer

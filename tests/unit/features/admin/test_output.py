@@ -34,7 +34,7 @@ OF_THE_HOST: Final = (
     "llama_stack_responses.cli",
     "llama_stack.core.configure",
     "llama_stack.core.storage.kvstore.sqlite",
-    "llama_stack_responses.features.admin.backups",
+    "llama_stack_responses.features.admin.backup_commands",
     "llama_stack_responses.host",
 )
 """What a command imports that uses the host's code, which takes more than three seconds of processor time."""

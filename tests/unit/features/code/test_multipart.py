@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from llama_stack_responses.features.code import multipart
 from llama_stack_responses.features.code.multipart import uploaded
-from llama_stack_responses.wire.answers import JsonResponse
+from llama_stack_responses.wire.http_responses import JsonResponse
 from tests.support.asgi import App, Body, ask
 from tests.support.waiting import until
 

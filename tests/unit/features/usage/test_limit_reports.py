@@ -18,7 +18,7 @@ from llama_stack_responses.features.usage.settings import Limit
 from llama_stack_responses.generation.owner_names import name_owner
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.telemetry.instrumentation import Telemetry
 
 ADA = Owner("ada", {"teams": ["search"]})
 PREFIX = "llama_stack_responses."

@@ -19,7 +19,7 @@ from llama_stack_responses.features.usage.settings import Limit, Usage
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.contract.conversations import response
 
 ADA = Owner("ada", {"teams": ["search"], "keys": ["key_1"]})

@@ -1,10 +1,9 @@
-"""The commands `backup`, `restore` and `secret`."""
+"""The commands `backup` and `restore`."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Final
 from ...commands.command_error import CommandError
 from ...commands.opened_store import with_store
 from ...commands.progress import ProgressLine
-from ...commands.tables import print_fields, print_json
+from ...commands.tables import print_fields
 from ...config import ResponsesConfig
 from ...core.errors import ApiError
-from ...store.backup_file import BackupWriter, read_backup
-from ...store.factory import secret_keeper
+from ...store.backup_format import BackupWriter, read_backup
 from ...store.kept_secret import KEPT_SECRET
 from ...store.records import Ensure, Put, Records, Snapshots
 from .new_file import STANDARD_OUTPUT, new_file, refuse_existing, standard_output
@@ -85,24 +83,6 @@ def restore(arguments: Namespace) -> None:
         with_store(arguments, work, new=True)
     except OSError as error:
         raise CommandError(f"Cannot read {arguments.file}: {error.strerror or error}.") from error
-
-
-def secret(arguments: Namespace) -> None:
-    """Run `secret`: print the secret that the store keeps, as the setting `secrets` takes it."""
-
-    async def work(records: Records, settings: ResponsesConfig) -> None:
-        kept = await secret_keeper(settings.store, records).read()
-        if kept is None:
-            raise CommandError(
-                "This store keeps no secret: a server makes it with its first request if no 'secrets' are configured."
-            )
-        text = b64encode(kept).decode()
-        if arguments.json:
-            print_json({"secret": text})
-        else:
-            print(text)
-
-    with_store(arguments, work)
 
 
 async def _write(records: Records, rows: Iterable[Put], *, merge: bool) -> int:

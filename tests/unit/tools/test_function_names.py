@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llama_stack_responses.tools.chat_names import free_name
+from llama_stack_responses.tools.function_names import free_name
 
 
 class CountingNames(set[str]):
