@@ -248,14 +248,22 @@ def test_restarted_server_knows_what_it_has_learned(
 ) -> None:
     bad_schema = error(400, "Invalid schema for response_format 'n': 'required' is not permitted.")
     upstream.script(model, [forbidden("user"), bad_schema, reply(text('{"city":"Oslo"}'))])
+    small = f"{model}-small"
+    upstream.script(small, HELLO, context=400)
+    turns = [{"role": role, "content": "word " * 40} for _ in range(12) for role in ("user", "assistant")]
+    long: Json = {"model": f"local/{small}", "input": [*turns, {"role": "user", "content": "?"}], "truncation": "auto"}
     env = {**stack_env, "INFERENCE_URL": upstream.base_url}
     fields: Json = {"model": f"local/{model}", "input": "Hi", "user": "ada", "text": FORMAT}
     with LiveStack(STARTER, env, tmp_path / "state", host=host) as stack:
         with stack.client() as client:
             ask(client, False, **fields)
+            ask(client, False, **long)
+        refused = len(sent(upstream, small))
         stack.restart()
         with stack.client() as client:
             response = ask(client, False, **fields)
+            ask(client, False, **long)
+    assert (refused, len(sent(upstream, small))) == (2, 3), "the length of the context is known"
     bodies = sent(upstream, model)
     assert ["user" in each for each in bodies] == [True, False, False, False]
     assert [each["response_format"]["type"] for each in bodies] == [*["json_schema"] * 2, *["json_object"] * 2]

@@ -72,6 +72,13 @@ def test_refusal_with_the_status_of_a_server_is_a_400() -> None:
     assert (error.status, error.param) == (400, "tools")
 
 
+def test_model_server_without_a_parser_for_calls_takes_no_tools() -> None:
+    text = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+    chat = {name: value for name, value in CHAT.items() if name != "tool_choice"}
+    error = explained(RefusedError(ApiError(400, text), Refusal(400, text)), chat)
+    assert (error.status, error.param) == (400, "tools")
+
+
 def test_failure_of_the_server_stays_one() -> None:
     error = shown("CUDA error in tools: out of memory", 500)
     assert (error.status, error.param) == (502, None)
