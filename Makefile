@@ -113,6 +113,11 @@ $(READY_LITELLM): constraints/litellm.txt $(INSTALL_SCRIPTS) | $(READY)
 	@scripts/install-into .venv-litellm --quiet --no-deps --requirement constraints/litellm.txt
 	@touch $@
 
+.rivals/%/.ready: constraints/rivals/%.txt $(INSTALL_SCRIPTS) | $(READY)
+	@scripts/make-venv .rivals/$*
+	@scripts/install-into .rivals/$* --quiet --no-deps --requirement $<
+	@touch $@
+
 .PHONY: model-servers
 model-servers: $(READY_MODEL_SERVERS) $(READY_LITELLM) ## Install the model servers that tests start: vLLM, transformers, LiteLLM
 
@@ -181,6 +186,10 @@ bench: $(READY) ## Compare the server with the host's own provider (BENCH=--quic
 .PHONY: bench-durability
 bench-durability: $(READY) ## Kill servers while they make responses, and count lost responses (BENCH=--ci: a short run)
 	@$(PYTHON) -m benchmarks.durability $(BENCH)
+
+.PHONY: bench-rivals
+bench-rivals: $(READY) ## Compare the server with others of the same API (BENCH=--short: a small round)
+	@$(PYTHON) -m benchmarks.rivals $(BENCH)
 
 .PHONY: bench-stores
 bench-stores: $(READY) ## Measure each store: responses a second, latencies, bytes
@@ -255,4 +264,4 @@ constraints: $(READY) ## Resolve every dependency again and pin the newest versi
 
 .PHONY: clean
 clean: ## Remove what the other targets created, but not the responses that `make serve` keeps in .state
-	rm -rf .venv .venv-run .venv-ogx .venv-gpt-oss .venv-docs .venv-model-servers .venv-litellm .venv-release .clients .promtool site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-run .venv-ogx .venv-gpt-oss .venv-docs .venv-model-servers .venv-litellm .venv-release .clients .rivals .promtool site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,9 +2,10 @@
 
     python -m benchmarks.engine MILLISECONDS       # prints `listening PORT`
 
-A model is named after what it says and how many tokens that takes: `text-200`, `reasoning-200`, `arguments-200`. Every
-token is a separate write, and consists of the time of that write, in nanoseconds of the monotonic clock, which all
-processes of a machine share, and a space.
+It speaks chat completions, and text as responses too. A model is named after what it says and how many tokens that
+takes: `text-200`, `reasoning-200`, `arguments-200`. Every token is a separate write, and consists of the time of that
+write, in nanoseconds of the monotonic clock, which all processes of a machine share, and a space. All tokens of
+`burst-200`, which is text, are one write at once. An answer that is not streamed is one write too.
 """
 
 from __future__ import annotations
@@ -13,63 +14,70 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable
+from functools import cache
+from itertools import count
 from typing import Any, Final, cast
 
 import uvloop
 
+from benchmarks.protocols import KINDS, Encoding, chat, filled, responses
+
 type Json = dict[str, Any]
 
-KINDS: Final[dict[str, Callable[[str], Json]]] = {
-    "text": lambda said: {"content": said},
-    "reasoning": lambda said: {"reasoning_content": said},
-    "arguments": lambda said: {"tool_calls": [{"index": 0, "function": {"arguments": said}}]},
-}
-LENGTHS: Final = (3, 20, 100, 180, 200)
+LENGTHS: Final = (3, 20, 32, 100, 180, 200, 512)
 """Numbers of tokens of the listed models. A host takes longer for models that are not listed."""
-_FINISH: Final = {"arguments": "tool_calls"}
-_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+BURST: Final = "burst"
+_STREAM: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_WHOLE: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_LAST: Final = b"0\r\n\r\n"
 
 
 def _piece(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _frame(model: str, **fields: Any) -> bytes:
-    chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model, **fields}
-    return b"data: %b\n\n" % json.dumps(chunk, separators=(",", ":")).encode()
+@cache
+def encoding(model: str, as_responses: bool, function: str | None = None) -> Encoding:
+    """Return the answer of a model in one of the protocols; `function` is the tool that it calls."""
+    kind, _, length = model.partition("-")
+    if as_responses:
+        return responses(model, int(length))
+    return chat(model, "text" if kind == BURST else kind, int(length), function)
 
 
-def _choice(delta: Json, reason: str | None = None) -> list[Json]:
-    return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]
+@cache
+def burst(model: str, as_responses: bool) -> tuple[bytes, str]:
+    """Return the frames of a whole stream, and its text: the time of all tokens is that of the first request."""
+    encoded, stamp, tokens = encoding(model, as_responses), time.monotonic_ns(), int(model.partition("-")[2])
+    return encoded.before + encoded.token % stamp * tokens + encoded.after, f"{stamp} " * tokens
 
 
 class Answer:
-    """One stream: its frames before, for and after its tokens."""
+    """One stream of tokens.
 
-    def __init__(self, transport: asyncio.Transport, model: str, function: str | None) -> None:
+    Args:
+        number: of the answer, for its ids.
+    """
+
+    def __init__(self, transport: asyncio.Transport, encoded: Encoding, tokens: int, number: int = 0) -> None:
         self.transport = transport
-        kind, _, count = model.partition("-")
-        self.left = int(count)
-        opening: Json = {"role": "assistant"}
-        if kind == "arguments":
-            opening["tool_calls"] = [{"index": 0, "id": "call_1", "type": "function", "function": {"name": function}}]
+        self.left = tokens
+        self._number, self._after = number, encoded.after
+        self._said: list[int] = []
         # A stamp has 15 digits or so for as long as the machine is up; its frame has the same size each time.
-        width = len(str(time.monotonic_ns()))
-        frame = _frame(model, choices=_choice(KINDS[kind]("#" * width + " ")))
-        self._before, self._after = (part.replace(b"%", b"%%") for part in _piece(frame).split(b"#" * width))
-        self._token = self._before + b"%d" + self._after
-        usage = {"prompt_tokens": 1, "completion_tokens": self.left, "total_tokens": self.left + 1}
-        ended = _frame(model, choices=_choice({}, _FINISH.get(kind, "stop"))) + _frame(model, choices=[], usage=usage)
-        self._closing = _piece(ended + b"data: [DONE]\n\n") + b"0\r\n\r\n"
-        transport.write(_HEAD + _piece(_frame(model, choices=_choice(opening))))
+        token = filled(encoded.token, number, "")
+        self._token = b"%x\r\n%b\r\n" % (len(token % time.monotonic_ns()), token)
+        transport.write(_STREAM + _piece(filled(encoded.before, number, "")))
 
     def step(self) -> bool:
         """Write one token; return whether there are more."""
-        self.transport.write(self._token % time.monotonic_ns())
+        stamp = time.monotonic_ns()
+        self.transport.write(self._token % stamp)
+        self._said.append(stamp)
         self.left -= 1
         if not self.left:
-            self.transport.write(self._closing)
+            text = "".join(f"{each} " for each in self._said)
+            self.transport.write(_piece(filled(self._after, self._number, text)) + _LAST)
         return bool(self.left)
 
 
@@ -81,6 +89,7 @@ class Engine:
     """
 
     def __init__(self, pace: float) -> None:
+        self.numbers = count(1)
         self._pace = pace
         self._answers: list[Answer] = []
         self._loop = asyncio.get_running_loop()
@@ -113,23 +122,34 @@ class Server(asyncio.Protocol):
         self._received += data
         while b"\r\n\r\n" in self._received:
             head, _, rest = self._received.partition(b"\r\n\r\n")
+            path = head.partition(b" ")[2].partition(b" ")[0]
             lengths = [line[15:] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
             size = int(lengths[0]) if lengths else 0
             if len(rest) < size:
                 return
             body, self._received = rest[:size], rest[size:]
-            self._answer(body)
+            self._answer(path.endswith(b"/responses"), body)
 
-    def _answer(self, body: bytes) -> None:
+    def _answer(self, as_responses: bool, body: bytes) -> None:
         if not body:
-            models = [{"id": f"{kind}-{length}", "object": "model"} for kind in KINDS for length in LENGTHS]
-            listed = json.dumps({"object": "list", "data": models})
-            head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
-            self._transport.write(f"{head}{len(listed)}\r\n\r\n{listed}".encode())
+            models = [{"id": f"{kind}-{length}", "object": "model"} for kind in (*KINDS, BURST) for length in LENGTHS]
+            listed = json.dumps({"object": "list", "data": models}).encode()
+            self._transport.write(_WHOLE % (len(listed), listed))
             return
         request = json.loads(body)
-        tools = request.get("tools") or ()
-        self._engine.begin(Answer(self._transport, request["model"], tools[0]["function"]["name"] if tools else None))
+        model, tools = request["model"], request.get("tools") or ()
+        kind, _, length = model.partition("-")
+        tokens = int(length)
+        function = tools[0]["function"]["name"] if tools else None
+        encoded, number = encoding(model, as_responses, function), next(self._engine.numbers)
+        if not request.get("stream"):
+            whole = filled(encoded.whole, number, f"{time.monotonic_ns()} " * tokens)
+            self._transport.write(_WHOLE % (len(whole), whole))
+        elif kind == BURST:
+            frames, text = burst(model, as_responses)
+            self._transport.write(_STREAM + _piece(filled(frames, number, text)) + _LAST)
+        else:
+            self._engine.begin(Answer(self._transport, encoded, tokens, number))
 
 
 async def _serve(pace: float) -> None:

@@ -5,7 +5,7 @@ on its own connection, the steps of a lane one after another. A step is `body`, 
 number of deltas if it streams, of the type `event` (text by default); `after`, seconds to wait before it; and
 `follows`, whether it continues from the lane's last such step, the first of them from the job's `previous`. If a server
 does not find the response that it has just returned, the request is retried; `total` includes all attempts. After ten
-seconds the turn is `lost`: the lane continues without it.
+seconds the turn is `lost`: the lane continues without it. With `seconds`, the client fails if the job takes longer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Json = dict[str, Any]
 
 TEXT: Final = "response.output_text.delta"
 _LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
-_ID: Final = re.compile(rb'"id":"(resp_[^"]+)"')
+_ID: Final = re.compile(rb'"id": ?"([a-z]*resp_[^"]+)"')
+_COMPLETED: Final = re.compile(rb'"status": ?"completed"')
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _ATTEMPTS: Final = 400
 _PAUSE: Final = 0.025  # seconds between two attempts
@@ -84,7 +85,7 @@ def _check(received: bytearray, delta: bytes, deltas: int) -> str:
     if received.startswith(b"HTTP/1.1 404"):
         raise NotFoundError(bytes(received[:2000]))
     found = _ID.search(received)
-    if not received.startswith(b"HTTP/1.1 200") or b'"status":"completed"' not in received or found is None:
+    if not received.startswith(b"HTTP/1.1 200") or not _COMPLETED.search(received) or found is None:
         raise ValueError(f"not a completed response: {bytes(received[:2000])!r}")
     if deltas and (count := received.count(delta)) != deltas:
         raise ValueError(f"{count} deltas instead of {deltas}")
@@ -122,7 +123,8 @@ async def _run(job: Json) -> list[list[Json]]:
     connections = [Connection(*await asyncio.open_connection("127.0.0.1", job["port"])) for _ in job["lanes"]]
     try:
         lanes = zip(connections, job["lanes"], strict=True)
-        return await asyncio.gather(*(_lane(connection, steps, job.get("previous")) for connection, steps in lanes))
+        async with asyncio.timeout(job.get("seconds")):
+            return await asyncio.gather(*(_lane(connection, steps, job.get("previous")) for connection, steps in lanes))
     finally:
         for connection in connections:
             connection.close()

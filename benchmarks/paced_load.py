@@ -4,7 +4,7 @@ It reads jobs as lines of JSON and answers each with a line. A job has `port`; `
 how they are requested (`chat`, `streamed`, `background` or `websocket`); `body`, the request; `tokens`, the length of
 each; and `pid`, a process whose CPU time is read while all of them run: from the moment when each stream has had a
 tenth of its tokens to the moment when one has had nine tenths. With `every`, they begin one after another, after so
-many seconds each, and the gaps between tokens are measured.
+many seconds each, and the gaps between tokens are measured. With `seconds`, the client fails if the job takes longer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ type Json = dict[str, Any]
 
 _PATHS: Final = {"chat": "/v1/chat/completions"}
 _ENDS: Final = {"websocket": b'"type":"response.completed"'}
-_TOKEN: Final = re.compile(rb'"(?:delta|content|reasoning_content|arguments)":"(\d+) "')
+_TOKEN: Final = re.compile(rb'"(?:delta|content|reasoning_content|arguments)": ?" ?(\d+) ?"')
+"""OGX's own provider sends the space after a word with the next word."""
 _ERROR: Final = b'"type":"error"'
 _LONGEST: Final = 64  # bytes of a token with its name, and of the end
 _HANDSHAKE: Final = (
@@ -174,7 +175,8 @@ async def _run(job: Json) -> Json:
     began, begun_at = cpu_nanoseconds(job["pid"]), loop.time()
     asking = loop.create_task(_ask(crowd, [stream for _, stream in opened], job.get("every", 0.0)))
     try:
-        await crowd.ended
+        async with asyncio.timeout(job.get("seconds")):
+            await crowd.ended
         took = loop.time() - begun_at
     finally:
         asking.cancel()

@@ -65,11 +65,19 @@ def authenticate(config: Json, endpoint: str) -> None:
     config["server"]["auth"] = {"provider_config": {"type": "custom", "endpoint": endpoint}}
 
 
-def stack(kind: str, host: Host, inference_url: str, folder: Path, auth: str | None = None) -> LiveStack:
+def stack(
+    kind: str,
+    host: Host,
+    inference_url: str,
+    folder: Path,
+    auth: str | None = None,
+    python: Path = Path(sys.executable),
+) -> LiveStack:
     """Create a server of this kind with its state in this folder, without starting it.
 
     Args:
         auth: the endpoint that says whose token it is; None for a server without authentication.
+        python: that of the host's environment.
     """
     changes = {OURS: allow_many_in_background, ON_HOST: use_hosts_inference, BUILTIN: use_builtin}
     name = kind.replace(" ", "-").replace("'", "").replace(",", "")
@@ -81,7 +89,7 @@ def stack(kind: str, host: Host, inference_url: str, folder: Path, auth: str | N
 
     config = variant(TEMPLATE, folder / f"{name}.yaml", change)
     environment = {"INFERENCE_URL": inference_url, "PYTHONPATH": str(REPOSITORY)}
-    return LiveStack(config, environment, folder / name, host)
+    return LiveStack(config, environment, folder / name, host, python)
 
 
 def cpu_seconds(pid: int) -> float:

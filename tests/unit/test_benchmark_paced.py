@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engine import KINDS, Answer
+from benchmarks.engine import Answer, encoding
 from benchmarks.paced import PROGRAMS, RELAY, WAYS, job_of, places, table
 from benchmarks.paced_load import Crowd, Stream
+from benchmarks.protocols import KINDS
 from benchmarks.servers import Worker
 
 type Json = dict[str, Any]
@@ -27,10 +28,10 @@ class RecordingTransport(asyncio.Transport):
         self.data.append(bytes(data))
 
 
-def writes_of(kind: str, tokens: int) -> list[bytes]:
+def writes_of(kind: str, tokens: int, as_responses: bool = False) -> list[bytes]:
     """Return the writes of an answer."""
     transport = RecordingTransport()
-    answer = Answer(transport, f"{kind}-{tokens}", "f")
+    answer = Answer(transport, encoding(f"{kind}-{tokens}", as_responses, "f"), tokens)
     assert [answer.step() for _ in range(tokens)] == [True] * (tokens - 1) + [False]
     return transport.data
 
