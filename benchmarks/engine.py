@@ -47,9 +47,15 @@ def encoding(model: str, as_responses: bool, function: str | None = None) -> Enc
 
 @cache
 def burst(model: str, as_responses: bool) -> tuple[bytes, str]:
-    """Return the frames of a whole stream, and its text: the time of all tokens is that of the first request."""
-    encoded, stamp, tokens = encoding(model, as_responses), time.monotonic_ns(), int(model.partition("-")[2])
-    return encoded.before + encoded.token % stamp * tokens + encoded.after, f"{stamp} " * tokens
+    """Return the frames of a whole stream, and its text.
+
+    The times of its tokens are those since the first request, one nanosecond each: a text that repeats itself may be
+    read with more care.
+    """
+    encoded, first, tokens = encoding(model, as_responses), time.monotonic_ns(), int(model.partition("-")[2])
+    stamps = range(first, first + tokens)
+    frames = b"".join(encoded.token % stamp for stamp in stamps)
+    return encoded.before + frames + encoded.after, "".join(f"{stamp} " for stamp in stamps)
 
 
 class Answer:
