@@ -30,32 +30,45 @@ from tests.support.upstream import UpstreamProcess
 type Json = dict[str, Any]
 
 STAGES: Final[dict[str, tuple[str, ...]]] = {
-    "model server's bytes to chunks": ("llama_stack_openai_chat/", "openai/", "httpx2?/", "httpcore2?/", "anyio/"),
+    "the model server's bytes, to chunks": (
+        "llama_stack_openai_chat/",
+        "openai/",
+        "httpx2?/",
+        "httpcore2?/",
+        "anyio/",
+    ),
     "the host's router and provider": (
-        "llama_stack/core/(routers|routing_tables|store)",
+        "llama_stack/core/(routers|routing_tables|store|access_control)",
         "llama_stack/providers",
-        "llama_stack_responses/host/",
+        "llama_stack_responses/host/(chat|inference|provider|model)",
     ),
-    "chunks to deltas": ("llama_stack_responses/chat/", "llama_stack_responses/core/surrogates"),
-    "deltas to events": (
-        "llama_stack_responses/stream/(assembler|events|output|deltas|tool_calls|argument_text|call_kinds|citations|parts)",
-        "llama_stack_responses/core/ids",
+    "messages to the model, chunks to deltas": ("llama_stack_responses/chat/",),
+    "deltas to events, and the response": ("llama_stack_responses/stream/",),
+    "log lines": (
+        "logging/",
+        "structlog/",
+        "llama_stack/log",
+        "llama_stack_responses/logs",
+        "llama_stack_responses/generation/response_log",
     ),
-    "events to bytes": ("llama_stack_responses/wire/sse",),
-    "storing": ("llama_stack_responses/(store|jobs)/", "llama_stack_responses/stream/(replay|transcript)"),
-    "reading the request": (
-        "llama_stack_responses/(inputs/|wire/request_(bodies|handling))",
-        "llama_stack_responses/(core|items|requests)/",
+    "spans and metrics": ("opentelemetry/", "llama_stack_responses/telemetry/"),
+    "saving the response": ("llama_stack_responses/(store|jobs)/",),
+    "reading and resolving the request": (
+        "llama_stack_responses/(inputs|requests|items|sealing)/",
+        "llama_stack_responses/wire/request_(bodies|headers)",
     ),
-    "the loop of rounds": ("llama_stack_responses/",),
-    "HTTP to the client": ("uvicorn/(protocols|middleware)", "starlette/", "fastapi/", "llama_stack/core/server"),
+    "rounds": ("llama_stack_responses/(generation|tools)/",),
+    "service and admission": ("llama_stack_responses/(service/|admission)", "llama_stack_responses/features/"),
+    "this project's routes and answers": ("llama_stack_responses/wire/",),
+    "web server": ("uvicorn/", "llama_stack_responses/host/web_server/"),
+    "the host's middlewares, and FastAPI's": ("starlette/", "fastapi/", "llama_stack/core/server"),
 }
-"""Patterns of the files of a stage's frames; the first match counts."""
+"""Patterns of the files of a stage's frames; the first match counts. What all of them use belongs to its caller."""
 
 ELSE: Final = "event loop and kernel"
 REPEATS: Final = 8  # runs of a load for its cost
 _FRAME: Final = re.compile(r"\(([^()]+):(\d+)\)$")
-_WAITS: Final = re.compile(r"\.(get|wait|acquire)\(")
+_WAITS: Final = re.compile(r"\.(get|wait|acquire|sleep)\(")
 
 
 def stage_of(frames: list[tuple[str, int]]) -> str:
