@@ -41,6 +41,7 @@ def pasted_python(output: str) -> str:
     return found[0]
 
 
+@pytest.mark.day(4)
 def test_first_commands_of_readme_hold_a_conversation_and_serve(terminal: Terminal) -> None:
     """So do the lines that `make serve` prints, and the first steps of the quickstart; Ctrl-C ends it in one line."""
     with terminal.pasting(BLOCKS[FIVE_MINUTES]) as lines:

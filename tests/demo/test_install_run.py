@@ -68,6 +68,7 @@ def _imports(child: str) -> bool:
     return Path(f"/proc/{child}/task/{child}/children").read_text().strip() != ""
 
 
+@pytest.mark.day(3)
 def test_installed_parts_have_the_stated_sizes(tmp_path: Path) -> None:
     """Needs a package index.
 

@@ -147,6 +147,7 @@ def reader(terminal: Terminal, tmp_path: Path) -> Iterator[Reader]:
             yield found
 
 
+@pytest.mark.day(3)
 def test_tutorial_works_word_by_word(reader: Reader) -> None:
     server = reader.serve()
     reader.begin()

@@ -66,7 +66,9 @@ def days(turns: Sequence[pytest.Item]) -> Iterator[int]:
     values: dict[str, list[object]] = {}
     for test in turns:
         file = _file(test)
-        if test.get_closest_marker("one_day"):
+        if mark := test.get_closest_marker("day"):
+            yield mark.args[0]
+        elif test.get_closest_marker("one_day"):
             yield first_day(file)
         elif mark := test.get_closest_marker("days_by"):
             value = cast("pytest.Function", test).callspec.params[mark.args[0]]

@@ -66,7 +66,7 @@ def suite(tmp_path: Path) -> Path:
     (tmp_path / "test_a.py").write_text(FIXED)
     (tmp_path / "test_b.py").write_text(EXTENDED)
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n    one_day: together\n    days_by(parameter): by value\n    whole_run: only in a whole run\n"
+    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n    one_day: together\n    days_by(parameter): by value\n    day(number): then\n    whole_run: only in a whole run\n"
     (tmp_path / "pytest.ini").write_text(settings)
     return tmp_path
 
@@ -134,6 +134,13 @@ def test_tests_of_one_day_share_the_first_day_of_their_file(suite: Path) -> None
     day = first_day("test_b.py")
     assert "test_b.py: 50 of 50" in run(suite, f"--day={day}")[1]
     assert "and 0 of 50" in run(suite, f"--day={(day + 1) % DAYS}")[1]
+
+
+def test_test_with_a_day_runs_on_that_day_only(suite: Path) -> None:
+    (suite / "test_c.py").write_text(
+        "import pytest\n\n@pytest.mark.extended\n@pytest.mark.day(3)\ndef test_long() -> None: ...\n"
+    )
+    assert [day for day in range(DAYS) if "test_c.py: 1 of 1" in run(suite, f"--day={day}")[1]] == [3]
 
 
 def test_tests_with_the_same_value_of_a_parameter_share_a_day(suite: Path) -> None:
