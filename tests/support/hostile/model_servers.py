@@ -17,6 +17,9 @@ PIECE: Final = "x" * 10_000
 OUTPUT_BYTES: Final = 4 * 2**20
 """The limit on the output of one response of the attacked stack."""
 
+CALLED: Final = json.dumps({"x": "x" * 2_000})
+"""Arguments of a call. Short ones would reach the limit too, after some minutes."""
+
 
 def chunk(**delta: Any) -> bytes:
     """Return an event with this delta."""
@@ -35,7 +38,7 @@ SAID: Final[Mapping[str, tuple[bytes, bytes]]] = {
     "reasoning": (b"", chunk(reasoning_content=PIECE)),
     "refusal": (b"", chunk(refusal=PIECE)),
     "arguments": (arguments("", id="c1", type="function"), arguments(PIECE)),
-    "calls": (b"", b"".join(arguments("{}", id=f"c{n}", type="function") for n in range(200))),
+    "calls": (b"", b"".join(arguments(CALLED, id=f"c{n}", type="function") for n in range(200))),
 }
 """The beginning and the repeated part of endless output, by its kind."""
 
