@@ -13,7 +13,7 @@ from tests.support.variants import Json, responses_config, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, error_of, final
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 NAME: Final = "m"
 MODEL: Final = f"local/{NAME}"

@@ -12,7 +12,7 @@ from tests.support.openai_client import Json, create, function, stream
 from tests.support.upstream import Chunk, Reply, Upstream, finish, reasoning, reply, text, tool_call
 from tests.support.web import Web
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 OSLO: Final = '{"city":"Oslo"}'
 ROME: Final = '{"city":"Rome"}'

@@ -16,7 +16,7 @@ from tests.support.openai_client import create, function, stream
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.variants import add_host_provider, variant
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 
 def frame(delta: Any, finish: str | None = None) -> bytes:

@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 from tests.support.web import Answer, Web
 from tests.support.wire import Json, Wire, output_text
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 TOOL: Final[Any] = {"type": "image_generation"}
 DONE: Final = reply(text("Done."))

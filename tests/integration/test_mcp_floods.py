@@ -28,7 +28,7 @@ from tests.support.thread_calls import calls_of_this_thread
 from tests.support.web import Answer, ReceivedRequest, Web
 
 # No stack is started. The tests run on both hosts because each has its own version of the `mcp` package.
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 SECONDS: Final = 120
 """The timeout after which a test fails."""

@@ -23,7 +23,7 @@ from tests.support.web import Answer, ReceivedRequest, Web
 type Json = dict[str, Any]
 
 # No stack is started. The tests run on both hosts because each has its own version of the `mcp` package.
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 INCOMING: Final = IncomingLimits(answer_bytes=100_000, answer_values=1_000, session_bytes=400_000)
 LIMITS: Final = SessionLimits(60.0, INCOMING)

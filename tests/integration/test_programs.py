@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Wire
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 PROGRAMS: Final[Any] = {"type": "programmatic_tool_calling"}
 STOCK: Final[Any] = {

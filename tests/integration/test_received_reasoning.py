@@ -11,7 +11,7 @@ from tests.support.mcp_server import McpServers
 from tests.support.openai_client import MODEL, NAME, Json, create, function, messages, stream
 from tests.support.upstream import Chunk, Upstream, reasoning, reply, text, tool_call
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 TOOLS: Final = [function("weather", "city")]
 QUESTION: Final[Json] = {"role": "user", "content": "Hi"}

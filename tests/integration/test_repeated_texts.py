@@ -11,7 +11,7 @@ import pytest
 from tests.support.openai_client import Json, create, function, stored, stream
 from tests.support.upstream import Chunk, Reply, Upstream, reasoning, reply, text, tool_call
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 ANSWER: Final = "Hello there, world"
 

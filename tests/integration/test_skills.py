@@ -24,7 +24,7 @@ from tests.support.upstream import Reply, Upstream, UpstreamProcess, reply, text
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, error_of
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 SAID: Final = reply(text("Done."))
 LISTED: Final = "Skill 'sums', described in /mnt/data/skills/sums/SKILL.md: Adds numbers."
