@@ -67,6 +67,10 @@ def test_start_imports_nothing_of_features_that_are_not_configured(loaded: set[s
         "keys.authentication",
         "keys.key_routes",
         "keys.opened_keys",
+        "moderation.by_checks",
+        "moderation.checks",
+        "programs.runtime",
+        "programs.tool",
         "usage.counting",
         "usage.limits.limiter",
         "usage.prices",
@@ -75,6 +79,8 @@ def test_start_imports_nothing_of_features_that_are_not_configured(loaded: set[s
         "usage.tables",
     )
     assert not loaded & {"packaging", *(f"{features}.{name}" for name in unused)}
+    assert "llama_stack_responses.chat.adaptation.refusal" in loaded
+    assert "llama_stack_responses.chat.adaptation.subject" not in loaded
 
 
 def test_import_of_provider_leaves_garbage_collection_on_and_spares_what_is_loaded() -> None:
