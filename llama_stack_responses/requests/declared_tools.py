@@ -1,4 +1,4 @@
-"""The tools that a request declares, and its `tool_choice`."""
+"""The tools that a request declares, its `tool_choice`, and what the response repeats of the tools."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from ..core.shapes import (
     tagged,
     takes,
 )
+from ..core.types import Json
+from ..items.mcp_approvals import Approval
 from ..items.registry import HOSTED_TOOL_NAMES, TOOL_TYPES
 from .client_tools import (
     CLIENT_CHOICES,
@@ -30,7 +32,7 @@ from .client_tools import (
     COMPUTER_TYPES,
     check_names,
 )
-from .mcp_secrets import holds_secrets
+from .mcp_secrets import holds_secrets, without_secrets
 from .mcp_tool import MCP_CHOICE, MCP_TOOL, check_labels
 
 _KNOWN_TOOLS: Final[Mapping[str, Check]] = {
@@ -172,3 +174,18 @@ def _identities(entry: dict[str, Any]) -> Iterator[tuple[str, str | None, str | 
     for tool in entry.get("tools", ()):
         yield tool["type"], tool["name"], entry["name"]
         yield tool["type"], tool["name"], None
+
+
+def echoed_tool(tool: Json, require_approval: Approval = "always") -> Json:
+    """Return a request's tool as the response repeats it.
+
+    A function has a `description`, which may be null. An MCP server has its address without the path, and no secret.
+    """
+    match tool:
+        case {"type": "function"}:
+            return {"description": None, **tool}
+        case {"type": "mcp"}:
+            public = without_secrets(tool)
+            return {"allowed_tools": None, "headers": None, "require_approval": require_approval, **public}
+    of_feature = TOOL_TYPES.get(HOSTED_TOOL_NAMES.get(tool["type"], ""))
+    return of_feature.echoed(tool) if of_feature else tool

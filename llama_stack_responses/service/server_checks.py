@@ -10,8 +10,7 @@ from ..config.stores import accepts_losses
 from ..core.errors import ApiError
 from ..generation.dependencies import Dependencies
 from ..intervals import Intervals
-from ..lifecycle.certificate_check import CertificateCheck
-from ..lifecycle.certificates import watched
+from ..lifecycle.certificates import CertificateCheck, watched
 from ..lifecycle.clock_check import ClockCheck
 from ..lifecycle.durability_check import DurabilityCheck
 from ..lifecycle.integrity_check import IntegrityCheck

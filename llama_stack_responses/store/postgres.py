@@ -17,7 +17,7 @@ import asyncpg
 from ..concurrency.fair_budget import FairBudget
 from ..concurrency.loop_local import Closing, LoopLocal
 from ..core.errors import ApiError
-from .postgres_durability import SETTINGS, losses_of
+from .durability import POSTGRES_SETTINGS, losses_of_postgres
 from .postgres_errors import TimedOut, Unreachable, errors_as_503
 from .postgres_locks import LOCKS_PER_CONNECTION, lock_id, locks
 from .postgres_pubsub import NOTIFY, PUBSUB_SILENCE_SECONDS, NotificationSender, PostgresPubSub, channel
@@ -325,8 +325,8 @@ class PostgresRecords:
         return size
 
     async def losses(self) -> dict[str, str]:
-        [settings] = await self._try(lambda pool: pool.fetch(SETTINGS))
-        return losses_of(dict(settings))
+        [settings] = await self._try(lambda pool: pool.fetch(POSTGRES_SETTINGS))
+        return losses_of_postgres(dict(settings))
 
     async def exists(self) -> bool:
         with errors_as_503():

@@ -25,6 +25,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from ..core.errors import ApiError
 from .connection_slots import ConnectionSlots, NotSent
+from .durability import REDIS_INFO, losses_of_redis
 from .records import (
     Condition,
     Conflict,
@@ -41,7 +42,6 @@ from .records import (
     woken_by,
     writes_of,
 )
-from .redis_durability import INFO, losses_of
 from .redis_errors import NoAnswer, errors_as_503
 from .redis_pubsub import PUBSUB_SILENCE_SECONDS, RedisPubSub
 from .redis_sentinel import is_sentinel, sentinel_pool
@@ -530,10 +530,10 @@ class _Scripts:
     async def losses(self) -> dict[str, str] | None:
         """Return how the server may lose records; None if this user may not ask, or the server does not say."""
         try:
-            sections = [await self._redis.info(section) for section in INFO]
+            sections = [await self._redis.info(section) for section in REDIS_INFO]
         except NoPermissionError:
             return None
-        return losses_of({name: value for section in sections for name, value in section.items()})
+        return losses_of_redis({name: value for section in sections for name, value in section.items()})
 
     async def has_commits(self, prefix: str) -> bool:
         """Return whether there was a commit."""

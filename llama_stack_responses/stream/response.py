@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..items.mcp_approvals import Approval
-from ..requests.echoed_tools import echoed
+from ..requests.declared_tools import echoed_tool
 from ..requests.request import ECHOED, CreateRequest
 from . import events
 from .events import Event
@@ -68,7 +68,7 @@ def new_response(
         **_echo(request),
         "moderation": None,
         "reasoning": _reasoning(request, reasoning_context),
-        "tools": [echoed(tool, mcp_approval) for tool in request.tools],
+        "tools": [echoed_tool(tool, mcp_approval) for tool in request.tools],
         "output": [],
         "prompt_cache_diagnostics": None,
         "tool_usage": None,

@@ -8,8 +8,7 @@ from hashlib import sha256
 from typing import Final
 
 from ..core.types import Json
-from .choice_handles import handle_of
-from .tool import Tool
+from .tool import Tool, handle_of
 from .tool_function import Function
 
 _NAMING: Final = ("type", "server_label", "namespace", "name")

@@ -120,3 +120,13 @@ class HoldsResources(ABC):
     @abstractmethod
     def release(self) -> None:
         """Release them at the end of the response."""
+
+
+def handle_of(entry: Json) -> str:
+    """Return what selects the tools that an entry of a `tool_choice` may refer to: its type, and the name in it."""
+    return handle(entry["type"], entry.get("server_label") or entry.get("name"))
+
+
+def handle(kind: str, name: str | None = None) -> str:
+    """Return the handle of the entries with this type and this name or label."""
+    return kind if name is None else f"{kind}/{name}"

@@ -9,6 +9,8 @@ from typing import Any, Final, Protocol
 
 from ..concurrency.offloading import in_thread_if_large
 from ..core.decoded_arguments import decoded_arguments
+from ..core.errors import ApiError
+from ..core.shapes import Check, Location
 from ..core.types import Json
 from ..items.form import ItemForm, Stage
 from ..items.kinds.mcp import MCP_APPROVAL_REQUEST
@@ -210,3 +212,11 @@ def chat_function(name: str, description: str | None, parameters: Json | None, *
     if description is not None:
         function["description"] = description
     return {"type": "function", "function": function | more}
+
+
+def validated_arguments(arguments: str, shape: Check) -> Any | None:
+    """Decode arguments and validate them with `shape`; None if they are invalid."""
+    try:
+        return shape(decoded_arguments(arguments), Location(""))
+    except (ValueError, ApiError):
+        return None

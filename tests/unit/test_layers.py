@@ -138,7 +138,7 @@ LAYERS: Final = {
         {"background"},
     ),
     f"{PACKAGE}.tools": (
-        {"argument_validation", "choice_handles", "tool_function", "tool_history"},
+        {"tool_function", "tool_history"},
         {"tool"},
         {"function_names"},
         {"client", "mcp"},

@@ -22,12 +22,11 @@ from ...store.loaded_response import StoredResponse
 from ...store.read_allowance import ReadAllowance
 from ...store.running_response import RunningResponse
 from ...stream.replay import replay
-from .approvals import answered_requests
+from .added_items import Summaries, answered_requests
 from .blocks import Budget
 from .item_views import ViewContext, answered_calls, call_names, item_views
 from .rendering import RENDER_SECONDS, Renderer
 from .settings import SETTINGS
-from .summaries import Summaries
 from .view import facts_of, instructions_of, items_of, owner_of, summary_of, timing_of
 
 type Found = StoredResponse | RunningResponse

@@ -11,7 +11,9 @@ from ...core.types import Json
 from ...items.form import ItemForm
 from ...items.kind import ItemKind, Kinds, Names, Reply, ToolType, made_call
 from ...items.view import CallView, OutputView, Shown
-from .limits import CODE_CHARACTERS
+
+CODE_CHARACTERS: Final = 131_072
+"""Maximum length of a program. Models write some hundred lines; each step compiles the whole program again."""
 
 _PROGRAM: Final = object_of(
     {"id": OWN_ID, "call_id": ID, "code": string(0, CODE_CHARACTERS), "fingerprint": string(1, 512)},

@@ -27,7 +27,7 @@ from ...core.surrogates import without_surrogates
 from ...items.call_result import CallResult
 from ...process_pool.pool import Task, WorkerPool
 from ...process_pool.time_budget import TimeBudget
-from .limits import CODE_CHARACTERS
+from .kinds import CODE_CHARACTERS
 
 CALLS: Final = 256
 """Calls of a program. Each step runs the program again, so their number bounds the steps, too."""

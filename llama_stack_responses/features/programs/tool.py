@@ -20,12 +20,10 @@ from ...core.shapes import object_of, string
 from ...core.types import Json
 from ...items.program_calls import ProgramRecord, fingerprint, opened_fingerprint, unfinished_programs
 from ...stream.call_kinds import CallKind, ServerCall, by_call_id
-from ...tools.argument_validation import validated_arguments
 from ...tools.tool import NeedsPreparation, RunsPrograms
-from ...tools.tool_function import Function, Invocation, ItemReporter, Outcome, chat_function
+from ...tools.tool_function import Function, Invocation, ItemReporter, Outcome, chat_function, validated_arguments
 from ...tools.tool_history import ToolHistory
-from .kinds import FORM, OUTPUT_FORM
-from .limits import CODE_CHARACTERS
+from .kinds import CODE_CHARACTERS, FORM, OUTPUT_FORM
 from .program_run import Ending, Program, ProgramRun
 from .runtime import ProgramRuntime
 

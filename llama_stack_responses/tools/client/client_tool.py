@@ -8,9 +8,8 @@ from ...core.shapes import Check
 from ...core.types import Json
 from ...items.form import ItemForm
 from ...stream.call_kinds import CallKind, by_call_id
-from ..argument_validation import validated_arguments
-from ..choice_handles import handle
-from ..tool_function import DIRECT, Callers, Function, chat_function
+from ..tool import handle
+from ..tool_function import DIRECT, Callers, Function, chat_function, validated_arguments
 
 
 class ClientTool:

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from ...core.types import Json
 from ...requests.request import CreateRequest
 from ...stream.call_kinds import FUNCTION, CallKind, in_namespace
-from ..choice_handles import handle
 from ..function_names import chat_name
+from ..tool import handle
 from ..tool_function import Function, callers_of, chat_function
 
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from ...core.types import Json
 from ...requests.request import CreateRequest
-from ..choice_handles import handle
 from ..function_names import free_name
+from ..tool import handle
 from ..tool_function import Function
 from .custom import client_custom
 from .function import client_function, is_chosen

@@ -10,9 +10,8 @@ from ...core.types import Json
 from ...items.kinds.tool_search import TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT
 from ...requests.request import CreateRequest
 from ...stream.call_kinds import CallKind
-from ..argument_validation import validated_arguments
 from ..tool import FindsTools, Tool
-from ..tool_function import Function, Invocation, Outcome, chat_function
+from ..tool_function import Function, Invocation, Outcome, chat_function, validated_arguments
 from .client_tool import an_object as object_schema
 
 _NAME: Final = "tool_search"

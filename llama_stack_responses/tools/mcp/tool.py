@@ -15,8 +15,7 @@ from ...items.kinds.mcp import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS, q
 from ...logs import get_logger
 from ...requests.request import CreateRequest
 from ...stream.call_kinds import CallKind
-from ..choice_handles import handle
-from ..tool import DueCall, HasDueCalls, HoldsResources, NeedsPreparation
+from ..tool import DueCall, HasDueCalls, HoldsResources, NeedsPreparation, handle
 from ..tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, callers_of, chat_function
 from ..tool_history import ToolHistory
 from .filters import ToolFilter, approvals

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.items.kinds.mcp import qualified_name
 from llama_stack_responses.items.mcp_approvals import Approvals, check_approvals
-from llama_stack_responses.requests.echoed_tools import echoed
+from llama_stack_responses.requests.declared_tools import echoed_tool
 from llama_stack_responses.requests.mcp_secrets import holds_secrets, join_secrets, split_secrets
 from llama_stack_responses.requests.request import parse_create
 
@@ -115,7 +115,7 @@ def test_duplicate_server_label_is_refused() -> None:
 def test_echoed_server_hides_secrets() -> None:
     secret = {**SERVER, "authorization": "canary", "headers": {"x": "canary"}, "require_approval": "never"}
     [tool] = declared({**secret, "server_url": "https://example.com:8443/canary?key=canary"})
-    assert echoed(tool) == {
+    assert echoed_tool(tool) == {
         "type": "mcp",
         "server_label": "s",
         "server_url": "https://example.com:8443/<redacted>",
@@ -123,7 +123,7 @@ def test_echoed_server_hides_secrets() -> None:
         "allowed_tools": None,
         "require_approval": "never",
     }
-    assert echoed(SERVER | {"server_url": "https://example.com/"})["server_url"] == "https://example.com"
+    assert echoed_tool(SERVER | {"server_url": "https://example.com/"})["server_url"] == "https://example.com"
 
 
 def test_secrets_are_split_off_and_restored() -> None:

@@ -11,10 +11,17 @@ from ....core.types import Json
 from ....items.kinds.shell import SHELL_ACTION, SHELL_CALL, SHELL_CALL_OUTPUT, with_limits
 from ....items.program_calls import caller
 from ....stream.call_kinds import CallKind
-from ....tools.argument_validation import validated_arguments
 from ....tools.client.shell import SHELL_PARAMETERS, SHELL_RESULT, with_skills
 from ....tools.tool import NeedsCheck, NeedsPreparation
-from ....tools.tool_function import Function, Invocation, ItemReporter, Outcome, callers_of, chat_function
+from ....tools.tool_function import (
+    Function,
+    Invocation,
+    ItemReporter,
+    Outcome,
+    callers_of,
+    chat_function,
+    validated_arguments,
+)
 from ....tools.tool_history import ToolHistory
 from ..containers.access import ContainerAccess
 from ..containers.choice import ContainerChoice

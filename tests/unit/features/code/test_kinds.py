@@ -15,7 +15,7 @@ from llama_stack_responses.core.shapes import schema_of
 from llama_stack_responses.features.code.kinds import KINDS
 from llama_stack_responses.features.code.skills.shapes import skills
 from llama_stack_responses.items.view import CallView, Printed
-from llama_stack_responses.requests.echoed_tools import echoed
+from llama_stack_responses.requests.declared_tools import echoed_tool
 from llama_stack_responses.requests.request import parse_create
 from tests.support.skills import skill
 
@@ -108,7 +108,7 @@ def test_skills_are_echoed_without_their_archives() -> None:
         {"type": "shell"},
     ]
     empty = settings | {"skills": [skill(zipped=b"")]}
-    assert list(map(echoed, declared)) == [
+    assert list(map(echoed_tool, declared)) == [
         {"type": "shell", "environment": empty},
         declared[1],
         {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["f"]}},

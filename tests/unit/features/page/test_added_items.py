@@ -8,7 +8,7 @@ import pytest
 
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.core.types import Json
-from llama_stack_responses.features.page.approvals import answered_requests
+from llama_stack_responses.features.page.added_items import answered_requests
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference

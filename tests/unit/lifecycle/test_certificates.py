@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.config.stores import PostgresStore, RedisStore, SqliteStore
 from llama_stack_responses.intervals import DEFAULT
-from llama_stack_responses.lifecycle.certificate_check import CertificateCheck
-from llama_stack_responses.lifecycle.certificates import watched
+from llama_stack_responses.lifecycle.certificates import CertificateCheck, watched
 from tests.support.certificates import Certificates
 
 DAY = 86_400.0
