@@ -87,11 +87,9 @@ class FairBudget:
         Raises:
             QueueFull: too much work of this user waits.
         """
-        share = current_share()
-        if self.has_room(units) and self._fits(share, units):
-            self._take(share, units)
+        if share := self.enter_at_once(units):
             return share
-        work = _Work(units)
+        share, work = current_share(), _Work(units)
         self._works.add(work, share, precedence)
         self.waiting += 1
         try:
@@ -102,6 +100,14 @@ class FairBudget:
         except (asyncio.CancelledError, QueueFull):
             self._give_up(work, share)
             raise
+        return share
+
+    def enter_at_once(self, units: int = 1) -> Share | None:
+        """Take units if they are free and nobody waits; return whose they are, and None if there are none."""
+        share = current_share()
+        if not self.has_room(units) or not self._fits(share, units):
+            return None
+        self._take(share, units)
         return share
 
     def enter_beyond(self, units: int = 1) -> Share:

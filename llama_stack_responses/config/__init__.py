@@ -32,7 +32,7 @@ from ..items.registry import HOSTED_TOOL_NAMES
 from ..requests.request import DEFAULT_PASSTHROUGH
 from ..requests.unavailable_tools import Policy
 from ..sealing.sealer import SECRET_BYTES
-from .limits import BackgroundWork, Limits
+from .limits import BackgroundWork, Limits, ModelServerLimits
 from .roles import Roles
 from .services import Fetching, FileInputs, McpServers
 from .stores import SqliteStore, Store
@@ -132,6 +132,7 @@ class ResponsesConfig(BaseModel):
             one seals, all of them open.
         roles: which users are operators, or lead a team; none by default.
         teams: what is special about the users of teams.
+        model_servers: limits of model servers, by the ids of their inference providers.
         background: limits of background responses.
         fetch: how URLs are fetched.
         files: limits of files and images.
@@ -184,6 +185,7 @@ class ResponsesConfig(BaseModel):
     )
     roles: Roles = Field(default_factory=Roles)
     teams: dict[str, Team] = Field(default_factory=dict)
+    model_servers: dict[str, ModelServerLimits] = Field(default_factory=dict)
     background: BackgroundWork = Field(default_factory=BackgroundWork)
     fetch: Fetching = Field(default_factory=Fetching)
     files: FileInputs = Field(default_factory=FileInputs)

@@ -181,6 +181,31 @@ class Limits(BaseModel):
         return self
 
 
+class ModelServerLimits(BaseModel):
+    """Limits of what one server process asks of the model server of one inference provider.
+
+    Attributes:
+        concurrency: maximum number of model rounds at a time; further ones wait, and users take turns. Null is no
+            limit.
+        concurrency_per_user: maximum number of these that belong to one authenticated user; null is three quarters of
+            `concurrency`. A stack without authentication has one user, who may have all.
+        waiting_per_user: maximum number of new responses of one user that wait; further ones get a 429.
+        wait_seconds: time after which a round that still waits fails, unless its response runs in the background.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    concurrency: int | None = Field(default=None, ge=1)
+    concurrency_per_user: int | None = Field(default=None, ge=1)
+    waiting_per_user: int = Field(default=1024, ge=0)
+    wait_seconds: float = Field(default=600.0, gt=0)
+
+    @property
+    def of_one_user(self) -> int:
+        """The rounds that one authenticated user may have at a time."""
+        return self.concurrency_per_user or max(1, (self.concurrency or 1) * 3 // 4)
+
+
 class BackgroundWork(BaseModel):
     """Limits of background responses (`background: true`).
 

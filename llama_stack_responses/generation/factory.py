@@ -51,6 +51,7 @@ from .held_answer import check_in_worker
 from .held_output import HeldOutput
 from .loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
 from .model_round import ModelRound
+from .model_server_queues import ModelServerQueues
 from .owner_names import NameOwner, name_owner, no_owner
 from .reasoning_summary import ReasoningSummarizer
 from .request_adaptation import ModelServers, digest
@@ -82,6 +83,7 @@ class GenerationFactory:
         fair_yield: schedules concurrent streams.
         timer: has the timeouts of concurrent streams.
         telemetry: records spans and metrics.
+        queues: the queues of the model servers.
         unavailable: how requests for unavailable tools are handled.
         mcp_approval: default `require_approval` of MCP servers.
         keeps_requests: whether the chat requests of stored responses are recorded.
@@ -106,6 +108,7 @@ class GenerationFactory:
     fair_yield: FairYield = field(default_factory=FairYield)
     timer: SharedTimer = field(default_factory=SharedTimer)
     telemetry: Telemetry = field(default_factory=Telemetry)
+    queues: ModelServerQueues = field(default_factory=ModelServerQueues)
     unavailable: Unavailable = field(default_factory=Unavailable)
     name_owner: NameOwner = no_owner
     mcp_approval: Approval = "always"
@@ -184,6 +187,7 @@ def build_factory(
         dependencies.pool,
         prompt_of,
         telemetry=dependencies.telemetry,
+        queues=ModelServerQueues(config.model_servers, dependencies.telemetry),
         unavailable=Unavailable(config.unavailable_tools),
         mcp_approval=config.mcp.require_approval,
         keeps_requests=dependencies.keeps_chat_requests,
@@ -385,6 +389,7 @@ class GenerationContext:
             toolset=self.toolset,
             inference=factory.inference,
             servers=factory.servers,
+            queues=factory.queues,
             check_json=check_in_worker(factory.pool),
             context_fit=ContextFit(model, profile, factory.counts, factory.servers, factory.large_work),
             event_buffer=event_buffer,
@@ -438,5 +443,11 @@ class GenerationContext:
         profile = profile_for(model, factory.profiles)
         request = partial(summary_request, model, profile, detail=detail)
         return ReasoningSummarizer(
-            factory.inference, factory.servers, request, profile, factory.limits.idle_seconds, factory.timer
+            factory.inference,
+            factory.servers,
+            factory.queues,
+            request,
+            profile,
+            factory.limits.idle_seconds,
+            factory.timer,
         )

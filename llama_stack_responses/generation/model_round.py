@@ -19,6 +19,7 @@ from ..chat.request import chat_request
 from ..chat.summary import compaction_request
 from ..concurrency.fair_yield import FairYield
 from ..concurrency.offloading import in_thread
+from ..concurrency.waiting_work import Precedence
 from ..core.errors import (
     ApiError,
     ConnectionFailedError,
@@ -41,6 +42,7 @@ from .delta_filter import DeltaFilter
 from .event_buffer import EventBuffer
 from .held_answer import CheckJson, HeldAnswer, UnfitAnswer, are_valid, no_repair
 from .held_output import HeldOutput
+from .model_server_queues import ModelServerQueues
 from .request_adaptation import AdaptedRequest, ModelServers
 from .shared_timer import SharedTimer
 from .stream_close import ClosedStream
@@ -88,6 +90,7 @@ class ModelRound:
         toolset: the request's tools.
         inference: sends the chat requests.
         servers: changes the chat requests as their model servers need it.
+        queues: the queues of the model servers.
         check_json: checks answers against schemas that a model server does not enforce.
         context_fit: fits the conversation to the model's context.
         event_buffer: receives the events; while it is full, the stream is not read.
@@ -120,6 +123,7 @@ class ModelRound:
         "_max_characters",
         "_output",
         "_profile",
+        "_queues",
         "_read_reasoning",
         "_request",
         "_sent",
@@ -138,6 +142,7 @@ class ModelRound:
         toolset: Toolset,
         inference: Inference,
         servers: ModelServers,
+        queues: ModelServerQueues,
         check_json: CheckJson,
         context_fit: ContextFit,
         event_buffer: EventBuffer,
@@ -156,7 +161,7 @@ class ModelRound:
         self._profile = profile
         self._toolset = toolset
         self._inference = inference
-        self._servers, self._check_json = servers, check_json
+        self._servers, self._queues, self._check_json = servers, queues, check_json
         self._sent: AdaptedRequest | None = None  # what the model has not begun to answer
         self._context_fit = context_fit
         self._event_buffer = event_buffer
@@ -314,25 +319,32 @@ class ModelRound:
             UnfitAnswer: the answer lacks what the request demands.
         """
         self._sent, round_.operation.provider = request, request.provider
-        while True:
-            assert request.chat is not None
-            checked = round_
-            if spent is not None and request.expectation:
-                held = HeldAnswer(request.expectation, self._check_json, spent)
-                checked = replace(round_, filters=(held, *round_.filters))
-            try:
-                result = await self._send(request.chat, checked, kind)
-            except RefusedError as error:
-                if round_.reader.characters or request.chat is None:
-                    raise
-                if not await request.adapt(error.refusal):
-                    raise explained(error, request.chat) from error
-            else:
-                request.begun()
-                if request.applied and round_.assembler:
-                    request.tell(round_.assembler.response)
-                    self.timeline.adapted(map(str, request.applied))
-                return result
+        async with self._queues.place(self._precedence, round_.operation):
+            while True:
+                assert request.chat is not None
+                checked = round_
+                if spent is not None and request.expectation:
+                    held = HeldAnswer(request.expectation, self._check_json, spent)
+                    checked = replace(round_, filters=(held, *round_.filters))
+                try:
+                    result = await self._send(request.chat, checked, kind)
+                except RefusedError as error:
+                    if round_.reader.characters or request.chat is None:
+                        raise
+                    if not await request.adapt(error.refusal):
+                        raise explained(error, request.chat) from error
+                else:
+                    request.begun()
+                    if request.applied and round_.assembler:
+                        request.tell(round_.assembler.response)
+                        self.timeline.adapted(map(str, request.applied))
+                    return result
+
+    @property
+    def _precedence(self) -> Precedence:
+        if self._request.background:
+            return Precedence.LATER
+        return Precedence.BEGUN if self.accepted.done() else Precedence.NEW
 
     async def _send(self, chat: Json, round_: Round, kind: str) -> RoundResult:
         tools = chat.get("tools") or []

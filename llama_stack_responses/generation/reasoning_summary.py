@@ -15,7 +15,8 @@ from ..core.types import Json
 from ..logs import get_logger
 from ..stream.deltas import Delta, Finish, Reasoning, Text
 from ..stream.usage import Usage
-from .request_adaptation import ModelServers
+from .model_server_queues import ModelServerQueues
+from .request_adaptation import AdaptedRequest, ModelServers
 from .shared_timer import SharedTimer
 from .stream_close import ClosedStream
 from .watchdog import Watchdog
@@ -34,6 +35,7 @@ class ReasoningSummarizer:
     Args:
         inference: runs the call.
         servers: changes the chat request as its model server needs it.
+        queues: count it at its model server. It waits for no place: the round that it is part of has one.
         request: builds the chat request for a summary of a text.
         profile: the profile of the model that writes the summary.
         idle_seconds: timeout for the model server's next data.
@@ -44,13 +46,14 @@ class ReasoningSummarizer:
         self,
         inference: Inference,
         servers: ModelServers,
+        queues: ModelServerQueues,
         request: Callable[[str], Json],
         profile: Profile,
         idle_seconds: float,
         timer: SharedTimer,
     ) -> None:
         self._inference = inference
-        self._servers = servers
+        self._servers, self._queues = servers, queues
         self._request = request
         self._profile = profile
         self._idle_seconds = idle_seconds
@@ -78,10 +81,11 @@ class ReasoningSummarizer:
         yield delta
 
     async def _summary(self, text: str) -> AsyncGenerator[Delta]:
+        chat = self._request(text)
         try:
             with Watchdog(self._idle_seconds, self._timer) as watchdog:
-                reader = ChunkReader(self._profile, _MAX_CHARACTERS)
-                async with ClosedStream(await self._opened(self._request(text))) as chunks:
+                reader, request = ChunkReader(self._profile, _MAX_CHARACTERS), await self._servers.prepare(chat)
+                async with self._queues.beyond(request.provider), ClosedStream(await self._opened(request)) as chunks:
                     with suppress(OutputLimitReached):
                         async for chunk in chunks:
                             for delta in _new_text(reader, chunk, watchdog):
@@ -94,9 +98,8 @@ class ReasoningSummarizer:
         except Exception as error:  # noqa: BLE001 - any error of the provider's library
             logger.warning("reasoning summary failed: %s", self._inference.to_api_error(error))
 
-    async def _opened(self, chat: Json) -> AsyncGenerator[Any]:
+    async def _opened(self, request: AdaptedRequest) -> AsyncGenerator[Any]:
         """Return the chunks of the answer to a request, which is changed as refusals ask."""
-        request = await self._servers.prepare(chat)
         while True:
             assert request.chat is not None
             try:

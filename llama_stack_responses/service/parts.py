@@ -283,6 +283,7 @@ class Parts:
             checks.providers.up,
             checks.certificates.remaining,
             lambda: self.clock.difference,
+            self._factory.queues.counts,
         )
 
     @cached_property

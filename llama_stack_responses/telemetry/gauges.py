@@ -56,6 +56,8 @@ class GaugeSources:
         certificates: returns by name the seconds until each certificate ends; callable in any thread.
         clock_difference: returns the seconds by which this machine's clock is ahead of the store's; callable in any
             thread.
+        model_rounds: returns by provider with a limit how many model rounds run, and how many wait; callable in any
+            thread.
     """
 
     counts: Callable[[], Mapping[tuple[str, str], int]]
@@ -63,6 +65,7 @@ class GaugeSources:
     providers: Callable[[], Mapping[str, int]]
     certificates: Callable[[], Mapping[str, float]]
     clock_difference: Callable[[], float]
+    model_rounds: Callable[[], Mapping[str, tuple[int, int]]]
 
 
 _COUNTED: Final = (
@@ -101,6 +104,8 @@ class Gauges:
         for name, unit, what, observe in (
             ("model_server.up", "{server}", "Whether the model server of a provider answers", self._up),
             ("certificate.remaining", "s", "Time until a certificate ends", self._certificates),
+            ("model_server.running", "{round}", "Model rounds that run, of a provider with a limit", self._rounds(0)),
+            ("model_server.waiting", "{round}", "Model rounds that wait for a place at it", self._rounds(1)),
             ("clock.difference", "s", "Time by which this machine's clock is ahead of the store's", self._clock),
         ):
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [observe], unit, what)
@@ -111,6 +116,13 @@ class Gauges:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
             counts = self._sources.counts()
             return [Observation(count, {"kind": kind}) for (of, kind), count in counts.items() if of == name]
+
+        return observe
+
+    def _rounds(self, part: int) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            counts = self._sources.model_rounds()
+            return [Observation(of[part], {"gen_ai.provider.name": name}) for name, of in counts.items()]
 
         return observe
 

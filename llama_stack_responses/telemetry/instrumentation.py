@@ -184,6 +184,11 @@ class RoundOperation(Operation):
         if self._wants_content:
             self._span.set_attribute("gen_ai.input.messages", message_attributes.input_messages(request["messages"]))
 
+    def waited(self, seconds: float) -> None:
+        """Record that it waited for a place at the model server, which is no time of that server."""
+        self._began += seconds
+        self._span.set_attribute("llama_stack_responses.model_server.wait", seconds)
+
     def observe(self, chunk: Any) -> None:
         """Record the first chunk; later calls have no effect."""
         if self._has_output:

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from io import StringIO
@@ -73,6 +74,7 @@ def keyed(
         put_in(config, blocks()[f"{GUIDE}, yaml"].text)
         put_in(config, blocks()["docs/guides/keys.md, Operators and leads of teams, yaml"].text)
         responses_config(config)["auth_cache_seconds"] = 1
+        responses_config(config)["model_servers"] = {"local": {"concurrency": 2, "concurrency_per_user": 2}}
 
     folder = tmp_path_factory.mktemp("keyed")
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
@@ -235,3 +237,48 @@ def test_tokens_are_in_no_file_of_the_server(keyed: KeyedStack, clients: dict[st
     assert keyed.tokens
     for token in keyed.tokens:
         assert traces(keyed.live.state_dir, token[:-4]) == []
+
+
+def test_user_with_one_request_is_next_at_a_full_model_server(keyed: KeyedStack, upstream: Upstream) -> None:
+    """The model server has two places, one user has twenty requests waiting, and then another user sends one."""
+    for model in ("first", "second"):
+        upstream.script(model, reply(text("x"), hold=True))
+    for model in ("many", "one"):
+        upstream.script(model, reply(text("x")))
+    (_, many), (_, one) = keyed.create("many"), keyed.create("one")
+    with ExitStack() as opened:
+        running = [
+            opened.enter_context(_stream(keyed.live.port, many, f"local/{name}")) for name in ("first", "second")
+        ]
+        upstream.wait_for("first")
+        upstream.wait_for("second")
+        waiting = [opened.enter_context(_stream(keyed.live.port, many, "local/many")) for _ in range(20)]
+        waiting.append(opened.enter_context(_stream(keyed.live.port, one, "local/one")))
+        for stream in waiting:
+            _read_until(stream, b"response.created")
+        assert not upstream.requests("many")
+        upstream.release("first")
+        for stream in (*running[:1], *waiting):
+            _read_until(stream, b"response.completed")
+        served = [each.body["model"] for each in sorted(upstream.requests(), key=lambda each: each.started_at)]
+        assert "one" in served[2:4], served
+        upstream.release("second")
+        _read_until(running[1], b"response.completed")
+
+
+def _stream(port: int, token: str, model: str) -> socket.socket:
+    """Send a request for a stream, and return its connection."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=180)
+    body = json.dumps({"model": model, "input": "x", "stream": True}).encode()
+    head = f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\n"
+    connection.sendall(f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+    return connection
+
+
+def _read_until(connection: socket.socket, mark: bytes) -> None:
+    """Read a stream until it has this text."""
+    read = b""
+    while mark not in read:
+        piece = connection.recv(65_536)
+        assert piece, read
+        read += piece

@@ -34,7 +34,9 @@ EXAMPLES: Final[Mapping[tuple[str, str], Any]] = MappingProxyType(
     }
 )
 """Values of settings that come from the environment. Others without a default have an example in their class."""
-ENTRIES: Final[Mapping[tuple[str, str], str]] = MappingProxyType({("ResponsesConfig", "teams"): "search"})
+ENTRIES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
+    {("ResponsesConfig", "teams"): "search", ("ResponsesConfig", "model_servers"): "local"}
+)
 """The name of an entry of the settings that have names of the operator's own."""
 COMMENT_WIDTH: Final = 100
 """Characters of a line of a description; a longer list has a line for each entry."""

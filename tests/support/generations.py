@@ -19,6 +19,7 @@ from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.held_output import HeldOutput
 from llama_stack_responses.generation.loop import NOTHING_DONE, Generation, GenerationLimits, GenerationProgress
 from llama_stack_responses.generation.model_round import ModelRound
+from llama_stack_responses.generation.model_server_queues import ModelServerQueues
 from llama_stack_responses.generation.request_adaptation import ModelServers
 from llama_stack_responses.generation.shared_timer import SharedTimer
 from llama_stack_responses.generation.stop_point import StopPoint
@@ -70,6 +71,7 @@ def make_generation(
     after_step: Callable[[GenerationProgress], Awaitable[None]] | None = None,
     held: Reservation | None = None,
     servers: ModelServers | None = None,
+    queues: ModelServerQueues | None = None,
 ) -> Generation:
     """Create a generation over `items`, by default for a model without a profile."""
     profile = profile or Profile()
@@ -83,6 +85,7 @@ def make_generation(
         toolset=toolset,
         inference=inference,
         servers=servers,
+        queues=queues or ModelServerQueues(),
         check_json=check_json,
         context_fit=ContextFit(
             request.model,

@@ -91,6 +91,7 @@ LAYERS: Final = {
             "response_log",
             "event_buffer",
             "held_output",
+            "model_server_queues",
             "request_adaptation",
             "repetition",
             "stop_point",

@@ -12,6 +12,7 @@ from llama_stack_responses.chat.adaptation.refusal import Refusal, RefusedError
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.chat.summary import summary_request
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.generation.model_server_queues import ModelServerQueues
 from llama_stack_responses.generation.reasoning_summary import ReasoningSummarizer
 from llama_stack_responses.generation.shared_timer import SharedTimer
 from llama_stack_responses.stream.deltas import Delta, Finish, Reasoning, Text, ToolCall
@@ -34,7 +35,9 @@ class Harness:
         request = partial(summary_request, "small", Profile(), detail="concise")
         self.timer = SharedTimer()
         servers = model_servers(self.inference)
-        self.gate = ReasoningSummarizer(self.inference, servers, request, Profile(), idle_seconds, self.timer)
+        self.gate = ReasoningSummarizer(
+            self.inference, servers, ModelServerQueues(), request, Profile(), idle_seconds, self.timer
+        )
 
     async def shown(self, *deltas: Delta) -> list[Delta]:
         """Return the deltas that come out for `deltas`."""

@@ -45,7 +45,14 @@ class Store:
 def shown(store: Store) -> InMemoryMetricReader:
     reader = InMemoryMetricReader()
     Telemetry(meters=MeterProvider([reader])).show(
-        GaugeSources(lambda: COUNTS, store.load, lambda: {"local": 1}, lambda: {"store": 60.0}, lambda: -2.5)
+        GaugeSources(
+            lambda: COUNTS,
+            store.load,
+            lambda: {"local": 1},
+            lambda: {"store": 60.0},
+            lambda: -2.5,
+            lambda: {"local": (32, 168)},
+        )
     )
     return reader
 
@@ -57,6 +64,8 @@ async def test_gauges_are_collected_in_another_thread_with_one_question_to_the_s
         "llama_stack_responses.responses.running": 3,
         "llama_stack_responses.connections.open": 2,
         "llama_stack_responses.model_server.up": 1,
+        "llama_stack_responses.model_server.running": 32,
+        "llama_stack_responses.model_server.waiting": 168,
         "llama_stack_responses.certificate.remaining": 60.0,
         "llama_stack_responses.clock.difference": -2.5,
     }
