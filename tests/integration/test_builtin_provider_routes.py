@@ -13,7 +13,7 @@ from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream
 from tests.support.variants import variant
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
 
 
 def use_builtin_with_our_inference(config: dict[str, Any]) -> None:

@@ -30,7 +30,6 @@ def langchain(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> LangChain
     return run
 
 
-@pytest.mark.smoke
 def test_langchain_answer_is_read(langchain: LangChain) -> None:
     assert langchain("answer", SAID) == ["It snows.", 2, "resp_"]
 

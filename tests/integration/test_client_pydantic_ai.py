@@ -31,7 +31,6 @@ def pydantic_ai(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Pydanti
     return run
 
 
-@pytest.mark.smoke
 def test_pydantic_ai_function_is_called(pydantic_ai: PydanticAI, upstream: Upstream) -> None:
     assert pydantic_ai("tools", WEATHER, SAID) == ["It snows.", [True]]
     assert messages(upstream)[-1]["content"] == "Snow in Oslo."

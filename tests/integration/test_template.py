@@ -22,7 +22,7 @@ from tests.support.variants import Json, responses_config, variant
 from tests.support.websocket_client import WebSocketClient, over_http
 from tests.support.wire import Wire, error_of, final, output_text
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 SETTINGS = (
     "INFERENCE_URL",
@@ -176,6 +176,7 @@ def check_after_restart(stack: LiveStack, upstream: Upstream, first: Json, faile
     assert contents == ["at last", "at last", "go on"]
 
 
+@pytest.mark.both_hosts
 def test_restart_with_other_settings_drops_old_models_and_tools(
     host: Host, stack_env: dict[str, str], upstream: Upstream, tmp_path: Path
 ) -> None:
@@ -200,6 +201,7 @@ def models(stack: LiveStack) -> list[str]:
 # -- with nothing set ----------------------------------------------------------
 
 
+@pytest.mark.both_hosts
 def test_default_settings_bind_to_localhost_and_use_one_folder(
     host: Host, stack_env: dict[str, str], tmp_path: Path, folders: tuple[Path, Path]
 ) -> None:
@@ -299,6 +301,7 @@ WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
 }
 
 
+@pytest.mark.both_hosts
 def test_invalid_configuration_is_named_and_the_server_does_not_start(
     host: Host, stack_env: dict[str, str], forks: Forks, tmp_path: Path
 ) -> None:
