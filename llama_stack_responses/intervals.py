@@ -20,8 +20,8 @@ class Intervals:
         heartbeat_seconds: interval between two heartbeats.
         lease_lost_seconds: time without a heartbeat after which a worker drops its jobs: another worker may have taken
             them over.
-        outage_seconds: a gap between two heartbeats longer than this indicates an outage of the store, in which the
-            leases of other running workers may have expired.
+        outage_seconds: a gap between two heartbeats on the store's clock that is not shorter indicates an outage of the
+            store or a sleep of the machine, in which the leases of other running workers may have expired.
         grace_seconds: time after its start for which a worker treats no other worker as dead: the store may just have
             recovered from an outage.
         poll_seconds: interval of polls of the queue and of leases, on a store without notifications.

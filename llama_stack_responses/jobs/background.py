@@ -92,7 +92,7 @@ class BackgroundJobs:
         self._jobs = jobs = self._queue(limits)
         self._event_log = event_log = EventLog(records, notifier, intervals.event_poll_seconds, decoder=archive.decoder)
         self._worker_id = new_id("worker")
-        self._heartbeat = Heartbeat(jobs, self._worker_id)
+        self._heartbeat = Heartbeat(jobs, self._worker_id, intervals)
         self.live_responses = LiveResponses(records, archive.decoder, factory.activity, self._worker_id, intervals)
         self.events = EventFollower(notifier, jobs, event_log, intervals)
         self.foreground = ForegroundLeases(records, archive, self._worker_id, self._heartbeat, intervals)

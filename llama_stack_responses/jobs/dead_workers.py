@@ -12,11 +12,17 @@ def is_stalled(worker: str) -> Condition:
     return VersionIs(f"p/{worker}", None)
 
 
-async def iter_stalled(records: Records, prefix: str) -> AsyncIterator[tuple[str, str]]:
-    """Yield the worker and the response id of each row `<prefix><worker>/<response>` whose worker has no lease."""
+async def iter_stalled(records: Records, prefix: str, by: str) -> AsyncIterator[tuple[str, str]]:
+    """Yield the worker and the response id of each row `<prefix><worker>/<response>` whose worker has no lease.
+
+    Args:
+        by: the worker that looks. Once its own lease has expired too, it learns nothing of the others: it ends.
+    """
     async for rows in pages_of(records, prefix):
         held = [key.split("/")[1:] for key, _ in rows]
-        living = await records.get_many(list({f"p/{worker}" for worker, _ in held}))
+        living = await records.get_many(list({f"p/{worker}" for worker in (by, *(worker for worker, _ in held))}))
+        if f"p/{by}" not in living:
+            return
         for worker, response_id in held:
             if f"p/{worker}" not in living:
                 yield worker, response_id

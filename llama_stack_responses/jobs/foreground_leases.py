@@ -179,8 +179,8 @@ class ForegroundLeases:
         return {key.removeprefix(prefix) async for rows in pages for key, _ in rows}
 
     async def fail_abandoned(self) -> None:
-        """Store the responses of dead workers as failed."""
-        async for worker, response_id in iter_stalled(self._records, "o/"):
+        """Store the responses of dead workers as failed, as long as this worker has a lease itself."""
+        async for worker, response_id in iter_stalled(self._records, "o/", self.worker):
             try:
                 await self._fail(worker, response_id, server_died_error(), [is_stalled(worker)])
             except codec.UnreadableError as error:

@@ -5,21 +5,36 @@ The worker renews it every `Intervals.heartbeat_seconds`; a lease that is not re
 
 from __future__ import annotations
 
+from ..intervals import DEFAULT, Intervals
 from .queue import JobQueue
 
 
 class Heartbeat:
-    """Renews the lease of one worker.
+    """Renews the lease of one worker, and says whether a worker without a lease is dead.
 
     Args:
         jobs: the queue, which stores the lease.
         worker: the worker's id.
     """
 
-    def __init__(self, jobs: JobQueue, worker: str) -> None:
+    def __init__(self, jobs: JobQueue, worker: str, intervals: Intervals = DEFAULT) -> None:
         self._jobs = jobs
         self._worker = worker
+        self._intervals = intervals
         self._alive = False
+        self._renewed: float | None = None
+        self._patient_until = 0.0
+
+    @property
+    def others_are_dead(self) -> bool:
+        """Whether a worker without a lease is dead, at the time of the last renewal.
+
+        After a start it may not be: the store may just have recovered from an outage. Nor is it if more time has passed
+        on the store's clock between two renewals than between two heartbeats, or less than none: nobody could renew
+        leases because of an outage or because the machine slept, or the clock was set. The others then have the time of
+        a lease to renew theirs.
+        """
+        return self._renewed is not None and self._renewed >= self._patient_until
 
     async def ensure(self) -> None:
         """Renew the lease unless it is held.
@@ -31,7 +46,12 @@ class Heartbeat:
 
     async def renew(self) -> None:
         """Renew the lease."""
-        await self._jobs.heartbeat(self._worker)
+        now = await self._jobs.heartbeat(self._worker)
+        if self._renewed is None:
+            self._patient_until = now + self._intervals.grace_seconds
+        elif not 0 <= now - self._renewed < self._intervals.outage_seconds:
+            self._patient_until = now + self._intervals.lease_seconds
+        self._renewed = now
         self._alive = True
 
     def expire(self) -> None:

@@ -278,34 +278,44 @@ class JobQueue:
         if await self._records.range("q/", after_prefix("q/"), limit=1):
             await self._records.commit([Notify(QUEUE)])
 
-    async def heartbeat(self, worker: str) -> None:
-        """Renew the worker's lease."""
-        until = await self._records.now() + self._lease_seconds
+    async def heartbeat(self, worker: str) -> float:
+        """Renew the worker's lease, and return the time of the store's clock, in seconds since the epoch."""
+        now = await self._records.now()
+        until = now + self._lease_seconds
         await self._records.commit([Put(f"p/{worker}", repr(until).encode(), expires_at=until)])
+        return now
 
     async def deregister(self, worker: str) -> None:
         """Delete the worker's lease: the jobs that it holds are stalled from now on."""
         await self._records.commit([Delete(f"p/{worker}")])
 
-    async def requeue_stalled(self) -> int:
-        """Requeue the jobs of dead workers, and return how many were requeued."""
-        await self._end_leases_of_wrong_clocks()
+    async def requeue_stalled(self, by: str) -> int:
+        """Requeue the jobs of dead workers, and return how many were requeued.
+
+        Args:
+            by: the worker that requeues them; it needs a lease itself.
+        """
+        await self._end_leases_of_wrong_clocks(by)
         requeued = 0
-        async for worker, response_id in iter_stalled(self._records, "h/"):
+        async for worker, response_id in iter_stalled(self._records, "h/", by):
             try:
                 requeued += await self._requeue_stalled(worker, response_id)
             except codec.UnreadableError as error:
                 logger.error("could not read a stalled job of a dead worker, skipping it: %s: %s", response_id, error)
         return requeued
 
-    async def _end_leases_of_wrong_clocks(self) -> None:
+    async def _end_leases_of_wrong_clocks(self, by: str) -> None:
         """Delete leases that end later than one that is renewed now: they were written while the clock was ahead.
 
-        Without this, a worker that died meanwhile would count as alive until the clock reaches that time.
+        Without this, a worker that died meanwhile would count as alive until the clock reaches that time. If the lease
+        of `by` is one of them, the clock was set since its last heartbeat: the others may be alive as well.
         """
         if self._records.has_own_clock:
             return
         latest = await self._records.now() + self._lease_seconds + MAX_DIFFERENCE_SECONDS
+        own = (await self._records.get_many([f"p/{by}"])).get(f"p/{by}")
+        if own is None or float(own.value) > latest:
+            return
         async for rows in pages_of(self._records, "p/"):
             for key, record in rows:
                 if float(record.value) > latest:

@@ -194,17 +194,14 @@ class Worker:
     async def _heartbeat_loop(self) -> None:
         """Renew the lease. If it cannot be renewed in time, drop all jobs: another worker may have taken them."""
         loop, outage = asyncio.get_running_loop(), Outage()
-        renewed, patient = loop.time(), loop.time() + self._intervals.grace_seconds
+        renewed = loop.time()
         while True:
             intervals = self._intervals
             pause = intervals.poll_seconds
             try:
                 await self._heartbeat.renew()
-                if loop.time() - renewed > intervals.outage_seconds:
-                    # The other workers could not renew their leases either: give them time to do it.
-                    patient = loop.time() + intervals.lease_seconds
                 renewed, pause = loop.time(), intervals.heartbeat_seconds
-                await self._requeue(others=renewed >= patient)
+                await self._requeue(others=self._heartbeat.others_are_dead)
                 outage.over()
             except ApiError as error:
                 if outage.should_log(error):
@@ -219,7 +216,7 @@ class Worker:
 
     async def _requeue(self, *, others: bool) -> None:
         """Requeue the stalled jobs of this worker and, if `others`, those of dead ones; fail abandoned responses."""
-        requeued = await self._jobs.requeue_stalled() if others else 0
+        requeued = await self._jobs.requeue_stalled(self._id) if others else 0
         if requeued + await self._requeue_own():
             self._notifier.notify(QUEUE)
         await self._foreground.flush_unstored()

@@ -34,7 +34,7 @@ class ClockCheck(Periodic):
             logger.error(
                 "the clock of this machine %s: this server is not ready, and deletes no expired responses, until %s",
                 _jumped(self._clock.difference) if self._clock.jumped else _differs(self._clock.difference),
-                "the clock is back, or this server is started again because the new time is the right one"
+                "the clock is back, or all servers of this store are stopped and started, if the new time is right"
                 if self._clock.jumped
                 else "both agree within a minute",
             )

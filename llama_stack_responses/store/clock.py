@@ -21,8 +21,9 @@ def elapsed() -> float:
 class StoreClock:
     """Returns the time of the store's clock without a round trip, and compares this machine's clock with it.
 
-    Between two readings it advances by `elapsed`. A store without a clock of its own has that of this machine. It is
-    then compared with the time that has elapsed since the first reading: if it jumps, this clock does not follow.
+    Between two readings it advances by `elapsed`. A store without a clock of its own has that of this machine, as it is
+    or without its jumps. This machine's clock is then compared with the time that has elapsed since the first reading:
+    if it jumps, this clock does not follow.
 
     Args:
         records: the store.
@@ -73,7 +74,7 @@ class StoreClock:
             self.difference = min(max(now, before), after) - now
             self._offset = now - passed
             return now
-        self.difference = 0.0 if self._offset is None else now - (passed + self._offset)
+        self.difference = after - (now if self._offset is None else passed + self._offset)
         if self._offset is None or not self.is_wrong:
             self._offset = now - passed
         return passed + self._offset

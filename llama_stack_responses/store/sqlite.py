@@ -27,6 +27,7 @@ from .records import (
     until,
     writes_of,
 )
+from .sqlite_clock import SqliteClock
 from .sqlite_connection import OpenedFile, SqliteFile
 from .sqlite_inline import SLOW_SECONDS, Inline
 from .sqlite_inspection import inspect
@@ -102,7 +103,7 @@ class SqliteRecords:
             thread.
         busy_timeout: seconds to wait for another process's lock.
         readers: number of threads that read.
-        clock: returns seconds since the epoch.
+        clock: returns seconds since the epoch; None for the clock that all processes with the file share.
     """
 
     transactional: Final = True
@@ -115,7 +116,7 @@ class SqliteRecords:
         synchronous: Literal["normal", "full"] = "normal",
         busy_timeout: float = 5.0,
         readers: int = 2,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         slow_seconds: float = SLOW_SECONDS,
     ) -> None:
         self._path = Path(path)
@@ -124,7 +125,8 @@ class SqliteRecords:
         self._file = file
         self._reserve = Reserve(self._path)
         self._inspected = False
-        self._clock = clock
+        self._shared_clock = SqliteClock(self._path)
+        self._clock = clock or self._shared_clock
         self._waits_for_disk = synchronous == "full"
         self._writer = ThreadPool(
             "records-writer", lambda: WriteHandler(file(busy_timeout)), threads=1, group=_COMMITS_PER_GROUP
@@ -191,12 +193,13 @@ class SqliteRecords:
 
     async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
         # One long read on a separate connection: others keep writing, into the WAL.
-        file, job = (
+        now, file, job = (
+            self._clock(),
             self._file(5.0),
             ThreadTask[sqlite3.Connection](lambda _: None, asyncio.get_running_loop().create_future()),
         )
         try:
-            rows = await in_thread(lambda: file.connection().execute(_ALL, (self._clock(),)))
+            rows = await in_thread(lambda: file.connection().execute(_ALL, (now,)))
             while page := await in_thread(rows.fetchmany, _FETCHED_ROWS):
                 yield [Put(*row) for row in page]
         except (sqlite3.Error, OSError) as error:
@@ -226,6 +229,7 @@ class SqliteRecords:
         # The last connection to close moves the WAL into the file and deletes it: that should be the writer's.
         await self._readers.stop()
         await self._writer.stop()
+        self._shared_clock.close()
         self._opened.identity = None
 
 

@@ -288,7 +288,10 @@ async def _read_running(archive: Archive) -> Json:
 async def clean_up(records: Records, clock: Clock) -> None:
     """Fail the responses of dead servers, and finish interrupted deletions, as a live server does."""
     archive = Archive(records, clock=clock)
-    await ForegroundLeases(records, archive, "worker_2", Heartbeat(JobQueue(records, 9), "worker_2")).fail_abandoned()
+    heartbeat = Heartbeat(JobQueue(records, 9), "worker_2")
+    await heartbeat.renew()
+    await ForegroundLeases(records, archive, "worker_2", heartbeat).fail_abandoned()
+    await heartbeat.end()
     await EventLog(records, Notifier()).sweep()
     await archive.sweep()
 

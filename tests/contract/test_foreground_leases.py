@@ -48,6 +48,11 @@ class Server:
         self.leases[created["id"]] = lease
         return created
 
+    async def fail_abandoned(self) -> None:
+        """Do what this server does about dead ones after it has renewed its lease."""
+        await self.jobs.heartbeat(self.worker)
+        await self.foreground_leases.fail_abandoned()
+
     async def end(self, response: dict[str, Any]) -> dict[str, Any]:
         """Store the final response, and return it."""
         done = response | {"status": "completed"}
@@ -66,10 +71,10 @@ async def left(records: Records) -> list[str]:
 async def test_foreground_response_of_dead_server_is_failed(records: Records, clock: Clock) -> None:
     dying, other = Server(records, clock, "worker_1"), Server(records, clock, "worker_2")
     created = await dying.begin()
-    await other.foreground_leases.fail_abandoned()
+    await other.fail_abandoned()
     assert await other.archive.load(created["id"]) is None
     clock.now += DEFAULT.lease_seconds + 1
-    await other.foreground_leases.fail_abandoned()
+    await other.fail_abandoned()
     stored = await other.archive.load(created["id"])
     assert stored is not None
     assert (stored.owner, stored.response["status"]) == (ALICE, "failed")
@@ -82,13 +87,26 @@ async def test_foreground_response_of_dead_server_is_failed(records: Records, cl
     assert await left(records) == []
 
 
+async def test_server_whose_own_lease_expired_fails_no_response_of_others(records: Records, clock: Clock) -> None:
+    living, other = Server(records, clock, "worker_1"), Server(records, clock, "worker_2")
+    created = await living.begin()
+    await other.jobs.heartbeat("worker_2")
+    # The clock jumps, or the machine sleeps, after the heartbeat and before the server looks at the leases.
+    clock.now += DEFAULT.lease_seconds + 1
+    await other.foreground_leases.fail_abandoned()
+    assert await living.end(created)
+    stored = await other.archive.load(created["id"])
+    assert stored is not None
+    assert stored.response["status"] == "completed"
+
+
 async def test_stored_response_needs_no_lease(records: Records, clock: Clock) -> None:
     server = Server(records, clock, "worker_1")
     created = await server.begin()
     done = await server.end(created)
     assert await left(records) == []
     clock.now += DEFAULT.lease_seconds + 1
-    await server.foreground_leases.fail_abandoned()
+    await server.fail_abandoned()
     stored = await server.archive.load(created["id"])
     assert stored is not None
     assert stored.response == done
@@ -99,7 +117,7 @@ async def test_unreadable_lease_does_not_block_failing_others(records: Records, 
     created = [await dying.begin() for _ in range(3)]
     await records.commit([Put(f"v/{created[1]['id']}", b"\x02")])
     clock.now += DEFAULT.lease_seconds + 1
-    await other.foreground_leases.fail_abandoned()
+    await other.fail_abandoned()
     found = [await other.archive.load(each["id"]) is not None for each in created]
     assert found == [True, False, True]
 
@@ -109,7 +127,7 @@ async def test_server_with_expired_lease_cannot_store_response(records: Records,
     stopped, other = Server(records, clock, "worker_1"), Server(records, clock, "worker_2")
     created = await stopped.begin()
     clock.now += DEFAULT.lease_seconds + 1
-    await other.foreground_leases.fail_abandoned()
+    await other.fail_abandoned()
     if deleted:
         await other.archive.delete(created["id"])
     buried = await other.archive.load(created["id"])
@@ -139,7 +157,7 @@ async def test_withdrawn_lease_leaves_no_records(records: Records, clock: Clock)
     await server.leases[created["id"]].withdraw()
     assert await left(records) == []
     clock.now += DEFAULT.lease_seconds + 1
-    await server.foreground_leases.fail_abandoned()
+    await server.fail_abandoned()
     assert await server.archive.load(created["id"]) is None
 
 
@@ -155,7 +173,7 @@ async def test_oversized_fields_are_left_out_of_failed_response(
     }
     created = await server.begin(**{field: large[field]})
     clock.now += DEFAULT.lease_seconds + 1
-    await server.foreground_leases.fail_abandoned()
+    await Server(records, clock, "worker_2").fail_abandoned()
     stored = await server.archive.load(created["id"])
     assert stored is not None
     assert bool(stored.response[field]) is (size == 40_000)

@@ -17,6 +17,7 @@ from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Put, Records, writes_of
 from tests.contract.backends import Clock
+from tests.support.leases import requeue_stalled
 from tests.support.records import WatchedRecords, just_before_a_commit
 
 pytestmark = [pytest.mark.needs("transactions"), pytest.mark.every_store]
@@ -258,12 +259,12 @@ async def test_stalled_jobs_are_requeued_once(harness: QueueHarness, clock: Cloc
     await harness.jobs.heartbeat("lives")
     lost = [await harness.claim("dies"), await harness.claim("dies")]
     kept = await harness.claim("lives")
-    assert await harness.jobs.requeue_stalled() == 0
+    assert await requeue_stalled(harness.jobs) == 0
     clock.now += DEFAULT.lease_seconds - 1
     await harness.jobs.heartbeat("lives")
-    assert await harness.jobs.requeue_stalled() == 0
+    assert await requeue_stalled(harness.jobs) == 0
     clock.now += 2
-    assert sum(await asyncio.gather(*(harness.jobs.requeue_stalled() for _ in range(4)))) == 2
+    assert sum(await asyncio.gather(*(requeue_stalled(harness.jobs) for _ in range(4)))) == 2
     assert await harness.jobs.unchanged([*lost, kept]) == {kept.response_id}
     again = [await harness.claim("lives"), await harness.claim("lives")]
     assert {job.response_id for job in again} == {job.response_id for job in lost}
@@ -276,7 +277,7 @@ async def test_jobs_of_deregistered_worker_are_stalled_at_once(harness: QueueHar
     await harness.jobs.heartbeat("w1")
     await harness.claim("w1")
     await harness.jobs.deregister("w1")
-    assert await harness.jobs.requeue_stalled() == 1
+    assert await requeue_stalled(harness.jobs) == 1
 
 
 async def test_worker_renewing_its_lease_in_time_keeps_its_jobs(harness: QueueHarness, clock: Clock) -> None:
@@ -285,7 +286,7 @@ async def test_worker_renewing_its_lease_in_time_keeps_its_jobs(harness: QueueHa
     job = await harness.claim("w1")
     clock.now += DEFAULT.lease_seconds + 1
     late = JobQueue(just_before_a_commit(harness.records, lambda: harness.jobs.heartbeat("w1")), limit=100)
-    assert await late.requeue_stalled() == 0
+    assert await requeue_stalled(late) == 0
     assert await harness.finish(job)
 
 
@@ -297,9 +298,20 @@ async def test_worker_that_died_while_the_clock_was_ahead_is_dead(harness: Queue
         await harness.claim(worker)
     clock.now -= 31 * 86_400
     await harness.jobs.heartbeat("lives")
-    assert await harness.jobs.requeue_stalled() == 1
+    assert await requeue_stalled(harness.jobs) == 1
     again = await harness.claim("lives")
     assert again.state.lost == ["dies"]
+
+
+async def test_clock_that_is_set_back_after_a_heartbeat_ends_no_lease(harness: QueueHarness, clock: Clock) -> None:
+    await harness.submit("resp_1")
+    for worker in ("lives", "asks"):
+        await harness.jobs.heartbeat(worker)
+    job = await harness.claim("lives")
+    clock.now -= 31 * 86_400
+    assert await harness.jobs.requeue_stalled("asks") == 0
+    assert "p/lives" in await harness.records.get_many(["p/lives"])
+    assert await harness.finish(job)
 
 
 async def test_server_with_fast_clock_does_not_expire_leases(harness: QueueHarness, clock: Clock) -> None:
@@ -307,7 +319,7 @@ async def test_server_with_fast_clock_does_not_expire_leases(harness: QueueHarne
     await harness.jobs.heartbeat("w1")
     job = await harness.claim("w1")
     await Archive(harness.records, clock=lambda: clock.now + DEFAULT.lease_seconds + 1).sweep()
-    assert await harness.jobs.requeue_stalled() == 0
+    assert await requeue_stalled(harness.jobs) == 0
     assert await harness.finish(job)
 
 
@@ -316,9 +328,9 @@ async def test_job_is_failed_after_killing_too_many_workers(harness: QueueHarnes
     for number in range(MAX_TRIES):
         job = await harness.claim(f"w{number}")
         assert (job.state.tries, job.state.verdict) == (number + 1, None)
-        assert await harness.jobs.requeue_stalled() == 1
+        assert await requeue_stalled(harness.jobs) == 1
     assert (await harness.claim("last")).state.verdict == "failed"
-    assert await harness.jobs.requeue_stalled() == 1
+    assert await requeue_stalled(harness.jobs) == 1
     assert (await harness.claim("very last")).state.verdict == "failed"
 
 
@@ -348,7 +360,7 @@ async def test_tries_do_not_count_if_workers_only_lost_leases(harness: QueueHarn
         assert (job.state.tries, job.state.verdict) == (1, None)
         # No worker reaches the store; then all do, and one is the first to requeue stalled jobs.
         clock.now += DEFAULT.lease_seconds + 1
-        assert await harness.jobs.requeue_stalled() == 1
+        assert await requeue_stalled(harness.jobs) == 1
         for each in workers[: number + 1]:
             await harness.jobs.heartbeat(each)
 
@@ -357,10 +369,10 @@ async def test_try_is_taken_back_if_its_worker_turns_out_alive(harness: QueueHar
     await harness.submit("resp_1")
     for number in range(MAX_TRIES - 1):
         await harness.claim(f"w{number}")
-        assert await harness.jobs.requeue_stalled() == 1
+        assert await requeue_stalled(harness.jobs) == 1
     assert (await harness.claim("w2")).state.tries == MAX_TRIES
     await harness.jobs.heartbeat("w0")
-    assert await harness.jobs.requeue_stalled() == 1
+    assert await requeue_stalled(harness.jobs) == 1
     job = await harness.claim("w3")
     assert (job.state.tries, job.state.verdict) == (MAX_TRIES, None)
     assert sorted(job.state.lost) == ["w1", "w2"]
@@ -370,9 +382,9 @@ async def test_cancelled_job_of_dead_worker_stays_cancelled(harness: QueueHarnes
     await harness.submit("resp_1")
     for _ in range(MAX_TRIES + 1):
         await harness.claim()
-        assert await harness.jobs.requeue_stalled() == 1
+        assert await requeue_stalled(harness.jobs) == 1
     await harness.jobs.claim_to_end("resp_1", "w2", "cancelled")
-    assert await harness.jobs.requeue_stalled() == 1
+    assert await requeue_stalled(harness.jobs) == 1
     assert (await harness.claim()).state.verdict == "cancelled"
 
 
@@ -408,7 +420,7 @@ async def test_unreadable_stalled_job_does_not_block_others(harness: QueueHarnes
     await harness.submit("resp_1", "resp_2")
     assert {(await harness.claim()).response_id, (await harness.claim()).response_id} == {"resp_1", "resp_2"}
     await harness.records.commit([Put("j/resp_1", b"\x02")])
-    assert await harness.jobs.requeue_stalled() == 1
+    assert await requeue_stalled(harness.jobs) == 1
     assert (await harness.claim()).response_id == "resp_2"
 
 
@@ -431,7 +443,7 @@ async def test_worker_with_expired_lease_cannot_write(harness: QueueHarness) -> 
     await harness.submit("resp_1")
     stopped = await harness.claim("w1")
     await harness.records.commit([Put("e/1", b"")], [stopped.fence])
-    await harness.jobs.requeue_stalled()
+    await requeue_stalled(harness.jobs)
     with pytest.raises(Conflict):
         await harness.records.commit([Put("e/2", b"")], [stopped.fence])
     other = await harness.claim("w2")
@@ -514,7 +526,7 @@ async def test_stale_recovery_does_not_lose_job_claimed_again(harness: QueueHarn
     late = JobQueue(just_before_a_commit(harness.records, lambda: harness.claim("w1")), limit=100)
     assert not await late._requeue_stalled("w1", "resp_1")
     assert await harness.jobs.held_by("w1") == {"resp_1"}
-    assert await harness.jobs.requeue_stalled() == 1
+    assert await requeue_stalled(harness.jobs) == 1
 
 
 # Leftovers
@@ -524,7 +536,7 @@ async def test_finished_jobs_leave_no_rows(harness: QueueHarness, clock: Clock) 
     await harness.submit("resp_1", "resp_2", "resp_3")
     assert await harness.finish(await harness.claim("w1"))
     await harness.claim("w1")
-    assert await harness.jobs.requeue_stalled() == 1
+    assert await requeue_stalled(harness.jobs) == 1
     await harness.jobs.release(await harness.claim("w2"))
     while job := await harness.jobs.claim("w3"):
         assert await harness.finish(job)
@@ -538,5 +550,5 @@ async def test_finished_jobs_leave_no_rows(harness: QueueHarness, clock: Clock) 
 async def test_orphaned_rows_of_job_are_dropped_on_next_visit(harness: QueueHarness) -> None:
     await harness.records.commit([Put("q/000000000001/resp_1", b""), Put("h/w1/resp_2", b"")])
     assert await harness.jobs.claim("w1") is None
-    assert await harness.jobs.requeue_stalled() == 0
+    assert await requeue_stalled(harness.jobs) == 0
     assert await harness.rows() == []

@@ -13,6 +13,7 @@ from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Records
 from tests.contract.backends import Clock
 from tests.support.inference import Round, finish, text
+from tests.support.leases import requeue_stalled
 from tests.support.records import WatchedRecords, just_before_a_commit
 from tests.support.waiting import turns, until
 from tests.unit.jobs.harness import ID, KEEP, PATIENCE, ROUNDS, ProcessHarness
@@ -112,7 +113,7 @@ async def test_response_deleted_while_running_stays_deleted(records: Records, cl
     async with asyncio.timeout(PATIENCE):
         await runner.run()
     assert await here.archive.load(ID) is None
-    assert await here.jobs.requeue_stalled() == 1
+    assert await requeue_stalled(here.jobs) == 1
     await here.run_job("w2")
     assert await left_in_the_end(records, clock) == []
 
@@ -151,7 +152,7 @@ async def test_server_dying_while_running_job_leaves_no_records(records: Records
         await asyncio.wait([making])
     except (ApiError, AssertionError):
         pass
-    await here.jobs.requeue_stalled()
+    await requeue_stalled(here.jobs)
     if await here.jobs.find(ID):
         await here.run_job("w2")
     async with asyncio.timeout(PATIENCE):

@@ -98,6 +98,16 @@ async def test_machine_clock_that_jumps_deletes_and_hides_nothing(
     assert "the clock of this machine is right again" in caplog.text
 
 
+async def test_server_whose_store_does_not_follow_the_machine_clock_sees_that_it_is_wrong(
+    records: Records, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    # As on SQLite: the servers that had the file open before have another time.
+    late = StoreClock(records, Clock(server.wall.now + 31 * DAY), server.elapsed)
+    await ClockCheck(late, DEFAULT).check()
+    assert (late.is_wrong, late.difference, late()) == (True, 31 * DAY, server.wall.now)
+    assert "jumped" in caplog.text
+
+
 async def test_machine_clock_that_jumps_expires_no_row(records: Records, server: Server) -> None:
     await server.check.check()
     await records.commit([Put("key", b"value", server.wall.now + DAY)])

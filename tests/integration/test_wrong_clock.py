@@ -1,6 +1,8 @@
 """Servers whose clock is wrong, on real stores: nobody loses a response."""
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +17,7 @@ from tests.support.shifted_stack import ShiftedStack
 from tests.support.stack import REPOSITORY, STARTER, Host
 from tests.support.stores import SERVERS
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
-from tests.support.variants import keeps
+from tests.support.variants import keeps, responses_config, variant
 from tests.support.waiting import wait_until
 
 # What is stored does not depend on the host.
@@ -86,6 +88,37 @@ def test_clock_that_jumps_deletes_nothing_of_an_sqlite_file(new_stack: Callable[
         stack.shift(0)
         wait_until(lambda: ready(stack) == (200, READY))
         assert all_found(client, ids)
+
+
+def heartbeats(database: Path) -> int:
+    """Return how often the one of all workers with a lease that has renewed it least has done so."""
+    with closing(sqlite3.connect(database)) as connection:
+        [(least,)] = connection.execute("SELECT min(version) FROM records WHERE key LIKE 'p/%'")
+    return int(least)
+
+
+def test_server_whose_clock_jumps_ends_no_response_of_another_one_on_an_sqlite_file(
+    new_stack: Callable[..., ShiftedStack], upstream: Upstream, tmp_path: Path
+) -> None:
+    database = tmp_path / "shared" / "responses.db"
+
+    def share(config: dict[str, object]) -> None:
+        responses_config(config)["store"]["path"] = str(database)
+
+    upstream.script("held", reply(text("one ", "two"), hold=1))
+    template = variant(STARTER, tmp_path / "shared.yaml", share)
+    with new_stack(template, "right") as right, new_stack(template, "wrong") as wrong, right.client() as client:
+        stream = client.responses.create(model="local/held", input="Hi", stream=True)
+        begun = next(stream)
+        assert begun.type == "response.created"
+        wrong.shift(31 * DAY)
+        wait_until(lambda: ready(wrong)[1].get("clock") == "wrong")
+        # Longer than a server that noticed a jump leaves the others alone.
+        done = heartbeats(database) + 7
+        wait_until(lambda: heartbeats(database) >= done)
+        upstream.release("held")
+        assert [event.type for event in stream][-1] == "response.completed"
+        assert client.responses.retrieve(begun.response.id).output_text == "one two"
 
 
 def test_restart_with_a_wrong_clock_waits_for_a_person(

@@ -23,6 +23,7 @@ from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Condition, Op, Record, writes_of
 from tests.support.inference import Round, call, finish, reasoning, text
+from tests.support.leases import requeue_stalled
 from tests.support.records import WatchedRecords
 from tests.support.waiting import turns, until
 from tests.unit.jobs.harness import ANNA, ID, KEEP, PATIENCE, ROUNDS, SAID, ProcessHarness, texts_of
@@ -243,7 +244,7 @@ async def test_job_with_request_no_longer_valid_fails(records: WatchedRecords, m
     monkeypatch.setattr(harness, "runner", strict)
     for _ in range(MAX_TRIES):
         await harness.run_job()
-        assert await harness.jobs.requeue_stalled() == 1
+        assert await requeue_stalled(harness.jobs) == 1
     await harness.run_job()
     final = await harness.result()
     assert (final["status"], final["metadata"]) == ("failed", {"a": "b"})
@@ -264,12 +265,12 @@ async def lose(harness: ProcessHarness, how: str, steps: int) -> asyncio.Task[No
     task = asyncio.create_task(first.run())
     await turns(steps)
     if how == "stopped":
-        await harness.jobs.requeue_stalled()
+        await requeue_stalled(harness.jobs)
         return task
     if how == "killed":
         task.cancel()
         await asyncio.wait([task])
-        await harness.jobs.requeue_stalled()
+        await requeue_stalled(harness.jobs)
         return None
     first.hand_over()
     async with asyncio.timeout(PATIENCE):
@@ -289,7 +290,7 @@ async def test_job_that_progresses_survives_any_number_of_lost_workers(records: 
                 await turns(1)
         task.cancel()
         await asyncio.wait([task])
-        await harness.jobs.requeue_stalled()
+        await requeue_stalled(harness.jobs)
     last = ProcessHarness(records, ROUNDS[-1])
     await last.run_job()
     final = await last.result(taken_over=True)
@@ -505,7 +506,7 @@ async def lose_after(harness: ProcessHarness, seen: list[Json], piece: str) -> N
     await until(lambda: any(event.get("delta") == piece for event in seen))
     task.cancel()
     await asyncio.wait([task])
-    await harness.jobs.requeue_stalled()
+    await requeue_stalled(harness.jobs)
 
 
 async def test_text_cut_twice_is_in_the_response_once_and_in_its_stream_three_times(records: WatchedRecords) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.inference import Round, finish, text
+from tests.support.leases import requeue_stalled
 from tests.support.moderation import AWAY, FakeModerator
 from tests.support.records import WatchedRecords
 from tests.support.waiting import turns
@@ -32,7 +33,7 @@ async def taken_over(records: WatchedRecords, rounds: Sequence[Round], steps: in
     task.cancel()
     await asyncio.wait([task])
     if checkpoint := await first.jobs.checkpoint(ID):
-        await first.jobs.requeue_stalled()
+        await requeue_stalled(first.jobs)
         await ProcessHarness(records, *rounds[checkpoint.rounds :]).run_job("lives")
     async with asyncio.timeout(PATIENCE):
         return await first.result(taken_over=True), json.dumps(await reader)

@@ -20,6 +20,7 @@ from llama_stack_responses.stream.call_kinds import CallKind
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Function, Invocation, Outcome, chat_function
 from tests.support.inference import Round, call, finish, text
+from tests.support.leases import requeue_stalled
 from tests.support.records import WatchedRecords
 from tests.support.waiting import turns
 from tests.unit.jobs.harness import ID, PATIENCE, ProcessHarness
@@ -127,7 +128,7 @@ async def test_next_worker_repeats_only_repeatable_calls_of_a_program(
     await turns(steps)
     task.cancel()
     await asyncio.wait([task])
-    await first.harness.jobs.requeue_stalled()
+    await requeue_stalled(first.harness.jobs)
     checkpoint = await first.harness.jobs.checkpoint(ID)
     second = JobHarness(
         records,

@@ -13,6 +13,7 @@ from llama_stack_responses.store.records import Records
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Outcome
 from tests.support.inference import Round, call, chunk, finish, text
+from tests.support.leases import requeue_stalled
 from tests.support.records import WatchedRecords
 from tests.support.strict import check_stream
 from tests.support.tools import FakeTools
@@ -88,7 +89,7 @@ async def kill(harness: ProcessHarness, steps: int) -> None:
     await turns(steps)
     task.cancel()
     await asyncio.wait([task])
-    await harness.jobs.requeue_stalled()
+    await requeue_stalled(harness.jobs)
 
 
 async def test_next_worker_sends_each_tool_output_to_model_once(records: WatchedRecords) -> None:

@@ -289,7 +289,7 @@ async def test_job_of_dead_process_continues_in_other_process(
     lives = start(*ROUNDS[1:])
     await turns(50)
     assert await lives.jobs.find(ID)
-    clock.now += DEFAULT.lease_seconds + 1
+    await passes(clock, DEFAULT.lease_seconds + 1, lives)
     await until_ended(lives)
     final = await lives.result(taken_over=True)
     assert texts_of(final, "completed") == SAID
@@ -302,25 +302,53 @@ async def test_job_of_dead_process_continues_in_other_process(
     ]
 
 
-async def test_worker_without_renewed_lease_does_not_recover_jobs_yet(records: WatchedRecords, start: Start) -> None:
-    await takes_over_no_live_job(records, start, replace(HURRIED, outage_seconds=0.0))
-
-
 async def test_worker_that_just_started_does_not_recover_jobs_yet(records: WatchedRecords, start: Start) -> None:
-    await takes_over_no_live_job(records, start, replace(HURRIED, grace_seconds=PATIENCE))
-
-
-async def takes_over_no_live_job(records: WatchedRecords, start: Start, intervals: Intervals) -> None:
-    """Assert that a worker leaves the job of an expired lease alone while it renews its own lease repeatedly."""
+    """A worker leaves the job of an expired lease alone while it renews its own lease repeatedly."""
     harness = Process(records)
     await harness.submit(harness.background)
     job = await harness.claim("other")
-    here = start(*ROUNDS, intervals=intervals)
-    life = f"p/{here.background._worker_id}"
-    async with asyncio.timeout(PATIENCE):
-        while (found := (await records.get_many([life])).get(life)) is None or found.version < 5:
-            await turns(1)
+    here = start(*ROUNDS, intervals=replace(HURRIED, grace_seconds=PATIENCE))
+    await renewed(here, times=5)
     assert await harness.jobs.find(ID) == job
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+async def test_worker_whose_clock_jumped_leaves_others_time_to_renew_their_leases(
+    records: WatchedRecords, clock: Clock, start: Start, seconds: float
+) -> None:
+    harness = Process(records)
+    await harness.jobs.heartbeat("other")
+    await harness.submit(harness.background)
+    job = await harness.claim("other")
+    here = start(*ROUNDS)
+    await renewed(here, times=2)
+    # As after a sleep of the machine: all leases expire at once, or none does for an hour.
+    clock.now += seconds
+    await renewed(here, times=5)
+    assert await harness.jobs.find(ID) == job
+    await passes(clock, DEFAULT.lease_seconds + 1, here)
+    await until_ended(here)
+
+
+async def renewed(process: Process, times: int = 1) -> None:
+    """Wait until a process has renewed its lease so many times from now on."""
+    life = f"p/{process.background._worker_id}"
+
+    async def version() -> int:
+        found = (await process.records.get_many([life])).get(life)
+        return found.version if found else 0
+
+    before = await version()
+    async with asyncio.timeout(PATIENCE):
+        while await version() < before + times:
+            await turns(1)
+
+
+async def passes(clock: Clock, seconds: float, alive: Process) -> None:
+    """Let seconds pass on the store's clock, in which a process renews its lease as usual."""
+    for _ in range(round(seconds)):
+        clock.now += 1.0
+        await renewed(alive)
 
 
 async def test_stopping_process_hands_over_its_job(records: WatchedRecords, start: Start) -> None:
