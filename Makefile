@@ -255,8 +255,8 @@ release: $(READY) $(READY_RELEASE) ## Build wheels, sdists, SBOM and checksums i
 
 .PHONY: release-check
 release-check: release ## Do all of a release but the tag and the upload: build, install on each Python and host, start, ask
-	@scripts/release-state
 	$(call PYTEST,release,env RELEASE=$(DIST) $(PYTHON),--numprocesses=2 --dist=load tests/wheels/try_wheels.py)
+	@scripts/release-state $(DIST)
 
 .PHONY: constraints
 constraints: $(READY) ## Resolve every dependency again and pin the newest versions that go together

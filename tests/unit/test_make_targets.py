@@ -54,6 +54,15 @@ def test_targets_select_nothing_but_the_host_and_the_day(target: str) -> None:
         assert excluding == []
 
 
+def test_release_check_tries_what_was_built_and_then_says_what_keeps_it_from_being_tagged() -> None:
+    command = ["make", "--dry-run", "--directory", str(ROOT), "release-check", "DIST=built"]
+    printed = subprocess.run(command, env=ENV, capture_output=True, text=True, check=True).stdout.splitlines()
+    steps = [line for line in printed if re.match(r"scripts/release|.* -m pytest ", line)]
+    assert [steps[0], steps[-1]] == ["scripts/release built", "scripts/release-state built"]
+    assert "env RELEASE=built" in steps[1]
+    assert "tests/wheels/try_wheels.py" in steps[1]
+
+
 @pytest.mark.parametrize("target", ["test", "test-all"])
 def test_targets_cover_every_test_file(target: str) -> None:
     found = {name: paths(arguments) for name, arguments in commands(target).items()}
