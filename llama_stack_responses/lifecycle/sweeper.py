@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from ..logs import DELETED, Logger, get_logger
 from ..store.archive import Archive
@@ -14,6 +15,9 @@ from ..store.sweep_guard import SweepGuard
 from .periodic import Periodic
 
 logger = get_logger(DELETED)
+
+_HELD_SECONDS: Final = 10.0
+"""Longest interval while a deletion waits for a person, so that the servers soon go on by themselves."""
 
 
 class Sweeper(Periodic):
@@ -45,7 +49,7 @@ class Sweeper(Periodic):
         return self._guard.held
 
     def _pause(self, seconds: float) -> float:
-        return seconds * random.uniform(0.5, 1.5)  # noqa: S311 (no secret)
+        return (min(seconds, _HELD_SECONDS) if self.held else seconds) * random.uniform(0.5, 1.5)  # noqa: S311 (no secret)
 
 
 class ResponseSweeper(Sweeper):

@@ -7,6 +7,7 @@ from ..jobs.background import BackgroundJobs
 from ..lifecycle.durability_check import DurabilityCheck
 from ..lifecycle.integrity_check import IntegrityCheck
 from ..store.records import Limited, Records
+from ..store.sweep_guard import held_back
 from ..telemetry.gauges import StoreState
 from .foreground_responses import ForegroundResponses
 
@@ -57,4 +58,5 @@ class GaugeValues:
         length, age = await self._jobs.backlog()
         free = await self._records.free() if isinstance(self._records, Limited) else None
         losing, damaged = int(self._durability.volatile), int(self._integrity.damaged)
-        return StoreState(length, age, await self._records.size(), free, losing, damaged)
+        held = await held_back(self._records)
+        return StoreState(length, age, await self._records.size(), free, losing, damaged, held)

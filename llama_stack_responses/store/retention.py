@@ -56,6 +56,16 @@ class Counts(NamedTuple):
     expired: int
     stored: int
 
+    def encode(self) -> bytes:
+        """Return the value of its row."""
+        return codec.encode({"expired": self.expired, "stored": self.stored})
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        """Decode the result of `encode`."""
+        stored = codec.decode(value)
+        return cls(stored["expired"], stored["stored"])
+
 
 NOTHING: Final = Horizon(0.0, second(0))
 """The horizon of a deletion of nothing."""

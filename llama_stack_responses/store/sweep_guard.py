@@ -1,11 +1,13 @@
 """Stops a deletion of expired responses that would delete far more than usual.
 
     sw/reached          how far the last deletion of responses of any server went (`Horizon`)
-    sw/conversations    the same of conversations
+    sw/reached/held     what a deletion of responses that was held back would have deleted (`Counts`)
+    sw/conversations, sw/conversations/held    the same of conversations
 
 Servers delete every few minutes, so each deletion goes a few minutes further than the last one. One that goes more than
 a day further comes after a long outage, or because the retention was lowered or a backup was restored, or because a
-clock is wrong. If it would also delete much of the store, however small that is, a person has to decide.
+clock is wrong. If it would also delete much of the store, however small that is, a person has to decide: until then,
+all servers hold it back, also those that start later.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Final
 
 from ..logs import get_logger
 from .conversation_store import ConversationStore
-from .records import Put, Records
+from .records import Delete, Put, Records
 from .retention import NOTHING, Counts, Horizon
 
 logger = get_logger(__name__)
@@ -31,6 +33,21 @@ _WORDS: Final = {
 
 _RECOUNT_SECONDS: Final = 3600.0
 """Interval of counts while a deletion waits for a person. Each reads all rows of lists."""
+
+
+def held_row(reached: str) -> str:
+    """Return the row of a deletion that is held back."""
+    return f"{reached}/held"
+
+
+async def held_back(records: Records) -> int:
+    """Return how many responses and conversations the deletions would delete that servers of the store hold back.
+
+    Raises:
+        ApiError: 503, the store does not answer.
+    """
+    rows = await records.get_many([held_row(REACHED), held_row(CONVERSATIONS)])
+    return sum(Counts.decode(row.value).expired for row in rows.values())
 
 
 class SweepGuard:
@@ -70,28 +87,36 @@ class SweepGuard:
         Raises:
             ApiError: 503, the store does not answer.
         """
-        record = (await self._records.get_many([self._row])).get(self._row)
+        rows = await self._records.get_many([self._row, held_row(self._row)])
+        record, hold = rows.get(self._row), rows.get(held_row(self._row))
         reached = Horizon.decode(record.value) if record else NOTHING
         if not reached.is_far_before(due):
             self.held = None
         elif self.held is None or reached.oldest != self._reached.oldest or self._clock() >= self._recount_at:
-            counts = await self._count(due)
-            # What is stored meanwhile, perhaps by a wrong clock, makes the share smaller, and confirms nothing.
-            usual = 0 if self.held else self._max_share * counts.stored
-            self.held = counts if counts.expired > usual else None
-            self._recount_at = self._clock() + _RECOUNT_SECONDS
-            self._log()
+            await self._decide(due, Counts.decode(hold.value) if hold else None)
         self._reached = reached
         return reached.clipped(due) if self.held else due
 
+    async def _decide(self, due: Horizon, hold: Counts | None) -> None:
+        """Hold the deletion back, or not; `hold` is what it would have deleted when it was first held back."""
+        counts = await self._count(due)
+        # What is stored meanwhile, perhaps by a wrong clock, makes the share smaller, and confirms nothing.
+        stored = min(counts.stored, hold.stored) if hold else counts.stored
+        self.held = counts if min(counts.expired, stored) > self._max_share * stored else None
+        if self.held and hold is None:
+            await self._records.commit([Put(held_row(self._row), counts.encode())])
+        self._recount_at = self._clock() + _RECOUNT_SECONDS
+        self._log()
+
     async def went(self, horizon: Horizon) -> None:
-        """Record how far a deletion went.
+        """Record how far a deletion went. If none is held back here, this releases it on all servers.
 
         Raises:
             ApiError: 503, the store does not answer.
         """
         if horizon != self._reached:
-            await self._records.commit([Put(self._row, horizon.encode())])
+            released = [] if self.held else [Delete(held_row(self._row))]
+            await self._records.commit([Put(self._row, horizon.encode()), *released])
 
     def _log(self) -> None:
         if self.held:

@@ -34,6 +34,7 @@ class StoreState:
         free: bytes that it can still take; None if it does not report it.
         volatile: 1 if the store may lose acknowledged responses, else 0.
         damaged: 1 if the store's file was found damaged, else 0.
+        held_back: number of expired responses and conversations whose deletion waits for a person.
     """
 
     queued: int
@@ -42,6 +43,7 @@ class StoreState:
     free: int | None
     volatile: int
     damaged: int
+    held_back: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ _STORED: Final[Sequence[tuple[str, str, str, Callable[[StoreState], float | None
     ("store.free", "By", "Bytes that the store can still take", lambda state: state.free),
     ("store.volatile", "{store}", "Whether the store may lose acknowledged responses", lambda state: state.volatile),
     ("store.damaged", "{store}", "Whether the store's file was found damaged", lambda state: state.damaged),
+    ("store.held_back", "{object}", "Expired objects whose deletion is held back", lambda state: state.held_back),
 )
 """Name, unit and description of each gauge, and its value."""
 

@@ -20,7 +20,7 @@ from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Put, Records
 from llama_stack_responses.store.redis import RedisRecords
 from llama_stack_responses.store.retention import Counts, Retention
-from llama_stack_responses.store.sweep_guard import SweepGuard, conversation_guard
+from llama_stack_responses.store.sweep_guard import SweepGuard, conversation_guard, held_back
 from tests.contract.backends import SECONDS, Backend, BackendLocation, Clock, schema_of
 from tests.contract.conversations import CREATED, new_id, response, user
 
@@ -218,6 +218,51 @@ async def test_responses_saved_while_a_deletion_is_held_back_do_not_release_it(
     await started.sweeper.sweep()
     assert started.sweeper.held == Counts(5, 5 + MANY)
     assert await started.stored() == 5 + MANY
+
+
+@pytest.mark.every_store
+async def test_held_deletion_stays_so_on_a_server_that_starts_and_one_command_releases_it_on_all(
+    records: Records, server: Server
+) -> None:
+    await server.save(5)
+    await server.sweeper.sweep()
+    server.wall.now += 31 * DAY
+    before = Server(records, server.wall)
+    await before.sweeper.sweep()
+    assert await held_back(records) == 5
+    # The expired ones are a small share by now.
+    await before.save(MANY)
+    started = Server(records, server.wall)
+    await started.sweeper.sweep()
+    assert (started.sweeper.held, await started.stored()) == (Counts(5, 5 + MANY), 5 + MANY)
+    # As the command does.
+    await SweepGuard(records, started.archive.count, 0.2).went(started.archive.horizon(server.wall.now))
+    for each in (before, started):
+        await each.sweeper.sweep()
+        assert (each.sweeper.held, await each.stored()) == (None, MANY)
+    assert await held_back(records) == 0
+
+
+async def test_held_deletion_goes_on_with_a_setting_that_never_waits(records: Records, server: Server) -> None:
+    await server.save(5)
+    server.wall.now += 31 * DAY
+    started = Server(records, server.wall)
+    await started.sweeper.sweep()
+    await started.save(MANY)
+    again = Server(records, server.wall, max_share=1.0)
+    await again.sweeper.sweep()
+    assert (again.sweeper.held, await again.stored(), await held_back(records)) == (None, MANY, 0)
+
+
+async def test_held_deletion_is_over_when_the_clock_is_right_again(records: Records, server: Server) -> None:
+    await server.save(5)
+    await server.sweeper.sweep()
+    server.wall.now += 31 * DAY
+    await Server(records, server.wall).sweeper.sweep()
+    assert await held_back(records) == 5
+    server.wall.now -= 31 * DAY - 600
+    await Server(records, server.wall).sweeper.sweep()
+    assert (await held_back(records), await server.stored()) == (0, 5)
 
 
 async def test_store_that_is_swept_all_the_time_expires_as_a_whole(server: Server) -> None:

@@ -76,3 +76,10 @@ async def test_what_was_deleted_before_an_error_is_logged(caplog: pytest.LogCapt
 
 async def test_sweeper_stops_without_start() -> None:
     await sweeper_of(FakeArchive(), 1).stop()
+
+
+async def test_sweeper_looks_often_whether_a_held_deletion_was_confirmed() -> None:
+    sweeper = sweeper_of(FakeArchive(), 600)
+    assert sweeper._pause(600) >= 300
+    sweeper._guard.held = Counts(25, 25)
+    assert sweeper._pause(600) <= 15

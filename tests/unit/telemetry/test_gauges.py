@@ -17,6 +17,7 @@ STORE = {
     "llama_stack_responses.store.free": 5000,
     "llama_stack_responses.store.volatile": 1,
     "llama_stack_responses.store.damaged": 1,
+    "llama_stack_responses.store.held_back": 25,
 }
 
 
@@ -39,7 +40,7 @@ class Store:
     async def load(self) -> StoreState:
         self.reads += 1
         await self.answers.wait()
-        return StoreState(4, 1.5, 1000, 5000, 1, 1)
+        return StoreState(4, 1.5, 1000, 5000, 1, 1, 25)
 
 
 def shown(store: Store) -> InMemoryMetricReader:
