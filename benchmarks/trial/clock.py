@@ -46,16 +46,18 @@ def wrong_clock(trial: Trial) -> Outcome:
 
 
 def _kill_both(site: Site[ShiftedStack]) -> None:
+    _start_again(site, _DAYS * 86_400)
+    site.trial.say("both are killed and started with the wrong clock")
+    wait_until(lambda: site.report().get("sweep") == "held")
+    _start_again(site, 0)
+    site.until_ready()
+
+
+def _start_again(site: Site[ShiftedStack], shift: float) -> None:
+    """Kill both servers, and start them with another clock: as long as one runs, the others have its time."""
     ports = [server.port for server in site.servers]
     for server in site.servers:
         server.kill()
-        server.shift(_DAYS * 86_400)
+        server.shift(shift)
     for server, port in zip(site.servers, ports, strict=True):
         server.start(port)
-    site.trial.say("both are killed and started with the wrong clock")
-    wait_until(lambda: site.report().get("sweep") == "held")
-    for server, port in zip(site.servers, ports, strict=True):
-        server.kill()
-        server.shift(0)
-        server.start(port)
-    site.until_ready()
