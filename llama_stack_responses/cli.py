@@ -1,7 +1,7 @@
 """The command `llama-stack-responses`.
 
-It writes the files of a template, including a config.yaml for `llama stack run`, imports conversations and responses
-that the host stored, and has the commands of the features.
+It writes the files of a template, including a config.yaml for `llama stack run`, checks such a file, imports
+conversations and responses that the host stored, and has the commands of the features.
 """
 
 import argparse
@@ -149,6 +149,20 @@ def _no_backend(name: str) -> Any:
     raise AssertionError(f"the host opens its own store {name}")
 
 
+def check(arguments: argparse.Namespace) -> None:
+    """Run `llama-stack-responses check`."""
+    _import_host()
+    from .core.setting_values import WrongConfiguration
+    from .host.configuration import check_stack
+
+    path = arguments.file or arguments.config
+    try:
+        check_stack(path)
+    except WrongConfiguration as error:
+        raise CommandError(str(error), 2) from error
+    print(f"Nothing is wrong in {path}.")
+
+
 def import_stored(arguments: argparse.Namespace) -> None:
     """Run `llama-stack-responses import`."""
     file, option = arguments.file, arguments.config
@@ -183,6 +197,18 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('llama-stack-responses')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_init(commands)
+    _add_check(commands)
+    _add_import(commands)
+    for module in modules_of_features("commands").values():
+        module.add_commands(commands)
+    for each in commands.choices.values():
+        each.set_defaults(command=each, open_store=open_store, open_host_data=open_host_data)
+    _refuse_unknown(words, commands.choices)
+    return parser
+
+
+def _add_init(commands: Any) -> None:
     command = commands.add_parser(
         "init", help="write a template's files into a folder", description="Write a template's files."
     )
@@ -190,6 +216,21 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     command.add_argument("dir", metavar="DIR", type=Path, help="the folder to write to; it is created if missing")
     command.add_argument("--force", action="store_true", help="overwrite files that are already there")
     command.set_defaults(run=init)
+
+
+def _add_check(commands: Any) -> None:
+    command = commands.add_parser(
+        "check",
+        help="say what is wrong in a configuration, before a stack is started with it",
+        description="Say what is wrong in a configuration and its variables, with the lines. The host's own command "
+        "ends with a traceback if it cannot read a part that is its own.",
+    )
+    command.add_argument("file", nargs="?", metavar="CONFIG", type=Path, help="the same as --config CONFIG")
+    add_config(command)
+    command.set_defaults(run=check)
+
+
+def _add_import(commands: Any) -> None:
     command = commands.add_parser(
         "import",
         help="copy what the host's builtin provider stored into the store of the responses provider",
@@ -206,12 +247,6 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         "'responses' of the backend 'sql_default'",
     )
     command.set_defaults(run=import_stored, config=None)  # None: the option was not given
-    for module in modules_of_features("commands").values():
-        module.add_commands(commands)
-    for each in commands.choices.values():
-        each.set_defaults(command=each, open_store=open_store, open_host_data=open_host_data)
-    _refuse_unknown(words, commands.choices)
-    return parser
 
 
 def _refuse_unknown(words: Sequence[str], names: Collection[str]) -> None:

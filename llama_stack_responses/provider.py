@@ -33,9 +33,23 @@ def _kept_from_collections() -> Iterator[None]:
 
 
 with _kept_from_collections():
-    from .host.provider_specs import get_provider_spec
+    from .host.configuration import check_running_stack
+    from .host.platform import InlineProviderSpec, RemoteProviderSpec
+    from .host.provider_specs import provider_specs
     from .host.replaced_routes import enter_router
+    from .host.start_errors import sentence_last
 
 __all__ = ["get_provider_spec"]
 
 enter_router()
+
+
+def get_provider_spec() -> list[InlineProviderSpec | RemoteProviderSpec]:
+    """Return all providers of this package. The host calls this before it builds the first provider.
+
+    Raises:
+        WrongConfiguration: settings in the host's configuration are wrong.
+    """
+    with sentence_last():
+        check_running_stack()
+    return provider_specs()

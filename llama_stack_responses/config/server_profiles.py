@@ -15,6 +15,7 @@ from ..chat.adaptation.adaptation import Step
 from ..chat.inference import ModelServer
 from ..chat.profile import Dialect, Parameters, steps_of
 from ..core.setting_values import WrongConfiguration
+from .unknown_settings import explained
 from .yaml_text import parsed_yaml
 
 _PACKAGED: Final = "model_servers.yaml"
@@ -105,6 +106,6 @@ def _read(path: Path) -> list[ServerProfile]:
     except (OSError, yaml.YAMLError) as error:
         raise WrongConfiguration(f"'profiles_file' cannot be read: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
+        first = explained(ServerProfile, error).errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise WrongConfiguration(f"'profiles_file' has an invalid entry: {place}: {first['msg']}") from None

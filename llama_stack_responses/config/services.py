@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network, IPv6Network
-from typing import Annotated, Any
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
@@ -11,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainValidator,
     model_validator,
 )
 
@@ -18,22 +20,42 @@ from ..admission import Quota
 from ..core.setting_values import listed
 from ..items.mcp_approvals import Approval
 from ..process_pool.pool import PoolLimits
+from .wrong_values import near
 
 _MIN_HELD_BYTES = 16 * 2**20
 _NAT64_LENGTHS = (32, 40, 48, 56, 64, 96)
 
 
-_LOOPBACK = ["127.0.0.0/8", "::1/128"]
+type _Network = IPv4Network | IPv6Network
+
+_LOOPBACK: Final = "loopback"
+_LOOPBACK_NETWORKS: Final = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 
 
-def _networks(given: Any) -> Any:
-    entries = listed(given)
-    if isinstance(entries, list) and "loopback" in entries:
-        return [*_LOOPBACK, *(each for each in entries if each != "loopback")]
-    return entries
+def _networks_of(given: Any) -> Sequence[_Network]:
+    """Return the networks of one entry."""
+    if given == _LOOPBACK:
+        return _LOOPBACK_NETWORKS
+    try:
+        return [ip_network(str(given))]
+    except ValueError:
+        advice = f"this is not a network such as 10.1.0.0/16, nor '{_LOOPBACK}', which is this machine"
+    try:
+        meant = str(ip_network(str(given), strict=False))  # its address has bits beyond its length
+    except ValueError:
+        meant = near(str(given), [_LOOPBACK])
+    raise ValueError(f"{advice}; did you mean '{meant}'?" if meant else advice)
 
 
-def _nat64_prefix(prefix: IPv6Network) -> IPv6Network:
+def _joined(entries: Iterable[Iterable[_Network]]) -> list[_Network]:
+    return [network for entry in entries for network in entry]
+
+
+def _nat64_prefix(given: Any) -> IPv6Network:
+    try:
+        prefix = IPv6Network(given)
+    except ValueError:
+        raise ValueError("this is not an IPv6 network such as 2001:db8:64::/96") from None
     if prefix.prefixlen not in _NAT64_LENGTHS:
         lengths = ", ".join(f"/{each}" for each in _NAT64_LENGTHS)
         raise ValueError(f"the length of a NAT64 prefix is one of {lengths} (RFC 6052)")
@@ -59,10 +81,10 @@ class Fetching(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    allowed_networks: Annotated[list[IPv4Network | IPv6Network], BeforeValidator(_networks)] = Field(
-        default_factory=list
-    )
-    nat64_prefixes: list[Annotated[IPv6Network, AfterValidator(_nat64_prefix)]] = Field(default_factory=list)
+    allowed_networks: Annotated[
+        list[Annotated[_Network, PlainValidator(_networks_of)]], BeforeValidator(listed), AfterValidator(_joined)
+    ] = Field(default_factory=list)
+    nat64_prefixes: list[Annotated[IPv6Network, PlainValidator(_nat64_prefix)]] = Field(default_factory=list)
     max_bytes: int = Field(default=8 * 2**20, ge=1)
     seconds: float = Field(default=20.0, gt=0)
     redirects: int = Field(default=5, ge=0)

@@ -1,4 +1,4 @@
-"""The settings in a stack's configuration: which are at a wrong level, and all of them, read without the host.
+"""The settings in a stack's configuration, read without the host.
 
 The import of the host takes several times as long as that of the commands. It reads what is unusual or wrong.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,31 +16,13 @@ from pydantic import ValidationError
 
 from . import ResponsesConfig
 from .stores import HostStore, MemoryStore
-from .unknown_settings import places_of
+from .unknown_settings import belonging_place
 from .yaml_text import RepeatedKey, parsed_yaml
 
 _VARIABLE: Final = re.compile(r"\${env\.([A-Z0-9_]+)(?::([=+])([^}]*))?}")
 PROVIDER_TYPE: Final = "inline::kv"
 KEYS_ENDPOINT: Final = "llama-stack-responses:keys"
 """The `endpoint` of the host's `custom` auth that stands for the keys of this store. It is no URL: nothing is sent."""
-
-
-def misplaced_settings(stack: Mapping[str, Any], of_host: Collection[str] = ()) -> dict[str, str]:
-    """Return the settings of the provider at the top level, or beside its `config`, where the host ignores them.
-
-    Args:
-        stack: the stack's configuration, of which nothing is checked yet.
-        of_host: the settings that the host has at the top level.
-
-    Returns:
-        The place of each below `config`.
-    """
-    providers = stack.get("providers")
-    entries = providers.get("responses") if isinstance(providers, dict) else None
-    own = [each for each in entries or () if isinstance(each, dict) and each.get("provider_type") == PROVIDER_TYPE]
-    names = [str(name) for level in ([stack, *own] if own else []) for name in level if name not in of_host]
-    places = {name: list(dict.fromkeys(places_of(ResponsesConfig, name))) for name in names}
-    return {name: found[0] for name, found in places.items() if name in found or ("_" in name and len(found) == 1)}
 
 
 def quick_settings(path: Path, environment: Mapping[str, str]) -> ResponsesConfig | None:
@@ -51,8 +34,8 @@ def quick_settings(path: Path, environment: Mapping[str, str]) -> ResponsesConfi
     """
     try:
         stack = parsed_yaml(path.read_text())
-        provider = None if misplaced_settings(stack) else _provider(stack, environment)
-        if provider is None:
+        provider = _provider(stack, environment)
+        if provider is None or _may_be_misplaced({**stack, **provider}):
             return None
         settings = ResponsesConfig(**(substituted(provider.get("config"), environment) or {}))
     except (OSError, ValidationError, yaml.YAMLError, AttributeError, KeyError, RuntimeError, TypeError, ValueError):
@@ -93,6 +76,22 @@ def _provider(stack: Any, environment: Mapping[str, str]) -> dict[str, Any] | No
         if substituted(each["provider_type"], environment) == PROVIDER_TYPE:
             return dict(each)
     return None
+
+
+def _may_be_misplaced(names: Collection[str]) -> bool:
+    """Return whether a setting of the provider may be among names outside of its `config`, where the host reads."""
+    return any(belonging_place(ResponsesConfig, str(each)) for each in names)
+
+
+def inference_ids(stack: Any, environment: Mapping[str, str]) -> list[str]:
+    """Return the ids of the inference providers that are not disabled."""
+    providers = stack.get("providers")
+    entries = providers.get("inference") if isinstance(providers, dict) else None
+    ids = []
+    for each in entries if isinstance(entries, list) else ():
+        with suppress(KeyError):
+            ids.append(substituted(each.get("provider_id"), environment) if isinstance(each, dict) else None)
+    return [str(each) for each in ids if not is_disabled(each)]
 
 
 class UnreadableStack(Exception):  # noqa: N818 (it is the user's)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-_UNKNOWN: Final = "extra_forbidden"
-_MISSING: Final = "missing"
+from .wrong_values import near, place_of, value_advice
+
 UNKNOWN_SETTING: Final = "unknown_setting"
-"""The type of an error that has its advice."""
+"""The type of an error of a setting that there is not, with its advice."""
+FOREIGN_SETTING: Final = "foreign_setting"
+"""The same of a setting that none of this provider is like."""
+WRONG_VALUE: Final = "wrong_value"
+"""The type of any other error, with its advice."""
+_EXPLAINED: Final = (UNKNOWN_SETTING, FOREIGN_SETTING, WRONG_VALUE)
 _SHOWN_PLACES: Final = 3
 """Places at most that are named; a setting of this name has more of them if it says little, such as `seconds`."""
+
+type _Place = tuple[int | str, ...]
 
 
 def explained(
     model: type[BaseModel], error: ValidationError, otherwise: Mapping[str, str] | None = None, last: str = ""
 ) -> ValidationError:
-    """Return the error with advice for each unknown setting, and without the values, which may be secret.
+    """Return the error with one advice for each place of the file, and without the values, which may be secret.
 
     An error that has its advice stays as it is.
 
@@ -29,36 +35,45 @@ def explained(
         otherwise: what is said of some names of the top level.
         last: what is said of names of the top level of which nothing better is known; the default lists the known ones.
     """
-
-    def advice(loc: Sequence[int | str]) -> str:
-        name, top = str(loc[-1]), len(loc) == 1
-        if top and otherwise and name in otherwise:
-            return otherwise[name]
-        blocks = _blocks(model, loc[:-1])
-        known = list(dict.fromkeys(each for block in blocks for each in block.model_fields))
-        if meant := near(name, known):
-            return f"there is no such setting here; did you mean '{meant}'?"
-        if places := _places_elsewhere(model, loc):
-            return f"there is no such setting here; move it to {' or '.join(map(repr, places))}"
-        rest = last if top and last else f"this block has {', '.join(known)}"
-        return f"there is no such setting here, take it out; {rest}"
-
-    def detail(each: Any) -> InitErrorDetails:
-        kind, text = each["type"], each["msg"].removeprefix("Value error, ")
-        if kind == _UNKNOWN:
-            kind, text = UNKNOWN_SETTING, advice(each["loc"])
-        elif kind == _MISSING:
-            text = "this setting is missing"
-        return {"type": PydanticCustomError(kind, text), "loc": each["loc"], "input": None}
-
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return ValidationError.from_exception_data(error.title, [detail(each) for each in found], hide_input=True)
+    found: dict[_Place, list[Any]] = {}
+    for each in error.errors(include_url=False):
+        found.setdefault(place_of(each["loc"]), []).append(each)
+    # Of the alternatives of a type, the one counts that fits the outer form of the value.
+    places = [each for each in found if not any(other[: len(each)] == each != other for other in found)]
+    details = [_detail(model, each, found[each], otherwise or {}, last) for each in places]
+    return ValidationError.from_exception_data(error.title, details, hide_input=True)
 
 
-def near(name: str, known: Sequence[str]) -> str:
-    """Return the name that may be meant: it is similar, or has the same letters; empty if there is none."""
-    same = [each for each in known if sorted(each) == sorted(name)]
-    return next(iter(same or get_close_matches(name, known, n=1, cutoff=0.75)), "")
+def _detail(
+    model: type[BaseModel], place: _Place, errors: Sequence[Any], otherwise: Mapping[str, str], last: str
+) -> InitErrorDetails:
+    """Return what is said of the errors of one place."""
+    kind, text = errors[0]["type"], errors[0]["msg"]
+    if kind == "extra_forbidden":
+        kind, text = _unknown(model, place, otherwise, last)
+    elif kind == "missing":
+        kind, text = WRONG_VALUE, "this setting is missing"
+    elif kind == "union_tag_not_found":
+        kinds = [each for block in _blocks(model, place) for each in _kinds(block)]
+        kind, text, place = WRONG_VALUE, f"this setting is missing: it is one of {', '.join(kinds)}", (*place, "type")
+    elif kind not in _EXPLAINED:
+        place = (*place, "type") if kind == "union_tag_invalid" else place
+        kind, text = WRONG_VALUE, value_advice(errors)
+    return {"type": PydanticCustomError(kind, text), "loc": place, "input": None}
+
+
+def _unknown(model: type[BaseModel], place: _Place, otherwise: Mapping[str, str], last: str) -> tuple[str, str]:
+    """Return the type of the error and what is said of a setting that there is not at a place."""
+    name, top = str(place[-1]), len(place) == 1
+    if top and name in otherwise:
+        return UNKNOWN_SETTING, otherwise[name]
+    known = list(dict.fromkeys(each for block in _blocks(model, place[:-1]) for each in block.model_fields))
+    if meant := near(name, known):
+        return UNKNOWN_SETTING, f"there is no such setting here; did you mean '{meant}'?"
+    if places := _places_elsewhere(model, place):
+        return UNKNOWN_SETTING, f"there is no such setting here; move it to {' or '.join(map(repr, places))}"
+    rest = last if top and last else f"this block has {', '.join(known)}"
+    return FOREIGN_SETTING, f"there is no such setting here, take it out; {rest}"
 
 
 def places_of(model: type[BaseModel], name: str, prefix: str = "") -> Iterator[str]:
@@ -68,6 +83,14 @@ def places_of(model: type[BaseModel], name: str, prefix: str = "") -> Iterator[s
             yield prefix + each
         for inner in models_in(field.annotation):
             yield from places_of(inner, name, f"{prefix}{each}.")
+
+
+def belonging_place(model: type[BaseModel], name: str) -> str:
+    """Return where a setting of this name belongs; empty if there is none, or if the name says too little."""
+    places = list(dict.fromkeys(places_of(model, name)))
+    if name in places:
+        return name
+    return places[0] if "_" in name and len(places) == 1 else ""
 
 
 def _places_elsewhere(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
@@ -91,7 +114,12 @@ def _blocks(model: type[BaseModel], loc: Sequence[int | str]) -> list[type[BaseM
 
 def _is_kind(block: type[BaseModel], kind: int | str) -> bool:
     """Return whether this is the class of the values of a kind."""
-    return "type" in block.model_fields and kind in get_args(block.model_fields["type"].annotation)
+    return kind in _kinds(block)
+
+
+def _kinds(block: type[BaseModel]) -> Sequence[str]:
+    """Return the kinds of the values of this class; none if it is of no kind."""
+    return get_args(block.model_fields["type"].annotation) if "type" in block.model_fields else ()
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:

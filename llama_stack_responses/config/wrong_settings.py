@@ -9,8 +9,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from .stack_file import is_disabled, substituted, variables_in
-from .unknown_settings import UNKNOWN_SETTING, explained, near, places_of
+from .stack_file import inference_ids, is_disabled, substituted, variables_in
+from .stack_forms import wrong_forms
+from .unknown_settings import FOREIGN_SETTING, UNKNOWN_SETTING, WRONG_VALUE, belonging_place, explained
+from .wrong_values import near
 from .yaml_text import parsed_with_root
 
 FindSettings = Callable[[str, str], type[BaseModel] | None]
@@ -59,20 +61,39 @@ def wrong_settings(
     """Yield a sentence for each wrong setting of the providers that `find` knows, without values that may be secret.
 
     Args:
-        text: the file, which is YAML; what else is wrong with it is left to the host.
+        text: the file, which is YAML.
         environment: what its `${env.NAME}` are replaced by. A provider without a value for one is left to the host.
-        host: what the host reads, to name settings of the providers where it ignores them.
+        host: what the host reads, to name entries of a wrong form, and settings where it ignores them.
     """
     root, stack = parsed_with_root(text)
-    if host and _has_ignored(stack, host):
-        yield from _misplaced(root, stack, list(_known(stack, find)), host)
-    for each in _known(stack, find, environment):
+    if host:
+        for place, advice in wrong_forms(stack, environment):
+            belongs = _belongs(str(place[-1]), list(_known(stack, find))) if len(place) == 2 else ""
+            yield _sentence(root, place, place, "", {"type": WRONG_VALUE, "msg": belongs or advice})
+        if _has_ignored(stack, host):
+            yield from _misplaced(root, stack, list(_known(stack, find)), host)
+    known = list(_known(stack, find, environment))
+    for each in known:
         try:
             config = substituted(each.entry.get("config"), environment) or {}
         except KeyError:
             continue
         if isinstance(config, dict):
-            yield from _wrong(root, each, config)
+            yield from _wrong(root, each, config, known)
+            yield from _never_ready(root, each, config, inference_ids(stack, environment))
+
+
+def wrong_fields(text: str, model: type[BaseModel], error: ValidationError) -> Iterator[str]:
+    """Yield a sentence for each field that the host refuses while it reads the file.
+
+    Args:
+        text: the file.
+        model: the host's class.
+        error: its error.
+    """
+    root, _ = parsed_with_root(text)
+    for each in explained(model, error).errors(include_url=False, include_input=False):
+        yield _sentence(root, each["loc"], each["loc"], "", each)
 
 
 def _known(stack: Any, find: FindSettings, environment: Mapping[str, str] | None = None) -> Iterator[_Provider]:
@@ -93,14 +114,38 @@ def _known(stack: Any, find: FindSettings, environment: Mapping[str, str] | None
             yield _Provider(path, entry, name, model)
 
 
-def _wrong(root: Any, provider: _Provider, config: dict[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the settings of one provider."""
+def _wrong(root: Any, provider: _Provider, config: dict[str, Any], known: Sequence[_Provider]) -> Iterator[str]:
+    """Yield what is wrong with the settings of one provider; `known` has the others, whose settings they may be."""
     for each in _errors(provider.model, config):
-        setting, advice = ".".join(map(str, each["loc"])) or "config", each["msg"]
-        line, raw = _found(root, [*provider.path, "config", *each["loc"]])
-        names = [] if each["type"] == UNKNOWN_SETTING else variables_in(raw)
-        given = f" (from {', '.join(names)} in the environment)" if names else ""
-        yield f"line {line}: '{setting}' of '{provider.name}'{given}: {advice}{'' if advice.endswith('?') else '.'}"
+        if each["type"] == FOREIGN_SETTING and (place := _of_other(str(each["loc"][-1]), provider, known)):
+            each["msg"] = f"there is no such setting here; {place}"
+        yield _sentence(root, [*provider.path, "config", *each["loc"]], each["loc"], f" of '{provider.name}'", each)
+
+
+def _of_other(name: str, provider: _Provider, known: Sequence[_Provider]) -> str:
+    """Return to which other provider a setting belongs; empty if to none."""
+    return _belongs(name, [each for each in known if each.model is not provider.model])
+
+
+def _sentence(root: Any, place: Sequence[int | str], setting: Sequence[int | str], of: str, error: Any) -> str:
+    """Return the sentence for an error of a value, with its line and the variables that it is from."""
+    line, raw = _found(root, place)
+    names = [] if error["type"] in (UNKNOWN_SETTING, FOREIGN_SETTING) else variables_in(raw)
+    given = f" (from {', '.join(names)} in the environment)" if names else ""
+    name, advice = ".".join(map(str, setting)) or "config", error["msg"]
+    return f"line {line}: '{name}'{of}{given}: {advice}{'' if advice.endswith('?') else '.'}"
+
+
+def _never_ready(root: Any, provider: _Provider, config: Mapping[str, Any], ids: Collection[str]) -> Iterator[str]:
+    """Yield the inference providers that readiness requires, and the stack does not have."""
+    required = config.get("ready_providers") if "ready_providers" in provider.model.model_fields else None
+    for index, name in enumerate(required if isinstance(required, list) else ()):
+        if isinstance(name, str) and name not in ids:
+            meant = near(name, list(ids))
+            rest = f"; did you mean '{meant}'?" if meant else f", it has {', '.join(ids) or 'none'}"
+            said = {"type": WRONG_VALUE, "msg": f"the stack has no inference provider '{name}'{rest}"}
+            place: list[int | str] = ["ready_providers", index]
+            yield _sentence(root, [*provider.path, "config", *place], place, f" of '{provider.name}'", said)
 
 
 def _levels(stack: Any, host: HostFields) -> Iterator[tuple[list[str], Any]]:
@@ -139,9 +184,8 @@ def _belongs(name: str, providers: Sequence[_Provider]) -> str:
         if name == each.api and name not in each.model.model_fields:
             return f"move its settings into the 'config' of {each.label}"
     for each in providers:
-        places = list(dict.fromkeys(places_of(each.model, name)))
-        if name in places or ("_" in name and len(places) == 1):
-            inner = "" if name in places else f" as '{places[0]}'"
+        if place := belonging_place(each.model, name):
+            inner = "" if name == place else f" as '{place}'"
             return f"move it into the 'config' of {each.label}{inner}"
     for each in providers:
         if meant := near(name, list(each.model.model_fields)):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -14,16 +13,17 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ..config import ResponsesConfig
-from ..config.stack_file import PROVIDER_TYPE, misplaced_settings, wrong_auth
+from ..config.stack_file import PROVIDER_TYPE, wrong_auth
 from ..config.stores import HostStore, MemoryStore
 from ..config.unknown_settings import models_in
-from ..config.wrong_settings import HostFields, wrong_settings
+from ..config.wrong_settings import FindSettings, HostFields, wrong_fields, wrong_settings
 from ..config.yaml_text import RepeatedKey, parsed_yaml
 from ..core.setting_values import WrongConfiguration
 from ..store.factory import open_records
 from ..store.records import Records
 from .keyvalue import backend
 from .platform import CONFIG_VARIABLE, EnvVarError, StackConfig, initialize_storage, parse_and_maybe_upgrade_config
+from .provider_specs import provider_specs
 
 _SHOWN_ERRORS: Final = 5
 _MODULES: Final = {"llama_stack_responses", "llama_stack_openai_chat"}
@@ -34,17 +34,35 @@ class MissingFile(Exception):  # noqa: N818 (it is not this software's)
     """The file of the host's key-value backend, which the message names, does not exist."""
 
 
-def read_stack(path: Path) -> StackConfig:
-    """Read a stack's configuration, with its environment variables filled in.
+def _of_responses(_: str, provider_type: str) -> type[BaseModel] | None:
+    """Return the settings class of the responses provider: commands need no other provider."""
+    return ResponsesConfig if provider_type == PROVIDER_TYPE else None
+
+
+def check_stack(path: Path) -> None:
+    """Check a stack's configuration before the host starts with it: what the host reads, and this project's providers.
 
     Raises:
-        WrongConfiguration: it cannot be read.
+        WrongConfiguration: something is wrong.
+    """
+    read_stack(path, _settings_of)
+
+
+def read_stack(path: Path, find: FindSettings = _of_responses) -> StackConfig:
+    """Read a stack's configuration, with its environment variables filled in.
+
+    Args:
+        find: returns the settings classes of the providers whose settings are checked.
+
+    Raises:
+        WrongConfiguration: it cannot be read, or something in it is wrong.
     """
     try:
-        content = parsed_yaml(path.read_text())
+        text = path.read_text()
+        content = parsed_yaml(text)
         if not isinstance(content, dict):
             raise WrongConfiguration(f"{path} is not a stack's configuration: it is not a YAML mapping.")
-        _check_levels(content, path)
+        _refuse_wrong(text, path, find)
         stack: StackConfig = parse_and_maybe_upgrade_config(content)
     except OSError as error:
         raise WrongConfiguration(f"Cannot read {path}: {error.strerror or error}.") from error
@@ -52,7 +70,7 @@ def read_stack(path: Path) -> StackConfig:
         missing = f"{path} takes {error.var_name} from the environment, where it is not set or is empty"
         raise WrongConfiguration(f"{missing}.") from None
     except ValidationError as error:
-        raise WrongConfiguration(f"{path} is not a stack's configuration: {listed(error)}.") from None
+        raise _wrong(path, list(wrong_fields(text, StackConfig, error))) from None
     except RepeatedKey as error:
         raise WrongConfiguration(f"{path}: {error}.") from None
     except yaml.YAMLError:
@@ -65,21 +83,26 @@ def read_stack(path: Path) -> StackConfig:
     return stack
 
 
-def check_running_stack(specs: Iterable[Any]) -> None:
+def check_running_stack() -> None:
     """Check the settings of this project's providers in the file that the host starts from, if it starts from one.
 
     The host would name those of the first wrong provider only, without their places.
-
-    Args:
-        specs: the specifications of this package's providers.
 
     Raises:
         WrongConfiguration: settings are wrong, or are where nothing would read them.
     """
     for text, _, path in _running_stack():
-        if wrong := list(wrong_settings(text, partial(_settings_of, specs), os.environ, _host_fields())):
-            count = f"{len(wrong)} wrong settings" if len(wrong) > 1 else "a wrong setting"
-            raise WrongConfiguration("\n".join([f"{path} has {count}:", *(f"  {each}" for each in wrong)]))
+        _refuse_wrong(text, path, _settings_of)
+
+
+def _refuse_wrong(text: str, path: Path, find: FindSettings) -> None:
+    if wrong := list(wrong_settings(text, find, os.environ, _host_fields())):
+        raise _wrong(path, wrong)
+
+
+def _wrong(path: Path, sentences: Sequence[str]) -> WrongConfiguration:
+    count = f"{len(sentences)} wrong settings" if len(sentences) > 1 else "a wrong setting"
+    return WrongConfiguration("\n".join([f"{path} has {count}:", *(f"  {each}" for each in sentences)]))
 
 
 def check_running_auth(*, has_keys: bool) -> None:
@@ -116,29 +139,19 @@ def _host_fields() -> HostFields:
     return HostFields(top=list(fields), server=list(server.model_fields), entry=list(provider.model_fields))
 
 
-def _settings_of(specs: Iterable[Any], module: str, provider_type: str) -> type[BaseModel] | None:
+def _settings_of(module: str, provider_type: str) -> type[BaseModel] | None:
     """Return the settings class of a provider; None if it is not of this project."""
     name = module.partition("==")[0]
     if name == _GPT_OSS:
         specs = [import_module(f"{_GPT_OSS}.provider").get_provider_spec()]
-    elif name not in _MODULES:
-        return None
+    else:
+        specs = provider_specs() if name in _MODULES else []
     for spec in specs:
         if spec.provider_type == provider_type:
             path, _, name = spec.config_class.rpartition(".")
             found: type[BaseModel] = getattr(import_module(path), name)
             return found
     return None
-
-
-def _check_levels(content: Mapping[str, Any], path: Path) -> None:
-    """Refuse settings of the provider at the top level, or beside its `config`, where the host ignores them."""
-    if wrong := misplaced_settings(content, StackConfig.model_fields):
-        names = ", ".join(map(repr, wrong))
-        inner = "".join(f", '{name}' as '{place}'" for name, place in wrong.items() if name != place)
-        place = "the 'config' of the provider 'inline::kv' under providers.responses"
-        it, is_ignored = ("it", "it is ignored") if len(wrong) == 1 else ("them", "they are ignored")
-        raise WrongConfiguration(f"{path} has {names} at a level where {is_ignored}: move {it} into {place}{inner}.")
 
 
 def responses_config(stack: StackConfig, path: Path, purpose: str) -> ResponsesConfig:
@@ -148,16 +161,13 @@ def responses_config(stack: StackConfig, path: Path, purpose: str) -> ResponsesC
         purpose: what the provider's store is wanted for, for the error.
 
     Raises:
-        WrongConfiguration: there is no such provider, or its settings are wrong, or its store ends with its process.
+        WrongConfiguration: there is no such provider, or its store ends with its process.
     """
     providers = stack.providers.get("responses", [])
     provider = next((each for each in providers if each.provider_type == PROVIDER_TYPE), None)
     if provider is None:
         raise WrongConfiguration(f"{path} has no provider 'inline::kv' under providers.responses {purpose}.")
-    try:
-        config = ResponsesConfig(**(provider.config or {}))
-    except ValidationError as error:
-        raise WrongConfiguration(f"{path} has wrong settings of '{provider.provider_id}': {listed(error)}.") from None
+    config = ResponsesConfig(**(provider.config or {}))
     if isinstance(config.store, MemoryStore):
         ends = "names the store 'memory', which is lost when the process ends: choose a persistent store"
         raise WrongConfiguration(f"{path} {ends}.")

@@ -6,9 +6,7 @@ from typing import Final
 
 from llama_stack_openai_chat.host.spec import get_provider_spec as openai_chat
 
-from .configuration import check_running_stack
 from .platform import SAFETY, Api, InlineProviderSpec, RemoteProviderSpec
-from .start_errors import sentence_last
 
 _OPTIONAL: Final = (
     Api.files,
@@ -37,20 +35,6 @@ _SEARCHES: Final = {
 
 WEB_SEARCHES: Final = frozenset(f"remote::{name}" for name in _SEARCHES)
 """The provider types of these."""
-
-
-def get_provider_spec() -> list[InlineProviderSpec | RemoteProviderSpec]:
-    """Return all providers of this package; the host takes the one whose type the configuration names.
-
-    The host calls this before it builds the first provider.
-
-    Raises:
-        WrongConfiguration: settings in the host's configuration are wrong.
-    """
-    specs = provider_specs()
-    with sentence_last():
-        check_running_stack(specs)
-    return specs
 
 
 def provider_specs() -> list[InlineProviderSpec | RemoteProviderSpec]:

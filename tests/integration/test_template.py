@@ -276,6 +276,11 @@ def misplace(config: Json) -> None:
     config["fetch"] = {"allowed_networks": ["loopback"]}
 
 
+def require_nothing(config: Json) -> None:
+    """Have readiness require an inference provider that the stack does not have, and misspell a network."""
+    responses_config(config).update(ready_providers=["locl"], fetch={"allowed_networks": ["loopbck"]})
+
+
 def leave(_: Json) -> None:
     """Leave the configuration unchanged."""
 
@@ -295,6 +300,17 @@ WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
         "line LINE: 'fetch.allowed_network' of 'responses': there is no such setting here; did you mean "
         "'allowed_networks'? "
         "line LINE: 'retention_dayz' of 'responses': there is no such setting here; did you mean 'retention_days'?",
+    ),
+    "values": (
+        {"WORKERS": "0"},
+        require_nothing,
+        "config.yaml has 3 wrong settings: "
+        "line LINE: 'server.workers' (from WORKERS in the environment): the number of server processes is expected "
+        "here, 1 or more. "
+        "line LINE: 'fetch.allowed_networks.0' of 'responses': this is not a network such as 10.1.0.0/16, nor "
+        "'loopback', which is this machine; did you mean 'loopback'? "
+        "line LINE: 'ready_providers.0' of 'responses': the stack has no inference provider 'locl'; did you mean "
+        "'local'?",
     ),
     "level": ({}, misplace, "'fetch' is at a level where it is ignored: move it into the 'config' of the provider"),
     "backend": ({}, refer_to_nothing, "Unknown KVStore backend 'kv_elsewhere'"),

@@ -179,7 +179,7 @@ def test_command_of_absent_feature_is_named(feature: str, tmp_path: Path) -> Non
     left = [name for other, names in COMMANDS.items() if other != feature for name in names]
     ended = python(folder, code.format([command, "--config", str(STARTER)]))
     others = ", ".join(name for name in feature_names() if name != feature)
-    here = f"the commands of this installation are {', '.join(['init', 'import', *left])}"
+    here = f"the commands of this installation are {', '.join(['init', 'check', 'import', *left])}"
     said = f"llama-stack-responses: There is no command '{command}': {here}, and its features are {others}.\n"
     assert (ended.returncode, ended.stderr) == (2, said)
     ended = python(folder, code.format(["init", "starter", str(tmp_path / "new")]))

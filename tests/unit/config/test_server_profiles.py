@@ -84,7 +84,7 @@ def test_documented_file_is_valid(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("- {servers: [x]}", "0.name: Field required"),
+        ("- {servers: [x]}", "0.name: this setting is missing"),
         ("- {name: x, dialect: [klingon]}", "there is no such dialect"),
         ("- {name: x, source: hearsay}", "a source is a URL"),
         ("{", "cannot be read"),

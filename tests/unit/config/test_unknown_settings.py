@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.config.stack_file import misplaced_settings
+from llama_stack_responses.config.unknown_settings import WRONG_VALUE, models_in
 
 Json = dict[str, Any]
 
@@ -54,8 +56,79 @@ def test_values_are_not_repeated() -> None:
     assert "sesame" not in str(raised.value)
 
 
-def test_settings_at_levels_that_the_host_ignores_are_named_with_their_place() -> None:
-    entry = {"provider_id": "r", "provider_type": "inline::kv", "module": "m", "config": {}, "allowed_networks": []}
-    stack = {"version": 2, "providers": {"responses": [entry]}, "fetch": {}, "name": "a", "seconds": 3, "server": {}}
-    assert misplaced_settings(stack) == {"fetch": "fetch", "allowed_networks": "fetch.allowed_networks"}
-    assert misplaced_settings(stack, ["fetch"]) == {"allowed_networks": "fetch.allowed_networks"}
+@pytest.mark.parametrize(
+    ("config", "place", "advice"),
+    [
+        ({"fetch": {"allowed_networks": ["loopbck"]}}, "fetch.allowed_networks.0", "did you mean 'loopback'?"),
+        ({"fetch": {"allowed_networks": "10.1.2.3/16"}}, "fetch.allowed_networks.0", "did you mean '10.1.0.0/16'?"),
+        (
+            {"fetch": {"allowed_networks": ["loopback", 3]}},
+            "fetch.allowed_networks.1",
+            "nor 'loopback', which is this machine",
+        ),
+        (
+            {"fetch": {"nat64_prefixes": ["10.0.0.0/8"]}},
+            "fetch.nat64_prefixes.0",
+            "this is not an IPv6 network such as 2001:db8:64::/96",
+        ),
+        ({"fetch": 3}, "fetch", "a mapping is expected here"),
+        ({"profiles": {}}, "profiles", "a list is expected here"),
+        (
+            {"ready_providers": "al"},
+            "ready_providers",
+            "one of any, all, or a list is expected here; did you mean 'all'?",
+        ),
+        ({"ready_providers": [3]}, "ready_providers.0", "a text is expected here"),
+        ({"unavailable_tools": {"web_serch": "omit"}}, "unavailable_tools.web_serch", "did you mean 'web_search'?"),
+        ({"unavailable_tools": {"web_search": "omitt"}}, "unavailable_tools.web_search", "did you mean 'omit'?"),
+        ({"unavailable_tools": {"x": "y"}}, "unavailable_tools.x", "mcp, image_generation, programmatic_tool_calling"),
+        ({"usage": {"currency": "euro"}}, "usage.currency", "it must match pattern '^[a-z]{3}$'"),
+        ({"log_owner": "hashd"}, "log_owner", "it is one of off, hashed, named; did you mean 'hashed'?"),
+        ({"store": {"type": "sqlit"}}, "store.type", "redis, postgres, host, other; did you mean 'sqlite'?"),
+        (
+            {"store": {"path": "a"}},
+            "store.type",
+            "this setting is missing: it is one of memory, sqlite, redis, postgres, host, other",
+        ),
+        ({"store": "sqlite"}, "store", "a mapping is expected here"),
+        ({"retention_days": "x"}, "retention_days", "a number is expected here"),
+        ({"limits": {"rounds": 1.5}}, "limits.rounds", "a whole number is expected here"),
+        ({"limits": {"rounds": 0}}, "limits.rounds", "it must be greater than or equal to 1"),
+        ({"host_shortcuts": "maybe"}, "host_shortcuts", "true or false is expected here"),
+    ],
+)
+def test_wrong_value_is_named_once_with_what_is_expected(config: Json, place: str, advice: str) -> None:
+    [(named, text)] = said(config).items()
+    assert named == place
+    assert text.endswith(advice)
+
+
+WRONG: Final = ["sesame", 3.5, True, ["sesame"], {"sesame": "sesame"}]
+INTERNAL: Final = re.compile(r"Input|should|dictionary|instance|frozenset|tag|\w\[|sesame|<|Value error|python|valid ")
+
+
+def wrong_values(model: type[BaseModel], *place: str) -> Iterator[Json]:
+    """Yield a configuration for each of the wrong values at the place of each setting."""
+    for name, field in model.model_fields.items():
+        for value in WRONG:
+            config: Any = value
+            for each in reversed([*place, name]):
+                config = {each: config}
+            yield config
+        for inner in models_in(field.annotation):
+            if "type" not in inner.model_fields:
+                yield from wrong_values(inner, *place, name)
+
+
+def test_no_wrong_value_is_explained_in_words_of_pydantic() -> None:
+    refused = 0
+    for config in wrong_values(ResponsesConfig):
+        try:
+            ResponsesConfig.model_validate(config)
+        except ValidationError as error:
+            for each in error.errors(include_input=False):
+                if each["type"] != WRONG_VALUE:
+                    continue  # a setting that there is not
+                refused += 1
+                assert not INTERNAL.search(each["msg"]), (config, each["loc"], each["msg"])
+    assert refused > 300

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from pydantic import BaseModel
+import yaml
+from pydantic import BaseModel, ValidationError
 
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.config.wrong_settings import HostFields, wrong_settings
+from llama_stack_responses.config.wrong_settings import HostFields, wrong_fields, wrong_settings
 
 ROOT: Final = Path(__file__).parents[3]
 MODELS: Final[dict[str, type[BaseModel]]] = {"remote::openai-chat": OpenAIChatConfig, "inline::kv": ResponsesConfig}
@@ -115,6 +116,70 @@ def test_configuration_of_another_form_is_left_to_the_host(text: str) -> None:
     assert list(wrong_settings(text, find, {})) == []
 
 
+OF_OTHERS: Final = """\
+providers:
+  inference:
+  - provider_id: local
+    provider_type: remote::openai-chat
+    module: ours
+    config: {{base_url: "http://localhost:8080/v1", {inference}}}
+  responses:
+  - provider_id: responses
+    provider_type: inline::kv
+    module: ours
+    config: {{{responses}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("inference", "responses", "said"),
+    [
+        (
+            "",
+            "max_retries: 3",
+            "line 11: 'max_retries' of 'responses': there is no such setting here; move it into the 'config' of the "
+            "provider 'remote::openai-chat' under providers.inference.",
+        ),
+        (
+            "retention_days: 3",
+            "",
+            "line 6: 'retention_days' of 'local': there is no such setting here; move it into the 'config' of the "
+            "provider 'inline::kv' under providers.responses.",
+        ),
+        (
+            "allowed_networks: [loopback]",
+            "",
+            "line 6: 'allowed_networks' of 'local': there is no such setting here; move it into the 'config' of the "
+            "provider 'inline::kv' under providers.responses as 'fetch.allowed_networks'.",
+        ),
+        (
+            "",
+            "fetch: {allowed_networks: [loopbck]}",
+            "line 11: 'fetch.allowed_networks.0' of 'responses': this is not a network such as 10.1.0.0/16, nor "
+            "'loopback', which is this machine; did you mean 'loopback'?",
+        ),
+        (
+            "",
+            "ready_providers: [local, locla]",
+            "line 11: 'ready_providers.1' of 'responses': the stack has no inference provider 'locla'; did you mean "
+            "'local'?",
+        ),
+        (
+            "",
+            "ready_providers: [nosuch]",
+            "line 11: 'ready_providers.0' of 'responses': the stack has no inference provider 'nosuch', it has local.",
+        ),
+        ("", "ready_providers: [local]", ""),
+        ("", "ready_providers: any", ""),
+    ],
+)
+def test_setting_of_another_provider_or_wrong_value_is_said_with_its_line(
+    inference: str, responses: str, said: str
+) -> None:
+    text = OF_OTHERS.format(inference=inference, responses=responses)
+    assert list(wrong_settings(text, find, {})) == ([said] if said else [])
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob("templates/*/config.yaml")), ids=lambda path: path.parent.name)
 def test_template_has_no_wrong_setting(path: Path) -> None:
     def any_module(_: str, provider_type: str) -> type[BaseModel] | None:
@@ -128,6 +193,67 @@ HOST: Final = HostFields(
     server=["port", "workers"],
     entry=["provider_id", "provider_type", "module", "config"],
 )
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "said"),
+    [
+        (
+            "server: {workers: '${env.WORKERS:=1}'}",
+            {"WORKERS": "abc"},
+            "line 1: 'server.workers' (from WORKERS in the environment): the number of server processes is expected "
+            "here, 1 or more.",
+        ),
+        ("server: {workers: 0}", {}, "line 1: 'server.workers': the number of server processes is expected here, 1 or"),
+        ("server: {workers: '${env.WORKERS:=2}'}", {}, ""),
+        ("providers: []", {}, "line 1: 'providers': a mapping is expected here"),
+        ("providers:\n  files: {}", {}, "line 2: 'providers.files': a list is expected here, with an entry for each"),
+        (
+            "providers:\n  responses: [{provider_id: r, provider_type: 'inline::kv', module: ours}]\n  fetch: {}",
+            {},
+            "line 3: 'providers.fetch': move it into the 'config' of the provider 'inline::kv' under providers.respon",
+        ),
+        ("providers:\n  files:\n  - 3", {}, "line 3: 'providers.files.0': a mapping is expected here"),
+        (
+            "providers:\n  files:\n  - provider_type: x",
+            {},
+            "line 3: 'providers.files.0.provider_id': this setting is missing.",
+        ),
+        (
+            "providers:\n  files:\n  - {provider_id: x, provider_type: x, config: [3]}",
+            {},
+            "line 3: 'providers.files.0.config': a mapping is expected here.",
+        ),
+    ],
+)
+def test_another_form_than_the_host_expects_is_said_with_its_line(
+    text: str, environment: Mapping[str, str], said: str
+) -> None:
+    found = list(wrong_settings(text, find, environment, HOST))
+    assert len(found) == bool(said)
+    assert "".join(found).startswith(said)
+
+
+class Storage(BaseModel):
+    """A part of a host's class."""
+
+    db_path: str
+
+
+class Stack(BaseModel):
+    """A host's class."""
+
+    storage: dict[str, Storage | None]
+
+
+def test_error_of_the_host_is_said_with_its_line() -> None:
+    text = "storage:\n  a: {db_path: b}\n  c:\n    db_path: 3\n  d: {}"
+    with pytest.raises(ValidationError) as raised:
+        Stack(**yaml.safe_load(text))
+    assert list(wrong_fields(text, Stack, raised.value)) == [
+        "line 4: 'storage.c.db_path': a text is expected here.",
+        "line 5: 'storage.d.db_path': this setting is missing.",
+    ]
 
 
 def test_disabled_provider_is_looked_for_only_if_the_host_ignores_a_name() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -290,49 +291,92 @@ def test_configuration_that_the_host_cannot_read_is_one_sentence(
     assert ended == (2, f"llama-stack-responses: {config} {expected}\n")
 
 
-@pytest.mark.parametrize("command", ["import", "list --config"])
-@pytest.mark.parametrize("level", ["top", "entry"])
-def test_setting_at_a_level_that_the_host_ignores_is_named(
-    commands_of_the_host: Forks, level: str, command: str, tmp_path: Path
+RIGHT: Final = '      fetch: {allowed_networks: "${env.ALLOWED_NETWORKS:=}"}\n'
+KV: Final = "the provider 'inline::kv' under providers.responses"
+WRONG: Final = {
+    "setting": (
+        RIGHT,
+        "      fetch: {allowed_network: loopback, seconds: 0}\n      rounds: 3\n",
+        "has 3 wrong settings:",
+        "'fetch.allowed_network' of 'responses': there is no such setting here; did you mean 'allowed_networks'?",
+        "'fetch.seconds' of 'responses': it must be greater than 0.",
+        "'rounds' of 'responses': there is no such setting here; move it to 'limits.rounds'.",
+    ),
+    "level": (
+        "\nproviders:\n",
+        "\nfetch: {}\nallowed_networks: loopback\nproviders:\n",
+        "has 2 wrong settings:",
+        f"'fetch' is at a level where it is ignored: move it into the 'config' of {KV}.",
+        f"'allowed_networks' is at a level where it is ignored: move it into the 'config' of {KV} as "
+        "'fetch.allowed_networks'.",
+    ),
+    "entry": (
+        "  - provider_id: responses\n",
+        "  - provider_id: responses\n    fetch: {}\n",
+        "has a wrong setting:",
+        f"'fetch' is at a level where it is ignored: move it into the 'config' of {KV}.",
+    ),
+    "list": (
+        "\nproviders:\n",
+        "\nproviders:\n  fetch: {}\n",
+        "has a wrong setting:",
+        f"'providers.fetch': move it into the 'config' of {KV}.",
+    ),
+    "workers": (
+        "${env.WORKERS:=1}",
+        "${env.PROCESSES}",
+        "has a wrong setting:",
+        "'server.workers' (from PROCESSES in the environment): the number of server processes is expected here, 1 or "
+        "more.",
+    ),
+    "id": (
+        "  - provider_id: files\n",
+        "  - provider_idd: files\n",
+        "has a wrong setting:",
+        "'providers.files.0.provider_id': this setting is missing.",
+    ),
+    "host": (
+        "{backend: kv_default, namespace: registry}",
+        "{backend: 3, namespace: registry}",
+        "has a wrong setting:",
+        "'storage.stores.metadata.backend': a text is expected here.",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "command"),
+    [
+        *((wrong, "check") for wrong in WRONG),
+        *(("level", each) for each in ("check --config", "import", "list --config")),
+    ],
+)
+def test_all_wrong_settings_are_named_with_their_lines(
+    commands_of_the_host: Forks, wrong: str, command: str, tmp_path: Path
 ) -> None:
-    text, setting = Path(STARTER).read_text(), "fetch: {allowed_networks: [loopback]}"
-    entry = "  - provider_id: responses\n"
-    assert entry in text
-    config = tmp_path / "config.yaml"
-    config.write_text(f"{text}\n{setting}\n" if level == "top" else text.replace(entry, f"{entry}    {setting}\n"))
-    ended = forked(commands_of_the_host, tmp_path, *command.split(), str(config))
-    place = "the 'config' of the provider 'inline::kv' under providers.responses"
-    expected = f"{config} has 'fetch' at a level where it is ignored: move it into {place}."
-    assert ended == (2, f"llama-stack-responses: {expected}\n")
-
-
-@pytest.mark.parametrize("command", ["import", "list --config"])
-def test_settings_too_high_are_named_with_their_place(
-    commands_of_the_host: Forks, command: str, tmp_path: Path
-) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(f"{Path(STARTER).read_text()}\nretention_days: 3\nallowed_networks: loopback\n")
-    ended = forked(commands_of_the_host, tmp_path, *command.split(), str(config))
-    place = "the 'config' of the provider 'inline::kv' under providers.responses"
-    wrong = "'retention_days', 'allowed_networks' at a level where they are ignored"
-    expected = f"{config} has {wrong}: move them into {place}, 'allowed_networks' as 'fetch.allowed_networks'."
-    assert ended == (2, f"llama-stack-responses: {expected}\n")
-
-
-@pytest.mark.parametrize("command", ["import", "list --config"])
-def test_all_wrong_settings_are_named(commands_of_the_host: Forks, command: str, tmp_path: Path) -> None:
-    text, right = Path(STARTER).read_text(), '      fetch: {allowed_networks: "${env.ALLOWED_NETWORKS:=}"}\n'
+    right, other, count, *sentences = WRONG[wrong]
+    text, config = Path(STARTER).read_text(), tmp_path / "config.yaml"
     assert right in text
-    config = tmp_path / "config.yaml"
-    config.write_text(text.replace(right, "      fetch: {allowed_network: loopback, seconds: 0}\n      rounds: 3\n"))
-    status, said = forked(commands_of_the_host, tmp_path, *command.split(), str(config))
-    assert (status, said.count("\n")) == (2, 1)
-    for each in (
-        "fetch.allowed_network: there is no such setting here; did you mean 'allowed_networks'?",
-        "fetch.seconds: Input should be greater than 0",
-        "rounds: there is no such setting here; move it to 'limits.rounds'",
-    ):
-        assert each in said
+    config.write_text(text.replace(right, other))
+    status, said = forked(commands_of_the_host, tmp_path, *command.split(), str(config), PROCESSES="abc")
+    first, *lines = said.splitlines()
+    assert (status, first) == (2, f"llama-stack-responses: {config} {count}")
+    assert sorted(re.sub(r"^  line [1-9]\d*: ", "", line) for line in lines) == sorted(sentences)
+
+
+def test_configuration_with_nothing_wrong_is_said_to_be_right(commands_of_the_host: Forks, tmp_path: Path) -> None:
+    ended = forked(commands_of_the_host, tmp_path, "check", str(STARTER))
+    assert ended == (0, f"Nothing is wrong in {STARTER}.\n")
+
+
+def test_check_names_wrong_settings_of_providers_that_other_commands_do_not_need(
+    commands_of_the_host: Forks, tmp_path: Path
+) -> None:
+    status, said = forked(commands_of_the_host, tmp_path, "check", str(STARTER), INFERENCE_URL="localhost")
+    assert (status, "'base_url' of 'local' (from INFERENCE_URL in the environment): 'localhost' does" in said) == (
+        2,
+        True,
+    )
 
 
 def test_columns_of_wide_letters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
