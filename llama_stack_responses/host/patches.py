@@ -22,6 +22,7 @@ from .compressed_bodies import decompressing_bodies
 from .cross_site_guard import refusing_cross_site_requests
 from .platform import SERVER, ServerCall
 from .provider_data import checking_headers
+from .unknown_urls import answering_unknown_urls
 from .web_server.protocols import use_protocols
 
 _ORIGINAL: Final = "llama_stack_responses_original_call"
@@ -44,7 +45,8 @@ def extend_server(config: ResponsesConfig, authenticate: Authenticate | None = N
     The middleware of provider data is the innermost one that every server of both hosts has. That of zstd, which only
     OGX has, runs before it.
     """
-    _extend("StackApp", decompressing_bodies(config.limits.request_bytes), refusing_cross_site_requests(config))
+    bodies, foreign = decompressing_bodies(config.limits.request_bytes), refusing_cross_site_requests(config)
+    _extend("StackApp", answering_unknown_urls, bodies, foreign)
     _extend("ZstdDecompressionMiddleware", checking_headers)
     _extend("AuthenticationMiddleware", remembering_users(config.auth_cache_seconds, authenticate))
     _extend("ProviderDataMiddleware", checking_headers, sending_rest)

@@ -35,6 +35,7 @@ class App:
 
     def __init__(self, *middleware: Middleware, host: str | None = None) -> None:
         self.user_middleware = list(middleware)
+        self.router = SimpleNamespace(default=self.__call__)
         self.stack = SimpleNamespace(run_config=SimpleNamespace(server=SimpleNamespace(host=host)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
