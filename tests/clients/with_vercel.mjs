@@ -84,7 +84,7 @@ const scenarios = {
   async image() {
     const content = [
       { type: 'text', text: 'What is this?' },
-      { type: 'image', image: Buffer.from('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ', 'base64'), mediaType: 'image/png' },
+      { type: 'image', image: Buffer.from('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==', 'base64'), mediaType: 'image/png' },
     ];
     return (await generateText({ model, maxRetries: 0, messages: [{ role: 'user', content }] })).text;
   },

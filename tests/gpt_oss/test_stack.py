@@ -161,7 +161,7 @@ def test_too_long_prompt_is_400_with_token_counts(client: openai.OpenAI) -> None
 def test_image_input_is_400(client: openai.OpenAI) -> None:
     image: Any = {
         "type": "input_image",
-        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
         "detail": "auto",
     }
     with pytest.raises(openai.BadRequestError, match="gpt-oss accepts only text"):

@@ -109,7 +109,7 @@ def test_parallel_calls_of_all_client_tools_are_streamed_and_continued(
             "call_id": "c6",
             "output": {
                 "type": "computer_screenshot",
-                "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+                "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
             },
         },
     ]

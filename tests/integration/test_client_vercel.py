@@ -60,7 +60,7 @@ def test_vercel_image_reaches_the_model(vercel: Vercel, upstream: Upstream, prov
     assert vercel("image", provider, SAID) == "It snows."
     assert (
         messages(upstream)[0]["content"][1]["image_url"]["url"]
-        == "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
+        == "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
     )
 
 

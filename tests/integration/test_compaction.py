@@ -117,7 +117,10 @@ def test_compaction_skips_summarized_files_and_keeps_those_of_open_message(
 ) -> None:
     old, new = (
         client.files.create(file=(name, content), purpose="assistants").id
-        for name, content in (("old.txt", b"Old."), ("new.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\0\0\0\1" * 4))
+        for name, content in (
+            ("old.txt", b"Old."),
+            ("new.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\0\0\0\1" * 4 + b"\0\0\0\0\1IDATxcrc."),
+        )
     )
     look = function("look")
     upstream.script("m", [ANSWER, SUMMARY, reply(tool_call(0, "call_1", "look", "{}")), SUMMARY, ANSWER])

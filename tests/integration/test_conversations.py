@@ -126,7 +126,7 @@ def test_conversation_items_are_added_listed_retrieved_and_deleted(client: opena
 
 def test_conversation_items_of_every_type_are_kept_with_their_ids(wire: Wire) -> None:
     """Items as a client sends them back. Ids that the client chose are kept."""
-    image = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
+    image = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
     sent: list[Json] = [
         {"type": "message", "role": "developer", "content": "Be kind."},
         {"role": "user", "content": [{"type": "input_text", "text": "?"}, {"type": "input_image", "image_url": image}]},

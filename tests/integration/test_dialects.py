@@ -20,7 +20,7 @@ DATE: Final[Json] = {"type": "object", "properties": {"day": {"type": "string", 
 TOOLS: Final = [function("weather", "city"), {"type": "function", "name": "plan", "parameters": DATE}]
 IMAGE: Final[Json] = {
     "type": "input_image",
-    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
 }
 CALL: Final[Json] = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": "{}"}
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 SAID: Final = reply(text("I see."))
 URL: Final = "https://example.org/cat.png?size=1&x=%20"
-DATA: Final = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
+DATA: Final = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 CALL: Final[Json] = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 
 
@@ -268,6 +268,10 @@ NO_IMAGES: Final[dict[str, tuple[str, str]]] = {
     ),
     "HTML called SVG": (
         f"data:image/svg+xml;base64,{base64.b64encode(b'<html><svg/></html>').decode()}",
+        "does not represent a valid image.",
+    ),
+    "a PNG without its picture": (
+        PNG_URL + base64.b64encode(png()[:40]).decode(),
         "does not represent a valid image.",
     ),
     "a PNG of its first bytes": (PNG_URL + "iVBORw0KGgo=", "does not represent a valid image."),

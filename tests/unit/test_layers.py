@@ -47,6 +47,7 @@ LAYERS: Final = {
             "discovery",
             "errors",
             "input_policy",
+            "image_structure",
             "json_decoding",
             "json_values",
             "lru_cache",

@@ -12,10 +12,12 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.inline_data import check_file, check_image, check_sound
 from llama_stack_responses.core.shapes import DEFAULT_LIMITS, Location
 
-PNG: Final = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1\b\2\0\0\0\x90wS\xde"
-GIF: Final = b"GIF89a\1\0\1\0\0\0\0"
-WEBP: Final = b"RIFF\x1a\0\0\0WEBPVP8L\x0d\0\0\0/\0\0\0\0\0"
-JPEG: Final = b"\xff\xd8\xff\xe0\0\x04xx\xff\xff\xc0\0\x0b\b\0\1\0\1\1\1\x11\0"
+PNG_HEADER: Final = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1\b\2\0\0\0\x90wS\xde"
+PNG: Final = PNG_HEADER + b"\0\0\0\x0cIDATx\x9ccx\xf7\xff?\0\5Z\2\xac"
+GIF: Final = b"GIF89a\1\0\1\0\0\0\0,\0\0\0\0\1\0\1\0\0\2\2D"
+WEBP: Final = b"RIFF\x19\0\0\0WEBPVP8L\x0d\0\0\0/\0\0\0\x10\7\x10\x11\x11\x88\x88\xfe\7\0"
+JPEG_HEADER: Final = b"\xff\xd8\xff\xe0\0\x04xx\xff\xff\xc0\0\x0b\b\0\1\0\1\1\1\x11\0"
+JPEG: Final = JPEG_HEADER + b"\xff\xda\0\x08\1\1\0\0?\0\xd2"
 EXIF: Final = b"\xff\xd8\xff\xe1\xff\xff" + b"e" * 65_533
 AT: Final = Location("input[0].content[0].image_url")
 
@@ -57,13 +59,19 @@ def test_image_is_accepted(accepted: str) -> None:
         url("image/bmp", b""),
         url("image/png", PNG[:8]),
         url("image/png", PNG[:23]),
+        url("image/png", PNG_HEADER),
+        url("image/png", PNG[:40]),
         url("image/png", PNG.replace(b"IHDR\0\0\0\1", b"IHDR\0\0\0\0")),
         url("image/gif", GIF[:12]),
+        url("image/gif", GIF[:13]),
+        url("image/gif", GIF[:13] + b";"),
         url("image/gif", b"GIF88a" + bytes(20)),
         url("image/webp", WEBP[:24]),
         url("image/webp", WEBP.replace(b"VP8L", b"VP9 ")),
         url("image/jpeg", JPEG[:4]),
         url("image/jpeg", JPEG[:17]),
+        url("image/jpeg", JPEG_HEADER),
+        url("image/jpeg", JPEG_HEADER + b"\xff\xd9"),
         url("image/jpeg", EXIF),
         url("image/jpeg", b"\xff\xd8\xff\xda\0\x04xx"),
         url("image/jpeg", b"\xff\xd8" + b"\xff\x01" * 1_000 + JPEG[2:]),

@@ -30,7 +30,7 @@ from tests.support.web import Answer, Web
 
 Json = dict[str, Any]
 
-PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1\b\2\0\0\0\x90wS\xde"
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1\b\2\0\0\0\x90wS\xde\0\0\0\1IDATxcrc."
 TEXT = {"type": "input_text", "text": '<file name="a.txt">\nHello\n</file>'}
 FETCHING = Fetching(allowed_networks=[ip_network("127.0.0.1/32")])
 
@@ -54,7 +54,7 @@ class StoredFiles:
 STORED_FILES = {
     "text": Document("a.txt", "text/plain", b"Hello"),
     "image": Document("a", "", PNG),
-    "webp": Document("a.png", "image/png", b"RIFF1234WEBPVP8L" + bytes(9)),
+    "webp": Document("a.png", "image/png", b"RIFF\x19\0\0\0WEBPVP8L" + bytes(17)),
     "avif": Document("a.avif", "image/avif", b"\0\0\0 ftypavif"),
     "odd": Document('a"\n<b>.txt', "text/plain", b"Hello"),
 }
@@ -127,7 +127,13 @@ async def test_file_becomes_text(part: Json) -> None:
 
 
 async def test_data_url_is_never_fetched() -> None:
-    items = [user(image(image_url="DATA:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"))]
+    items = [
+        user(
+            image(
+                image_url="DATA:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
+            )
+        )
+    ]
     assert await resolved(items, Profile(image_urls="fetch")) is items
 
 

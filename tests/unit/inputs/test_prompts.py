@@ -143,7 +143,10 @@ async def test_repeated_variable_is_filled_in_up_to_limit(variable: Any) -> None
     "variable",
     [
         "x" * 50_000,
-        {**IMAGE, "image_url": f"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ{'A' * 49_956}"},
+        {
+            **IMAGE,
+            "image_url": f"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAAUlEQVQA{'A' * 49_944}",
+        },
     ],
 )
 async def test_excessively_repeated_variable_is_refused(variable: Any) -> None:
@@ -153,7 +156,10 @@ async def test_excessively_repeated_variable_is_refused(variable: Any) -> None:
 
 
 async def test_image_counts_from_its_second_place() -> None:
-    image = {**IMAGE, "image_url": f"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ{'A' * 4956}"}
+    image = {
+        **IMAGE,
+        "image_url": f"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAAUlEQVQA{'A' * 4944}",
+    }
     prompt = {"id": "p", "variables": {"a": image}}
     assert (await with_prompt(request(prompt), FakePrompts("{{a}}", variables="a"), 100)).instructions == [
         message(image)

@@ -62,7 +62,7 @@ INPUT_TEXT: Json = {"type": "input_text", "text": "hi", "prompt_cache_breakpoint
 INPUT_IMAGE: Json = {
     "type": "input_image",
     "detail": "original",
-    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
     "file_id": "file_1",
     "prompt_cache_breakpoint": BREAKPOINT,
 }
@@ -241,7 +241,7 @@ COMPUTER_OUTPUT: Json = {
     "call_id": "call_6",
     "output": {
         "type": "computer_screenshot",
-        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
         "file_id": "file_1",
     },
     "acknowledged_safety_checks": CHECKS,
@@ -333,7 +333,10 @@ CODE_CALL: Json = {
     "status": "completed",
     "outputs": [
         {"type": "logs", "logs": "2"},
-        {"type": "image", "url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"},
+        {
+            "type": "image",
+            "url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+        },
     ],
 }
 
@@ -767,7 +770,9 @@ def test_incomplete_logprob_is_refused() -> None:
     [
         {"image_url": "https://a.b/c?d=@"},
         {"image_url": "HTTP://a"},
-        {"image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"},
+        {
+            "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
+        },
         {"file_id": "a"},
     ],
 )
@@ -847,7 +852,10 @@ def test_input_limits_are_enforced() -> None:
     assert parse_input("abc", RequestLimits(max_text_length=3))
     assert refused("abcd", max_text_length=3).code == "string_above_max_length"
     assert refused([{"role": "user", "content": "abcd"}], max_text_length=3).param == "input[0].content"
-    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"}
+    image = {
+        "type": "input_image",
+        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+    }
     assert refused([{"role": "user", "content": [image]}], max_data_length=3).param == "input[0].content[0].image_url"
     assert parse_input([{"role": "user", "content": [image]}], RequestLimits(max_text_length=3))
 

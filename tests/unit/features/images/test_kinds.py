@@ -29,7 +29,7 @@ IMAGES: Final[Json] = {
     "input_fidelity": "high",
     "input_image_mask": {
         "file_id": "file-1",
-        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
     },
     "model": "flux",
     "moderation": "low",
