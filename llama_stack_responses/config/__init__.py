@@ -39,6 +39,7 @@ from .stores import SqliteStore, Store
 from .teams import Team
 from .unknown_settings import explained
 from .web_pages import HostNames, Origins
+from .wrong_values import other_word
 
 _DAY_SECONDS = 86_400.0
 _BUILTIN_SETTINGS = frozenset({"persistence", "memory_config", "compaction_config", "vector_stores_config"})
@@ -71,7 +72,7 @@ def _file_or_server(place: str) -> str:
 def _hosted_tool(name: str) -> str:
     known = sorted(set(HOSTED_TOOL_NAMES.values()))
     if name not in known:
-        raise ValueError(f"there are only these types of tools: {', '.join(known)}")
+        raise ValueError(other_word(name, known))
     return name
 
 

@@ -46,8 +46,18 @@ def value_advice(errors: Sequence[Mapping[str, Any]]) -> str:
     """
     # A name that a mapping cannot have is said, not its value too.
     said = [_said(each) for each in errors if each["loc"][-1:] == ("[key]",)] or [_said(each) for each in errors]
-    texts, meant = dict.fromkeys(text for text, _ in said), next((word for _, word in said if word), "")
-    return ", or ".join(texts) + (f"; did you mean '{meant}'?" if meant else "")
+    return _with_meant(
+        ", or ".join(dict.fromkeys(text for text, _ in said)), next((word for _, word in said if word), "")
+    )
+
+
+def other_word(given: str, words: Sequence[str]) -> str:
+    """Return what is said of a word that is none of those that are expected."""
+    return _with_meant(*_one_of(words, given))
+
+
+def _with_meant(text: str, meant: str) -> str:
+    return f"{text}; did you mean '{meant}'?" if meant else text
 
 
 def _said(error: Mapping[str, Any]) -> tuple[str, str]:

@@ -81,7 +81,7 @@ def test_values_are_not_repeated() -> None:
         ({"ready_providers": [3]}, "ready_providers.0", "a text is expected here"),
         ({"unavailable_tools": {"web_serch": "omit"}}, "unavailable_tools.web_serch", "did you mean 'web_search'?"),
         ({"unavailable_tools": {"web_search": "omitt"}}, "unavailable_tools.web_search", "did you mean 'omit'?"),
-        ({"unavailable_tools": {"x": "y"}}, "unavailable_tools.x", "mcp, image_generation, programmatic_tool_calling"),
+        ({"unavailable_tools": {"x": "y"}}, "unavailable_tools.x", "mcp, programmatic_tool_calling, shell, web_search"),
         ({"usage": {"currency": "euro"}}, "usage.currency", "it must match pattern '^[a-z]{3}$'"),
         ({"log_owner": "hashd"}, "log_owner", "it is one of off, hashed, named; did you mean 'hashed'?"),
         ({"store": {"type": "sqlit"}}, "store.type", "redis, postgres, host, other; did you mean 'sqlite'?"),
