@@ -42,6 +42,7 @@ class Intervals:
         durability_check_seconds: interval of questions to the store whether it keeps what was committed.
         provider_check_seconds: interval of questions to the inference providers whether their model servers answer.
         integrity_check_seconds: interval of questions to the store whether its file was found damaged.
+        memory_return_seconds: interval of looks at this process's memory, part of which may be returned to the system.
         certificate_check_seconds: interval of reads of the certificates that may end.
         secret_check_seconds: interval of comparisons of this server's secrets with those of the store's other servers.
         secret_row_seconds: time for which the store remembers a secret with which no server seals any longer.
@@ -71,6 +72,7 @@ class Intervals:
     durability_check_seconds: float = 10.0
     provider_check_seconds: float = 15.0
     integrity_check_seconds: float = 5.0
+    memory_return_seconds: float = 10.0
     certificate_check_seconds: float = 3600.0
     secret_check_seconds: float = 60.0
     secret_row_seconds: float = 7 * 86_400.0

@@ -14,6 +14,7 @@ from ..lifecycle.certificates import CertificateCheck, watched
 from ..lifecycle.clock_check import ClockCheck
 from ..lifecycle.durability_check import DurabilityCheck
 from ..lifecycle.integrity_check import IntegrityCheck
+from ..lifecycle.memory_return import MemoryReturn
 from ..lifecycle.periodic import Periodic
 from ..lifecycle.provider_check import ProviderCheck
 from ..lifecycle.secret_check import SecretCheck
@@ -59,6 +60,7 @@ class ServerChecks:
             *self._sweepers,
             self._secret,
             ClockCheck(clock, intervals),
+            MemoryReturn(intervals.memory_return_seconds),
             self.durability,
             self.integrity,
             self.providers,

@@ -1,0 +1,86 @@
+"""Returns freed memory to the system after a load has ended.
+
+The C library keeps what a program has freed, unless it lies at the end of a heap. And a connection that was reset
+during an answer is held by reference cycles, with all that was not sent, until the garbage collector visits old
+objects, which happens rarely while few new ones are made. After a load, a process would keep most of its memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ..concurrency.offloading import in_thread
+from ..logs import get_logger
+from .periodic import Periodic
+
+logger = get_logger(__name__)
+
+_MIN_BYTES: Final = 16 * 2**20
+_MIN_PART: Final = 10
+"""Growth since the last time from which memory is returned: so many bytes, and one part of so many of the process."""
+
+_MAX_OBJECTS: Final = 50_000
+"""Number of objects up to which reference cycles are collected: that takes about 0.1 µs for each, in the event loop."""
+
+_STATM: Final = Path("/proc/self/statm")
+
+
+class MemoryReturn(Periodic):
+    """Returns freed memory at intervals, while the process has grown and grows no further.
+
+    Under a growing load, the process would soon ask the system for the same memory again. Meanwhile other threads wait
+    when they allocate or free memory: 41 ms for 350 MB.
+
+    Args:
+        seconds: the interval.
+        resident: returns the resident bytes of this process; None if the system does not say.
+        trim: returns freed memory to the system; None if the C library cannot.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        resident: Callable[[], int | None] | None = None,
+        trim: Callable[[], object] | None = None,
+    ) -> None:
+        super().__init__(self.check, "could not return memory to the system", logger, seconds)
+        self._resident, self._trim = resident or _resident_bytes, trim or _trim_of_libc()
+        self._last: int | None = None
+        self._least: int | None = None
+
+    async def check(self) -> None:
+        """Return memory if it is time."""
+        if self._trim is None or (now := self._resident()) is None:
+            return
+        last, self._last = self._last, now
+        self._least = now if self._least is None else min(self._least, now)
+        if last is None or now > last or now - self._least < max(_MIN_BYTES, self._least // _MIN_PART):
+            return
+        if len(gc.get_objects()) <= _MAX_OBJECTS:
+            # In this thread: objects of the event loop must not be freed in another.
+            gc.collect()
+        await in_thread(self._trim)
+        # What is left is in use. It is the measure of the next growth.
+        self._least = self._resident()
+
+
+def _resident_bytes() -> int | None:
+    try:
+        pages = int(_STATM.read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _trim_of_libc() -> Callable[[], object] | None:
+    """Return a function that trims the heaps of glibc; None with another C library."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return None
+    return lambda: trim(0)
