@@ -35,6 +35,7 @@ from .core.owner import Owner
 from .core.types import Json
 from .fetch.address_policy import AddressPolicy
 from .fetch.fetcher import Fetcher, FetchLimits
+from .generation.activity import Activity
 from .generation.dependencies import Admit, Card, Fill, Permit
 from .inputs.files import Files
 from .inputs.moderation import Moderation
@@ -109,6 +110,7 @@ class Stack:
         inference: asks the models of the stack.
         models: returns the names of those that the current user may use, or all without a user.
         telemetry: records metrics.
+        activity: counts what the server does, and has the responses that it generates now.
     """
 
     config: ResponsesConfig
@@ -122,6 +124,7 @@ class Stack:
     inference: Inference
     models: Callable[[], Awaitable[Sequence[str]]]
     telemetry: Telemetry
+    activity: Activity
     safety: TextChecker | None = None
     vector_stores: VectorStores | None = None
 

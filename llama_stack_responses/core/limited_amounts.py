@@ -23,6 +23,7 @@ class LimitedAmounts(BaseModel):
         budget_per_day: costs in a day, by the prices.
         budget_per_month: costs in a month, by the prices.
         running: responses that run at a time, except in the background.
+        background: background responses that wait or run at a time.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -34,6 +35,7 @@ class LimitedAmounts(BaseModel):
     budget_per_day: _Money = None
     budget_per_month: _Money = None
     running: _Count = None
+    background: _Count = None
 
     @property
     def amounts(self) -> dict[str, float]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
+from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
 from ..core.owner import Owner
 from ..stream.assembler import Assembler
@@ -85,6 +86,8 @@ class Running:
         items: the history and the input.
         stored: whether it is or will be stored.
         streamed: whether a client reads its stream.
+        owner: its owner.
+        end: ends it with an error, also while it waits for its model server or a tool.
         counted_events: its events up to the end of the last round whose tokens are counted.
     """
 
@@ -92,7 +95,17 @@ class Running:
     items: Sequence[Mapping[str, Any]]
     stored: bool
     streamed: bool
+    owner: Owner
+    end: Callable[[ApiError], None]
     counted_events: int = 0
+
+    @property
+    def used(self) -> Usage:
+        """The tokens so far.
+
+        The model server counts a round's tokens at its end. Until then, each event of the round stands for a token.
+        """
+        return self.assembler.used + Usage(output_tokens=self.assembler.numbered - self.counted_events)
 
 
 class RunningEntry:
@@ -133,10 +146,7 @@ class Activity:
         return RunningEntry(self, owner, running)
 
     def now(self, owner: Owner) -> dict[str, Any]:
-        """Return a user's counts, with what running responses have sent so far.
-
-        The model server counts a round's tokens at its end. Until then, each event of the round stands for a token.
-        """
+        """Return a user's counts, with what running responses have sent so far."""
         running = list(self.running.get(owner.identity, {}).values())
         counts = self.of(owner).as_json()
         counts["events"] += sum(one.assembler.numbered for one in running)

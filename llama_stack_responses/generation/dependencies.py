@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..chat.inference import Inference
@@ -16,8 +16,10 @@ from ..inputs.prompts import Prompts
 from ..process_pool.pool import WorkerPool
 from ..requests.request import CreateRequest
 from ..store.ends import AtEnd, OnEnd
+from ..store.records import Op
 from ..telemetry.instrumentation import Telemetry
 from ..tools.registry import HostedToolServices
+from .activity import Activity
 
 Fill = Callable[[CreateRequest, LargeWork], Awaitable[CreateRequest]]
 """Returns a request with what it names filled in, large work in threads. Raises `ApiError` if that does not exist."""
@@ -29,6 +31,10 @@ class Permit(Protocol):
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers of the answer that say what is left."""
+        ...
+
+    def ops(self, response_id: str) -> Sequence[Op]:
+        """Return what the commit that stores this background response writes."""
         ...
 
     def release(self) -> None:
@@ -88,6 +94,7 @@ class Dependencies:
         at_end: say what the commit of a response's end writes for the features.
         on_end: are called once the end of a response is written.
         admit: admits requests; None admits all.
+        activity: counts what this server does, and has the responses that it generates now.
     """
 
     inference: Inference
@@ -104,6 +111,7 @@ class Dependencies:
     at_end: Sequence[AtEnd] = ()
     on_end: Sequence[OnEnd] = ()
     admit: Admit | None = None
+    activity: Activity = field(default_factory=Activity)
 
     async def close(self) -> None:
         """Close the features and the process pool."""

@@ -192,6 +192,7 @@ def build_factory(
         mcp_approval=config.mcp.require_approval,
         keeps_requests=dependencies.keeps_chat_requests,
         name_owner=name_owner(config.log_owner),
+        activity=dependencies.activity,
         clock=clock,
     )
 

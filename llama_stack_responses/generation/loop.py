@@ -32,6 +32,7 @@ from .auto_compaction import AutoCompaction, Compact
 from .cache_diagnostics import CacheDiagnostics
 from .event_buffer import EventBuffer
 from .held_output import HeldOutput
+from .interruption import Interruption
 from .model_round import ModelRound, RoundResult
 from .repetition import Repetition
 from .stop_point import StopPoint
@@ -144,6 +145,7 @@ class Generation:
         "_ends",
         "_event_buffer",
         "_held",
+        "_interruption",
         "_items",
         "_limits",
         "_model_round",
@@ -190,7 +192,7 @@ class Generation:
         self._event_buffer, self._limits = event_buffer, limits
         self._telemetry = telemetry
         self._moderation_filter, self._cache_diagnostics = moderation_filter, cache_diagnostics
-        self._stop_point = stop_point or StopPoint()
+        self._stop_point, self._interruption = stop_point or StopPoint(), Interruption()
         self._tool_execution = ToolExecution(
             toolset, assembler, event_buffer, limits.tool_seconds, telemetry, HeldOutput(held), model_round.timeline
         )
@@ -222,10 +224,14 @@ class Generation:
                 assembler.
         """
         response, request = self._assembler.response, self._request
-        running = Running(self._assembler, self._items, request.store, request.stream)
+        owner, end = self.timeline.owner, self._interruption.end
+        running = Running(self._assembler, self._items, request.store, request.stream, owner, end)
         try:
             with self._telemetry.response(response) as self._operation, self.timeline.response(running) as record:
-                ending = self._refuse() or await (self._only_compact() if self._request.compacts else self._run())
+                ending = self._refuse()
+                if ending is None:
+                    work = self._only_compact() if request.compacts else self._run()
+                    ending = await self._interruption.within(work)
                 if self._moderation_filter:
                     response["moderation"] = await self._moderation_filter.moderation(self._assembler.final_output)
                 if self._cache_diagnostics:

@@ -123,6 +123,7 @@ class Timeline:
     Attributes:
         counts: the owner's counts.
         event_times: notes when events were ready.
+        owner: as above.
     """
 
     __slots__ = (
@@ -132,7 +133,6 @@ class Timeline:
         "_keeps_requests",
         "_left",
         "_omitted_tools",
-        "_owner",
         "_queue_ms",
         "_requests",
         "_rounds",
@@ -143,12 +143,13 @@ class Timeline:
         "_truncated",
         "counts",
         "event_times",
+        "owner",
     )
 
     def __init__(
         self, activity: Activity | None = None, owner: Owner = ANONYMOUS, *, keeps_requests: bool = False
     ) -> None:
-        self._activity, self._owner = activity or Activity(), owner
+        self._activity, self.owner = activity or Activity(), owner
         self.counts = self._activity.of(owner)
         self.event_times = EventTimes()
         self._keeps_requests = keeps_requests
@@ -201,7 +202,7 @@ class Timeline:
     def response(self, running: Running) -> RunningRecord:
         """Show and count the response that runs within the block."""
         self._running = running
-        return RunningRecord(self._activity, self._owner, running, self.counts)
+        return RunningRecord(self._activity, self.owner, running, self.counts)
 
     def round(self, operation: RoundOperation, kind: str) -> RoundRecord:
         """Record the model round that runs within the block; `kind` is `answer` or `compaction`."""

@@ -14,6 +14,7 @@ from ..core.setting_values import WrongConfiguration
 from ..feature import Feature, Stack
 from ..fetch.address_policy import AddressPolicy
 from ..fetch.resolver import LookupLimits, Resolver
+from ..generation.activity import Activity
 from ..generation.dependencies import Dependencies
 from ..inputs.attachments import Attachments, open_attachments
 from ..inputs.files import Files, NoFiles
@@ -91,6 +92,7 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
         [each.at_end for each in features if each.at_end],
         [each.on_end for each in features if each.on_end],
         next((each.admit for each in features if each.admit), None),
+        stack.activity,
     )
     provided = ResponsesProvider(
         config, records, secret_keeper(config.store, records), dependencies, access, features, authenticate
@@ -128,6 +130,7 @@ async def _stack(
         inference,
         inference.models,
         telemetry,
+        Activity(),
         _safety(config, deps.get(SAFETY)),
         vector_stores_of(vector_stores),
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..core.errors import ApiError
 from ..store.records import Records, after_prefix
@@ -46,6 +47,19 @@ class _Prefix:
             await future
 
 
+@dataclass(frozen=True, slots=True)
+class AdmittedRow:
+    """A row that may be written.
+
+    Attributes:
+        count: how many rows there may be with it.
+        finish: is called once it was written, or given up.
+    """
+
+    count: int
+    finish: Callable[[], None]
+
+
 class RowQuota:
     """Admits rows before they are written. Each further process may exceed a limit by its concurrent writes.
 
@@ -64,20 +78,31 @@ class RowQuota:
         Raises:
             ApiError: 429 with the message `refusal`, there are `limit` rows already.
         """
-        state = self._prefixes.setdefault(prefix, _Prefix())
-        state.requests += 1
-        try:
-            await self._take(state, prefix, limit, refusal)
-        finally:
-            state.requests -= 1
-            self._forget(prefix, state)
+        row = await self.take(prefix, limit)
+        if row is None:
+            raise ApiError(429, refusal, code="rate_limit_exceeded", retry_after=10)
         try:
             yield
         finally:
-            state.finish()
-            self._forget(prefix, state)
+            row.finish()
 
-    async def _take(self, state: _Prefix, prefix: str, limit: int, refusal: str) -> None:
+    async def take(self, prefix: str, limit: int) -> AdmittedRow | None:
+        """Admit one more row with the prefix; return None if there are `limit` rows already.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        state = self._prefixes.setdefault(prefix, _Prefix())
+        state.requests += 1
+        try:
+            count = await self._take(state, prefix, limit)
+        finally:
+            state.requests -= 1
+            self._forget(prefix, state)
+        return None if count is None else AdmittedRow(count, partial(self._finish, prefix, state))
+
+    async def _take(self, state: _Prefix, prefix: str, limit: int) -> int | None:
+        """Return how many rows there may be with the new one; None if there are `limit` without it."""
         # A count in the store may or may not include rows that are pending when it ends, or finished while it ran.
         # Where they decide, the rows are counted again after them.
         while True:
@@ -86,10 +111,14 @@ class RowQuota:
             uncertain = state.pending + state.finished - finished
             if rows + uncertain < limit:
                 state.pending += 1
-                return
+                return rows + uncertain + 1
             if rows >= limit or not uncertain:
-                raise ApiError(429, refusal, code="rate_limit_exceeded", retry_after=10)
+                return None
             await state.wait_pending()
+
+    def _finish(self, prefix: str, state: _Prefix) -> None:
+        state.finish()
+        self._forget(prefix, state)
 
     def _forget(self, prefix: str, state: _Prefix) -> None:
         if not state.requests and not state.pending:

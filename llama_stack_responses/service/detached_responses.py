@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.access import Access
@@ -15,7 +15,8 @@ from ..inputs.request_parser import RequestParser
 from ..inputs.resolver import ResolvedInput
 from ..jobs.background import BackgroundJobs
 from ..store.archive import Archive
-from ..store.records import Put, VersionIs
+from ..store.records import Op, Put, VersionIs
+from ..stream.events import Event
 from .idempotency import IdempotencyClaim, IdempotencyKeys
 from .response_reader import ResponseReader
 
@@ -69,13 +70,20 @@ class DetachedResponses:
         self._access = access
         self._refusal_seconds = refusal_seconds
 
-    async def create(self, start: ResolvedInput, body: Json, claim: IdempotencyClaim | None) -> DetachedResponse:
+    async def create(
+        self,
+        start: ResolvedInput,
+        body: Json,
+        claim: IdempotencyClaim | None,
+        more_ops: Callable[[str], Sequence[Op]] | None = None,
+    ) -> DetachedResponse:
         """Create a detached response: in the background, or with a key.
 
         Args:
             start: what the response starts from.
             body: the request's decoded JSON.
             claim: the claim of the request's key; None if it has none.
+            more_ops: returns what the commit that stores a background response writes, given its id.
 
         Raises:
             Conflict: another request took the key.
@@ -94,16 +102,10 @@ class DetachedResponses:
             put, is_free = await self._keys.claim_ops(claim, response["id"])
             claims, free = [put], [is_free]
         if request.background:
-            await self._factory.inference.check_model(request.model)
+            ops = [*claims, *(more_ops(response["id"]) if more_ops else ())]
             response |= {"status": "queued"}
-            context = self._factory.context(request, response, start.owner, start.opened)
-            await context.toolset.check()
-            # The worker reads the files again. Reading them now refuses the request if one cannot be read. The updates
-            # among the items have none.
-            with context.held() as held:
-                await context.model_items(start.items, held)
-            events = context.assembler.enqueue()
-            await self._jobs.submit(response, work, events, keys=keys, extra_ops=claims, conditions=free, **stored)
+            events = await self._queued(start, response)
+            await self._jobs.submit(response, work, events, keys=keys, extra_ops=ops, conditions=free, **stored)
         else:
             acceptance_seconds = self._refusal_seconds if request.stream else None
             await self._jobs.submit_and_run(
@@ -116,6 +118,21 @@ class DetachedResponses:
                 **stored,
             )
         return DetachedResponse(response)
+
+    async def _queued(self, start: ResolvedInput, response: Json) -> list[Event]:
+        """Return the first events of a background response, if it can be run.
+
+        Raises:
+            ApiError: the model, a tool, or a file of the input cannot be used.
+        """
+        await self._factory.inference.check_model(start.request.model)
+        context = self._factory.context(start.request, response, start.owner, start.opened)
+        await context.toolset.check()
+        # The worker reads the files again. Reading them now refuses the request if one cannot be read. The updates
+        # among the items have none.
+        with context.held() as held:
+            await context.model_items(start.items, held)
+        return context.assembler.enqueue()
 
     async def find(self, claim: IdempotencyClaim, hold: Hold | None) -> DetachedResponse | None:
         """Return the response that was created with the key, once it has begun; None if the key is free."""

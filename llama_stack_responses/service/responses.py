@@ -12,7 +12,7 @@ from ..core.errors import ApiError, OutcomeUnknown, bad_request
 from ..core.statuses import UNFINISHED
 from ..core.types import Json
 from ..generation.connection_options import ConnectionOptions
-from ..generation.dependencies import Card
+from ..generation.dependencies import Card, Permit
 from ..generation.run import ForegroundRun
 from ..inputs.history import Hold
 from ..process_pool.pool import WorkerPool
@@ -162,27 +162,30 @@ class OpenAIResponsesImpl(Parts):
             await connection.memory.check(request.input_items)
         asks_model = connection.generate or request.prewarms
 
-        async def run() -> ForegroundRun:
+        async def run(_: Permit | None) -> ForegroundRun:
             start = await self._resolver.resolve(request, connection.memory, may_be_empty=not asks_model, hold=hold)
             return await self._foreground.run(start, connection)
 
-        return await (self._admitted(request, run) if asks_model else run())
+        return await (self._admitted(request, run) if asks_model else run(None))
 
     async def _create(
         self, request: CreateRequest, body: Json, claim: IdempotencyClaim | None, hold: Hold | None
     ) -> ForegroundRun | DetachedResponse:
-        async def create() -> ForegroundRun | DetachedResponse:
+        async def create(permit: Permit | None) -> ForegroundRun | DetachedResponse:
             start = await self._resolver.resolve(request, hold=hold)
             if request.background or claim:
-                return await self.detached.create(start, body, claim)
+                return await self.detached.create(start, body, claim, permit.ops if permit else None)
             return await self._foreground.run(start)
 
         return await self._admitted(request, create)
 
     async def _admitted[Created: ForegroundRun | DetachedResponse](
-        self, request: CreateRequest, create: Callable[[], Awaitable[Created]]
+        self, request: CreateRequest, create: Callable[[Permit | None], Awaitable[Created]]
     ) -> Created:
         """Create a response within the limits of its user.
+
+        Args:
+            create: creates it, given what it may use; None if that is not limited.
 
         Raises:
             ApiError: 429, a limit is reached. 403, limits of the key cannot be enforced.
@@ -192,10 +195,10 @@ class OpenAIResponsesImpl(Parts):
             if user.limits:
                 message = "The key of this request has limits, which this server cannot enforce: use another key."
                 raise ApiError(403, message, code="insufficient_permissions")
-            return await create()
+            return await create(None)
         permit = await self._dependencies.admit(user, request)
         try:
-            created = await create()
+            created = await create(permit)
         except BaseException:
             permit.release()
             raise

@@ -17,6 +17,7 @@ from llama_stack_responses.features.usage.limits.slots import SECONDS, Slots
 from llama_stack_responses.features.usage.limits.windows import MINUTE as MINUTES
 from llama_stack_responses.features.usage.prices import Prices
 from llama_stack_responses.features.usage.settings import Limit, Price
+from llama_stack_responses.generation.activity import Activity
 from llama_stack_responses.generation.dependencies import Permit
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.ends import Ended
@@ -44,7 +45,7 @@ class Server:
     """A server with limits."""
 
     def __init__(self, records: Records, clock: Clock, *limits: Limit) -> None:
-        self.limiter = Limiter(records, limits, PRICES, Reports(Telemetry()))
+        self.limiter = Limiter(records, limits, PRICES, Reports(Telemetry()), Activity())
         # The clock of the tests may be set; a store's own clock runs on.
         self.limiter._clock = clock  # type: ignore[assignment]
         self.limiter._read_at = float("inf")
@@ -274,7 +275,7 @@ async def test_limits_of_a_key_that_cannot_be_enforced_refuse(
     records: Records, clock: Clock, limit: str, said: str
 ) -> None:
     server = Server(records, clock)
-    server.limiter = Limiter(records, (), Prices((), "usd"), Reports(Telemetry()))
+    server.limiter = Limiter(records, (), Prices((), "usd"), Reports(Telemetry()), Activity())
     owner = limited_by_key(limit)
     with pytest.raises(ApiError) as refused:
         await server.admit(owner)
@@ -358,6 +359,42 @@ async def test_running_responses_of_all_servers_are_limited(records: Records, cl
         await server.limiter.settle()
     clock.now += 1
     assert await servers[0].admitted()
+
+
+async def test_background_responses_of_all_servers_are_limited_until_their_ends_are_stored(
+    records: Records, clock: Clock
+) -> None:
+    servers = [Server(records, clock, Limit(by="team", background=2)).limiter for _ in range(2)]
+    request = parse_create({"model": "m", "input": "Hi", "background": True})
+    for number, limiter in enumerate(servers):
+        permit = await limiter.admit(ADA, request)
+        await records.commit(permit.ops(f"resp_{number}"))
+        permit.release()
+    for limiter in servers:
+        with pytest.raises(ApiError, match="of this team wait or run: limit 2"):
+            await limiter.admit(BOB, request)
+        (await limiter.admit(Owner("eve", {"teams": ["sales"]}), request)).release()
+    # The other server has run it.
+    await records.commit(servers[1].ended_ops(Ended(response(id="resp_0", background=True), ADA, None, 1.0)))
+    (await servers[0].admit(BOB, request)).release()
+
+
+async def test_background_responses_that_are_created_at_once_do_not_exceed_the_limit(
+    records: Records, clock: Clock
+) -> None:
+    limiter = Server(records, clock, Limit(background=5)).limiter
+    request = parse_create({"model": "m", "input": "Hi", "background": True})
+
+    async def create(number: int) -> bool:
+        try:
+            permit = await limiter.admit(ADA, request)
+        except ApiError:
+            return False
+        await records.commit(permit.ops(f"resp_{number}"))
+        permit.release()
+        return True
+
+    assert sum(await asyncio.gather(*map(create, range(20)))) == 5
 
 
 async def test_slots_of_a_killed_server_are_free_after_their_time(records: Records, clock: Clock) -> None:

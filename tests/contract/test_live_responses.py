@@ -60,7 +60,7 @@ async def until(holds: Callable[[], Awaitable[object]]) -> None:
 
 def running(*, stored: bool = True) -> Running:
     assembler: Any = Assembler(response(assistant("x"), id="resp_1", status="in_progress"))
-    return Running(assembler, [user("Why?")], stored=stored, streamed=True)
+    return Running(assembler, [user("Why?")], stored=stored, streamed=True, owner=ALICE, end=lambda _: None)
 
 
 async def test_running_response_of_another_server_is_seen_while_watched(live_on: Any) -> None:

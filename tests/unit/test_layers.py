@@ -85,7 +85,7 @@ LAYERS: Final = {
         {"compaction"},
     ),
     f"{PACKAGE}.generation": (
-        {"activity", "event_times", "owner_names", "shared_events", "shared_timer"},
+        {"activity", "event_times", "interruption", "owner_names", "shared_events", "shared_timer"},
         {
             "delta_filter",
             "dependencies",

@@ -32,10 +32,14 @@ def open_usage(stack: Stack, settings: Usage, limits: LimitsOnDemand) -> Feature
         admit=limits.admit,
         on_end=limits.count,
         routes=[partial(_routes, stack, settings, Reading(stack.records, decoder))],
-        at_end=partial(count, settings.metadata_key),
+        at_end=partial(_at_end, settings.metadata_key, limits),
         start=partial(_start, tables, limits),
         close=partial(_stop, tables, limits),
     )
+
+
+def _at_end(metadata_key: str | None, limits: LimitsOnDemand, ended: Ended) -> Sequence[Op]:
+    return [*count(metadata_key, ended), *limits.ended_ops(ended)]
 
 
 def _start(tables: Tables, limits: LimitsOnDemand) -> None:

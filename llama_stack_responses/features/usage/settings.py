@@ -43,6 +43,7 @@ class Limit(LimitedAmounts):
         models: a shell-style pattern of the names of the models that count.
         enforced: whether requests over the limit are refused; otherwise it only warns.
         warn_at: the part of a limit whose use is logged, once in each window.
+        cut_running: whether responses that run are ended too when tokens or costs of a day or month are used up.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -53,11 +54,20 @@ class Limit(LimitedAmounts):
     models: str = "*"
     enforced: bool = True
     warn_at: float = Field(default=0.8, gt=0, le=1)
+    cut_running: bool = False
 
     @property
     def identity(self) -> str:
         """What distinguishes it from other limits."""
         return self.name or f"{self.by} {self.match} of {self.models}"
+
+    @model_validator(mode="after")
+    def _check_cut(self) -> Self:
+        if self.cut_running and not (self.has_budget or self.tokens_per_day or self.tokens_per_month):
+            raise ValueError(
+                "'cut_running' needs a limit of tokens or costs of a day or a month, for which responses end"
+            )
+        return self
 
     @property
     def label(self) -> str:

@@ -216,7 +216,7 @@ async def test_cancelled_response_is_counted_as_cancelled() -> None:
         response: ClassVar = {"id": "resp_1"}
 
     assembler: Any = Assembler()
-    running = Running(assembler, [], stored=True, streamed=True)
+    running = Running(assembler, [], stored=True, streamed=True, owner=timeline.owner, end=lambda _: None)
     with pytest.raises(asyncio.CancelledError), timeline.response(running):
         raise asyncio.CancelledError
     assert (timeline.counts.requests, timeline.counts.cancelled, timeline.counts.events) == (1, 1, 7)

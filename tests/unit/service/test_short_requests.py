@@ -91,14 +91,15 @@ def server(
     access: SingleUserAccess,
     intervals: Intervals = DEFAULT,
     config: ResponsesConfig | None = None,
+    **more: Any,
 ) -> OpenAIResponsesImpl:
-    """Return a server without HTTP and without a host."""
+    """Return a server without HTTP and without a host; `more` are further `Dependencies`."""
     config = config or ResponsesConfig()
     contents = Admission(config.files.content_quota)
     services = HostedToolServices()
     pool = WorkerPool(config.files.pool_limits)
     attachments = open_attachments(NoFiles(), config, pool, contents, AddressPolicy())
-    dependencies = Dependencies(inference, attachments, None, services, NoModeration(), Telemetry(), pool)
+    dependencies = Dependencies(inference, attachments, None, services, NoModeration(), Telemetry(), pool, **more)
     return OpenAIResponsesImpl(config, records, SecretInMemory(), dependencies, access, intervals)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from math import ceil
 from typing import Final
 
 from ....core.errors import ApiError
@@ -13,17 +12,22 @@ from ....core.ids import new_id
 from ....core.lru_cache import LruCache
 from ....core.owner import Owner
 from ....feature import CreateRequest, Ended, Permit
+from ....generation.activity import Activity
 from ....lifecycle.periodic import Periodic
 from ....logs import Outage, get_logger
 from ....store.clock import StoreClock
-from ....store.records import UNAVAILABLE, Records
+from ....store.records import UNAVAILABLE, Delete, Op, Records
 from ..counted import counts_of
 from ..prices import Prices
 from ..settings import Limit
+from .background import KEPT_SECONDS, BackgroundRows, prefix_of, refusal
+from .cuts import Cuts
 from .key_limits import KeyLimits
-from .measures import MEASURES, Measure, headers_of
+from .measures import MEASURES
 from .meters import Meter
+from .permits import LimitedPermit
 from .reports import Reports
+from .scopes import Scope, name_of
 from .slots import SECONDS, Slots
 from .windows import MINUTE
 
@@ -35,10 +39,8 @@ _SCOPES: Final = 20_000
 """Meters that a server keeps; of those used least recently, it forgets what it has taken."""
 _SETTLE_SECONDS: Final = 1.0
 _CLOCK_SECONDS: Final = 30.0
-_AVERAGE_OF: Final = 16
-"""Responses over which the expected use of the next one is averaged."""
-_EXPECTED_SHARE: Final = 1 / 4
-"""The largest part of a limit that one response is expected to use."""
+_LOOK_SECONDS: Final = 5.0
+"""Seconds between two reads of what other servers have used of the limits that end responses."""
 
 
 class Limiter(Periodic):
@@ -49,18 +51,24 @@ class Limiter(Periodic):
         limits: the limits of the configuration. Those of the keys of requests count as well.
         prices: what usage costs.
         reports: reports limits that are reached.
+        activity: has the responses that this server runs.
     """
 
-    def __init__(self, records: Records, limits: Sequence[Limit], prices: Prices, reports: Reports) -> None:
+    def __init__(
+        self, records: Records, limits: Sequence[Limit], prices: Prices, reports: Reports, activity: Activity
+    ) -> None:
         super().__init__(self.settle, "could not settle limits", logger, _SETTLE_SECONDS)
         self._records, self._limits, self._prices = records, limits, prices
         self._of_keys, self._reports = KeyLimits(prices), reports
         self._clock, self._read_at = StoreClock(records), 0.0
         self._server = new_id("server")
-        self._meters: LruCache[tuple[int, str, str], _Scope] = LruCache(_SCOPES)
-        self._owing: set[_Scope] = set()
+        self._meters: LruCache[tuple[int, str, str], Scope] = LruCache(_SCOPES)
+        self._owing: set[Scope] = set()
         self._slots: dict[tuple[int, str], Slots] = {}
-        self._renew_at = 0.0
+        self._background = BackgroundRows(records)
+        cuts = any(each.cut_running for each in limits)
+        self._cuts = Cuts(activity, self._cutting, prices, reports) if cuts else None
+        self._renew_at = self._look_at = 0.0
         self._outage = Outage()
 
     async def stop(self) -> None:
@@ -87,6 +95,8 @@ class Limiter(Periodic):
         permit = LimitedPermit()
         try:
             for index, limit, name in limits:
+                if limit.background is not None and request.background:
+                    await self._take_row(limit, name, owner, permit)
                 await self._admit_by(index, limit, name, owner, permit)
         except BaseException:
             permit.release()
@@ -102,12 +112,27 @@ class Limiter(Periodic):
             of_key = self._of_keys.of(ended.owner)
         limits = [*self._limits_of(ended.owner, model, of_key)]
         counts = counts_of(ended) if limits else {}
+        if self._cuts:
+            counts = self._cuts.used(ended.response["id"], counts)
         for index, limit, name in limits:
             for scope in self._scopes(index, limit, name):
                 units = scope.measure.used(counts, model, self._prices)
                 if units:
                     scope.use(units)
                     self._owing.add(scope)
+
+    def ended_ops(self, ended: Ended) -> Sequence[Op]:
+        """Return what the commit of a response's end writes: it waits and runs no longer."""
+        if not ended.response["background"]:
+            return []
+        model, of_key = ended.response["model"], None
+        with suppress(ApiError):
+            of_key = self._of_keys.of(ended.owner)
+        return [
+            Delete(f"{prefix_of(limit, name)}{ended.response['id']}")
+            for _, limit, name in self._limits_of(ended.owner, model, of_key)
+            if limit.background is not None
+        ]
 
     async def settle(self) -> None:
         """Take from the store what was used beyond what this server had taken, and renew its slots.
@@ -131,6 +156,11 @@ class Limiter(Periodic):
                 await slots.renew()
                 if slots.is_idle:
                     del self._slots[key]
+        if self._cuts and self._read_at:
+            look = self._clock() >= self._look_at
+            if look:
+                self._look_at = self._clock() + _LOOK_SECONDS
+            await self._cuts.make(look=look)
 
     def _limits_of(self, owner: Owner, model: str, of_key: Limit | None) -> Iterator[tuple[int, Limit, str]]:
         """Yield the limits that apply to a request: their index, and whose use they count."""
@@ -140,6 +170,14 @@ class Limiter(Periodic):
                 yield index, limit, name
         if of_key and (name := name_of(of_key, owner, model)):
             yield _OF_KEY, of_key, name
+
+    def _cutting(self, owner: Owner, model: str) -> Iterator[tuple[Limit, Scope]]:
+        """Yield the limits that end responses of a user and a model when they are used up."""
+        for index, limit, name in self._limits_of(owner, model, None):
+            if limit.cut_running and limit.enforced:
+                for scope in self._scopes(index, limit, name):
+                    if scope.measure.is_quota:
+                        yield limit, scope
 
     async def _read_clock(self) -> None:
         try:
@@ -166,6 +204,25 @@ class Limiter(Periodic):
             if scope.is_nearly_used(limit.warn_at):
                 self._reports.nearly(limit, scope.measure.amount, name, owner, scope.meter.end)
 
+    async def _take_row(self, limit: Limit, name: str, owner: Owner, permit: LimitedPermit) -> None:
+        """Admit a background response."""
+        assert limit.background is not None
+        now = self._clock()
+        permit.expires_at = now + KEPT_SECONDS
+        permit.rows.append(prefix_of(limit, name))
+        try:
+            row = await self._background.take(limit, name)
+        except ApiError as error:
+            self._note(error)
+            return
+        if row:
+            permit.on_release.append(row.finish)
+        elif limit.enforced:
+            self._reports.refused(limit, "background", name, owner, MINUTE.end(now))
+            raise refusal(limit)
+        if row is None or row.count >= limit.warn_at * limit.background:
+            self._reports.nearly(limit, "background", name, owner, MINUTE.end(now))
+
     async def _take_slot(self, index: int, limit: Limit, name: str, owner: Owner, permit: LimitedPermit) -> None:
         assert limit.running is not None
         key = (index, name)
@@ -186,7 +243,7 @@ class Limiter(Periodic):
             message = f"Too many responses of this {limit.by} run at the same time: limit {limit.running}. Try again."
             raise ApiError(429, message, type="requests", code="rate_limit_exceeded", retry_after=1)
 
-    def _scopes(self, index: int, limit: Limit, name: str) -> Iterator[_Scope]:
+    def _scopes(self, index: int, limit: Limit, name: str) -> Iterator[Scope]:
         for measure in MEASURES:
             if (most := measure.limit(limit)) is None:
                 continue
@@ -195,7 +252,7 @@ class Limiter(Periodic):
             if scope is None:
                 described = f"{limit.identity} {measure.name} {name}"
                 meter = Meter(self._records, self._clock, described, most, measure.window)
-                scope = _Scope(measure, meter)
+                scope = Scope(measure, meter)
                 self._meters.set(key, scope)
             yield scope
 
@@ -205,98 +262,3 @@ class Limiter(Periodic):
             raise error
         if self._outage.should_log(error):
             logger.warning("could not read limits, requests are admitted: %s", error)
-
-
-def name_of(limit: Limit, owner: Owner, model: str) -> str | None:
-    """Return whose use a limit counts for a request; None if it does not apply."""
-    match limit.by:
-        case "user":
-            shown, name = owner.principal, f"{owner.tenant}\0{owner.principal}"
-        case "team":
-            shown, name = owner.team, f"{owner.tenant}\0{owner.team}"
-        case "key":
-            shown, name = owner.key, f"{owner.tenant}\0{owner.key}"
-        case "model":
-            shown = name = model
-        case "all":
-            return ""
-    applies = fnmatchcase(shown, limit.match) and (shown or limit.by == "user")
-    return name if applies else None
-
-
-class _Scope:
-    """A meter of one user, team, key or model.
-
-    Args:
-        measure: what it measures.
-        meter: the meter.
-    """
-
-    __slots__ = ("_average", "measure", "meter")
-
-    def __init__(self, measure: Measure, meter: Meter) -> None:
-        self.measure, self.meter = measure, meter
-        self._average = 0.0
-
-    @property
-    def expected(self) -> int:
-        """The units that a request is expected to use."""
-        most = int(self.meter.limit * _EXPECTED_SHARE)
-        return 1 if self.measure.kind == "requests" else max(1, min(ceil(self._average), most))
-
-    def use(self, units: int) -> None:
-        """Count the units that a response has used."""
-        self._average += (units - self._average) / (_AVERAGE_OF if self._average else 1)
-        self.meter.use(units)
-
-    def is_nearly_used(self, share: float) -> bool:
-        """Return whether this share of the limit is used."""
-        return self.meter.limit - self.meter.remaining >= share * self.meter.limit
-
-
-class LimitedPermit:
-    """What a request holds of its limits until it has ended.
-
-    Attributes:
-        slots: the slots of running responses that it uses.
-    """
-
-    __slots__ = ("_held", "_shown", "slots")
-
-    def __init__(self) -> None:
-        self._held: list[tuple[_Scope, int]] = []
-        self._shown: dict[str, _Scope] = {}
-        self.slots: list[Slots] = []
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """OpenAI's headers about the limits of a minute: of those that apply, the ones with the least left."""
-        headers: dict[str, str] = {}
-        for scope in self._shown.values():
-            headers |= headers_of(scope.measure, scope.meter)
-        return headers
-
-    def add(self, scope: _Scope, units: int) -> None:
-        """Hold units of a meter."""
-        self._held.append((scope, units))
-        if scope.measure.window is MINUTE:
-            shown = self._shown.get(scope.measure.kind)
-            if shown is None or scope.meter.remaining < shown.meter.remaining:
-                self._shown[scope.measure.kind] = scope
-
-    def begin(self) -> None:
-        """Count the request: all of its limits admit it."""
-        for scope, units in self._held:
-            if scope.measure.kind == "requests":
-                scope.meter.release(units)
-                scope.meter.use(units)
-        self._held = [each for each in self._held if each[0].measure.kind != "requests"]
-
-    def release(self) -> None:
-        """Hold nothing any longer."""
-        held, self._held = self._held, []
-        for scope, units in held:
-            scope.meter.release(units)
-        slots, self.slots = self.slots, []
-        for each in slots:
-            each.release()

@@ -50,10 +50,15 @@ class Measure:
             case "money":
                 return ceil(prices.cost(model, counts) * _MILLIONTHS)
 
+    @property
+    def is_quota(self) -> bool:
+        """Whether it is not soon renewed."""
+        return self.window is not MINUTE
+
     def refusal(self, by: str, meter: Meter) -> ApiError:
-        """Return the error of a request that is refused."""
+        """Return the error of a request that is refused, or of a response that is ended."""
         whose = "all requests" if by == "all" else f"this {by}"
-        if self.window is not MINUTE:
+        if self.is_quota:
             message = (
                 f"The limit of {self.name} of {whose} is reached. Ask the operator for more, or wait until it ends."
             )

@@ -70,6 +70,12 @@ class Meter:
         return max(0, min(self.limit, self._free + self._left - self._held))
 
     @property
+    def unused(self) -> int:
+        """How much is not used yet, as far as this server knows, without what running responses are expected to use."""
+        self._roll()
+        return self._free + self._left
+
+    @property
     def seconds_left(self) -> float:
         """Seconds until the window ends."""
         self._roll()
@@ -125,6 +131,16 @@ class Meter:
             self._roll()
             if self.owes:
                 await self._take(0)
+
+    async def look(self) -> None:
+        """Read what all servers have taken.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        async with self._lock:
+            self._roll()
+            await self._change(lambda _: max(0, -self._left))
 
     async def give_back(self) -> None:
         """Give back what is not used.

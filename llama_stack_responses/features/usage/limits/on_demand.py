@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ....core.owner import Owner
 from ....feature import CreateRequest, Ended, Permit, Stack
 from ....generation.owner_names import name_owner
+from ....store.records import Op
 from ..settings import Usage
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ class _Unlimited:
     def headers(self) -> Mapping[str, str]:
         """No headers."""
         return {}
+
+    def ops(self, _: str) -> Sequence[Op]:
+        """Return nothing."""
+        return ()
 
     def release(self) -> None:
         """Do nothing: nothing is held."""
@@ -66,6 +71,11 @@ class LimitsOnDemand:
         if limiter:
             limiter.count(ended)
 
+    def ended_ops(self, ended: Ended) -> Sequence[Op]:
+        """Return what the commit of a response's end writes."""
+        limiter = self._enforced() if ended.owner.limits else self._limiter
+        return limiter.ended_ops(ended) if limiter else ()
+
     def _enforced(self) -> Limiter:
         if self._limiter is None:
             from ..prices import Prices
@@ -75,6 +85,6 @@ class LimitsOnDemand:
             stack, settings = self._stack, self._settings
             prices = Prices(settings.prices, settings.currency)
             reports = Reports(stack.telemetry, name_owner(stack.config.log_owner))
-            self._limiter = Limiter(stack.records, settings.limits, prices, reports)
+            self._limiter = Limiter(stack.records, settings.limits, prices, reports, stack.activity)
             self._limiter.start()
         return self._limiter

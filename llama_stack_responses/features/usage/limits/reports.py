@@ -58,6 +58,11 @@ class Reports:
             self._count("warned", limit, amount, owner)
             logger.warning("limit nearly reached: %s of %s", amount, limit.identity, extra=self._named(owner))
 
+    def cut(self, limit: Limit, amount: str, owner: Owner) -> None:
+        """Report that a response that runs is ended."""
+        self._count("cut", limit, amount, owner)
+        logger.warning("limit reached, ended a response: %s of %s", amount, limit.identity, extra=self._named(owner))
+
     def _count(self, outcome: str, limit: Limit, amount: str, owner: Owner) -> None:
         labels = {
             "llama_stack_responses.limit": limit.label,

@@ -15,6 +15,7 @@ from llama_stack_responses.features.usage.limits.limiter import Limiter
 from llama_stack_responses.features.usage.limits.reports import Reports
 from llama_stack_responses.features.usage.prices import Prices
 from llama_stack_responses.features.usage.settings import Limit
+from llama_stack_responses.generation.activity import Activity
 from llama_stack_responses.generation.owner_names import name_owner
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.memory import MemoryRecords
@@ -32,7 +33,7 @@ class Limited:
         self._reader = InMemoryMetricReader()
         telemetry = Telemetry(meters=MeterProvider([self._reader]))
         reports = Reports(telemetry, name_owner("named"))
-        self._limiter = Limiter(MemoryRecords(), limits, Prices((), "usd"), reports)
+        self._limiter = Limiter(MemoryRecords(), limits, Prices((), "usd"), reports, Activity())
 
     async def ask(self, owner: Owner = ADA, requests: int = 1) -> list[bool]:
         """Return which requests were admitted."""

@@ -16,6 +16,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.feature import Stack
 from llama_stack_responses.features.usage.limits.on_demand import LimitsOnDemand
 from llama_stack_responses.features.usage.settings import Limit, Usage
+from llama_stack_responses.generation.activity import Activity
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.memory import MemoryRecords
@@ -29,7 +30,9 @@ REQUEST = parse_create({"model": "m", "input": "Hi"})
 
 @asynccontextmanager
 async def limited(settings: Usage | None) -> AsyncIterator[LimitsOnDemand]:
-    stack = SimpleNamespace(records=MemoryRecords(), telemetry=Telemetry(), config=ResponsesConfig())
+    stack = SimpleNamespace(
+        records=MemoryRecords(), telemetry=Telemetry(), config=ResponsesConfig(), activity=Activity()
+    )
     limits = LimitsOnDemand(cast("Stack", stack), settings)
     limits.start()
     yield limits

@@ -34,3 +34,9 @@ def test_limits_of_different_names_or_amounts_are_allowed() -> None:
         {"models": "large*", "requests_per_minute": 1},
     ]
     assert len(Usage.model_validate({"limits": limits}).limits) == 5
+
+
+@pytest.mark.parametrize("fields", [{"requests_per_minute": 1}, {"tokens_per_minute": 1}, {"running": 1}])
+def test_limit_that_cannot_end_responses_is_refused(fields: Json) -> None:
+    with pytest.raises(ValidationError, match="'cut_running' needs a limit of tokens or costs of a day or a month"):
+        Usage.model_validate({"limits": [{**fields, "cut_running": True}]})
