@@ -5,6 +5,7 @@
 - `LargeWork` of `concurrency/large_work.py`: the same for what a client has sent, in two threads of which each user has
   a share. Work of a user who waits with too much is refused with a 429.
 - `in_thread` and `in_thread_until_done`: work that takes long for another reason than its values, such as files.
+  Users take turns for the threads of these and of the first (`concurrency/fair_threads.py`).
 - `in_own_thread`: work that may never return. Foreign documents go to a worker process (`process_pool/`).
 """
 

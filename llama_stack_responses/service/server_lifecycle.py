@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from ..concurrency.fair_threads import FairThreads
 from ..concurrency.offloading import in_own_thread, shorten_switch_interval
 from ..config import ResponsesConfig
 from ..generation.dependencies import Dependencies
@@ -75,6 +76,7 @@ class ServerLifecycle:
             return False
         self._loop = loop
         self._exporters.open()
+        loop.set_default_executor(FairThreads())
         shorten_switch_interval()
         if self._config.host_shortcuts:
             raise_file_limit(self._config.limits.answers.streams)

@@ -1,4 +1,4 @@
-"""First-come, first-served access to the connections of a pool, with a maximum wait.
+"""Access to the connections of a pool, for which users take turns, with a maximum wait.
 
 `redis.asyncio.BlockingConnectionPool` does not keep the order: a task that returns a connection and asks for one at
 once gets the same connection, and the task that was woken waits again behind all others. With more tasks than
@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from ..concurrency.fair_budget import FairBudget
+from ..concurrency.share import Share
 from ..core.errors import ApiError
 from .records import CLOSED
 
@@ -39,7 +41,7 @@ class ConnectionSlots:
     def __init__(self, connections: int, seconds: float) -> None:
         self._connections = connections
         self._seconds = seconds
-        self._free = asyncio.Semaphore(connections)  # wakes waiting tasks in the order of their arrival
+        self._free = FairBudget(connections)
         self.closed = False
 
     @asynccontextmanager
@@ -49,25 +51,25 @@ class ConnectionSlots:
         Raises:
             NotSent: no connection became free in time, or `close` was called.
         """
-        await self._take()
+        share = await self._take()
         try:
             if self.closed:
                 raise NotSent(CLOSED)
             yield
         finally:
-            self._free.release()
+            self._free.leave(share)
 
     async def close(self) -> None:
         """Let waiting calls fail, and wait until the others have ended."""
         self.closed = True
         for _ in range(self._connections):
-            await self._free.acquire()
+            await self._free.enter()
 
-    async def _take(self) -> None:
+    async def _take(self) -> Share:
         if self.closed:
             raise NotSent(CLOSED)
         try:
             async with asyncio.timeout(self._seconds):
-                await self._free.acquire()
+                return await self._free.enter()
         except TimeoutError as error:
             raise NotSent(_BUSY) from error

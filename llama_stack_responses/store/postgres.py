@@ -227,6 +227,7 @@ class PostgresRecords:
         self._id = secrets.token_hex(8)
         # The commits of this process hold no more locks than fit in the server's lock table.
         self._locks = FairBudget(connections * LOCKS_PER_CONNECTION)
+        self._slots = FairBudget(connections)  # users take turns, which they do not in the pool
         self._sender = NotificationSender(self._notify)
         self._local_pool = LoopLocal(self._open)
         self._closes = 0
@@ -354,9 +355,10 @@ class PostgresRecords:
         sent, closes = False, self._closes
         for pause in (*_PAUSES, None):
             try:
-                self._check_open(closes)
-                with errors_as_503():
-                    return await call(await self._pool())
+                async with self._slots.hold(1):
+                    self._check_open(closes)
+                    with errors_as_503():
+                        return await call(await self._pool())
             except Unreachable as error:
                 sent |= error.sent
                 if pause is None:

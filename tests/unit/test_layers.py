@@ -230,7 +230,12 @@ ONLY_IN: Final = {
 }
 """Packages that only these parts of a package may import, by top-level package."""
 
-THREADS: Final = {"concurrency.large_work", "concurrency.offloading", "features.code.sandbox.removal"}
+THREADS: Final = {
+    "concurrency.fair_threads",
+    "concurrency.large_work",
+    "concurrency.offloading",
+    "features.code.sandbox.removal",
+}
 """The modules that run calls in threads themselves: those of all work, of requests, and of removed folders."""
 
 MAX_FUNCTION_LINES: Final = 40
