@@ -88,8 +88,12 @@ def stack(
             authenticate(config, auth)
 
     config = variant(TEMPLATE, folder / f"{name}.yaml", change)
-    environment = {"INFERENCE_URL": inference_url, "PYTHONPATH": str(REPOSITORY)}
-    return LiveStack(config, environment, folder / name, host, python)
+    return LiveStack(config, host_environment(inference_url), folder / name, host, python)
+
+
+def host_environment(inference_url: str) -> dict[str, str]:
+    """Return the environment of a server that is measured."""
+    return {"INFERENCE_URL": inference_url, "PYTHONPATH": str(REPOSITORY)}
 
 
 def cpu_seconds(pid: int) -> float:

@@ -58,6 +58,9 @@ class Names:
 
     def counted_as(self, dimensions: Dimensions) -> Dimensions:
         """Return the dimensions as which a response is counted."""
+        known = self._users.get((dimensions.tenant, dimensions.user))
+        if known and dimensions in known.all:
+            return dimensions
         named = self._named(dimensions)
         self._users[named.tenant, named.user].add(named)
         return named
@@ -68,8 +71,6 @@ class Names:
             is_full = len(self._users) >= max(1, self._bounds.users // PARTS)
             return Dimensions(dimensions.tenant, *[OTHER] * 5) if is_full else dimensions
         known, most = self._users[user], self._bounds.values
-        if dimensions in known.all:
-            return dimensions
         further = {
             name: OTHER
             for name, values in known.values.items()

@@ -94,7 +94,8 @@ def pending_until(at: float) -> str:
 
 def encode_pending(dimensions: Dimensions, counts: Counts) -> bytes:
     """Return the value of a row of what one response has used."""
-    return codec.encode([dimensions, counts], pack=False, small=True)
+    # The fast encoder knows no named tuples.
+    return codec.encode([tuple(dimensions), counts], pack=False, small=True)
 
 
 def read_pending(key: str, value: bytes) -> Pending | None:
@@ -119,4 +120,4 @@ def table_of(stored: Sequence[Sequence[Any]]) -> Table:
 
 def stored_table(table: Table) -> list[Any]:
     """Return what is encoded as the row of a table."""
-    return [[dimensions, counts] for dimensions, counts in table.items()]
+    return [[tuple(dimensions), counts] for dimensions, counts in table.items()]

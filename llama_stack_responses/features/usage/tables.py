@@ -14,11 +14,12 @@ from ...logs import get_logger
 from ...store import codec
 from ...store.decoder import Decoder
 from ...store.records import Delete, Op, Put, Records, VersionIs, committed
-from .counted import add
+from .counted import Counts, Dimensions, add
 from .naming import Bounds, Names
 from .rows import (
     CHANGES,
     DAYS,
+    MINUTES,
     PENDING,
     UNITS,
     Pending,
@@ -106,11 +107,13 @@ class Tables(Periodic):
     ) -> dict[tuple[Unit, int, str], Table]:
         tables = {(*of, key): table_of(stored.get(key, ())) for of, key in keys.items()}
         names = Names(self._bounds, tables[DAYS, day, keys[DAYS, day]])
+        minutes: defaultdict[tuple[int, Dimensions], Counts] = defaultdict(dict)
         for each in responses:
-            dimensions = names.counted_as(each.dimensions)
+            add(minutes[each.at // MINUTES.seconds, names.counted_as(each.dimensions)], each.counts)
+        for (minute, dimensions), counts in minutes.items():
             for unit in UNITS:
-                start = each.at // unit.seconds
-                add(tables[unit, start, keys[unit, start]].setdefault(dimensions, {}), each.counts)
+                start = minute * MINUTES.seconds // unit.seconds
+                add(tables[unit, start, keys[unit, start]].setdefault(dimensions, {}), counts)
         return tables
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
+from itertools import batched
 from typing import Final
 
 from ....core.lru_cache import LruCache
@@ -14,6 +16,8 @@ from ..settings import Limit
 from .reports import Reports
 from .scopes import Scope
 
+_TOGETHER: Final = 50
+"""Responses that are looked at before others have a turn."""
 _REMEMBERED: Final = 10_000
 """Ended responses whose use is remembered until it is counted."""
 
@@ -45,7 +49,7 @@ class Cuts:
         Raises:
             ApiError: 503, the store does not answer.
         """
-        for scope, those in self._by_scope().items():
+        for scope, those in (await self._by_scope()).items():
             if look:
                 await scope.meter.look()
             used = sum(scope.measure.used(_counts(each), _model(each), self._prices) for _, each in those)
@@ -58,12 +62,15 @@ class Cuts:
         cut = self._cut.get(response_id) or {}
         return counts | {name: max(count, counts.get(name, 0)) for name, count in cut.items()}
 
-    def _by_scope(self) -> dict[Scope, list[tuple[Limit, Running]]]:
+    async def _by_scope(self) -> dict[Scope, list[tuple[Limit, Running]]]:
         found: dict[Scope, list[tuple[Limit, Running]]] = {}
-        for own in self._activity.running.values():
-            for each in own.values():
+        running = [each for own in self._activity.running.values() for each in own.values()]
+        for some in batched(running, _TOGETHER):
+            for each in some:
                 for limit, scope in self._limits_of(each.owner, _model(each)):
                     found.setdefault(scope, []).append((limit, each))
+            # There may be thousands, and others wait for the event loop.
+            await asyncio.sleep(0)
         return found
 
     def _end(self, limit: Limit, scope: Scope, running: Running) -> None:

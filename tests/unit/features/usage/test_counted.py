@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.usage.counted import OTHER, Dimensions, counts_of, dimensions_of
 from llama_stack_responses.features.usage.naming import Bounds, Names
-from llama_stack_responses.features.usage.rows import PARTS
+from llama_stack_responses.features.usage.rows import PARTS, encode_pending, stored_table, table_of
+from llama_stack_responses.store import codec
 from llama_stack_responses.store.ends import Ended
 from tests.contract.conversations import assistant, response
 
@@ -95,3 +96,11 @@ def test_first_user_of_a_day_always_has_a_name(users: int) -> None:
     first = Dimensions("", "ada", "", "", "m", "")
 
     assert Names(Bounds(users, 1), []).counted_as(first) == first
+
+
+def test_rows_need_no_slower_form_of_json() -> None:
+    dimensions, counts = Dimensions("", "ada", "search", "key_1", "local/m", ""), {"requests": 1}
+    pending = encode_pending(dimensions, counts)
+    table = codec.encode(stored_table({dimensions: counts}), pack=False)
+    assert (pending[0], table[0]) == (codec.FORMAT, codec.FORMAT)
+    assert table_of(codec.decode(table)) == {dimensions: counts}

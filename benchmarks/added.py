@@ -1,0 +1,118 @@
+"""What authentication, keys, usage and limits add to a short request and to a stream: servers with and without them.
+
+    .venv/bin/python -m benchmarks.added
+    .venv-ogx/bin/python -m benchmarks.added --host ogx
+
+The servers run at once and take turns, so that compared values are measured within a second of each other, and the
+order of the turns is reversed from one to the next. `benchmarks.overhead --auth` measures everything with
+authentication.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.servers import TEMPLATE, USERS, Worker, authenticate, cpu_seconds, host_environment
+from tests.support.auth import auth_server
+from tests.support.stack import Host, LiveStack
+from tests.support.upstream import UpstreamProcess, reply, text
+from tests.support.variants import responses_config, variant
+
+type Json = dict[str, Any]
+type Change = Callable[[Json], None]
+
+WARM: Final = 20
+DELTAS: Final = 128
+LOADS: Final[dict[str, Json]] = {
+    "short request": {"body": {"model": "local/short", "input": "Hello"}},
+    "stream": {"body": {"model": "local/stream", "input": "Hello", "stream": True}, "deltas": DELTAS},
+}
+LIMITS: Final = [
+    {"requests_per_minute": 10**9, "tokens_per_minute": 10**12, "running": 1000},
+    {"by": "team", "tokens_per_month": 10**12},
+]
+
+
+def use(config: Json, **settings: Any) -> None:
+    """Give the provider these settings."""
+    responses_config(config)["usage"] = settings
+
+
+def variants(endpoint: str) -> Mapping[str, Change]:
+    """Return what is compared, by its name in the table; the first is compared with the others."""
+    return {
+        "without": lambda _: None,
+        "the host's `custom` auth": partial(authenticate, endpoint=endpoint),
+        "usage is counted": use,
+        "usage, and four limits": partial(use, limits=LIMITS),
+    }
+
+
+type Measured = dict[str, tuple[float, float]]
+"""The median seconds and the CPU seconds of a request, by server."""
+
+
+def measure(servers: Mapping[str, LiveStack], load: Worker, step: Json, requests: int) -> Measured:
+    """Measure one load on all servers."""
+    took: dict[str, list[float]] = {name: [] for name in servers}
+    for server in servers.values():
+        load.ask({"port": server.port, "lanes": [[step] * WARM]})
+    spent = {name: -cpu_seconds(server.pid) for name, server in servers.items()}
+    for number in range(requests // 10):
+        for name in list(servers)[:: -1 if number % 2 else 1]:
+            [answers] = load.ask({"port": servers[name].port, "lanes": [[step] * 10]})
+            took[name] += [answer["total"] for answer in answers]
+    for name, server in servers.items():
+        spent[name] += cpu_seconds(server.pid)
+    return {name: (statistics.median(took[name]), spent[name] / len(took[name])) for name in servers}
+
+
+def show(load: str, found: Measured) -> None:
+    """Print a table of one load."""
+    sys.stdout.write(f"\n| {load} | median | CPU | CPU, of that without |\n| --- | ---: | ---: | ---: |\n")
+    [(_, least), *_] = found.values()
+    for label, (median, cpu) in found.items():
+        sys.stdout.write(f"| {label} | {median * 1e3:.2f} ms | {cpu * 1e3:.2f} ms | {cpu / least:.3f} |\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Measure, and print a table for each load."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=400, help="requests to each server (default: 400)")
+    parser.add_argument("--host", choices=("llama_stack", "ogx"), help="the host (default: the one installed)")
+    options = parser.parse_args()
+    host: Host = options.host or ("ogx" if find_spec("ogx") else "llama_stack")
+    with tempfile.TemporaryDirectory() as name, ExitStack() as opened:
+        folder = Path(name)
+        model = opened.enter_context(UpstreamProcess(folder / "upstream.log")).client
+        model.script("short", reply(text(*["word "] * 8)))
+        model.script("stream", reply(text(*["word "] * DELTAS)))
+        endpoint = opened.enter_context(auth_server(USERS))
+        servers = {
+            label: opened.enter_context(
+                LiveStack(
+                    variant(TEMPLATE, folder / f"{number}.yaml", change),
+                    host_environment(model.base_url),
+                    folder / str(number),
+                    host,
+                )
+            )
+            for number, (label, change) in enumerate(variants(endpoint).items())
+        }
+        load = opened.enter_context(Worker("benchmarks.load"))
+        for label, step in LOADS.items():
+            show(label, measure(servers, load, step, options.requests))
+
+
+if __name__ == "__main__":
+    main()
