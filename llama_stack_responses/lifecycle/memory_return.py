@@ -22,7 +22,13 @@ logger = get_logger(__name__)
 
 _MIN_BYTES: Final = 16 * 2**20
 _MIN_PART: Final = 10
-"""Growth since the last time from which memory is returned: so many bytes, and one part of so many of the process."""
+"""Growth from which memory is returned: so many bytes, and one part of so many of the least that the process had."""
+
+_UNCHANGED_BYTES: Final = 2**20
+"""A growth up to this is none."""
+
+_PAUSES: Final = 2
+"""Intervals that are left out after little was returned: what is left may be in use for long."""
 
 _MAX_OBJECTS: Final = 50_000
 """Number of objects up to which reference cycles are collected: that takes about 0.1 µs for each, in the event loop."""
@@ -52,6 +58,7 @@ class MemoryReturn(Periodic):
         self._resident, self._trim = resident or _resident_bytes, trim or _trim_of_libc()
         self._last: int | None = None
         self._least: int | None = None
+        self._pauses = 0
 
     async def check(self) -> None:
         """Return memory if it is time."""
@@ -59,14 +66,21 @@ class MemoryReturn(Periodic):
             return
         last, self._last = self._last, now
         self._least = now if self._least is None else min(self._least, now)
-        if last is None or now > last or now - self._least < max(_MIN_BYTES, self._least // _MIN_PART):
+        if last is None or now > last + _UNCHANGED_BYTES:
+            self._pauses = 0
+            return
+        if now - self._least < max(_MIN_BYTES, self._least // _MIN_PART):
+            return
+        if self._pauses:
+            self._pauses -= 1
             return
         if len(gc.get_objects()) <= _MAX_OBJECTS:
             # In this thread: objects of the event loop must not be freed in another.
             gc.collect()
         await in_thread(self._trim)
-        # What is left is in use. It is the measure of the next growth.
-        self._least = self._resident()
+        self._last = self._resident()
+        if self._last is not None and now - self._last < _MIN_BYTES:
+            self._pauses = _PAUSES
 
 
 def _resident_bytes() -> int | None:

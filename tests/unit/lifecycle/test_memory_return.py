@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,32 +20,41 @@ def resident() -> int:
 
 
 class Process:
-    """A process whose memory is what the test says, and the times when it was trimmed."""
+    """A process whose memory is what the test says, in MB, and the times when it was trimmed.
 
-    def __init__(self, *resident: int) -> None:
-        self._resident: Iterator[int] = iter(resident)
-        self.now = 0
+    Args:
+        resident: what it has at each check.
+        returned: what it has after each trim.
+    """
+
+    def __init__(self, resident: list[int], returned: list[int]) -> None:
+        self._resident, self._returned = iter(resident), iter(returned)
+        self._now = 0
+        self._after_trim = False
         self.trimmed: list[int] = []
 
     def read(self) -> int:
-        self.now = next(self._resident, self.now)
-        return self.now
+        self._now = next(self._returned if self._after_trim else self._resident) * MB
+        self._after_trim = False
+        return self._now
 
     def trim(self) -> None:
-        self.trimmed.append(self.now)
+        self.trimmed.append(self._now)
+        self._after_trim = True
 
 
 @pytest.mark.parametrize(
-    ("resident", "trimmed"),
+    ("resident", "returned", "trimmed"),
     [
-        ([160 * MB, 160 * MB, 160 * MB], []),
-        ([160 * MB, 900 * MB], []),
-        ([160 * MB, 900 * MB, 900 * MB, 170 * MB], [900 * MB]),
-        ([160 * MB, 900 * MB, 950 * MB, 940 * MB, 170 * MB], [940 * MB]),
-        ([160 * MB, 170 * MB, 170 * MB], []),
-        ([160 * MB, 900 * MB, 900 * MB, 500 * MB, 500 * MB, 500 * MB], [900 * MB]),
-        ([160 * MB, 900 * MB, 900 * MB, 500 * MB, 600 * MB, 600 * MB, 500 * MB], [900 * MB, 600 * MB]),
-        ([900 * MB, 160 * MB, 900 * MB, 900 * MB, 160 * MB], [900 * MB]),
+        ([160, 160, 160], [], []),
+        ([160, 900], [], []),
+        ([160, 900, 900], [170], [900]),
+        ([160, 900, 950, 940], [170], [940]),
+        ([160, 170, 170], [], []),
+        ([160, 900, 900, 700, 500], [700, 500, 170], [900, 700, 500]),
+        ([160, 900, 900, 500, 500, 500, 500, 500], [500, 500, 500], [900, 500, 500]),
+        ([160, 900, 900, 500, 600, 600], [500, 500, 170], [900, 500, 600]),
+        ([900, 160, 900, 900], [160], [900]),
     ],
     ids=[
         "nothing has grown",
@@ -54,21 +62,24 @@ class Process:
         "a load has ended",
         "it has grown twice",
         "it has grown by little",
+        "the load ends little by little",
         "the rest is in use",
         "it has grown again",
         "the start took more",
     ],
 )
-async def test_memory_is_returned_when_growth_has_ended(resident: list[int], trimmed: list[int]) -> None:
-    process = Process(*resident)
+async def test_memory_is_returned_when_growth_has_ended(
+    resident: list[int], returned: list[int], trimmed: list[int]
+) -> None:
+    process = Process(resident, returned)
     returning = MemoryReturn(10.0, process.read, process.trim)
     for _ in resident:
         await returning.check()
-    assert process.trimmed == trimmed
+    assert process.trimmed == [each * MB for each in trimmed]
 
 
 async def test_unknown_memory_is_left_alone() -> None:
-    process = Process()
+    process = Process([], [])
     await MemoryReturn(10.0, lambda: None, process.trim).check()
     assert process.trimmed == []
 
@@ -85,7 +96,7 @@ async def test_reference_cycles_are_collected_unless_there_are_many_objects(
     most: int, is_held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llama_stack_responses.lifecycle.memory_return._MAX_OBJECTS", most)
-    process = Process(160 * MB, 900 * MB, 900 * MB)
+    process = Process([160, 900, 900], [170])
     returning = MemoryReturn(10.0, process.read, process.trim)
     gc.disable()
     try:
@@ -106,7 +117,7 @@ async def test_freed_memory_of_this_process_is_returned() -> None:
     await returning.check()
     del blocks
     kept = resident()
-    await returning.check()
-    await returning.check()
+    for _ in range(4):
+        await returning.check()
     assert last is not None
     assert kept - resident() > 50 * MB

@@ -1,0 +1,117 @@
+"""A server gives the memory of a heavy load back to the system soon after the load has ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.support.socket_client import SocketClient
+from tests.support.stack import STARTER, LiveStack
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.variants import responses_config, variant
+from tests.support.waiting import wait_until
+
+type Json = dict[str, Any]
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.one_host,
+    pytest.mark.extended,
+    pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc"),
+]
+
+BODY_BYTES: Final = 150 * 2**20
+ITEM_BYTES: Final = 10_000
+READERS: Final = 20
+RESPONSES: Final = 300
+WORDS: Final = "word " * 800
+CHUNKS: Final = 2_000
+FACTOR: Final = 1.5
+"""What the memory may be afterwards, times that at the start."""
+
+
+@pytest.fixture(scope="module")
+def server(
+    stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    folder = tmp_path_factory.mktemp("memory")
+
+    def change(config: Json) -> None:
+        settings = responses_config(config)
+        settings["background"] = {"concurrency": 64, "waiting": 2 * RESPONSES}
+        bodies = {"total_bytes": 4 * BODY_BYTES, "bytes_per_user": 4 * BODY_BYTES}
+        settings["limits"] = {"request_bytes": 2 * BODY_BYTES, "bodies": bodies}
+
+    config = variant(STARTER, folder / "config.yaml", change)
+    env = stack_env | {"INFERENCE_URL": upstream_process.client.base_url}
+    with LiveStack(config, env, folder / "state", fork=False) as stack:
+        yield stack
+
+
+def resident(stack: LiveStack) -> int:
+    """Return the resident bytes of the server's process."""
+    pages = Path(f"/proc/{stack.pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def send_large_body(stack: LiveStack) -> None:
+    """Send a body that is read and decoded, and then refused."""
+    item = b'{"role":"user","content":"%b"}' % (b"x" * ITEM_BYTES)
+    items = b",".join([item] * (BODY_BYTES // ITEM_BYTES))
+    body = b'{"model":"local/short","temperature":9,"input":[%b]}' % items
+    answer = httpx.post(f"{stack.base_url}/v1/responses", content=body, timeout=300, trust_env=False)
+    assert answer.status_code == 400, answer.text
+
+
+def stall(stack: LiveStack, upstream: Upstream) -> None:
+    """Let clients begin long streams, read nothing more, and leave once the model server has to wait."""
+    body = {"model": "local/flood", "input": "x", "stream": True}
+    with ExitStack() as clients:
+        for _ in range(READERS):
+            client = clients.enter_context(SocketClient(stack, body, buffer=32_768))
+            client.read_until(b"event: response.output_text.delta")
+    wait_until(lambda: all(each.ended for each in upstream.requests("flood")), seconds=120)
+
+
+def run_in_background(stack: LiveStack) -> None:
+    """Run background responses to their end."""
+    with (
+        httpx.Client(base_url=f"{stack.base_url}/v1", timeout=120, trust_env=False) as client,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        body = {"model": "local/short", "input": "x", "background": True}
+
+        def create(_: int) -> str:
+            return str(client.post("/responses", json=body).raise_for_status().json()["id"])
+
+        def ended(response_id: str) -> bool:
+            return bool(client.get(f"/responses/{response_id}").json()["status"] == "completed")
+
+        ids = list(threads.map(create, range(RESPONSES)))
+        wait_until(lambda: all(map(ended, ids[::-100])), seconds=300)
+
+
+def run_small(stack: LiveStack) -> None:
+    """Run a short response."""
+    body = {"model": "local/short", "input": "x"}
+    httpx.post(f"{stack.base_url}/v1/responses", json=body, timeout=60, trust_env=False).raise_for_status()
+
+
+def test_memory_of_a_heavy_load_is_returned_within_a_minute(server: LiveStack, upstream: Upstream) -> None:
+    upstream.script("short", reply(text("word ")))
+    upstream.script("flood", reply(text(*[WORDS] * CHUNKS)))
+    run_small(server)
+    before = resident(server)
+    send_large_body(server)
+    stall(server, upstream)
+    run_in_background(server)
+    wait_until(lambda: resident(server) <= FACTOR * before, seconds=60, every=1.0)
+    run_small(server)
