@@ -20,12 +20,14 @@ class Turns:
 
     Args:
         at_once: pieces of work that go on at a time.
+        per_user: those of one authenticated user. More would take turns with the work of another user as well, which
+            goes on in as many iterations as they.
         seconds: the longest turn while the event loop is idle. Work that waits for something else, such as a slow
             server, does not delay other users.
     """
 
-    def __init__(self, at_once: int, seconds: float) -> None:
-        self._budget = FairBudget(at_once)
+    def __init__(self, at_once: int, per_user: int, seconds: float) -> None:
+        self._budget = FairBudget(at_once, per_user)
         self._seconds = seconds
 
     @property

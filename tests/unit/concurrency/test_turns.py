@@ -10,7 +10,7 @@ from tests.support.waiting import turns as iterations
 
 
 async def test_user_with_one_piece_of_work_comes_before_the_many_of_another() -> None:
-    turns, begun = Turns(2, 3600), list[str]()
+    turns, begun = Turns(2, 2, 3600), list[str]()
 
     async def work(owner: str) -> None:
         with await turns.take():
@@ -23,7 +23,7 @@ async def test_user_with_one_piece_of_work_comes_before_the_many_of_another() ->
 
 
 async def test_turn_that_waits_for_something_else_ends_by_itself() -> None:
-    turns = Turns(1, 0.001)
+    turns = Turns(1, 1, 0.001)
     slow = await as_user("slow", turns.take())
     async with asyncio.timeout(60):
         (await as_user("other", turns.take())).end()
@@ -32,7 +32,7 @@ async def test_turn_that_waits_for_something_else_ends_by_itself() -> None:
 
 
 async def test_turn_ends_once() -> None:
-    turns = Turns(1, 3600)
+    turns = Turns(1, 1, 3600)
     first = await as_user("a", turns.take())
     first.end()
     first.end()
@@ -45,7 +45,7 @@ async def test_turn_ends_once() -> None:
 
 
 async def test_request_that_leaves_while_it_waits_takes_no_turn() -> None:
-    turns = Turns(1, 3600)
+    turns = Turns(1, 1, 3600)
     with await as_user("a", turns.take()):
         waiting = as_user("b", turns.take())
         await iterations(2)
@@ -56,11 +56,23 @@ async def test_request_that_leaves_while_it_waits_takes_no_turn() -> None:
 
 async def test_turn_of_a_busy_loop_lasts_for_some_of_its_iterations() -> None:
     """A time alone would be over before the work has gone on."""
-    turns = Turns(1, 0)
+    turns = Turns(1, 1, 0)
     with await as_user("a", turns.take()):
         waiting = as_user("b", turns.take())
         await iterations(8)
         assert not waiting.done()
         await waiting
     waiting.result().end()
+    assert turns.is_idle
+
+
+async def test_user_who_comes_while_another_has_many_turns_does_not_wait() -> None:
+    turns = Turns(4, 2, 3600)
+    many = [as_user("many", turns.take()) for _ in range(10)]
+    await iterations(3)
+    assert sum(each.done() for each in many) == 2
+    (await asyncio.wait_for(as_user("one", turns.take()), 60)).end()
+    assert sum(each.done() for each in many) == 2
+    for each in many:
+        (await each).end()
     assert turns.is_idle
