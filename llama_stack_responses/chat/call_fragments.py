@@ -20,6 +20,7 @@ from ..stream.deltas import ToolCall
 from .cleaned_names import without_marks
 from .repeated_arguments import CallArguments, HalfArgumentsError, UnclearArgumentsError
 
+OTHER_MESSAGE: Final = "The model server's stream ends with another message than it streamed before."
 _NAME_CHARACTERS: Final = 1024
 _SHOWN_CHARACTERS: Final = 64
 """Characters of a name that an error quotes."""
@@ -75,6 +76,10 @@ class _Call:
         """Return whether a fragment has another id, from a server that does not change ids within a call."""
         return bool(fragment.call_id) and len(self.ids) == 1 and fragment.call_id != self.ids[0]
 
+    def has_earlier_id(self, fragment: Fragment) -> bool:
+        """Return whether a fragment has the first id, after one with another id."""
+        return len(self.ids) > 1 and fragment.call_id == self.ids[0]
+
     def has_same_id(self, fragment: Fragment) -> bool:
         """Return whether a fragment has the id of this call."""
         return len(self.ids) == 1 and fragment.call_id == self.ids[0]
@@ -120,7 +125,9 @@ class CallFragments:
         name = self._note(call, fragment)
         if fragment.arguments:
             try:
-                call.arguments.take(fragment.arguments, as_object=fragment.as_object, may_replace=may_replace)
+                call.arguments.take(
+                    fragment.arguments, as_object=fragment.as_object, may_replace=may_replace, named=bool(fragment.name)
+                )
             except UnclearArgumentsError:
                 raise _unclear(call) from None
         if call.rival:
@@ -152,8 +159,24 @@ class CallFragments:
         decided = [call for call in self._calls() if not call.rival]
         out = [ToolCall(call.key, arguments=text) for call in decided if (text := self._end_of(call, cut=cut))]
         out += [ToolCall(call.key, call.name, arguments=rest[call.key]) for call in separate]
+        if not cut and (
+            nameless := next((call for call in decided if not call.name and call.arguments.has_begun), None)
+        ):
+            raise _unclear(nameless)
         self._check_repetitions()
         return out
+
+    def lacks(self, fragment: Fragment) -> bool:
+        """Return whether no call has the name and the arguments of a fragment, which is a whole call.
+
+        Raises:
+            ApiError: nor has one its id, so that it is no repetition.
+        """
+        if any(call.is_named(fragment.name) and call.arguments.says(fragment.arguments) for call in self._calls()):
+            return False
+        if fragment.call_id not in self._by_id:
+            raise ApiError(502, OTHER_MESSAGE)
+        return True
 
     def _end_of(self, call: _Call, *, cut: bool) -> str:
         """Return the rest of the arguments of a call."""
@@ -181,6 +204,8 @@ class CallFragments:
         call = self._known(fragment)
         if call is None:
             return self._begin(fragment)
+        if call.arguments.is_open and call.has_earlier_id(fragment):
+            raise _unclear(call)
         if call.rival is None and self._is_another(call, fragment):
             return self._begin(fragment)
         if call.arguments.whole and fragment.name and not call.has_same_id(fragment):
@@ -207,9 +232,8 @@ class CallFragments:
         if call.has_other_id(fragment):
             if not (name and call.is_named(name)):
                 return bool(name)
-            # A server that changes the id within a call, or another call of the same function.
-            continues = arguments.is_open and written
-            return not (continues and (not written.startswith(("{", "[")) or arguments.repeats(written)))
+            # Another call of the same function begins with a bracket, what a server sends with changed ids does not.
+            return not (arguments.is_open and written) or written.lstrip().startswith(("{", "["))
         return bool(name and call.name) and arguments.has_begun and not call.is_named(name)
 
     def _begin(self, fragment: Fragment, rival: _Call | None = None) -> _Call:

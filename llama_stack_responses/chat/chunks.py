@@ -25,7 +25,7 @@ from ..stream.deltas import (
     Text,
     ToolCall,
 )
-from .call_fragments import CallFragments, Fragment
+from .call_fragments import OTHER_MESSAGE, CallFragments, Fragment
 from .finish_reasons import guessed_meaning, meaning_of, reason_of
 from .malformed_calls import WrittenCall, failed_call
 from .pieces import (
@@ -441,13 +441,14 @@ class ChunkReader:
         return fields
 
     def _behind_deltas(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return what the members of a whole message add to the deltas: its calls, and a text that they lack."""
-        content, calls = text(fields, "content"), {"tool_calls": fields.get("tool_calls")}
-        if not (self._said.size or self._said.kept):
-            return {"content": content, **calls}
-        if content and not self._said.may_have(content):
-            raise ApiError(502, "The model server's stream ends with another message than it streamed before.")
-        return calls
+        """Return what the members of a whole message add to the deltas: the text and the calls that they lack."""
+        content, calls = text(fields, "content"), fields.get("tool_calls")
+        has_text = bool(self._said.size or self._said.kept)
+        if content and has_text and not self._said.may_have(content):
+            raise ApiError(502, OTHER_MESSAGE)
+        if calls and (known := self._calls):
+            calls = [call for place, call in enumerate(entries(calls)) if known.lacks(_fragment(place, call))]
+        return {"content": "" if has_text else content, "tool_calls": calls}
 
     def _meaning(self) -> FinishReason:
         """Return how the round ended.
@@ -790,21 +791,12 @@ class ChunkReader:
 
     def _call(self, position: int, call: Any) -> list[ToolCall]:
         """Return the deltas of a fragment of a call, with its arguments as they came."""
-        index, call_id = member(call, "index"), member(call, "id") or ""
-        function, custom = member(call, "function"), member(call, "custom")
-        name, arguments = member(function, "name") or "", member(function, "arguments")
-        if custom:
-            name, arguments = member(custom, "name") or "", member(custom, "input")
-        as_object = arguments is not None and not isinstance(arguments, str)
-        written = orjson.dumps(arguments).decode() if as_object else arguments or ""
-        if not (isinstance(name, str) and isinstance(call_id, str) and isinstance(index, int | str | None)):
-            raise ApiError(502, "The model server's stream has an invalid tool call.")
-        call_id = call_id.partition(_SIGNATURE_IN_ID)[0]
+        fragment = _fragment(position, call)
         if self._calls is None:
             self._calls = CallFragments()
         begun = self._calls.begun
-        deltas = self._calls.take(Fragment(index, position, call_id, name, written, as_object, bool(custom)))
-        self.characters += len(written)
+        deltas = self._calls.take(fragment)
+        self.characters += len(fragment.arguments)
         if self._calls.begun > begun:
             self.characters += _CALL_CHARACTERS
             if self._calls.begun > _MAX_CALLS:
@@ -821,6 +813,25 @@ class ChunkReader:
         opening = "" if key in self._custom else f'{{"{CUSTOM_INPUT}":"'
         self._custom[key] = None
         return opening + orjson.dumps(written).decode()[1:-1]
+
+
+def _fragment(position: int, call: Any) -> Fragment:
+    """Return a fragment of a call, at this place in the list of its chunk.
+
+    Raises:
+        ApiError: it is invalid.
+    """
+    index, call_id = member(call, "index"), member(call, "id") or ""
+    function, custom = member(call, "function"), member(call, "custom")
+    name, arguments = member(function, "name") or "", member(function, "arguments")
+    if custom:
+        name, arguments = member(custom, "name") or "", member(custom, "input")
+    as_object = arguments is not None and not isinstance(arguments, str)
+    written = orjson.dumps(arguments).decode() if as_object else arguments or ""
+    if not (isinstance(name, str) and isinstance(call_id, str) and isinstance(index, int | str | None)):
+        raise ApiError(502, "The model server's stream has an invalid tool call.")
+    call_id = call_id.partition(_SIGNATURE_IN_ID)[0]
+    return Fragment(index, position, call_id, name, written, as_object, bool(custom))
 
 
 def _logprob_weight(logprob: dict[str, Any]) -> int:

@@ -73,6 +73,8 @@ class CallArguments:
         "_cumulative",
         "_end",
         "_fresh",
+        "_named",
+        "_nested",
         "_plain",
         "_quoted",
         "_repeated",
@@ -95,6 +97,8 @@ class CallArguments:
         self.append = self._fresh.append
         self._size = 0
         self._unsent: list[str] = []
+        self._named = False  # whether the last fragment has the name
+        self._nested = False  # whether a fragment was taken for a value within the value, though it may begin a call
         self._repeated = ""  # a fragment that has all characters so far, or is another value within them
         self._again: list[str] = []  # what follows the complete value
         self._again_end: JsonObjectEnd | None = None
@@ -125,18 +129,20 @@ class CallArguments:
             return self._plain or self._stays_open(text)
         return True
 
-    def take(self, written: str, *, as_object: bool = False, may_replace: bool = True) -> None:
+    def take(self, written: str, *, as_object: bool = False, may_replace: bool = True, named: bool = False) -> None:
         """Take a fragment.
 
         Args:
             written: its text.
             as_object: whether the server sent it as JSON.
             may_replace: whether it can be meant in place of an empty object before it.
+            named: whether it has the call's name, so that it may begin another call.
 
         Raises:
             UnclearArgumentsError: it can mean several things.
         """
         self.pieces += not self.whole
+        self._named = named
         self._as_object = self._as_object or (as_object and not self._begun)
         self.scan()
         while written:
@@ -167,7 +173,7 @@ class CallArguments:
         self.scan()
         if self._repeated:
             self._end_repeated()
-        if not cut and self._again:
+        if not cut and (self._again or (self._nested and self.whole and not _is_json(self._text()))):
             raise UnclearArgumentsError
         if not cut and self.is_open and not self._plain:
             raise HalfArgumentsError
@@ -178,6 +184,11 @@ class CallArguments:
     def equals(self, other: CallArguments) -> bool:
         """Return whether both are complete and have the same JSON value."""
         return self.whole and other.whole and _same(self._text(), other._text())
+
+    def says(self, written: str) -> bool:
+        """Return whether a text has the same JSON value, or the same characters; so has any text if they are long."""
+        self.scan()
+        return self._size > _COMPARED_CHARACTERS or _same(self._text(), written)
 
     def repeats(self, written: str) -> bool:
         """Return whether a fragment has all characters so far."""
@@ -242,6 +253,9 @@ class CallArguments:
         if repeated := self._repeated:
             self._repeated = ""
             self._cumulative = written.startswith(repeated)
+            if not self._cumulative and self._nested:
+                raise UnclearArgumentsError
+            self._nested = not self._cumulative
             return written if self._cumulative else self._add_json(repeated) + written
         if written.lstrip().startswith(_OPENING):
             return self._open(written)
@@ -251,13 +265,14 @@ class CallArguments:
         """Take a fragment that begins with a bracket: a value within the value, or all characters so far."""
         takes_value, repeats = self._takes_value(), self.repeats(written)
         if takes_value and repeats:
-            self._repeated = written
+            self._repeated, self._nested = written, self._named
             return ""
         if repeats:
             self._cumulative = True
             return written
         if not takes_value:
             raise UnclearArgumentsError
+        self._nested = self._nested or self._named
         return self._add_json(written)
 
     def _behind_stand_in(self, written: str, may_replace: bool) -> str:
@@ -411,6 +426,14 @@ def _is_half_list(text: str) -> bool:
 
 def _is_empty(text: str) -> bool:
     return text.startswith("{") and "".join(text.split()) == "{}"
+
+
+def _is_json(text: str) -> bool:
+    try:
+        decoded_arguments(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _same(one: str, other: str) -> bool:

@@ -394,6 +394,14 @@ def messages(*contents: str) -> Reply:
     return reply([{"choices": [choice]} for choice in choices])
 
 
+def begun(call_id: str | None, fragment: str) -> list[Json]:
+    """Return a fragment of a call at the first place, with its name and its id."""
+    call = {"index": 0, "id": call_id, "type": "function", "function": {"name": "f", "arguments": fragment}}
+    return [{"delta": {"tool_calls": [call]}}]
+
+
+STOPPED: Final = finish("tool_calls")
+WHOLE: Final[Json] = {"id": "other", "type": "function", "function": {"name": "f", "arguments": '{"a": "x"}'}}
 OTHER: Final = function("g", "a")
 NAMED: Final[Json] = {"tools": [TOOL, OTHER], "tool_choice": {"type": "function", "name": "g"}}
 CALLS: Final[Json] = {"tools": [TOOL]}
@@ -480,6 +488,39 @@ ANSWERED: Final[Mapping[str, Answered]] = {
     ),
     "another tool than the chosen": Answered(
         "a server that forces no call", [arguments('{"a":"x"}')], "failed", "although it was asked twice", NAMED
+    ),
+    "two calls on one index": Answered(
+        "a server that counts all calls as the first",
+        [reply(*(begun(each, '{"a":') for each in "ab"), *(begun(each, f'"{each}"}}') for each in "ab"), STOPPED)],
+        "completed",
+        '{"a":"a"}{"a":"b"}',
+        CALLS,
+    ),
+    "two calls without ids on one index": Answered(
+        "a server that counts all calls as the first",
+        [reply(*(begun(None, '{"a":') for _ in "ab"), *(begun(None, f'"{each}"}}') for each in "ab"), STOPPED)],
+        "failed",
+        "cannot be told",
+        CALLS,
+    ),
+    "call without a name": Answered(
+        "a server that loses a name",
+        [reply(tool_call(0, "c1", "f", '{"a":"x"}'), tool_call(1, "c2", None, '{"a":"y"}'), STOPPED)],
+        "failed",
+        "cannot be told",
+        CALLS,
+    ),
+    "message with the call behind it": Answered(
+        "a server with another id in the message",
+        [
+            reply(
+                tool_call(0, "c1", "f", '{"a":', '"x"}'),
+                [{"delta": {}, "message": {"role": "assistant", "tool_calls": [WHOLE]}, "finish_reason": "stop"}],
+            )
+        ],
+        "completed",
+        '{"a":"x"}',
+        CALLS,
     ),
     # Texts
     "messages that grow": Answered("a server with whole messages", [messages("H", "Hi")], "completed", "Hi"),

@@ -980,6 +980,23 @@ def test_message_behind_the_deltas_does_not_repeat_them() -> None:
     assert calls(deltas[2:]) == [("a", "f", '{"a":1}')]
 
 
+def test_call_in_message_behind_the_deltas_is_their_call_even_with_another_id() -> None:
+    repeated = {"id": "b", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    deltas = read(as_built, [as_client(chunk(CALL)), with_message("", [repeated])])
+    assert calls(deltas) == [("a", "f", '{"a":1}')]
+
+
+def test_message_brings_the_call_that_deltas_lack() -> None:
+    deltas = read(as_built, [as_client(chunk({"content": "Hi"})), with_message("Hi", CALL["tool_calls"])])
+    assert calls(deltas[1:]) == [("a", "f", '{"a":1}')]
+
+
+def test_message_with_another_call_than_the_deltas_is_502() -> None:
+    other = {"id": "b", "type": "function", "function": {"name": "f", "arguments": '{"a":2}'}}
+    with pytest.raises(ApiError, match="another message than it streamed"):
+        read(as_built, [as_client(chunk(CALL)), with_message("", [other])])
+
+
 @pytest.mark.parametrize("content", ["Hello", "lo"])
 @pytest.mark.parametrize("before", [{}, {"reasoning_content": "It is a greeting."}])
 def test_message_with_another_text_than_the_deltas_is_502(content: str, before: Json) -> None:
