@@ -12,7 +12,16 @@ from typing import Any, Final, Protocol
 from ..chat.adaptation.adaptation import Step
 from ..chat.adaptation.enforced import Expectation, expected
 from ..chat.adaptation.refusal import Refusal
-from ..chat.adaptation.registry import adapted, asked_by, in_order, lasts, tell, walks_messages
+from ..chat.adaptation.registry import (
+    adapted,
+    asked_by,
+    in_order,
+    is_hint,
+    lasts,
+    refusal_names,
+    tell,
+    walks_messages,
+)
 from ..chat.inference import Inference, ModelServer
 from ..chat.profile import Profile
 from ..concurrency.large_work import LargeWork
@@ -34,7 +43,9 @@ ADAPTATIONS: Final = Metric(
 )
 
 _MAX_RETRIES: Final = 6
-"""Maximum number of times that one chat request is changed after a refusal."""
+"""Maximum number of times that one chat request is changed after a refusal. Refusals of hints alone do not count: there
+are only a few hints, and some servers name one at a time.
+"""
 
 _MAX_MODELS: Final = 1_000
 """Maximum number of models whose changes are at hand."""
@@ -192,26 +203,38 @@ class ModelServers:
         self._known.set(model, known)
         return known
 
+    def settled(self, server: ModelServer, model: str) -> tuple[Step, ...]:
+        """Return the changes that profiles have for a model, in order."""
+        return in_order(self._settled(server, model))
+
     async def learned_meanwhile(self, server: ModelServer, model: str) -> tuple[Step, ...]:
         """Return the changes for a model, with those that other servers of the store have learned."""
         await self._read(server)
         return self._note(server, model).steps
 
-    def learn(self, server: ModelServer, model: str, steps: Sequence[Step]) -> None:
-        """Keep changes with which a model server has accepted a chat request that it had refused."""
+    def learn(self, server: ModelServer, model: str, steps: Sequence[Step], refused: Sequence[Step] = ()) -> None:
+        """Keep changes with which a model server has accepted a chat request that it had refused.
+
+        Args:
+            server: the model server.
+            model: the model.
+            steps: the changes.
+            refused: earlier changes that it does not take any more, which are forgotten.
+        """
         logger.warning(
             "the model server of model '%s' refused a request and took it after these changes, which it gets for a "
-            "day: %s; a profile makes them permanent (docs/guides/model-servers.md)",
+            "day: %s; a profile makes them permanent (docs/guides/model-servers.md)%s",
             model,
-            ", ".join(map(str, steps)),
+            ", ".join(map(str, steps)) or "none",
+            f"; it does not get these any more: {', '.join(map(str, refused))}" if refused else "",
         )
         name, until = self._name_of(server), self._clock() + LEARNED_SECONDS
         learned = self._learned[name]
-        changes = with_steps(learned.steps.get(model, {}), steps, until)
+        changes = with_steps(learned.steps.get(model, {}), steps, until, refused)
         self._learned[name] = replace(learned, steps={**learned.steps, model: changes})
         self._note(server, model)
         if self._stored:
-            self._begin(self._stored.add(name, server.provider, model, steps))
+            self._begin(self._stored.add(name, server.provider, model, steps, refused))
 
     def _begin(self, storing: Coroutine[Any, Any, None]) -> None:
         """Store something in the background."""
@@ -280,11 +303,13 @@ class AdaptedRequest:
 
     __slots__ = (
         "_new",
+        "_refused",
         "_repairs",
         "_retries",
         "_server",
         "_servers",
         "_steps",
+        "_tries",
         "_unchanged",
         "applied",
         "chat",
@@ -296,7 +321,8 @@ class AdaptedRequest:
         self._unchanged: Json | None = chat
         self._steps: tuple[Step, ...] = ()
         self._new: tuple[Step, ...] = ()
-        self._retries = self._repairs = 0
+        self._refused: tuple[Step, ...] = ()  # learned changes that the server does not take any more
+        self._tries = self._retries = self._repairs = 0
         self.chat: Json | None = chat
         self.applied: tuple[Step, ...] = ()
         self.expectation: Expectation | None = None
@@ -315,22 +341,54 @@ class AdaptedRequest:
 
     async def adapt(self, refusal: Refusal) -> bool:
         """Change the request after it was refused; return False if there is nothing to change."""
-        if self.chat is None or self._retries >= _MAX_RETRIES:
+        if self.chat is None:
             return False
         model: str = self.chat["model"]
         asked = await self._servers.asked(refusal, self.chat, self._steps)
+        if self._retries >= _MAX_RETRIES:
+            self._learn_unfinished(model, asked)
+            return False
         known = self._steps
-        if not self._retries:
+        if not self._tries:
             known = in_order([*known, *await self._servers.learned_meanwhile(self._server, model)])
         before, new = self.applied, tuple(step for step in asked if step not in known)
-        self._retries += 1
+        self._tries += 1
+        self._retries += not new or not all(map(is_hint, new))
+        sent = self.chat
         await self.use(in_order([*known, *new]))
         self._new += tuple(step for step in new if lasts(step, refusal))
         self._servers.count(self._server, new)
+        return self.applied != before or await self._forget(refusal, sent)
+
+    async def _forget(self, refusal: Refusal, sent: Json) -> bool:
+        """Adapt the request anew, without what was learned, if a refusal is about that; return whether it has changed.
+
+        Args:
+            refusal: the refusal against which no further change helps.
+            sent: the request that was refused.
+        """
+        settled, before = self._servers.settled(self._server, sent["model"]), self.applied
+        learned = tuple(step for step in before if step not in settled and step not in self._new)
+        if self._refused or not learned:
+            return False
+        named = not refusal.says_bound and any(refusal_names(refusal, step) for step in learned)
+        if not named and not await self._servers.asked(refusal, sent, ()):
+            return False
+        self._refused, self._new = learned, ()
+        await self.use(settled)
         return self.applied != before
 
+    def _learn_unfinished(self, model: str, asked: Sequence[Step]) -> None:
+        """Learn the changes of a request that was changed often enough, if its server goes on to refuse something else.
+
+        The next request begins with them.
+        """
+        if self._new and asked:
+            self._servers.learn(self._server, model, self._new)
+            self._new = ()
+
     def begun(self) -> None:
-        """Learn the changes with which the model server has begun to answer.
+        """Learn the changes with which the model server has begun to answer, and forget those that it refused.
 
         The request is dropped, unless its answer is checked.
         """
@@ -340,8 +398,9 @@ class AdaptedRequest:
         if self.expectation is None:
             self.chat = self._unchanged = None
         new, self._new = tuple(step for step in self._new if step in self.applied), ()
-        if new:
-            self._servers.learn(self._server, model, new)
+        refused, self._refused = tuple(step for step in self._refused if step not in new), ()
+        if new or refused:
+            self._servers.learn(self._server, model, new, refused)
 
     def repair(self, text: str, problem: str) -> bool:
         """Ask for another answer than `text`, which has a problem; return False if that was done often enough."""

@@ -14,7 +14,7 @@ from typing import Final
 import openai
 
 from llama_stack_openai_chat.errors import status_in, words_of
-from llama_stack_openai_chat.retries import says_of_request
+from llama_stack_openai_chat.retries import is_of_request, says_of_request
 
 from ..chat.adaptation.refusal import Refusal, RefusedError, places_of, plain
 from ..chat.context_errors import says_too_long, too_long
@@ -81,7 +81,7 @@ def _refused(result: ApiError, error: openai.APIError, status: int) -> ApiError:
         return result
     code = next((str(each) for each in (error.code, error.type) if each), "")
     places = places_of(error.body, words_of(error.body) or error.message)
-    return RefusedError(result, Refusal(status, _shown(_message(error)), code, places))
+    return RefusedError(result, Refusal(status, _shown(_message(error)), code, places, is_of_request(error)))
 
 
 def _from_status(error: openai.APIStatusError) -> ApiError:

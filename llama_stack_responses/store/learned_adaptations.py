@@ -10,7 +10,7 @@ entry a day after it was learned, or an hour if it is a length: the model server
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -53,15 +53,19 @@ class Learned:
     contexts: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
 
-def with_steps(known: Mapping[Step, float], steps: Sequence[Step], expires: float) -> dict[Step, float]:
+def with_steps(
+    known: Mapping[Step, float], steps: Sequence[Step], expires: float, refused: Collection[Step] = ()
+) -> dict[Step, float]:
     """Return what is known of a model with new changes behind the others, without the first ones if it is too much.
 
     Args:
         known: the changes, and when each expires.
         steps: the new ones.
         expires: when these expire, in seconds since the epoch.
+        refused: changes that the server does not take any more, which are left out.
     """
-    changes = {step: at for step, at in known.items() if step not in steps} | dict.fromkeys(steps, expires)
+    kept_before = {step: at for step, at in known.items() if step not in steps and step not in refused}
+    changes = kept_before | dict.fromkeys(steps, expires)
     counts, kept = Counter[str](), list[tuple[Step, float]]()
     for step, at in reversed(changes.items()):
         counts[step.kind] += 1
@@ -90,7 +94,9 @@ class LearnedSteps:
         now = await self._records.now()
         return _decoded((await self._records.get_many([key])).get(key), now)
 
-    async def add(self, server: str, provider: str, model: str, steps: Sequence[Step]) -> None:
+    async def add(
+        self, server: str, provider: str, model: str, steps: Sequence[Step], refused: Collection[Step] = ()
+    ) -> None:
         """Add changes to what was learned about a model; add nothing if others write the row all the time.
 
         Args:
@@ -98,13 +104,14 @@ class LearnedSteps:
             provider: the id of the provider, which people read.
             model: the model's name.
             steps: the changes.
+            refused: the changes that are forgotten.
 
         Raises:
             ApiError: 503, the store does not answer.
         """
 
         def added(known: Learned, expires: float) -> Learned:
-            changes = with_steps(known.steps.get(model, {}), steps, expires)
+            changes = with_steps(known.steps.get(model, {}), steps, expires, refused)
             return replace(known, steps=_with_last(known.steps, model, changes))
 
         await self._change(server, provider, added)

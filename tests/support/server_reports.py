@@ -258,7 +258,46 @@ REFUSED: Final[Mapping[str, Refused]] = {
         {"text": FORMAT},
         answer='{"a":[]}',
     ),
+    "hints one at a time": Refused(
+        "a server with serde",
+        [
+            f"Failed to deserialize the JSON body into the target type: unknown field `{name}`, expected one of `model`, "
+            "`messages`, `stream` at line 1 column 9"
+            for name in (
+                *("user", "prompt_cache_key", "safety_identifier", "service_tier", "verbosity", "stream_options"),
+                "parallel_tool_calls",
+            )
+        ],
+        without("user", "prompt_cache_key", "safety_identifier", "service_tier", "verbosity", "parallel_tool_calls"),
+        {
+            "user": "u",
+            "prompt_cache_key": "k",
+            "safety_identifier": "s",
+            "service_tier": "flex",
+            "text": {"verbosity": "low"},
+            "parallel_tool_calls": False,
+            "tools": [TOOL],
+        },
+        adapted=(*("user", "prompt_cache_key", "safety_identifier", "service_tier", "text", "parallel_tool_calls"),),
+    ),
     # Contents
+    "text alone": Refused(
+        "a server with pydantic",
+        Reply(
+            status=422,
+            body={
+                "detail": [
+                    {
+                        "type": "union_tag_invalid",
+                        "loc": ["body", "messages", 0, "content", 1],
+                        "msg": "Input tag 'image_url' found using 'type' does not match any of the expected tags: 'text'",
+                    }
+                ]
+            },
+        ),
+        lambda chat: images(chat) == 0,
+        items=[user([{"type": "input_text", "text": "Which?"}, IMAGE])],
+    ),
     "null": Refused(
         "Dicklesworthstone/pi_agent_rust 45",
         "invalid message content type: <nil>",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from ...core.types import Json
@@ -31,16 +31,29 @@ _SIGNATURES: Final = ("extra_content", "provider_specific_fields", OPAQUE)
 _NO_IMAGES: Final = re.compile(
     r"\b(?:images?|image_url|multi-?modal|vision)\b(?: inputs?| content| parts?)?(?: is| are)? ?"
     r"not (?:currently )?(?:support|allow|accept|enabl|available)"
-    r"|(?:not|n't|cannot|unable to|no) (?:support|accept|process|handle|read|see|view|allow|take|have)\w*[^.]{0,24}"
+    r"|(?:not|n't|cannot|unable to|no) (?:support|accept|see|view|allow|take|have)\w*[^.]{0,24}"
     r"\b(?:images?|image_url|vision|multi-?modal)\b(?! (?:formats?|types?|urls?|sizes?|media|generation))"
+    r"|\bmodel (?:cannot|can't|can not|is unable to|is not able to) (?:process|handle|read) (?:any )?images\b"
     r"|support image input|not a multi-?modal|\bmmproj\b|at most 0 image|\bno vision\b|required for image"
-    r"|(?:unknown|unsupported|invalid|unexpected|unrecogni[sz]ed)[^.]{0,40}\b(?:image_url|modalit(?:y|ies))\b"
+    r"|(?:unknown|unsupported|invalid|unexpected|unrecogni[sz]ed)[^.]{0,40}\bmodalit(?:y|ies)\b"
+    r"|(?:unknown|unsupported|invalid|unexpected|unrecogni[sz]ed)[^.]{0,40}"
+    r"\b(?:type|variant|kind|part|chunk|content)\b[^.]{0,20}\bimage_url\b"
+    # pydantic, where a part may only be text
+    r"|\bimage_url\b[^.]{0,40}\bdoes not match any of the expected tags\b|\btype: input should be 'text'"
     r"|\bimage_url\b[^.]{0,30}(?:not |un|only )supported"
     r"|\btext[- ]only\b|only (?:supports?|accepts?|allows?)(?: \w+)? text\b"
     r"|only text\b[^.]{0,20}(?:support|allow|accept)"
     r"|\u4e0d\u652f\u6301.{0,8}(?:\u56fe|\u89c6\u89c9|\u591a\u6a21\u6001)",
     re.IGNORECASE,
 )
+"""Words that say that a model or a server takes no images at all."""
+_SUCH_IMAGES: Final = re.compile(
+    r"\bimages? (?:with (?!this|the|your)|larger|smaller|bigger|over|above|of|at|from|that|which|exceed)"
+    r"|\b(?:dimensions?|pixels?|resolution|transparen\w*|animated|truncated|corrupt\w*|broken|decod\w*)\b"
+    r"|\b(?:webp|gif|svg|heic|avif|tiff|bmp)\b|\d ?[KMG]i?B\b",
+    re.IGNORECASE,
+)
+"""Words about the size, the form or the state of one image: another one may be taken."""
 _SOME_IMAGES: Final = re.compile(
     r"\b(?:at most|up to|max(?:imum)?(?: of)?|only|more than|limit of|limited to)\W{1,3}([1-9]\d{0,2}) images?\b"
     r"|\bimages?\b[^.]{0,40}\b(?:at most|maximum(?: of| is)?|limit(?: of| is)?)\W{1,3}([1-9]\d{0,2})\b",
@@ -50,9 +63,10 @@ _SOME_IMAGES: Final = re.compile(
 LEFT_OUT: Final = "(an earlier image, which is left out)"
 _NO_AUDIO: Final = re.compile(
     r"\b(?:audio|input_audio)\b(?: inputs?| content| parts?)?(?: is| are)? ?not (?:currently )?(?:support|allow|accept)"
-    r"|(?:not|n't|no) (?:support|accept|process|handle|allow|take)\w*[^.]{0,24}\baudio\b(?! (?:formats?|types?|output))"
+    r"|(?:not|n't|no) (?:support|accept|allow|take)\w*[^.]{0,24}\baudio\b"
+    r"(?! (?:formats?|types?|output|longer|larger|over|with|of))"
     r"|support (?:input )?audio|\bmmproj\b|at most 0 audio"
-    r"|(?:unknown|unsupported|invalid|unexpected|unrecogni[sz]ed)[^.]{0,40}\binput_audio\b",
+    r"|(?:unknown|unsupported|invalid|unexpected|unrecogni[sz]ed)[^.]{0,40}\b(?:type|variant|kind|part|chunk|content)\b[^.]{0,20}\binput_audio\b",
     re.IGNORECASE,
 )
 _TEXT_CONTENT: Final = re.compile(
@@ -158,7 +172,11 @@ def _few_images(chat: Json, most: Any) -> Json:
 
 
 _NO_IMAGE_PARTS: Final = _without("image_url")
-_ASKS_NO_IMAGES: Final = answers(_NO_IMAGES, _NO_IMAGE_PARTS)
+_SAY_NO_IMAGES: Final = answers(_NO_IMAGES, _NO_IMAGE_PARTS)
+
+
+def _asks_no_images(refusal: Refusal, chat: Json) -> Iterable[None]:
+    return () if _SUCH_IMAGES.search(refusal.words) else _SAY_NO_IMAGES(refusal, chat)
 
 
 # Texts
@@ -168,7 +186,7 @@ def _asks_text_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_content = "content" in refusal.words or any("content" in place for place in refusal.places)
     says = _TEXT_CONTENT.search(refusal.words) and (of_content or "messages" in refusal.words or not refusal.places)
     in_parts = any(isinstance(message.get("content"), list) for message in chat["messages"])
-    if says and in_parts and not list(_ASKS_NO_IMAGES(refusal, chat)):
+    if says and in_parts and not any(True for _ in _asks_no_images(refusal, chat)):
         yield None
 
 
@@ -318,7 +336,7 @@ CONTENTS: Final = (
         _CONTENT_AS_REASONING,
         walks_messages=True,
     ),
-    Adaptation("no_images", _ASKS_NO_IMAGES, _NO_IMAGE_PARTS, walks_messages=True),
+    Adaptation("no_images", _asks_no_images, _NO_IMAGE_PARTS, walks_messages=True),
     # Its argument is the number of images that there may be, or None for one.
     Adaptation("few_images", _asks_few_images, _few_images, walks_messages=True),
     Adaptation("no_audio", answers(_NO_AUDIO, _NO_AUDIO_PARTS), _NO_AUDIO_PARTS, walks_messages=True),

@@ -30,11 +30,14 @@ _NO_TOOLS: Final = re.compile(
 """Words that say that a model takes no tools: OpenRouter's with status 404, vLLM's without its options for tools."""
 _NO_ENDPOINTS: Final = re.compile(r"\bno endpoints found that\b", re.IGNORECASE)
 """Words of OpenRouter, with status 404, that say that the model is there but not with what the request has."""
+_OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]{1,40}")
+"""An option of a server's command line (llama.cpp's `--jinja`, vLLM's `--enable-auto-tool-choice`)."""
+_START: Final = " Start the model server with this option."
 _ADVICE: Final = " A profile with 'parameters' can change what this model server gets: docs/guides/model-servers.md."
 
 
 def explained(error: RefusedError, chat: Json) -> ApiError:
-    """Return the error for the client: a 400 with the field at fault, if the refusal is about the request.
+    """Return the error for the client: a 400 with the server's words, and the field at fault, if it is the request's.
 
     Args:
         error: the error so far.
@@ -44,11 +47,21 @@ def explained(error: RefusedError, chat: Json) -> ApiError:
     param = next(_fields(refusal, chat), None)
     if param is None and _NO_ENDPOINTS.search(refusal.words):
         return _with(error, f"{refusal.shown}{_ADVICE}", None)
-    if param is None:
-        return error if error.param or not refusal.is_placed else _with(error, error.message, _field(refusal.places[0]))
-    if error.status >= 500 and not refusal.says_unsupported:
+    if error.status >= 500 and not (refusal.of_request or refusal.is_placed or (param and refusal.says_unsupported)):
         return error
-    return _with(error, f"{refusal.shown}{_ADVICE if refusal.says_unsupported else ''}", param)
+    if param is None and error.status < 500 and (error.param or not refusal.is_placed):
+        return error
+    if param is None:
+        said = error.message if error.status < 500 else f"{refusal.shown}{_advice(refusal)}"
+        return _with(error, said, _field(refusal.places[0]) if refusal.is_placed else None)
+    return _with(error, f"{refusal.shown}{_advice(refusal)}", param)
+
+
+def _advice(refusal: Refusal) -> str:
+    """Return what helps against a refusal, as a sentence behind its words; empty if nothing is known."""
+    if _OPTION.search(refusal.words):
+        return _START
+    return _ADVICE if refusal.says_unsupported else ""
 
 
 def _with(error: RefusedError, message: str, param: str | None) -> ApiError:

@@ -27,7 +27,9 @@ _ESSENTIAL: Final = frozenset(
 )
 """Parameters without which the answer would be another one. All others only steer."""
 
-_HINTS: Final = frozenset(
+DROP: Final = "drop"
+
+HINTS: Final = frozenset(
     {
         "metadata",
         "prompt_cache_key",
@@ -116,7 +118,7 @@ def _is_droppable(refusal: Refusal, name: str, value: Any) -> bool:
     """Return whether a refusal names a parameter that may be dropped for what it says."""
     if name in _ESSENTIAL or (name == "tool_choice" and value != "auto") or not refusal.names(name):
         return False
-    return name in _HINTS or isinstance(value, bool) or _cannot_be_used(refusal)
+    return name in HINTS or isinstance(value, bool) or _cannot_be_used(refusal)
 
 
 def _cannot_be_used(refusal: Refusal) -> bool:
@@ -258,6 +260,6 @@ def _never(_: Refusal, __: Json) -> tuple[()]:
 PARAMETERS: Final = (
     Adaptation("map", _map_asks, _mapped, _tell_mapped),
     Adaptation("rename", _rename_asks, _renamed),
-    Adaptation("drop", _may_drop, dropped, _tell_dropped, lasts=_of_all_requests),
+    Adaptation(DROP, _may_drop, dropped, _tell_dropped, lasts=_of_all_requests),
     Adaptation("add", _never, _added),
 )

@@ -57,12 +57,14 @@ class Refusal:
         code: its code or its type; empty if it has none.
         places: the places in the request that it names in its members, such as `stream_options` or
             `messages.user.name`: without indices.
+        of_request: whether its status, its type or its words say that the request is at fault, and not the server.
     """
 
     status: int
     text: str
     code: str = ""
     places: tuple[str, ...] = ()
+    of_request: bool = False
 
     @cached_property
     def words(self) -> str:

@@ -15,7 +15,7 @@ from .adaptation import Adaptation, Step
 from .calls import CALLS
 from .contents import CONTENTS
 from .enforced import ENFORCED
-from .parameters import PARAMETERS
+from .parameters import DROP, HINTS, PARAMETERS
 from .refusal import Refusal
 from .roles import ROLES
 from .schemas import SCHEMAS
@@ -82,6 +82,19 @@ def asked_by(refusal: Refusal, chat: Json, tried: Sequence[Step] = ()) -> list[S
 def lasts(step: Step, refusal: Refusal) -> bool:
     """Return whether a change is remembered that a refusal asked for."""
     return _KINDS[step.kind][1].lasts(refusal)
+
+
+def is_hint(step: Step) -> bool:
+    """Return whether a change drops a parameter that no answer depends on."""
+    return step.kind == DROP and step.argument in HINTS
+
+
+def refusal_names(refusal: Refusal, step: Step) -> bool:
+    """Return whether a refusal names a parameter that a change has dropped, renamed or given another value."""
+    if step.kind not in dialects():
+        names = step.argument if isinstance(step.argument, tuple) else (step.argument,)
+        return any(refusal.names(name) for name in names if isinstance(name, str))
+    return False
 
 
 def dialects() -> frozenset[str]:

@@ -9,23 +9,31 @@ from typing import Final
 
 import openai
 
-from .errors import NoAnswerError
+from .errors import NoAnswerError, status_in, words_of
 
 _RETRY_AFTER_CHARACTERS: Final = 64
 """Maximum length of a `retry-after` header, in characters."""
 
 _RETRIED: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
-_REFUSALS: Final = frozenset({"exceed_context_size_error", "invalid_request_error"})
-"""Types of errors that concern the request, which some servers report with a status of the server (llama.cpp: 500)."""
+_OF_CLIENT: Final = frozenset({400, 413, 415, 422})
+"""Statuses of errors that concern the request."""
+_REFUSALS: Final = frozenset({"badrequesterror", "exceed_context_size_error", "invalid_request_error"})
+"""Types and codes of such errors, in lower case. Some servers have them with a status of the server (llama.cpp)."""
 _OF_REQUEST: Final = re.compile(
     r"unsupported|not (?:\w+ )?support|unrecogni[sz]ed|extra_forbidden|extra inputs"
     r"|unexpected (?:keyword|reasoning|message)"
     r"|unknown (?:parameter|field|argument|variant|name)|validation error|must alternate|jinja|chat template"
     r"|has no attribute '(?:items|get|keys)'|item pairs from a mapping|failed to parse (?:grammar|tool call)"
-    r"|error parsing tool call|failed to (?:parse input at pos|generate a tool call)|does not match the expected",
+    r"|error parsing tool call|failed to (?:parse input at pos|generate a tool call)|does not match the expected"
+    # A place in a chat template (llama.cpp)
+    r"|\bat row \d{1,9}, column \d{1,9}\b",
     re.IGNORECASE,
 )
 """Words of errors that concern the request, for servers that give each error the status 500."""
+_OF_MACHINE: Final = re.compile(
+    r"\b(?:cuda|rocm|hip|nccl|gpus?|devices?|dtypes?|kernels?|compute capability|out of memory)\b", re.IGNORECASE
+)
+"""Words about the server's machine: what it does not support there is no fault of the request."""
 _QUOTING: Final = frozenset({502, 503})
 _REFUSED_BEHIND: Final = re.compile(
     r"\b4(?:00|22)\b|invalid_request|extra_forbidden|unsupported_(?:parameter|value)|bad request", re.IGNORECASE
@@ -54,9 +62,15 @@ def seconds_before_retry(error: openai.APIError, attempt: int) -> float | None:
     return pause if pause <= _MAX_PAUSE_SECONDS else None
 
 
-def is_of_request(error: openai.APIStatusError) -> bool:
-    """Return whether an error concerns the request, so that the same request would fail again."""
-    return error.type in _REFUSALS or says_of_request(error.status_code, error.message)
+def is_of_request(error: openai.APIError) -> bool:
+    """Return whether an error concerns the request, so that the same request would fail again.
+
+    An error event that names no status is read like an error with the status 500.
+    """
+    status = error.status_code if isinstance(error, openai.APIStatusError) else status_in(error.body) or 500
+    if status in _OF_CLIENT or not _REFUSALS.isdisjoint((str(error.type).lower(), str(error.code).lower())):
+        return True
+    return says_of_request(status, words_of(error.body) or error.message)
 
 
 def says_of_request(status: int, text: str) -> bool:
@@ -67,6 +81,8 @@ def says_of_request(status: int, text: str) -> bool:
     if status not in _QUOTING and status != 500:
         return False
     if status in _QUOTING and _REFUSED_BEHIND.search(text, 0, _READ_CHARACTERS) is None:
+        return False
+    if _OF_MACHINE.search(text, 0, _READ_CHARACTERS):
         return False
     return _OF_REQUEST.search(text, 0, _READ_CHARACTERS) is not None
 

@@ -194,6 +194,132 @@ async def test_change_is_not_learned_if_the_changed_request_was_refused_too() ->
     assert await stored(records) == []
 
 
+NO_OBJECT = refused("'response_format.type' must be 'json_schema' or 'text'")
+NO_LONG_LIMIT = refused("Unsupported parameter: 'max_completion_tokens'")
+NO_SHORT_LIMIT = refused("Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.")
+
+
+def efforts(*known: str) -> RefusedError:
+    """Return the refusal of a server that knows these efforts."""
+    return refused(f"reasoning_effort: supported values are {list(known)}")
+
+
+async def test_learned_change_that_the_server_refuses_is_forgotten() -> None:
+    records = MemoryRecords()
+    server = Server(records, NO_SCHEMA, OSLO, NO_OBJECT, OSLO, OSLO)
+    for _ in range(3):
+        assert shown(await server.ask(**TEXT)) == '{"city": "Oslo"}'
+    assert formats(server) == ["json_schema", "json_object", "json_object", "json_schema", "json_schema"]
+    assert await stored(records) == []
+    after = Server(records, OSLO)
+    await after.ask(**TEXT)
+    assert formats(after) == ["json_schema"]
+
+
+class ChangingServer(FakeInference):
+    """A model server that refuses what it does not take at the time.
+
+    Attributes:
+        judge: returns the round that answers a request.
+    """
+
+    judge: Callable[[Json], Round]
+
+    async def open_stream(self, request: Json, *args: Any) -> Any:
+        """Answer a request."""
+        self._rounds = [self.judge(request)]
+        return await super().open_stream(request, *args)
+
+
+async def asked_in_turn(
+    fields: Json, judges: Sequence[Callable[[Json], Round]], learned: LearnedSteps | None = None
+) -> list[list[Json]]:
+    """Return the chat requests of each of several equal requests, for which the model server judges differently."""
+    inference, sent = ChangingServer(), list[list[Json]]()
+    servers = model_servers(inference, learned=learned)
+    for judge in judges:
+        before = len(inference.requests)
+        inference.judge = judge
+        await GenerationHarness(makers={}, inference=inference, servers=servers, **fields).end()
+        sent.append(inference.requests[before:])
+    return sent
+
+
+def takes_limit(name: str, refusal: RefusedError) -> Callable[[Json], Round]:
+    """Return the judge of a server that takes the limit on tokens by one name alone."""
+    return lambda chat: ANSWER if name in chat else refusal
+
+
+async def test_limit_that_a_server_renames_again_and_again_is_always_taken() -> None:
+    short, long = takes_limit("max_tokens", NO_LONG_LIMIT), takes_limit("max_completion_tokens", NO_SHORT_LIMIT)
+    sent = await asked_in_turn({"max_output_tokens": 60}, [short, long] * 4)
+    assert ["max_tokens" in each[-1] for each in sent] == [True, False] * 4
+    assert max(map(len, sent)) <= 4
+
+
+async def test_effort_of_a_server_that_changes_its_efforts_is_always_taken() -> None:
+    def knows(*known: str) -> Callable[[Json], Round]:
+        return lambda chat: ANSWER if chat["reasoning_effort"] in known else efforts(*known)
+
+    judges = [knows("low", "medium"), knows("low"), knows("high"), knows("low", "medium"), knows("low", "medium")]
+    sent = await asked_in_turn({"reasoning": {"effort": "high"}}, judges)
+    assert [each[-1]["reasoning_effort"] for each in sent] == ["medium", "low", "high", "medium", "medium"]
+    assert len(sent[-1]) == 1, "what was learned anew is kept"
+
+
+async def test_change_of_a_profile_is_never_forgotten() -> None:
+    settled = Profile(parameters=Parameters(rename={"max_completion_tokens": "max_tokens"}))
+    inference = FakeInference(NO_SHORT_LIMIT, NO_LONG_LIMIT, NO_SHORT_LIMIT)
+    servers = model_servers(inference, settled)
+    with pytest.raises(ApiError):
+        await GenerationHarness(makers={}, inference=inference, servers=servers, max_output_tokens=60).end()
+    assert len(inference.requests) <= 3
+
+
+async def test_value_that_is_out_of_bounds_is_refused_once_whatever_was_learned() -> None:
+    server = Server(MemoryRecords(), NO_LONG_LIMIT, ANSWER, refused("max_tokens is too large: at most 4096."), ANSWER)
+    await server.ask(max_output_tokens=60)
+    with pytest.raises(ApiError, match="too large"):
+        await server.ask(max_output_tokens=60_000)
+    assert len(server.inference.requests) == 3
+
+
+HINTS: Json = {
+    "user": "u",
+    "prompt_cache_key": "k",
+    "prompt_cache_retention": "24h",
+    "safety_identifier": "s",
+    "service_tier": "flex",
+    "text": {"verbosity": "low"},
+    "parallel_tool_calls": False,
+}
+
+
+async def test_hints_that_a_server_refuses_one_at_a_time_are_all_dropped() -> None:
+    names = [*(name for name in HINTS if name not in ("text", "parallel_tool_calls")), "verbosity", "stream_options"]
+    refusals = [refused(f"unknown field `{name}`, expected one of `model`, `messages`") for name in names]
+    server = Server(MemoryRecords(), *refusals, ANSWER, ANSWER)
+    for _ in range(2):
+        await server.ask(**HINTS)
+    assert len(names) == 7
+    assert len(server.inference.requests) == len(names) + 2
+    assert not set(names) & server.inference.requests[-1].keys()
+
+
+async def test_request_goes_on_from_what_was_learned_when_the_limit_of_changes_was_reached() -> None:
+    names = [f"x_{n}" for n in range(9)]
+    inference = FakeInference()
+    servers = model_servers(inference)
+    chat = {"model": "m", "messages": [], **dict.fromkeys(names, 1)}
+    request = await servers.prepare(chat)
+    left = iter(names)
+    while await request.adapt(Refusal(400, f"unknown parameter: '{next(left)}'")):
+        pass
+    after = (await servers.prepare(chat)).chat
+    assert after is not None
+    assert [name for name in names if name in after] == names[6:]
+
+
 async def test_store_that_is_away_costs_no_request() -> None:
     records = WatchedRecords(MemoryRecords())
     records.away = True

@@ -13,6 +13,7 @@ from llama_stack.core.routers import inference as host
 from openai.types.chat import ChatCompletion
 
 from llama_stack_openai_chat.retries import seconds_before_retry
+from llama_stack_responses.chat.adaptation.explanation import explained
 from llama_stack_responses.chat.adaptation.refusal import RefusedError
 from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.inference import Extender, Receive
@@ -166,6 +167,55 @@ def test_refusal_that_a_gateway_quotes_with_its_own_status_is_a_refusal(
     bare = openai.InternalServerError(f"Error code: {status}", response=response, body=said)
     assert isinstance(to_api_error(bare), RefusedError) is is_refusal
     assert (seconds_before_retry(error, 0) is None) is is_refusal
+
+
+def answered(error: openai.APIError) -> ApiError:
+    """Return what a client gets for a failure before any output against which no change of the request helps."""
+    found = to_api_error(error)
+    assert isinstance(found, RefusedError)
+    return explained(found, CHAT)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"object": "error", "message": "It is odd", "type": "BadRequestError", "param": None, "code": 400}, 400),
+        ({"code": 400, "message": "It is odd", "type": "invalid_request_error"}, 400),
+        ({"message": "It is odd", "code": 422}, 400),
+        ({"message": "It is odd", "code": "invalid_request_error"}, 400),
+        ({"message": "Jinja Exception: It is odd"}, 400),
+        ({"message": "It is odd", "code": 500}, 502),
+        ({"message": "It is odd"}, 502),
+    ],
+)
+def test_refusal_as_an_event_before_any_output_is_a_400(body: Json, expected: int) -> None:
+    error = openai.APIError(body["message"], httpx2.Request("POST", "http://localhost/v1"), body=body)
+    found = answered(error)
+    assert found.status == expected
+    assert body["message"] in found.message
+    assert ("middle of its answer" in found.message) is (expected == 502)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("tools param requires --jinja flag", 400),
+        ("Jinja Exception: Only user and assistant roles are supported! at row 3", 400),
+        ("Error: Jinja Exception: No tools for this model", 400),
+        ("Failed to parse grammar", 400),
+        ("Unsupported content part type in message: file", 400),
+        ("Value is not callable: null at row 62, column 114:\n{%- if tools %}", 400),
+        ("CUDA error: operation not supported on this device", 502),
+        ("Something broke", 502),
+    ],
+)
+def test_refusal_with_the_status_500_is_a_400(said: str, expected: int) -> None:
+    response = httpx2.Response(500, request=httpx2.Request("POST", "http://localhost/v1"))
+    body = {"code": 500, "message": said, "type": "server_error"}
+    found = answered(openai.InternalServerError(said, response=response, body=body))
+    assert (found.status, found.upstream is None) == (expected, expected == 400)
+    assert found.message.startswith(said) or expected == 502
+    assert ("Start the model server with this option." in found.message) is ("--jinja" in said)
 
 
 @pytest.mark.parametrize("status", [None, 500])
