@@ -42,6 +42,14 @@ _TOO_LONG: Final = re.compile(
             r"prompttoolong",  # Replicate
             r"provide less than \d{1,15} input tokens",  # OCI
             r"exceed\w* (?:the )?maximum number of (?:input )?tokens",  # Databricks
+            r"too many input tokens\b",  # Bedrock
+            r"maximum supported sequence length",  # SambaNova
+            r"\bmax tokens of \d{1,15} exceeded",  # Snowflake
+            r"(?:input|prompt|messages?) exceeds? the maximum (?:allowed )?tokens",
+            r"(?:tokens|length) of (?:the )?messages\b[^.]{0,20}exceeds? (?:the )?model(?:'s token)? limit",
+            # Input too long, the longest context
+            r"(?:\u8f93\u5165|\u63d0\u793a|\u6d88\u606f)[^\u3002]{0,8}(?:\u8fc7\u957f|\u8d85\u957f)"
+            r"|\u6700\u5927\u4e0a\u4e0b\u6587|\u4e0a\u4e0b\u6587\u957f\u5ea6",
         )
     ),
     re.IGNORECASE,
@@ -82,6 +90,8 @@ _LENGTH: Final = re.compile(
     r"|should be \[\d{1,3}, ?|token length must be in \(0, ?|the limit of |while limit is "
     r"|too large for model with |must be <= |less than |max_seq_len \(?|max_num_tokens \(|session_len |max size: "
     r"|less than max_seq_len \(|maximum length |tokens limit |max cache length |max context of |maximum is "
+    r"|max input tokens: |sequence length is (?:just |only )?|max tokens of |exceed model limit |\(\d{1,15} > "
+    r"|\u4e0a\u4e0b\u6587\u957f\u5ea6\D{0,4}"
     r"|cache size \(\d{1,15} > |maximum input length is |provide less than |maximum number of input tokens )(\d{1,15})",
     re.IGNORECASE,
 )
@@ -91,7 +101,8 @@ _TOKENS: Final = re.compile(
     r"|(?:has|passed|contains|contains at least|resulted in|Given:) (\d{1,15}) (?:input )?(?:`inputs` )?tokens"
     r"|(?:request|input|too long:|token count|prompt|requested:|current length is|token count is|token count of)"
     r" \(?(?:length )?\(?(\d{1,15})|(?:prompt_tokens|cache size) \((\d{1,15})"
-    r"|(?<!maximum number of )input tokens (\d{1,15})"
+    r"|(?<!maximum number of )input tokens (\d{1,15})|input token count: (\d{1,15})"
+    r"|(?:prompt is|tokens of messages) (\d{1,15})|for this model \((\d{1,15}) > "
     r"|(\d{1,15}) tokens(?:, session_len|\) for)|,(?: but)? got (\d{1,15})",
     re.IGNORECASE,
 )

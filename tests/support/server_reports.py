@@ -258,6 +258,22 @@ REFUSED: Final[Mapping[str, Refused]] = {
         {"text": FORMAT},
         answer='{"a":[]}',
     ),
+    "title and message": Refused(
+        "Spring",
+        Reply(
+            status=400,
+            body={
+                "timestamp": "2026-11-29T09:00:00.000+00:00",
+                "status": 400,
+                "error": "Bad Request",
+                "message": 'Unrecognized field "user"',
+                "path": "/v1/chat/completions",
+            },
+        ),
+        without("user"),
+        {"user": "u"},
+        adapted=("user",),
+    ),
     "hints one at a time": Refused(
         "a server with serde",
         [

@@ -79,6 +79,10 @@ _NO_THINKING_BEFORE: Final = re.compile(
     r"expected\W{1,3}thinking\W{1,3}or\W{1,3}redacted_thinking|\bmust start with a thinking block", re.IGNORECASE
 )
 """Words of Anthropic about a conversation with calls that another model made, or this one without reasoning."""
+_MAY_BE_UNSET: Final = re.compile(r"\bor (?:be )?(?:unset|omitted|left out)\b|\bmay only be set to\b", re.IGNORECASE)
+"""Words of Anthropic about a parameter that has hardly any value beside reasoning."""
+_OF_ONE_EFFORT: Final = re.compile(rf"['\"`](?:{'|'.join(EFFORTS)})['\"`]")
+"""An effort that a refusal quotes: it says nothing of others."""
 _LEAST: Final = "low"
 """The least effort that all models take that always reason."""
 
@@ -123,7 +127,7 @@ def _is_droppable(refusal: Refusal, name: str, value: Any) -> bool:
 
 def _cannot_be_used(refusal: Refusal) -> bool:
     """Return whether a refusal says that a parameter cannot be used, not that its value is out of bounds."""
-    return refusal.says_unsupported and not refusal.says_bound
+    return bool(_MAY_BE_UNSET.search(refusal.words)) or (refusal.says_unsupported and not refusal.says_bound)
 
 
 def names_effort(refusal: Refusal, effort: str) -> bool:
@@ -249,7 +253,7 @@ def _tell_mapped(response: Json, argument: Any) -> None:
 
 
 def _of_all_requests(refusal: Refusal) -> bool:
-    return not _NO_THINKING_BEFORE.search(refusal.words)
+    return not (_NO_THINKING_BEFORE.search(refusal.words) or _OF_ONE_EFFORT.search(refusal.words))
 
 
 def _never(_: Refusal, __: Json) -> tuple[()]:

@@ -39,7 +39,7 @@ _UNSUPPORTED: Final = re.compile(
 
 _BOUNDED: Final = re.compile(
     r"(?:less|greater|smaller|larger|more) than|at (?:most|least)|too (?:large|small|high|low|long|big)|out of range"
-    r"|between|must be (?:in|positive|a |an )|exceed|range of|maximum|minimum",
+    r"|\bup to \d|\d to \d|between|must be (?:in|positive|a |an )|exceed|range of|maximum|minimum",
     re.IGNORECASE,
 )
 """Words that say that a value is out of its bounds."""

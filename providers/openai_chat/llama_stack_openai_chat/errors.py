@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 from typing import Any, Final
 
 import httpx2
@@ -28,7 +29,7 @@ def from_status(request: httpx2.Request, head: Head, content: bytes) -> openai.A
     try:
         body = loads(content)
     except ValueError:
-        body = content.decode(errors="replace")
+        body = _text_of(content) or f"The model server gave no reason for the status {head.status}."
     response = httpx2.Response(head.status, headers=_readable(head), content=content, request=request)
     inner = reported(body) or body
     return _from_response(response, words_of(inner) or str(body), inner)
@@ -124,11 +125,19 @@ _GLM_CODES: Final = {
     1211: 404,
 }
 """HTTP statuses of the codes of GLM's errors (Zhipu's API reference, error codes)."""
-_STATUSES: Final = ("status", "status_code", "http_code", "http_status", "code")
+_STATUSES: Final = ("status", "status_code", "statusCode", "http_code", "http_status", "code")
 """Members of an error that may have an HTTP status."""
-_WORDS: Final = ("message", "Message", "msg", "status_msg", "detail", "error_message", "errors", "error", "base_resp")
+_WORDS: Final = (
+    *("message", "Message", "msg", "status_msg", "detail", "details", "error_message", "error_msg", "errorMessage"),
+    *("error_description", "errors", "error", "base_resp"),
+)
 """Members of an error that may have its text."""
-_SIGNS: Final = ("code", "type", "status", "status_code", "detail", "error_message", "error_code")
+_TITLES: Final = frozenset(status.phrase.lower() for status in HTTPStatus)
+"""Texts that say nothing beside the status."""
+_SIGNS: Final = (
+    *("code", "type", "status", "status_code", "statusCode", "detail", "error_message", "error_msg", "errorMessage"),
+    "error_code",
+)
 """Members of which an object that has words and no choices has one, if it is an error."""
 _TITLE: Final = re.compile(rb"<title[^>]{0,99}>([^<]{1,999})", re.IGNORECASE)
 _TAG: Final = re.compile(rb"<[^>]{0,999}>")
@@ -149,7 +158,9 @@ def reported(value: Any) -> Any:
     if not isinstance(value, dict):
         return None
     if error := value.get("error"):
-        return error
+        # A text may be a title beside the message (Spring, NestJS, OAuth).
+        is_title = isinstance(error, str) and not value.get("choices") and words_of(value) != error
+        return value if is_title else error
     if value.get("choices"):
         return None
     base = value.get("base_resp")
@@ -191,10 +202,25 @@ def words_of(error: Any, depth: int = 0) -> str:
         if isinstance(place := error.get("loc"), list):
             where = ".".join(str(each) for each in place[:_MAX_DETAILS] if isinstance(each, str | int))
             return f"{where}: {error.get('msg')}"
-        return _other_words(error, depth) or next(
-            filter(None, (words_of(error.get(name), depth + 1) for name in _WORDS)), ""
-        )
+        if "@type" in error:
+            return ""  # One of Google's details, which repeats the message or is for its own developers.
+        said = _other_words(error, depth) or _most_specific(error, depth)
+        field = error.get("field") if depth else None
+        return f"{field}: {said}" if said and isinstance(field, str) and field not in said else said
     return ""
+
+
+def _most_specific(error: dict[str, Any], depth: int) -> str:
+    """Return the text of an error that says most: that of a list, or the longest; a title only if it is alone."""
+    found = [(each, text) for each in _WORDS if (text := words_of(error.get(each), depth + 1))]
+    best = max(found, key=lambda each: _rank(each[0], error[each[0]], each[1]), default=("", ""))
+    return best[1]
+
+
+def _rank(name: str, value: Any, text: str) -> tuple[bool, bool, bool, int]:
+    """Return how specific the text of a member is, for comparison."""
+    is_title = text.lower() in _TITLES or (text.isascii() and " " not in text)
+    return not is_title, isinstance(value, list), name != "error" or not isinstance(value, str), len(text)
 
 
 def _other_words(error: Any, depth: int) -> str:
@@ -214,9 +240,19 @@ def _other_words(error: Any, depth: int) -> str:
 
 def words_of_page(page: bytes) -> str:
     """Return what a page of HTML says, which came instead of an answer."""
+    return f"The model server sent a page instead of an answer: '{_title_of(page)}'. Check 'base_url'."
+
+
+def _title_of(page: bytes) -> str:
+    """Return the title of a page of HTML, or the beginning of its text."""
     title = _TITLE.search(page[:_PAGE_BYTES])
     words = " ".join(_TAG.sub(b" ", title[1] if title else page[:_PAGE_BYTES]).decode(errors="replace").split())
-    return f"The model server sent a page instead of an answer: '{words[:_PAGE_CHARACTERS]}'. Check 'base_url'."
+    return words[:_PAGE_CHARACTERS]
+
+
+def _text_of(content: bytes) -> str:
+    """Return the text of a body that is no JSON: of a page, its title."""
+    return _title_of(content) if content.lstrip().startswith(b"<") else content.decode(errors="replace").strip()
 
 
 def _number(value: Any) -> int:

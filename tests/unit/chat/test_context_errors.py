@@ -83,6 +83,23 @@ from llama_stack_responses.chat.context_errors import says_too_long, too_long
             5000,
         ),
         ("the input token count is 32825 but model only supports up to 32768", 32768, 32825),
+        # Bedrock, SambaNova, Snowflake, and others
+        ("Too many input tokens. Max input tokens: 8192, request input token count: 9146", 8192, 9146),
+        (
+            "Requested generation length 1 is not possible! The provided prompt is 9000 tokens long, so generating 1 "
+            "tokens requires a sequence length of 9001, but the maximum supported sequence length is just 8192 tokens!",
+            8192,
+            9000,
+        ),
+        ("max tokens of 8192 exceeded", 8192, None),
+        (
+            "\u8f93\u5165\u5185\u5bb9\u8fc7\u957f\uff0c\u8d85\u8fc7\u6a21\u578b\u6700\u5927\u4e0a\u4e0b\u6587\u957f\u5ea6 8192 tokens",
+            8192,
+            None,
+        ),
+        ("Your input exceeds the maximum allowed tokens for this model (9000 > 8192)", 8192, 9000),
+        ("Total tokens of messages 9000 exceed model limit 8192", 8192, 9000),
+        ("The total length of the messages exceeds the model's token limit", None, None),
         ("Your input exceeds the context window of this model. Please adjust your input and try again.", None, None),
     ],
 )

@@ -10,7 +10,8 @@ import openai
 import pytest
 
 from llama_stack_openai_chat.chunks import chat_chunk
-from llama_stack_openai_chat.errors import from_answer, reported, status_in, words_of
+from llama_stack_openai_chat.connection import Head
+from llama_stack_openai_chat.errors import from_answer, from_status, reported, status_in, words_of
 from llama_stack_openai_chat.events import EventReader
 
 WORDS: Final = "the GPU fell off"
@@ -46,6 +47,19 @@ FORMS: Final[dict[str, tuple[Any, int | None]]] = {
     "FastChat": ({"text": WORDS, "error_code": 50001}, None),
     "Databricks": ({"error_code": "BAD_REQUEST", "message": WORDS}, None),
     "SiliconFlow": ({"code": 20015, "message": WORDS, "data": None}, None),
+    "Spring": ({"timestamp": "2026", "status": 400, "error": "Bad Request", "message": WORDS, "path": "/v1"}, 400),
+    "Spring, 500": ({"status": 500, "error": "Internal Server Error", "message": WORDS}, 500),
+    "NestJS": ({"statusCode": 400, "error": "Bad Request", "message": [WORDS]}, 400),
+    "details": ({"error": "Validation failed", "details": [{"field": "GPU", "message": WORDS}]}, None),
+    "OAuth": ({"error": "invalid_request", "error_description": WORDS}, None),
+    "reversed": ({"error": WORDS, "message": "Bad Request"}, None),
+    "Google": (
+        {"error": {"code": 400, "message": WORDS, "details": [{"@type": "x/DebugInfo", "detail": WORDS * 2}]}},
+        400,
+    ),
+    "error_msg": ({"error_msg": WORDS}, None),
+    "errorMessage": ({"errorMessage": WORDS}, None),
+    "statusCode": ({"statusCode": 429, "message": WORDS}, 429),
     "FastAPI object": ({"detail": {"error": {"message": WORDS}}}, None),
 }
 REQUEST: Final = httpx2.Request("POST", "http://model/v1")
@@ -84,6 +98,26 @@ def test_error_with_a_part_of_its_text_as_the_key_is_read() -> None:
 )
 def test_what_is_no_error_is_none(value: Any) -> None:
     assert reported(value) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"<html><head><title>413 Request Entity Too Large</title></head></html>", "413 Request Entity Too Large"),
+        (b"\n<p>Too <b>large</b></p>", "Too large"),
+        (b"", "The model server gave no reason for the status 413."),
+        (b"{", "{"),
+    ],
+)
+def test_refusal_that_is_no_json_is_a_text(content: bytes, said: str) -> None:
+    error = from_status(REQUEST, Head(413), content)
+    assert words_of(error.body) == said
+
+
+def test_field_of_a_list_is_named() -> None:
+    assert words_of({"error": "Validation failed", "details": [{"field": "user", "message": "is not known"}]}) == (
+        "user: is not known"
+    )
 
 
 def events(stream: str) -> list[Any]:

@@ -7,7 +7,7 @@ import pytest
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
 from llama_stack_responses.chat.adaptation.refusal import Refusal, places_of
-from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, in_order, tell, walks_messages
+from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, in_order, lasts, tell, walks_messages
 
 type Json = dict[str, Any]
 
@@ -90,6 +90,12 @@ FORBIDDEN = "Extra inputs are not permitted"
         ({"temperature": 0.2}, "BAD_REQUEST: Model eu.anthropic.claude does not support the temperature parameter."),
         # Bedrock
         ({"top_p": 0.5}, "`temperature` and `top_p` cannot both be specified for this model. Please use only one."),
+        # Anthropic
+        ({"temperature": 0.5}, "`temperature` may only be set to 1 when thinking is enabled."),
+        (
+            {"top_p": 0.5},
+            "`top_p` must be greater than or equal to 0.95 or unset when thinking is enabled.",
+        ),
         ({"verbosity": "low"}, "unknown variant `verbosity`, expected one of `model`, `messages`"),
     ],
 )
@@ -283,6 +289,20 @@ def test_effort_is_dropped_where_the_model_has_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Unsupported value: 'reasoning_effort' does not support 'xhigh' with this model.", False),
+        ("Unsupported parameter: 'reasoning_effort' is not supported with this model.", True),
+    ],
+)
+def test_refusal_of_one_effort_leaves_others(text: str, expected: bool) -> None:
+    refusal = Refusal(400, text)
+    [step] = asked_by(refusal, BASE | {"reasoning_effort": "xhigh"})
+    assert str(step) == "drop reasoning_effort"
+    assert lasts(step, refusal) is expected
+
+
+@pytest.mark.parametrize(
     ("name", "other", "text"),
     [
         ("max_tokens", "max_completion_tokens", "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."),
@@ -302,6 +322,8 @@ def test_limit_on_tokens_is_renamed(name: str, other: str, text: str) -> None:
         # A value that the client has to correct.
         ({"temperature": 3}, "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3 instead."),
         ({"max_tokens": 10**6}, "max_tokens is too large: 1000000. This model supports at most 4096 completion tokens."),
+        ({"top_logprobs": 20}, "top_logprobs=20 is not supported, up to 5 are"),
+        ({"temperature": 1.5}, "temperature 1.5 is not allowed for this model; choose 0 to 1"),
         # Words of a sentence that are no parameters.
         ({"user": "u"}, "Last message must have role user and must not be empty."),
         # What no change of a parameter helps against.
