@@ -6,6 +6,7 @@ The host that runs the stack is the one in the environment that runs the tests.
 import os
 import sysconfig
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,10 @@ from tests.support.variants import (
 )
 from tests.support.web import Web
 from tests.support.wire import Wire
+
+if find_spec("ogx"):
+    # The package imports its host's names from the host that is already imported, and some test modules import both.
+    import_module("ogx")
 
 collect_ignore = [] if find_spec("schemathesis") else ["test_fuzz.py"]
 """The fuzzing runs on one host only: this package writes the answers on both."""
