@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextvars import ContextVar
 
 import pytest
 
@@ -16,30 +15,21 @@ from llama_stack_responses.inputs.connection_memory import ConnectionMemory
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference, finish, text
+from tests.support.shares import as_user
 from tests.unit.service.test_running_share import ROOM
 from tests.unit.service.test_short_requests import SingleUserAccess, server
 
-USER = ContextVar[str]("USER")
 MANY = 60
 BODY = {"model": "m", "input": "Hello", "stream": True}
-
-
-class UserOfTask(SingleUserAccess):
-    """The user that the task has set."""
-
-    def current_user(self) -> Owner:
-        return Owner(USER.get())
 
 
 @pytest.fixture
 async def impl() -> AsyncIterator[OpenAIResponsesImpl]:
     """A server whose model answers at once."""
     inference = FakeInference(*[[text("Hello"), finish()]] * (MANY + 1))
-    created = server(MemoryRecords(), inference, UserOfTask(), config=ResponsesConfig())
-    token = USER.set("many")
+    created = server(MemoryRecords(), inference, SingleUserAccess(), config=ResponsesConfig())
     yield created
     await created.shutdown()
-    USER.reset(token)
 
 
 @pytest.mark.parametrize("websocket", [False, True])
@@ -49,7 +39,6 @@ async def test_request_of_one_user_begins_before_most_of_sixty_of_another(
     begun: list[str] = []
 
     async def ask(user: str) -> None:
-        USER.set(user)
         if websocket:
             memory = ConnectionMemory(0, ROOM.reserve(Owner(user)))
             run = await impl.create_on_connection(BODY, ConnectionOptions(memory, generate=True))
@@ -62,6 +51,6 @@ async def test_request_of_one_user_begins_before_most_of_sixty_of_another(
             pass
         await run.finish()
 
-    await asyncio.gather(*(ask("many") for _ in range(MANY)), ask("one"))
+    await asyncio.gather(*(as_user("many", ask("many")) for _ in range(MANY)), as_user("one", ask("one")))
     assert begun.index("one") < MANY / 3
     assert len(begun) == MANY + 1
