@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from string import ascii_letters, digits
 from typing import Any, Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, answers
-from .message_edits import are_same, each_message, walking, with_instructions
+from .message_edits import are_same, each_message, walking, with_instructions, with_messages
 from .refusal import Refusal
 
 _LETTERS: Final = digits + ascii_letters
@@ -34,6 +35,10 @@ _NO_DECLARATION: Final = re.compile(
     r"|\btools\b[^.]{0,20}(?:is|are) required\b[^.]{0,60}\bcalls?\b",
     re.IGNORECASE,
 )
+_NOT_UNIQUE: Final = re.compile(
+    r"\bids?\b[^.]{0,40}\bmust be unique\b|\bduplicate\w*\b[^.]{0,30}\btool.?(?:call|use)\w*.?ids?\b", re.IGNORECASE
+)
+_NO_NAME: Final = re.compile(r"\bfunction_?response\.name\b|\bfunction response\b[^.]{0,40}\bname\b", re.IGNORECASE)
 
 
 # Ids
@@ -57,6 +62,11 @@ def names_call_ids(refusal: Refusal) -> bool:
     return bool(named and _ID_FORM.search(refusal.words))
 
 
+def names_calls(refusal: Refusal) -> bool:
+    """Return whether a refusal is about the ids of calls or the names in their outputs, not about contents."""
+    return names_call_ids(refusal) or bool(_NO_NAME.search(refusal.words))
+
+
 def _asks_short_ids(refusal: Refusal, chat: Json) -> Iterator[None]:
     if names_call_ids(refusal) and each_message(chat, _with_short_ids) is not chat:
         yield None
@@ -72,7 +82,35 @@ def _with_short_ids(message: Json) -> Json:
     return message | {"tool_calls": [call | {"id": short_id(call["id"])} for call in calls]}
 
 
-# Arguments and declarations
+def _with_unique_ids(chat: Json, _: Any) -> Json:
+    """Return a chat request in which no two calls have the same id; an output has that of the newest call before it."""
+    counts, changed = Counter[str](), list[Json]()
+
+    def current(call_id: str) -> str:
+        return call_id if counts[call_id] < 2 else f"{call_id}_{counts[call_id]}"
+
+    for message in chat["messages"]:
+        calls, answered = message.get("tool_calls") or (), message.get("tool_call_id", "")
+        counts.update(call["id"] for call in calls)
+        if any(counts[call["id"]] > 1 for call in calls):
+            changed.append(message | {"tool_calls": [call | {"id": current(call["id"])} for call in calls]})
+        else:
+            changed.append(message | {"tool_call_id": current(answered)} if counts[answered] > 1 else message)
+    return with_messages(chat, changed)
+
+
+# Arguments, names and declarations
+
+
+def _with_names(chat: Json, _: Any) -> Json:
+    """Return a chat request whose outputs of calls have the names of the functions."""
+    names, changed = dict[str, str](), list[Json]()
+    for message in chat["messages"]:
+        for call in message.get("tool_calls") or ():
+            names[call["id"]] = call[call["type"]]["name"]
+        name = names.get(message.get("tool_call_id", ""))
+        changed.append(message | {"name": name} if name and not message.get("name") else message)
+    return with_messages(chat, changed)
 
 
 def _as_objects(message: Json) -> Json:
@@ -117,6 +155,8 @@ def _declared(chat: Json, _: Any) -> Json:
 _OBJECT_ARGUMENTS: Final = walking(_as_objects)
 
 CALLS: Final = (
+    Adaptation("unique_ids", answers(_NOT_UNIQUE, _with_unique_ids), _with_unique_ids, walks_messages=True),
+    Adaptation("named_outputs", answers(_NO_NAME, _with_names), _with_names, walks_messages=True),
     Adaptation("nine_character_ids", _asks_short_ids, walking(_with_short_ids), walks_messages=True),
     Adaptation("object_arguments", answers(_OBJECTS, _OBJECT_ARGUMENTS), _OBJECT_ARGUMENTS, walks_messages=True),
     Adaptation("declared_tools", answers(_NO_DECLARATION, _declared), _declared, walks_messages=True),

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ...core.types import Json
 from ..reasoning_entries import BLOCKS, DETAILS, OPAQUE, TEXT_FIELDS
 from .adaptation import Adaptation, answers
-from .calls import names_call_ids
+from .calls import names_calls
 from .message_edits import (
     MEDIA,
     WithReasoning,
@@ -202,7 +202,7 @@ def _asks_empty_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_content = any("content" in place.split(".") for place in refusal.places)
     lacking = any(message.get("content") is None for message in chat["messages"])
     says = of_content or _NULL_CONTENT.search(refusal.words) or _LOST_CALLS.search(refusal.words)
-    if lacking and says and not names_call_ids(refusal):
+    if lacking and says and not names_calls(refusal):
         yield None
 
 
@@ -214,7 +214,7 @@ def _asks_other_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     messages = [message for message in chat["messages"] if _has_only_calls(message)]
     says = (_NO_CONTENT,) if any(map(_is_blank, messages)) else (_NULL_CONTENT,)
     said = any(each.search(refusal.words) for each in (_BLANK_CONTENT, _LOST_CALLS, *says))
-    if messages and said and not names_call_ids(refusal):
+    if messages and said and not names_calls(refusal):
         yield None
 
 

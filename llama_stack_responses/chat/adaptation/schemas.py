@@ -20,6 +20,7 @@ _NOTE_CHARACTERS: Final = 500
 
 _SCHEMA: Final = re.compile(
     r"\bgrammar|\bschema|\bpattern\b|\bregex|\$ref\b|\$defs\b|unknown name \W{0,3}\$?(?:ref|schema|defs)"
+    r"|\bitems: missing\b|\bproto field is not repeating\b|\bother fields alongside any_?of\b"
     r"|function_declarations|(?:unsupported|unknown|conflicting) (?:schema )?keyword",
     re.IGNORECASE,
 )
@@ -114,7 +115,18 @@ class _Simplified:
 
 
 def _typed(schema: Json) -> Json:
-    """Return a schema with its type where compilers look for it: in each alternative, or beside its properties."""
+    """Return a schema with its type where compilers look for it: in each alternative, or beside its properties.
+
+    It has one type, and an array says of what it is (Gemini).
+    """
+    kinds = schema.get("type")
+    if isinstance(kinds, list) and "anyOf" not in schema:
+        named = [each for each in kinds if each != "null"] or kinds
+        schema |= {"type": named[0]} if len(named) == 1 else {"type": named}
+        if len(named) == 1 and len(kinds) > 1:
+            schema["nullable"] = True
+    if schema.get("type") == "array" and "items" not in schema and "prefixItems" not in schema:
+        schema["items"] = {"type": "string"}
     options = schema.get("anyOf")
     if isinstance(options, list) and "type" in schema:
         kind = schema.pop("type")

@@ -29,7 +29,7 @@ def from_status(request: httpx2.Request, head: Head, content: bytes) -> openai.A
     try:
         body = loads(content)
     except ValueError:
-        body = _text_of(content) or f"The model server gave no reason for the status {head.status}."
+        body = _text_of(content) or f"(No reason was given for the status {head.status}.)"
     response = httpx2.Response(head.status, headers=_readable(head), content=content, request=request)
     inner = reported(body) or body
     return _from_response(response, words_of(inner) or str(body), inner)

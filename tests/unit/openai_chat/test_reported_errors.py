@@ -105,7 +105,7 @@ def test_what_is_no_error_is_none(value: Any) -> None:
     [
         (b"<html><head><title>413 Request Entity Too Large</title></head></html>", "413 Request Entity Too Large"),
         (b"\n<p>Too <b>large</b></p>", "Too large"),
-        (b"", "The model server gave no reason for the status 413."),
+        (b"", "(No reason was given for the status 413.)"),
         (b"{", "{"),
     ],
 )

@@ -556,6 +556,55 @@ def test_other_refusal_asks_for_no_dialect(words: str) -> None:
     assert asked_by(Refusal(400, words), chat) == []
 
 
+def test_equal_ids_of_two_turns_become_unique() -> None:
+    """Anthropic."""
+    chat = {"messages": [user(), called("c"), tool("c"), user(), called("c"), tool("c"), called("d"), tool("d")]}
+    [step] = asked_by(Refusal(400, "messages.5.content.0: `tool_use` ids must be unique"), chat)
+    changed, _ = adapted(chat, [step])
+    calls = [message["tool_calls"][0]["id"] for message in changed["messages"] if message.get("tool_calls")]
+    outputs = [message["tool_call_id"] for message in changed["messages"] if message["role"] == "tool"]
+    assert calls == outputs == ["c", "c_2", "d"]
+    assert [message["role"] for message in changed["messages"]] == [message["role"] for message in chat["messages"]]
+
+
+def test_outputs_get_the_names_of_their_functions() -> None:
+    """Gemini."""
+    chat = {"messages": [user(), called("c"), tool("c")]}
+    words = "GenerateContentRequest.contents[2].parts[0].function_response.name: Name cannot be empty."
+    [step] = asked_by(Refusal(400, words), chat)
+    *_, call, output = adapted(chat, [step])[0]["messages"]
+    assert output["name"] == call["tool_calls"][0]["function"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "words", "plain"),
+    [
+        (
+            {"type": "array"},
+            "* GenerateContentRequest.tools[0].function_declarations[0].parameters.properties[g].items: missing field.",
+            {"type": "array", "items": {"type": "string"}},
+        ),
+        (
+            {"type": "array"},
+            "Invalid schema for function 'f': In context=('properties', 'g'), array schema missing items.",
+            {"type": "array", "items": {"type": "string"}},
+        ),
+        (
+            {"type": ["string", "null"]},
+            "Invalid value at 'tools[0].parameters.properties[0].value.type': Proto field is not repeating, cannot start list.",
+            {"type": "string", "nullable": True},
+        ),
+    ],
+)
+def test_schema_that_gemini_does_not_read_is_written_out(schema: Json, words: str, plain: Json) -> None:
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"g": schema}}}
+    chat: Json = {"messages": [user()], "tools": [{"type": "function", "function": function}]}
+    [step] = asked_by(Refusal(400, words), chat)
+    assert step == Step("plain_schemas")
+    changed = adapted(chat, [step])[0]["tools"][0]["function"]["parameters"]
+    assert changed == {"type": "object", "properties": {"g": plain}}
+
+
 # What the changed messages satisfy
 
 TEXTS: Final = st.text(st.characters(codec="ascii", categories=["L"]), min_size=1, max_size=4)
