@@ -200,15 +200,15 @@ def build_factory(
 def _limits(config: ResponsesConfig) -> GenerationLimits:
     limits = config.limits
     return GenerationLimits(
-        limits.rounds,
-        limits.inference_idle_seconds,
-        limits.tool_seconds,
-        limits.output_bytes,
-        limits.output_events,
-        limits.tool_output_bytes,
-        ServerBounds(limits.mcp_servers, config.mcp.lists_bytes),
-        limits.request_limits.max_tools,
-        limits.repeated_rounds,
+        rounds=limits.rounds,
+        idle_seconds=limits.inference_idle_seconds,
+        tool_seconds=limits.tool_seconds,
+        output_bytes=limits.output_bytes,
+        output_events=limits.output_events,
+        tool_output_bytes=limits.tool_output_bytes,
+        servers=ServerBounds(limits.mcp_servers, config.mcp.lists_bytes),
+        tools=limits.request_limits.max_tools,
+        repeated_rounds=limits.repeated_rounds,
     )
 
 
