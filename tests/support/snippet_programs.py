@@ -214,6 +214,8 @@ WITHOUT_ORACLE: Final = "docs/guides/installation.md, Without the packages for O
 PINNED: Final = f"{WITHOUT_ORACLE} 2"
 INSTALLING: Final = (GET, INSTALL, WITHOUT_ORACLE, PINNED)
 """`tests/wheels/try_wheels.py` pastes them: they need a package index."""
+LIST_DEPS: Final = "docs/guides/installation.md, With a ready configuration, console 2"
+"""`tests/integration/test_list_deps.py` pastes it."""
 UI_ANSWERS: Final = tuple(
     f"docs/reference/ui.md, {section}, json"
     for section in (
@@ -240,7 +242,7 @@ BLOCKED_LOOP: Final = "docs/guides/operations.md, A blocked event loop, text"
 """`tests/unit/telemetry/test_loop_monitor.py` compares it with a line of the log."""
 PROFILES_FILE: Final = "docs/guides/model-servers.md, Profiles of model servers, yaml"
 """`tests/unit/config/test_server_profiles.py` reads it."""
-SHOWN: Final = (*UI_ANSWERS, READINESS, LOG_LINE, BLOCKED_LOOP, PROFILES_FILE)
+SHOWN: Final = (*UI_ANSWERS, READINESS, LOG_LINE, BLOCKED_LOOP, PROFILES_FILE, LIST_DEPS)
 
 TUTORIAL: Final = [
     f"docs/tutorial.md, {name}"
