@@ -20,7 +20,7 @@ SCHEMA: Final[Json] = {"type": "object", "properties": {"a": {"type": "array", "
 FORMAT: Final[Json] = {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}}
 IMAGE: Final[Json] = {
     "type": "input_image",
-    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
+    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
 }
 
 

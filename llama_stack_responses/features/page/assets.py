@@ -87,7 +87,7 @@ def _kinds() -> bytes:
 def _answer(name: str) -> Json:
     """Return how a viewer answers items of this type, or of an answer, which of its fields names what it answers."""
     if name in REPLIES:
-        return {"names": REPLIES[name].names}
+        return {"names": REPLIES[name].names, "to": REPLIES[name].to}
     answer, reply = REQUESTS.get(name, ("", None))
     approves = reply is not None and reply.waits_for == "approval"
     if reply is None or not (approves or ITEM_KINDS[answer].output is text_or_parts):

@@ -151,9 +151,10 @@ function section(title, content) {
 
 function toolOutput(item, { links }) {
   const call = links?.calls.get(item.call_id);
-  const name = call?.name ?? item.name;
+  const of = KINDS[item.type].to;
+  const name = KINDS[of]?.run_by === "both" ? null : (call?.name ?? item.name);
   const wrote = lastLine(item.results ?? []);
-  const line = [icon("tool"), h("span", { class: "what" }, name ? `Result of ${name}` : "Result of a call"), h("span", { class: "hint result" }, wrote && `→ ${wrote}`)];
+  const line = [icon("tool"), h("span", { class: "what" }, name ? `Result of ${name}` : `Result of a ${of.replaceAll("_", " ")}`), h("span", { class: "hint result" }, wrote && `→ ${wrote}`)];
   if (item.failed) line.push(h("span", { class: "mark", "data-state": "bad" }, icon("alert"), h("span", { class: "hidden-text" }, "failed")));
   return h("article", { class: "item tool", "data-failed": item.failed ? "yes" : null, "aria-label": name ? `Result of ${name}` : "Tool result", tabindex: -1 }, fold(line, () => [h("p", { class: "dim small" }, [item.type, item.call_id].filter(Boolean).join(" · ")), ...blocks(item.results)]));
 }
