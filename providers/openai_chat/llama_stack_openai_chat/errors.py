@@ -145,6 +145,8 @@ _PAGE_BYTES: Final = 16_384
 _PAGE_CHARACTERS: Final = 200
 _DEPTH: Final = 4
 _MAX_DETAILS: Final = 8
+_MAX_TEXTS: Final = 4
+"""Members of one object whose texts are compared."""
 _QUOTED_CHARACTERS: Final = 65_536
 _CODE_CHARACTERS: Final = 9
 
@@ -212,7 +214,8 @@ def words_of(error: Any, depth: int = 0) -> str:
 
 def _most_specific(error: dict[str, Any], depth: int) -> str:
     """Return the text of an error that says most: that of a list, or the longest; a title only if it is alone."""
-    found = [(each, text) for each in _WORDS if (text := words_of(error.get(each), depth + 1))]
+    names = [each for each in _WORDS if each in error][:_MAX_TEXTS]
+    found = [(each, text) for each in names if (text := words_of(error[each], depth + 1))]
     best = max(found, key=lambda each: _rank(each[0], error[each[0]], each[1]), default=("", ""))
     return best[1]
 

@@ -120,6 +120,23 @@ def test_field_of_a_list_is_named() -> None:
     )
 
 
+def test_texts_of_a_deep_error_are_read_in_part() -> None:
+    names = ("message", "Message", "msg", "status_msg", "detail", "details", "error_message", "error_msg")
+    reads = 0
+
+    class Counted(dict[str, Any]):
+        def get(self, *args: Any) -> Any:
+            nonlocal reads
+            reads += args[0] == "error_code"
+            return super().get(*args)
+
+    def nested(depth: int) -> Any:
+        return Counted({name: nested(depth - 1) for name in names}) if depth else ""
+
+    assert words_of(nested(5)) == ""
+    assert 1 < reads < 200
+
+
 def events(stream: str) -> list[Any]:
     reader = EventReader(chat_chunk, lambda: REQUEST)
     found: list[Any] = []
