@@ -80,7 +80,7 @@ def wrong_settings(
             continue
         if isinstance(config, dict):
             yield from _wrong(root, each, config, known)
-            yield from _never_ready(root, each, config, inference_ids(stack, environment))
+            yield from _unknown_providers(root, each, config, inference_ids(stack, environment))
 
 
 def wrong_fields(text: str, model: type[BaseModel], error: ValidationError) -> Iterator[str]:
@@ -136,16 +136,26 @@ def _sentence(root: Any, place: Sequence[int | str], setting: Sequence[int | str
     return f"line {line}: '{name}'{of}{given}: {advice}{'' if advice.endswith('?') else '.'}"
 
 
-def _never_ready(root: Any, provider: _Provider, config: Mapping[str, Any], ids: Collection[str]) -> Iterator[str]:
-    """Yield the inference providers that readiness requires, and the stack does not have."""
-    required = config.get("ready_providers") if "ready_providers" in provider.model.model_fields else None
-    for index, name in enumerate(required if isinstance(required, list) else ()):
-        if isinstance(name, str) and name not in ids:
+def _unknown_providers(
+    root: Any, provider: _Provider, config: Mapping[str, Any], ids: Collection[str]
+) -> Iterator[str]:
+    """Yield the inference providers that the settings name, and the stack does not have."""
+    for place, name in _named_providers(provider.model, config):
+        if name not in ids:
             meant = near(name, list(ids))
             rest = f"; did you mean '{meant}'?" if meant else f", it has {', '.join(ids) or 'none'}"
             said = {"type": WRONG_VALUE, "msg": f"the stack has no inference provider '{name}'{rest}"}
-            place: list[int | str] = ["ready_providers", index]
             yield _sentence(root, [*provider.path, "config", *place], place, f" of '{provider.name}'", said)
+
+
+def _named_providers(model: type[BaseModel], config: Mapping[str, Any]) -> Iterator[tuple[list[int | str], str]]:
+    """Yield each place in the settings that names an inference provider, and the name."""
+    settings = {name: config.get(name) for name in ("model_servers", "ready_providers") if name in model.model_fields}
+    for setting, value in settings.items():
+        if isinstance(value, dict):
+            yield from (([setting, name], name) for name in value if isinstance(name, str))
+        elif isinstance(value, list):
+            yield from (([setting, index], name) for index, name in enumerate(value) if isinstance(name, str))
 
 
 def _levels(stack: Any, host: HostFields) -> Iterator[tuple[list[str], Any]]:

@@ -69,11 +69,12 @@ class ScrapedStack:
 def scraped(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ScrapedStack]:
-    """A stack set up as the documentation says, which makes one background response at a time."""
+    """A stack set up as the documentation says: one background response at a time, two rounds at the model server."""
 
     def change(config: Json) -> None:
         open_this_machine(config)
         responses_config(config)["background"] = {"concurrency": 1}
+        responses_config(config)["model_servers"] = {"local": {"concurrency": 2}}
         responses_config(config)["watched_certificates"] = "${env.CERTIFICATES}"
         responses_config(config)["usage"] = {"limits": [{"models": "local/limited", "requests_per_minute": 1}]}
 
@@ -140,6 +141,7 @@ def test_dashboard_queries_name_exported_metrics(
     assert wire.post({"model": "local/broken", "input": "x"}).status_code == 502
     limited = [wire.post({"model": "local/limited", "input": "x"}).status_code for _ in range(3)]
     assert 429 in limited
+    wait_for_a_place(scraped, wire, upstream)
     wait_until(lambda: scraped.value("llama_stack_responses_queue_duration_seconds_count") is not None)
     names: dict[str, set[str]] = {}
     for family in scraped.families().values():
@@ -164,6 +166,22 @@ def test_dashboard_queries_name_exported_metrics(
             # The error of a call of the store occurs only with one.
             if not selector.startswith("llama_stack_responses_store"):
                 assert labels <= known, f"{selector} has no labels {labels - known}: {query}"
+
+
+def wait_for_a_place(scraped: ScrapedStack, wire: Wire, upstream: Upstream) -> None:
+    """Have a model round wait for a place at the model server, and get it."""
+    upstream.script(NAME, HELD)
+    with Reader.create(wire, model=MODEL, input="x") as first, Reader.create(wire, model=MODEL, input="x") as second:
+        for each in (first, second):
+            each.read_to("one ")
+        wire.post({"model": MODEL, "input": "x", "background": True})
+        wait_until(lambda: scraped.value("llama_stack_responses_model_server_waiting") == 1)
+        assert scraped.value("llama_stack_responses_model_server_running") == 2
+        upstream.script(NAME, ANSWER)
+        upstream.release(NAME)
+        for each in (first, second):
+            each.read_to_end()
+    wait_until(lambda: (scraped.value("llama_stack_responses_model_server_wait_seconds_count") or 0) >= 1)
 
 
 def rules() -> list[Json]:

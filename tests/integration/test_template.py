@@ -277,8 +277,10 @@ def misplace(config: Json) -> None:
 
 
 def require_nothing(config: Json) -> None:
-    """Have readiness require an inference provider that the stack does not have, and misspell a network."""
-    responses_config(config).update(ready_providers=["locl"], fetch={"allowed_networks": ["loopbck"]})
+    """Name inference providers that the stack does not have, and misspell a network."""
+    responses_config(config).update(
+        ready_providers=["locl"], model_servers={"locla": {"concurrency": 2}}, fetch={"allowed_networks": ["loopbck"]}
+    )
 
 
 def leave(_: Json) -> None:
@@ -304,11 +306,13 @@ WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
     "values": (
         {"WORKERS": "0"},
         require_nothing,
-        "config.yaml has 3 wrong settings: "
+        "config.yaml has 4 wrong settings: "
         "line LINE: 'server.workers' (from WORKERS in the environment): the number of server processes is expected "
         "here, 1 or more. "
         "line LINE: 'fetch.allowed_networks.0' of 'responses': this is not a network such as 10.1.0.0/16, nor "
         "'loopback', which is this machine; did you mean 'loopback'? "
+        "line LINE: 'model_servers.locla' of 'responses': the stack has no inference provider 'locla'; did you mean "
+        "'local'? "
         "line LINE: 'ready_providers.0' of 'responses': the stack has no inference provider 'locl'; did you mean "
         "'local'?",
     ),

@@ -169,7 +169,20 @@ providers:
             "ready_providers: [nosuch]",
             "line 11: 'ready_providers.0' of 'responses': the stack has no inference provider 'nosuch', it has local.",
         ),
+        (
+            "",
+            "model_servers: {local: {concurrency: 2}, locla: {concurrency: 2}}",
+            "line 11: 'model_servers.locla' of 'responses': the stack has no inference provider 'locla'; did you mean "
+            "'local'?",
+        ),
+        (
+            "",
+            "model_servers: {nosuch: {concurrency: 2}}",
+            "line 11: 'model_servers.nosuch' of 'responses': the stack has no inference provider 'nosuch', it has "
+            "local.",
+        ),
         ("", "ready_providers: [local]", ""),
+        ("", "model_servers: {local: {concurrency: 2}}", ""),
         ("", "ready_providers: any", ""),
     ],
 )
