@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,12 +150,14 @@ def _unknown_providers(
 
 def _named_providers(model: type[BaseModel], config: Mapping[str, Any]) -> Iterator[tuple[list[int | str], str]]:
     """Yield each place in the settings that names an inference provider, and the name."""
-    settings = {name: config.get(name) for name in ("model_servers", "ready_providers") if name in model.model_fields}
-    for setting, value in settings.items():
+    for setting in ("model_servers", "ready_providers"):
+        value = config.get(setting) if setting in model.model_fields else None
+        named: Iterable[tuple[int | str, Any]] = ()
         if isinstance(value, dict):
-            yield from (([setting, name], name) for name in value if isinstance(name, str))
+            named = ((name, name) for name in value)
         elif isinstance(value, list):
-            yield from (([setting, index], name) for index, name in enumerate(value) if isinstance(name, str))
+            named = enumerate(value)
+        yield from (([setting, place], name) for place, name in named if isinstance(name, str))
 
 
 def _levels(stack: Any, host: HostFields) -> Iterator[tuple[list[str], Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Hashable
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -147,8 +146,82 @@ async def test_share_is_that_of_the_task_and_of_those_it_creates() -> None:
     assert current_share() == Share(None)
 
 
+class Works:
+    """Work of three users at a budget, as a client of the budget sees it.
+
+    Args:
+        weights: of the users.
+    """
+
+    def __init__(self, budget: FairBudget, per_user: int, weights: dict[str, float]) -> None:
+        self.budget, self._per_user, self._weights = budget, per_user, weights
+        self._tasks: list[tuple[asyncio.Task[Share], str, int]] = []
+
+    def enter(self, user: str, units: int) -> None:
+        self._tasks.append((as_user(user, self.budget.enter(units), self._weights[user]), user, units))
+
+    def leave(self, user: str) -> None:
+        """End the first work of a user that holds units."""
+        for each in self.holding():
+            if each[1] == user:
+                self.budget.leave(each[0].result(), each[2])
+                self._tasks.remove(each)
+                return
+
+    def cancel(self, user: str, number: int) -> None:
+        """Cancel one piece of a user's work that does not run yet, whether it waits or has just been granted."""
+        waiting = [task for task, of, _ in self.waiting() if of == user]
+        if waiting:
+            waiting[number % len(waiting)].cancel()
+
+    def pass_on(self, user: str) -> None:
+        """Give units back, and in the same iteration cancel the work that gets them, with all that waits."""
+        self.leave(user)
+        for task, *_ in self.waiting():
+            task.cancel()
+
+    def waiting(self) -> list[tuple[asyncio.Task[Share], str, int]]:
+        return [each for each in self._tasks if not each[0].done()]
+
+    def holding(self) -> list[tuple[asyncio.Task[Share], str, int]]:
+        self._tasks = [each for each in self._tasks if not (each[0].done() and failed(each[0]))]
+        return [each for each in self._tasks if each[0].done()]
+
+    async def settle(self) -> None:
+        """Let all go on that can, and check that the budget has counted right and keeps nobody waiting for nothing."""
+        await turns(6)
+        held: Counter[str] = Counter()
+        for _, user, units in self.holding():
+            held[user] += min(units, self.budget.total)
+        left = self.budget.total - held.total()
+        assert (self.budget.left, self.budget.waiting) == (left, len(self.waiting()))
+        assert left >= 0
+        if waiting := self.waiting():
+            fits = [left >= units and held[user] + units <= self._per_user for _, user, units in waiting]
+            assert not all(fits), "work waits although there is room for all that waits"
+
+    async def end(self) -> None:
+        """Let all work have its units and end."""
+        while self._tasks:
+            await self.settle()
+            assert self.holding() or not self._tasks, "work waits although nothing is held"
+            for user in self._weights:
+                self.leave(user)
+
+
+def failed(task: asyncio.Task[Share]) -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
 _STEPS = st.lists(
-    st.tuples(st.sampled_from(["enter", "leave", "cancel"]), st.sampled_from("abc"), st.integers(0, 9)), max_size=60
+    st.tuples(
+        st.sampled_from(["enter", "enter", "enter", "leave", "cancel", "pass on"]),
+        st.sampled_from("abc"),
+        st.integers(0, 9),
+        st.sampled_from([0, 0, 1, 2, None]),
+    ),
+    min_size=8,
+    max_size=60,
 )
 
 
@@ -159,39 +232,29 @@ _STEPS = st.lists(
     weights=st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=3, max_size=3),
 )
 def test_no_unit_is_lost_whatever_enters_leaves_and_is_cancelled(
-    total: int, per_user: int, steps: list[tuple[str, str, int]], weights: list[float]
+    total: int, per_user: int, steps: list[tuple[str, str, int, int | None]], weights: list[float]
 ) -> None:
-    asyncio.run(_enter_and_leave(FairBudget(total, per_user, 5), steps, dict(zip("abc", weights, strict=True))))
+    asyncio.run(_enter_and_leave(total, per_user, steps, dict(zip("abc", weights, strict=True))))
 
 
-async def _enter_and_leave(budget: FairBudget, steps: list[tuple[str, str, int]], weights: dict[str, float]) -> None:
-    tasks: dict[str, list[asyncio.Task[Share]]] = {user: [] for user in weights}
-    for what, user, number in steps:
-        of_user = tasks[user]
-        if what == "enter":
-            of_user.append(as_user(user, budget.enter(1 + number % 2), weights[user]))
-            of_user[-1].set_name(str(1 + number % 2))
-        elif of_user and what == "leave":
-            leave_one(budget, of_user)
-        elif of_user:
-            # At any time: before it has run, while it waits, and between its grant and its next step.
-            of_user[number % len(of_user)].cancel()
-        for _ in range(number % 3):
-            await asyncio.sleep(0)
-        assert budget.left <= budget.total
-    while any(tasks.values()):
-        await turns(4)
-        for of_user in tasks.values():
-            of_user[:] = [each for each in of_user if not (each.done() and (each.cancelled() or each.exception()))]
-            leave_one(budget, of_user)
-        done = [each for each in chain(*tasks.values()) if each.done()]
-        assert done or budget.left < budget.total or not any(tasks.values()), "somebody waits although all is free"
-    assert (budget.left, budget.waiting, budget.is_idle) == (budget.total, 0, True)
-
-
-def leave_one(budget: FairBudget, of_user: list[asyncio.Task[Share]]) -> None:
-    for task in of_user:
-        if task.done() and not task.cancelled() and not task.exception():
-            budget.leave(task.result(), int(task.get_name()))
-            of_user.remove(task)
-            return
+async def _enter_and_leave(
+    total: int, per_user: int, steps: list[tuple[str, str, int, int | None]], weights: dict[str, float]
+) -> None:
+    budget = FairBudget(total, per_user, 5)
+    works = Works(budget, per_user, weights)
+    for what, user, number, iterations in steps:
+        match what:
+            case "enter":
+                works.enter(user, 1 + number % 2)
+            case "leave":
+                works.leave(user)
+            case "cancel":
+                works.cancel(user, number)
+            case _:
+                works.pass_on(user)
+        if iterations is None:
+            await works.settle()
+        else:
+            await turns(iterations)
+    await works.end()
+    assert (budget.left, budget.waiting, budget.is_idle) == (total, 0, True)
