@@ -41,6 +41,7 @@ from .inputs.files import Files
 from .inputs.moderation import Moderation
 from .process_pool.pool import WorkerPool
 from .requests.request import CreateRequest
+from .sealing.sealer import Sealer
 from .store.ends import AtEnd, Ended, OnEnd
 from .store.records import Records
 from .telemetry.instrumentation import Telemetry
@@ -111,6 +112,7 @@ class Stack:
         models: returns the names of those that the current user may use, or all without a user.
         telemetry: records metrics.
         activity: counts what the server does, and has the responses that it generates now.
+        sealer: seals what features store for users.
     """
 
     config: ResponsesConfig
@@ -125,6 +127,7 @@ class Stack:
     models: Callable[[], Awaitable[Sequence[str]]]
     telemetry: Telemetry
     activity: Activity
+    sealer: Sealer
     safety: TextChecker | None = None
     vector_stores: VectorStores | None = None
 

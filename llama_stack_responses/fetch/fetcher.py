@@ -6,7 +6,7 @@ import asyncio
 import re
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -69,6 +69,32 @@ class Fetched:
     body: bytes
 
 
+def guarded_client(
+    address_policy: AddressPolicy, trust: ssl.SSLContext, fair_yield: FairYield, headers: Mapping[str, str]
+) -> httpx.AsyncClient:
+    """Return a client that connects only to addresses that the policy allows.
+
+    It has no time limit and follows no redirect: the caller limits what it does with it.
+
+    Args:
+        trust: the trusted certificates.
+        fair_yield: selects the connection that parses next.
+        headers: headers of every request.
+    """
+
+    def plain() -> Any:
+        inner = httpx.AsyncHTTPTransport(verify=trust, socket_options=SOCKET_OPTIONS)
+        return receive_in_slices(inner, fair_yield)
+
+    transport: httpx.AsyncBaseTransport = GuardedTransport(address_policy, plain)  # type: ignore[assignment]
+    return httpx.AsyncClient(
+        transport=transport,
+        headers=headers,
+        timeout=None,  # noqa: S113 (the caller limits the time)
+        trust_env=False,
+    )
+
+
 class Fetcher:
     """Fetches URLs that users and models name.
 
@@ -110,18 +136,7 @@ class Fetcher:
     def _client(self) -> httpx.AsyncClient:
         # Created once: it parses some hundred certificates.
         trust = self._trust = self._trust or httpx.create_ssl_context()
-
-        def plain() -> Any:
-            inner = httpx.AsyncHTTPTransport(verify=trust, socket_options=SOCKET_OPTIONS)
-            return receive_in_slices(inner, self._fair_yield)
-
-        transport: httpx.AsyncBaseTransport = GuardedTransport(self._address_policy, plain)  # type: ignore[assignment]
-        return httpx.AsyncClient(
-            transport=transport,
-            headers=_HEADERS,
-            timeout=None,  # noqa: S113 (`get` limits the whole fetch)
-            trust_env=False,
-        )
+        return guarded_client(self._address_policy, trust, self._fair_yield, _HEADERS)
 
     async def _read(self, client: httpx.AsyncClient, url: str, count: Callable[[int], object]) -> Fetched:
         async with self._answer(client, url) as response:

@@ -21,6 +21,7 @@ from ..inputs.files import Files, NoFiles
 from ..inputs.moderation import NoModeration
 from ..logs import DELETED, ENDED, bound_tracebacks, plain_lines
 from ..process_pool.pool import WorkerPool
+from ..sealing.sealer import Sealer
 from ..store.factory import open_records, secret_keeper
 from ..store.instrumented import MeasuredRecords
 from ..store.records import Records
@@ -131,6 +132,7 @@ async def _stack(
         inference.models,
         telemetry,
         Activity(),
+        Sealer(config.secret_bytes, secret_keeper(config.store, records)),
         _safety(config, deps.get(SAFETY)),
         vector_stores_of(vector_stores),
     )

@@ -103,6 +103,7 @@ FEATURES: Final = {
     ),
     "docs/guides/prompts.md, Prompts, python": Program((SNOW,), ("It snows.",)),
     "docs/guides/usage.md, Read it, python": Program((), ()),
+    "docs/guides/webhooks.md, Receive one, python": Program((SNOW,), ("response.completed It snows.",)),
     "docs/guides/moderation.md, Moderation, python": Program((SNOW,), ("completed It snows.", "violence")),
 }
 HOSTED_TOOLS: Final = {
@@ -299,6 +300,7 @@ NOT_RUN: Final = {
     "docs/guides/deploying.md, What the image has, sh": "needs podman and a registry",
     "docs/guides/deploying.md, Compose, sh": "needs podman; test_deploy_templates.py compares it with the compose file",
     "docs/guides/scaling.md, Several processes of one server, console": "test_serve.py and test_workers.py start two",
+    "docs/guides/webhooks.md, For all users, yaml": "tests/unit/features/webhooks/test_settings.py reads it",
     "docs/guides/keys.md, Turn them on, yaml": "test_keys.py starts a stack with it",
     "docs/guides/keys.md, Turn them on, console": "test_keys.py runs it",
     "docs/guides/keys.md, Operators and leads of teams, yaml": "test_keys.py starts a stack with it",

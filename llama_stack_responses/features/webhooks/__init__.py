@@ -1,0 +1,1 @@
+"""Signed webhooks: tells the users' own servers that their background responses have ended."""

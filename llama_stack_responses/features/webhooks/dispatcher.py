@@ -1,0 +1,287 @@
+"""Sends what is due, on whichever server is free.
+
+A server that sends to an endpoint holds its lease, a row that expires, and sends a few messages at a time. So a slow
+or dead receiver delays only what is for it, and no message is sent by two servers at a time. A message whose server
+dies before it has stored the answer is sent again with the same id. A response has one end, and so one event: the
+events of different responses are not ordered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Final
+
+import orjson
+
+from ...concurrency.tasks import LoopTask
+from ...core.errors import ApiError
+from ...feature import Ended
+from ...logs import Outage, get_logger
+from ...store.records import UNAVAILABLE, Delete, Op, Put, Records, VersionIs, committed
+from ...telemetry.instrumentation import Telemetry
+from ...telemetry.metrics import Metric
+from .deliveries import Deliveries, Settled
+from .endpoints import Endpoints
+from .rows import DAY_SECONDS, Attempt, Delivery, Queued, State, lease_key, state_key
+from .sending import Answer, Sender
+from .signing import signed_headers
+
+logger = get_logger(__name__)
+
+ATTEMPTS: Final = Metric(
+    "llama_stack_responses.webhook.attempts", "{attempt}", "Attempts to deliver webhooks, by their result"
+)
+DELAY: Final = Metric(
+    "llama_stack_responses.webhook.delay",
+    "s",
+    "Time from the end of a response until its webhook is delivered",
+    (0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 300.0, 3600.0, 14_400.0, 86_400.0, 259_200.0),
+)
+
+_POLL_SECONDS: Final = 2.0
+"""Interval in which a server looks for what others have left."""
+_LEASE_SECONDS: Final = 60.0
+"""Time after which the lease of a dead server has expired, longer than a round of messages takes."""
+_AT_ONCE: Final = 4
+"""Messages that are sent to one endpoint at the same time."""
+_ENDPOINTS: Final = 200
+"""Endpoints to which a server sends at the same time."""
+_MAX_RETRY_SECONDS: Final = 4 * 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where messages are sent.
+
+    Attributes:
+        secrets: those that sign.
+        failure: why nothing can be sent there; empty if it can.
+    """
+
+    url: str
+    secrets: Sequence[str]
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """When a message is sent again.
+
+    Attributes:
+        first: seconds before the second attempt.
+        longest: seconds after which a delivery is given up.
+    """
+
+    first: float
+    longest: float
+
+    def pause(self, tried: int) -> float:
+        """Return the seconds before the next attempt, with jitter."""
+        pause = min(self.first * 2.0 ** min(tried - 1, 30), _MAX_RETRY_SECONDS)
+        return pause * random.uniform(0.8, 1.2)  # noqa: S311 (no secret)
+
+
+class Dispatcher:
+    """Makes deliveries of events, and sends those that are due.
+
+    Args:
+        records: the store.
+        endpoints: the endpoints of users.
+        deliveries: the deliveries.
+        configured: the endpoints of the configuration, by their ids.
+        sender: sends messages.
+        retries: when they are sent again.
+        telemetry: records metrics.
+        poll_seconds: interval in which it looks for what is due.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        endpoints: Endpoints,
+        deliveries: Deliveries,
+        configured: Mapping[str, Target],
+        sender: Sender,
+        retries: Retries,
+        telemetry: Telemetry,
+        poll_seconds: float = _POLL_SECONDS,
+    ) -> None:
+        self._records, self._endpoints, self._deliveries = records, endpoints, deliveries
+        self._configured, self._sender, self._retries, self._telemetry = configured, sender, retries, telemetry
+        self._poll_seconds = poll_seconds
+        self._task = LoopTask(self._repeat)
+        self._wake = asyncio.Event()
+        self._sending: dict[str, asyncio.Task[None]] = {}
+        self._place = ""
+
+    def start(self) -> None:
+        """Start in the running event loop."""
+        self._task.start()
+
+    async def stop(self) -> None:
+        """Stop. What was being sent is sent again by another server."""
+        await self._task.stop()
+        sending = list(self._sending.values())
+        for task in sending:
+            task.cancel()
+        if sending:
+            await asyncio.wait(sending)
+
+    def ended(self, ended: Ended) -> None:
+        """Look at once for what is due, after the end of a background response."""
+        if ended.response.get("background"):
+            self.look()
+
+    def look(self) -> None:
+        """Look at once for what is due."""
+        self._wake.set()
+
+    async def _repeat(self) -> None:
+        outage = Outage()
+        while True:
+            self._wake.clear()
+            try:
+                while await self._deliveries.make():
+                    pass
+                await self._send_due()
+                outage.over()
+            except ApiError as error:
+                if outage.should_log(error):
+                    logger.warning("could not look for webhooks that are due: %s", error)
+            except Exception:
+                logger.exception("could not look for webhooks that are due")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._poll_seconds)
+
+    async def _send_due(self) -> None:
+        """Begin to send to each endpoint for which something is due, as far as there is room."""
+        now, start, wrapped = await self._records.now(), self._place, False
+        while len(self._sending) < _ENDPOINTS:
+            first = await self._deliveries.first(self._place)
+            if first is None or (wrapped and first.endpoint > start):
+                self._place = ""
+                if wrapped or not start:
+                    return
+                wrapped = True
+                continue
+            self._place = first.endpoint
+            if first.due <= now and first.endpoint not in self._sending:
+                task = asyncio.create_task(self._send_all(first.endpoint))
+                self._sending[first.endpoint] = task
+
+    async def _send_all(self, endpoint: str) -> None:
+        """Send what is due to an endpoint, unless another server does."""
+        try:
+            await self._with_lease(endpoint)
+        except ApiError as error:
+            # The rows stay, so it is done again.
+            logger.warning("could not deliver to webhook endpoint %s: %s", endpoint, error)
+        except Exception:
+            logger.exception("could not deliver to webhook endpoint %s", endpoint)
+        finally:
+            self._sending.pop(endpoint, None)
+
+    async def _with_lease(self, endpoint: str) -> None:
+        key, holder, version = lease_key(endpoint), token_hex(8).encode(), 0
+        try:
+            while True:
+                now = await self._records.now()
+                held = VersionIs(key, version or None)
+                if not await committed(self._records, [Put(key, holder, now + _LEASE_SECONDS)], [held]):
+                    version = 0
+                    return
+                version += 1
+                if not (rows := await self._deliveries.due(endpoint, now, _AT_ONCE)):
+                    return
+                await self._send(rows, now)
+        finally:
+            if version:
+                await committed(self._records, [Delete(key)], [VersionIs(key, version)])
+                self.look()  # something may have become due meanwhile
+
+    async def _send(self, rows: Sequence[Queued], now: float) -> None:
+        endpoint = rows[0].endpoint
+        target = await self._target(rows[0], now)
+        if target is None:
+            await self._deliveries.drop(rows)
+            return
+        state = await self._endpoints.state(endpoint)
+        found = await self._deliveries.load(rows)
+        await self._deliveries.drop(row for row in rows if row.delivery not in found)
+        waiting = [(row, found[row.delivery]) for row in rows if row.delivery in found]
+        if state and state.disabled_at:
+            for row, delivery in waiting:
+                attempt = Attempt(int(now), None, "The endpoint is disabled.")
+                await self._deliveries.settle(Settled(row, delivery.after(attempt, "failed"), None))
+            return
+        answers = await asyncio.gather(*(self._post(target, each, now) for _, each in waiting))
+        for (row, delivery), answer in zip(waiting, answers, strict=True):
+            state = await self._settle(row, delivery, answer, state)
+
+    async def _target(self, row: Queued, now: float) -> Target | None:
+        if not row.endpoint_of:
+            return self._configured.get(row.endpoint)
+        if (endpoint := await self._endpoints.find(row.endpoint_of, row.endpoint)) is None:
+            return None
+        try:
+            return Target(endpoint.url, await self._endpoints.secrets_of(endpoint, now))
+        except ApiError as error:
+            if error.status == UNAVAILABLE:
+                raise
+            return Target(endpoint.url, (), str(error))
+
+    async def _post(self, target: Target, delivery: Delivery, now: float) -> Answer:
+        if target.failure:
+            return Answer(None, target.failure)
+        body = orjson.dumps(delivery.body)
+        return await self._sender.post(target.url, signed_headers(delivery.id, int(now), body, target.secrets), body)
+
+    async def _settle(self, row: Queued, delivery: Delivery, answer: Answer, state: State | None) -> State | None:
+        """Store what became of a message; return the state of the endpoint after it."""
+        now = await self._records.now()
+        attempt, retries, due = Attempt(int(now), answer.status, answer.text), self._retries, None
+        if answer.accepted:
+            status, new = "delivered", None
+        else:
+            new = _failed(state, answer, now, retries.longest)
+            status = "failed" if new.disabled_at or now - delivery.created_at >= retries.longest else "waiting"
+            due = now + retries.pause(delivery.tried + 1) if status == "waiting" else None
+        settled = Settled(row, delivery.after(attempt, status), due)
+        if await self._deliveries.settle(settled, _change(row, state, new, now)):
+            self._telemetry.record(ATTEMPTS, 1, {"result": {"waiting": "retried"}.get(status, status)})
+            if answer.accepted:
+                self._telemetry.record(DELAY, max(now - delivery.event_at, 0.0))
+            elif new and new.disabled_at:
+                logger.warning("disabled webhook endpoint %s: %s", row.endpoint, new.reason)
+            elif status == "failed":
+                logger.warning("gave up webhook %s for endpoint %s", delivery.id, row.endpoint)
+        return new
+
+
+def _failed(state: State | None, answer: Answer, now: float, longest: float) -> State:
+    """Return the state of an endpoint after a failure."""
+    since = state.failing_since if state else now
+    if answer.status == _GONE:
+        return State(since, now, "it answered 410 (gone)")
+    if now - since >= longest:
+        return State(since, now, f"it has accepted nothing for {longest / 3600:g} hours")
+    return State(since)
+
+
+_GONE: Final = 410
+
+
+def _change(row: Queued, old: State | None, new: State | None, now: float) -> list[Op]:
+    """Return the ops that store the new state of an endpoint."""
+    if new == old:
+        return []
+    if new is None:
+        return [Delete(state_key(row.endpoint))]
+    # No route enables an endpoint of the configuration: it is tried again a day later.
+    expires_at = now + DAY_SECONDS if new.disabled_at and not row.endpoint_of else None
+    return [new.put(row.endpoint, expires_at)]

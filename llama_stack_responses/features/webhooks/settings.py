@@ -1,0 +1,81 @@
+"""The settings of webhooks."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from typing import Annotated, Final, Literal, Self, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from ...core.feature_settings import FeatureSettings
+from ...core.setting_values import address
+
+EventType = Literal["response.completed", "response.failed", "response.cancelled", "response.incomplete"]
+EVENT_TYPES: Final[tuple[EventType, ...]] = get_args(EventType)
+
+
+def _secret(secret: SecretStr) -> SecretStr:
+    prefix, begins, encoded = secret.get_secret_value().partition("whsec_")
+    try:
+        size = len(b64decode(encoded, validate=True)) if begins and not prefix else 0
+    except ValueError:
+        size = 0
+    if not 24 <= size <= 64:
+        raise ValueError(
+            "a secret is whsec_ and 24 to 64 bytes in base64: `echo whsec_$(openssl rand -base64 32)` makes one"
+        )
+    return secret
+
+
+class WebhookEndpoint(BaseModel):
+    """A server that is told of the background responses of all users.
+
+    Attributes:
+        url: where events are posted.
+        secret: signs them: `whsec_` and 24 to 64 bytes in base64.
+        events: the types of the events that it gets.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: Annotated[str, AfterValidator(address("https", "http"))] = Field(examples=["https://hooks.example.com/openai"])
+    secret: Annotated[SecretStr, AfterValidator(_secret)] = Field(
+        examples=["whsec_REPLACE/THIS/BY/WHAT/OPENSSL/RAND/PRINTS"]
+    )
+    events: list[EventType] = Field(default_factory=lambda: list(EVENT_TYPES), min_length=1)
+
+
+class Webhooks(BaseModel):
+    """How events are delivered to the servers of users.
+
+    Attributes:
+        endpoints: servers that are told of the background responses of all users, in addition to those that users
+            create.
+        per_user: maximum number of endpoints that one user may create.
+        allow_http: whether URLs of users may begin with `http://`. Private addresses also need
+            `fetch.allowed_networks`.
+        seconds: time limit of one attempt.
+        retry_seconds: time before the second attempt, which doubles up to four hours.
+        retry_hours: time after which a delivery is given up, and an endpoint that has accepted nothing is disabled.
+        retention_days: days for which deliveries are kept.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    endpoints: list[WebhookEndpoint] = Field(default_factory=list)
+    per_user: int = Field(default=20, ge=0, le=100)
+    allow_http: bool = False
+    seconds: float = Field(default=15.0, gt=0, le=30)
+    retry_seconds: float = Field(default=5.0, gt=0, le=3600)
+    retry_hours: float = Field(default=72.0, gt=0, le=720)
+    retention_days: float = Field(default=30.0, gt=0)
+
+    @model_validator(mode="after")
+    def _check_urls(self) -> Self:
+        if len({each.url for each in self.endpoints}) < len(self.endpoints):
+            raise ValueError("two of 'endpoints' have the same 'url': give one of them all 'events'")
+        return self
+
+
+SETTINGS: Final[FeatureSettings[Webhooks | None]] = FeatureSettings("webhooks", Webhooks | None, default=lambda: None)
+"""Without them, nothing is recorded or delivered."""
