@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ...core.errors import ApiError, bad_request
-from ...core.ids import new_id
+from ...core.ids import new_ordered_id
 from ...core.owner import Owner
 from ...sealing.sealer import Sealer, UnknownSecret, Unopened
 from ...store.conflict_retry import ConflictRetry
@@ -40,7 +40,7 @@ class Endpoints:
         """Return the endpoints of the owner with this hash, oldest first."""
         prefix = endpoint_key(of, "")
         rows = await self._records.range(prefix, after_prefix(prefix), limit=_MOST)
-        return sorted((Endpoint.decode(row.value) for _, row in rows), key=lambda each: (each.created_at, each.id))
+        return [Endpoint.decode(row.value) for _, row in rows]
 
     async def find(self, of: str, endpoint_id: str) -> Endpoint | None:
         """Return an endpoint of the owner with this hash."""
@@ -62,7 +62,8 @@ class Endpoints:
         Raises:
             ApiError: 400, the owner has too many, or the secret cannot be stored safely.
         """
-        of, now, endpoint_id, retry = Hasher(owner).owner, int(await self._records.now()), new_id("we"), ConflictRetry()
+        of, at, retry = Hasher(owner).owner, await self._records.now(), ConflictRetry()
+        now, endpoint_id = int(at), new_ordered_id("we", int(at * 1000))
         secret, sealed = await self._new_secret(owner, endpoint_id)
         created = Endpoint(endpoint_id, owner, name, url, event_types, now, now, [sealed])
         counter = _counter(of)

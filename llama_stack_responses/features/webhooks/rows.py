@@ -1,6 +1,6 @@
 """The rows of webhooks.
 
-    wh/o/<of>/<endpoint>                an endpoint of an owner
+    wh/o/<of>/<endpoint>                an endpoint of an owner; the ids of endpoints are ordered by their times
     wh/c/<of>                           its version grows with each endpoint that the owner creates
     wh/e/<second>/<response>            the end of a background response, until there is a delivery for each endpoint
     wh/d/<endpoint>/<delivery>          a delivery; the ids of deliveries are ordered by their times
