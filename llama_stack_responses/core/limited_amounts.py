@@ -24,6 +24,7 @@ class LimitedAmounts(BaseModel):
         budget_per_month: costs in a month, by the prices.
         running: responses that run at a time, except in the background.
         background: background responses that wait or run at a time.
+        stored_bytes: bytes of stored responses and conversations.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -36,6 +37,7 @@ class LimitedAmounts(BaseModel):
     budget_per_month: _Money = None
     running: _Count = None
     background: _Count = None
+    stored_bytes: _Count = None
 
     @property
     def amounts(self) -> dict[str, float]:

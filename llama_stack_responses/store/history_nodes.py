@@ -85,6 +85,12 @@ def depth_of(data: bytes) -> int:
     return int.from_bytes(codec.head(data)[:_DEPTH_BYTES])
 
 
+def parent_of(data: bytes) -> str | None:
+    """Return the name of the parent of an encoded node, without decoding its items."""
+    _, links = _head(data)
+    return links[0] if links else None
+
+
 def ancestors(data: bytes) -> dict[int, str]:
     """Return the ancestors that a node links to: name by depth."""
     depth, links = _head(data)

@@ -308,6 +308,7 @@ NOT_RUN: Final = {
     "docs/guides/backup.md, A damaged file, console": "test_store_faults.py runs it on a damaged file",
     "docs/guides/model-servers.md, Ask a model server, text": "words and speeds differ; test_model_servers.py compares the table below",
     "docs/guides/usage.md, Limits, yaml": "would refuse requests of other blocks; test_usage.py has limits on a live stack",
+    "docs/guides/usage.md, Stored bytes, yaml": "would refuse requests of other blocks; test_stored_limits.py has such limits",
     "docs/guides/usage.md, Read it, console": "test_documented_commands.py runs `usage`, tests/unit/features/usage its forms",
     "docs/guides/programs.md, Programs that call tools, javascript": "the model of the block before it writes it",
     **dict.fromkeys(TUTORIAL, "tests/demo/test_tutorial.py runs the whole page"),

@@ -69,6 +69,12 @@ class Limit(LimitedAmounts):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_stored(self) -> Self:
+        if self.stored_bytes is not None and (self.by == "model" or self.models != "*"):
+            raise ValueError("'stored_bytes' is counted for all models: remove 'models', and 'by: model'")
+        return self
+
     @property
     def label(self) -> str:
         """Its name in metrics."""

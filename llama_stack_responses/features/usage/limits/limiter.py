@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Final
@@ -29,7 +29,9 @@ from .permits import LimitedPermit
 from .reports import Reports
 from .scopes import Scope, name_of
 from .slots import SECONDS, Slots
-from .windows import MINUTE
+from .stored import StoredQuota, is_stored, row_of
+from .stored import refusal as storage_refusal
+from .windows import DAY, MINUTE
 
 logger = get_logger(__name__)
 
@@ -40,7 +42,7 @@ _SCOPES: Final = 20_000
 _SETTLE_SECONDS: Final = 1.0
 _CLOCK_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 5.0
-"""Seconds between two reads of what other servers have used of the limits that end responses."""
+"""Seconds between two reads of what other servers have used of the limits that end responses, or have stored."""
 
 
 class Limiter(Periodic):
@@ -66,9 +68,10 @@ class Limiter(Periodic):
         self._owing: set[Scope] = set()
         self._slots: dict[tuple[int, str], Slots] = {}
         self._background = BackgroundRows(records)
+        self._stored = StoredQuota(records)
         cuts = any(each.cut_running for each in limits)
         self._cuts = Cuts(activity, self._cutting, prices, reports) if cuts else None
-        self._renew_at = self._look_at = 0.0
+        self._renew_at = self._look_at = self._share_at = 0.0
         self._outage = Outage()
 
     async def stop(self) -> None:
@@ -80,6 +83,7 @@ class Limiter(Periodic):
                 await scope.meter.give_back()
             for slots in self._slots.values():
                 await slots.renew()
+            await self._stored.settle()
         except ApiError as error:
             logger.warning("could not give back what limits allow: %s", error)
 
@@ -95,6 +99,8 @@ class Limiter(Periodic):
         permit = LimitedPermit()
         try:
             for index, limit, name in limits:
+                if limit.stored_bytes is not None and is_stored(request):
+                    await self._check_stored(limit, name, owner)
                 if limit.background is not None and request.background:
                     await self._take_row(limit, name, owner, permit)
                 await self._admit_by(index, limit, name, owner, permit)
@@ -102,6 +108,8 @@ class Limiter(Periodic):
             permit.release()
             raise
         permit.begin()
+        if is_stored(request):
+            self._add_stored(((limit, name) for _, limit, name in limits), request.input)
         return permit
 
     def count(self, ended: Ended) -> None:
@@ -112,6 +120,8 @@ class Limiter(Periodic):
             of_key = self._of_keys.of(ended.owner)
         limits = [*self._limits_of(ended.owner, model, of_key)]
         counts = counts_of(ended) if limits else {}
+        if ended.response.get("store"):
+            self._add_stored(((limit, name) for _, limit, name in limits), ended.response)
         if self._cuts:
             counts = self._cuts.used(ended.response["id"], counts)
         for index, limit, name in limits:
@@ -150,17 +160,23 @@ class Limiter(Periodic):
                 owing.discard(scope)
         finally:
             self._owing |= owing
+        await self._renew_slots()
+        if self._clock() >= self._share_at:
+            self._share_at = self._clock() + _LOOK_SECONDS
+            await self._stored.settle()
+        if self._cuts and self._read_at:
+            look = self._clock() >= self._look_at
+            if look:
+                self._look_at = self._clock() + _LOOK_SECONDS
+            await self._cuts.make(look=look)
+
+    async def _renew_slots(self) -> None:
         if self._clock() >= self._renew_at:
             self._renew_at = self._clock() + SECONDS / 3
             for key, slots in list(self._slots.items()):
                 await slots.renew()
                 if slots.is_idle:
                     del self._slots[key]
-        if self._cuts and self._read_at:
-            look = self._clock() >= self._look_at
-            if look:
-                self._look_at = self._clock() + _LOOK_SECONDS
-            await self._cuts.make(look=look)
 
     def _limits_of(self, owner: Owner, model: str, of_key: Limit | None) -> Iterator[tuple[int, Limit, str]]:
         """Yield the limits that apply to a request: their index, and whose use they count."""
@@ -203,6 +219,26 @@ class Limiter(Periodic):
                 raise scope.measure.refusal(limit.by, scope.meter)
             if scope.is_nearly_used(limit.warn_at):
                 self._reports.nearly(limit, scope.measure.amount, name, owner, scope.meter.end)
+
+    async def _check_stored(self, limit: Limit, name: str, owner: Owner) -> None:
+        """Refuse what a user, team or key stores beyond the limit."""
+        assert limit.stored_bytes is not None
+        try:
+            size = (await self._stored.of(row_of(limit.by, name))).size
+        except ApiError as error:
+            self._note(error)
+            return
+        until = DAY.end(self._clock())
+        if size >= limit.stored_bytes and limit.enforced:
+            self._reports.refused(limit, "stored_bytes", name, owner, until)
+            raise storage_refusal(limit, size)
+        if size >= limit.warn_at * limit.stored_bytes:
+            self._reports.nearly(limit, "stored_bytes", name, owner, until)
+
+    def _add_stored(self, limits: Iterable[tuple[Limit, str]], value: object) -> None:
+        """Count a JSON value as stored, until the next recount."""
+        for key in {row_of(limit.by, name) for limit, name in limits if limit.stored_bytes is not None}:
+            self._stored.add(key, value)
 
     async def _take_row(self, limit: Limit, name: str, owner: Owner, permit: LimitedPermit) -> None:
         """Admit a background response."""

@@ -13,6 +13,7 @@ from ..settings import Usage
 
 if TYPE_CHECKING:
     from .limiter import Limiter
+    from .recount import Recount
 
 
 class _Unlimited:
@@ -45,16 +46,21 @@ class LimitsOnDemand:
     def __init__(self, stack: Stack, settings: Usage | None) -> None:
         self._stack, self._settings = stack, settings or Usage()
         self._limiter: Limiter | None = None
+        self._recount: Recount | None = None
 
     def start(self) -> None:
         """Start what enforces the limits of the configuration, in the running event loop."""
         if self._settings.limits:
             self._enforced()
+        if any(each.stored_bytes is not None for each in self._settings.limits):
+            self._count_stored()
 
     async def stop(self) -> None:
         """Settle, and give back what is not used."""
         if self._limiter:
             await self._limiter.stop()
+        if self._recount:
+            await self._recount.stop()
 
     async def admit(self, owner: Owner, request: CreateRequest) -> Permit:
         """Admit a request.
@@ -63,6 +69,8 @@ class LimitsOnDemand:
             ApiError: 429, a limit is reached. 403, the limits of the key cannot be enforced.
         """
         limiter = self._enforced() if owner.limits else self._limiter
+        if self._recount is None and any(each.startswith("stored_bytes=") for each in owner.limits):
+            self._count_stored()
         return await limiter.admit(owner, request) if limiter else _UNLIMITED
 
     def count(self, ended: Ended) -> None:
@@ -88,3 +96,11 @@ class LimitsOnDemand:
             self._limiter = Limiter(stack.records, settings.limits, prices, reports, stack.activity)
             self._limiter.start()
         return self._limiter
+
+    def _count_stored(self) -> None:
+        """Start what counts stored bytes, in the running event loop."""
+        from ....store.decoder import Decoder
+        from .recount import Recount
+
+        self._recount = Recount(self._stack.records, Decoder(self._stack.config.limits.decoding_bytes))
+        self._recount.start()

@@ -72,3 +72,15 @@ async def test_limits_of_the_configuration_are_enforced_from_the_start() -> None
         await limits.admit(ADA, REQUEST)
         with pytest.raises(ApiError):
             await limits.admit(ADA, REQUEST)
+
+
+async def test_only_a_limit_of_stored_bytes_starts_a_recount() -> None:
+    async with limited(Usage(limits=[Limit(stored_bytes=1)])):
+        assert others() == 2
+    async with limited(None) as limits:
+        await limits.admit(LIMITED, REQUEST)
+        assert others() == 1
+        for _ in range(2):
+            await limits.admit(Owner("ada", {"keys": ["key_1"], "limits": ["stored_bytes=1000"]}), REQUEST)
+        assert others() == 2
+    assert others() == 0

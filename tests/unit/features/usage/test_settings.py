@@ -40,3 +40,9 @@ def test_limits_of_different_names_or_amounts_are_allowed() -> None:
 def test_limit_that_cannot_end_responses_is_refused(fields: Json) -> None:
     with pytest.raises(ValidationError, match="'cut_running' needs a limit of tokens or costs of a day or a month"):
         Usage.model_validate({"limits": [{**fields, "cut_running": True}]})
+
+
+@pytest.mark.parametrize("fields", [{"by": "model"}, {"models": "large*"}])
+def test_limit_of_what_is_stored_of_some_models_is_refused(fields: Json) -> None:
+    with pytest.raises(ValidationError, match="'stored_bytes' is counted for all models"):
+        Usage.model_validate({"limits": [{"stored_bytes": 1, **fields}]})

@@ -1,0 +1,136 @@
+"""Limits on stored bytes: what is refused, when a deletion counts, and what servers tell each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.usage.limits.recount import TURN, Recount
+from llama_stack_responses.features.usage.settings import Limit
+from llama_stack_responses.generation.run import ForegroundRun
+from llama_stack_responses.store.decoder import Decoder
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Delete
+from tests.contract.counting_proxy import CountingProxy
+from tests.unit.features.usage.test_running_limits import ADA, BOB, EVE, Limited
+
+LONG = "word " * 2000
+KEYED = Owner("ada", {"keys": ["key_4"], "limits": ["stored_bytes=5000"]})
+
+
+async def respond(server: Limited, owner: Owner = ADA, **fields: Any) -> str:
+    """Return the id of a response that has ended."""
+    server.go.set()
+    run = await server.create(owner, **fields)
+    assert isinstance(run, ForegroundRun)
+    return str((await run.finish())["id"])
+
+
+async def recount(records: MemoryRecords) -> None:
+    async def at_once(_: int) -> None:
+        pass
+
+    await records.commit([Delete(TURN)])
+    await Recount(records, Decoder(), at_once).run()
+
+
+async def settle(*servers: Limited) -> None:
+    """Do what the servers do every few seconds."""
+    for server in servers:
+        limiter = server.limits._limiter
+        assert limiter
+        limiter._share_at = 0.0
+        await limiter.settle()
+
+
+@pytest.mark.parametrize(
+    ("by", "others"), [("user", [BOB]), ("team", [EVE]), ("key", [BOB]), ("all", [])], ids=lambda each: str(each)[:5]
+)
+async def test_full_limit_refuses_what_would_be_stored_and_nothing_else(by: Any, others: list[Owner]) -> None:
+    server = Limited(MemoryRecords(), Limit(by=by, stored_bytes=5000))
+    server.limits._enforced()
+    await respond(server, input=LONG)
+    refused = await server.refused()
+
+    assert (refused.status, refused.code, refused.type) == (429, "insufficient_quota", "insufficient_quota")
+    assert "'stored_bytes'" in str(refused)
+    assert "5000 are allowed" in str(refused)
+    assert "Delete responses" in str(refused)
+    assert (await server.refused(background=True)).code == "insufficient_quota"
+    await respond(server, store=False)
+    for owner in others:
+        await respond(server, owner)
+    await server.limits.stop()
+
+
+async def test_limit_of_a_key_counts_what_its_requests_store() -> None:
+    server = Limited(MemoryRecords())
+    await respond(server, KEYED, input=LONG)
+    assert (await server.refused(KEYED)).code == "insufficient_quota"
+    await respond(server, ADA)
+    await server.limits.stop()
+
+
+async def test_deletion_counts_after_the_recount() -> None:
+    records = MemoryRecords()
+    server = Limited(records, Limit(stored_bytes=5000))
+    server.limits._enforced()
+    stored = await respond(server, input=LONG)
+    await settle(server)
+    await server.impl.delete(stored)
+    await server.refused()
+    await recount(records)
+    await server.refused()
+    await settle(server)
+    await respond(server)
+    await server.limits.stop()
+
+
+async def test_servers_share_what_they_store_and_learn_what_others_have() -> None:
+    records = MemoryRecords()
+    servers = [Limited(records, Limit(stored_bytes=25_000)) for _ in range(2)]
+    for server in servers:
+        server.limits._enforced()
+        await respond(server, input=LONG)
+    await respond(servers[0], input=LONG)
+    await respond(servers[0])
+    await settle(*servers, servers[0])
+    for server in servers:
+        await server.refused()
+        await server.limits.stop()
+
+
+async def test_limits_of_one_user_count_what_is_stored_once() -> None:
+    limits = [Limit(name=name, stored_bytes=15_000, match=match) for name, match in (("one", "*"), ("two", "a*"))]
+    server = Limited(MemoryRecords(), *limits)
+    server.limits._enforced()
+    await respond(server, input=LONG)
+    await respond(server)
+    await server.limits.stop()
+
+
+async def test_limit_warns_at_its_share_and_refuses_nothing_unless_enforced(caplog: pytest.LogCaptureFixture) -> None:
+    server = Limited(MemoryRecords(), Limit(stored_bytes=5000, enforced=False, name="trial"))
+    server.limits._enforced()
+    for _ in range(3):
+        await respond(server, input=LONG)
+    await server.limits.stop()
+
+    assert caplog.text.count("limit nearly reached: stored_bytes of trial") == 1
+
+
+async def test_requests_do_not_ask_the_store_what_is_stored() -> None:
+    counting = CountingProxy(MemoryRecords())
+    server = Limited(counting, Limit(stored_bytes=10**9))  # type: ignore[arg-type]
+    limiter = server.limits._enforced()
+    await limiter._stored.of("ub/1")
+    before = counting.reads + counting.commits
+    for _ in range(100):
+        limiter._stored.add("ub/1", LONG)
+        await limiter._stored.of("ub/1")
+    assert counting.reads + counting.commits == before
+    await limiter._stored.settle()
+    assert counting.reads + counting.commits == before + 2
+    await server.limits.stop()
