@@ -36,7 +36,7 @@ from .core.types import Json
 from .fetch.address_policy import AddressPolicy
 from .fetch.fetcher import Fetcher, FetchLimits
 from .generation.activity import Activity
-from .generation.dependencies import Admit, Card, Fill, Permit
+from .generation.dependencies import Admit, AdmitItems, Card, Fill, Permit
 from .inputs.files import Files
 from .inputs.moderation import Moderation
 from .process_pool.pool import WorkerPool
@@ -169,6 +169,7 @@ class Feature:
             response that was run here, however it ended and whether or not it is stored itself.
         on_end: is called once that is written. If a server is killed in between, it is not.
         admit: admits requests for responses within limits. At most one feature does.
+        admit_items: admits items that users store in conversations. At most one feature does.
     """
 
     tools: Mapping[str, HostedTool] = field(default_factory=dict)
@@ -184,3 +185,4 @@ class Feature:
     at_end: AtEnd | None = None
     on_end: OnEnd | None = None
     admit: Admit | None = None
+    admit_items: AdmitItems | None = None

@@ -45,6 +45,9 @@ class Permit(Protocol):
 Admit = Callable[[Owner, CreateRequest], Awaitable[Permit]]
 """Admits a request of a user. Raises `ApiError` 429 if a limit is reached."""
 
+AdmitItems = Callable[[Owner, Sequence[Json]], Awaitable[None]]
+"""Admits items that a user stores in a conversation. Raises `ApiError` 429 if a limit is reached."""
+
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -94,6 +97,7 @@ class Dependencies:
         at_end: say what the commit of a response's end writes for the features.
         on_end: are called once the end of a response is written.
         admit: admits requests; None admits all.
+        admit_items: admits items of conversations; None admits all.
         activity: counts what this server does, and has the responses that it generates now.
     """
 
@@ -111,6 +115,7 @@ class Dependencies:
     at_end: Sequence[AtEnd] = ()
     on_end: Sequence[OnEnd] = ()
     admit: Admit | None = None
+    admit_items: AdmitItems | None = None
     activity: Activity = field(default_factory=Activity)
 
     async def close(self) -> None:

@@ -93,6 +93,7 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
         [each.at_end for each in features if each.at_end],
         [each.on_end for each in features if each.on_end],
         next((each.admit for each in features if each.admit), None),
+        next((each.admit_items for each in features if each.admit_items), None),
         stack.activity,
     )
     provided = ResponsesProvider(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from ..concurrency.large_work import LargeWork
@@ -10,6 +11,7 @@ from ..core.ids import check_conversation_id, new_id
 from ..core.input_policy import DEFAULT_POLICY, InputPolicy
 from ..core.shapes import RequestLimits
 from ..core.types import Json
+from ..generation.dependencies import AdmitItems
 from ..inputs.history import HistoryReader, Hold
 from ..inputs.sealed_input import SealedInput
 from ..intervals import DEFAULT, Intervals
@@ -48,6 +50,7 @@ class Conversations:
         intervals: how often and how long to ask the store for the outcome of a commit.
         policy: what happens to items of which a part is lost.
         refuse_unknown: whether an unknown field of a request is an error; otherwise it is ignored.
+        admit_items: admits what is stored; None admits all.
     """
 
     def __init__(
@@ -62,7 +65,9 @@ class Conversations:
         policy: InputPolicy = DEFAULT_POLICY,
         *,
         refuse_unknown: bool = True,
+        admit_items: AdmitItems | None = None,
     ) -> None:
+        self._admit_items = admit_items
         self._refuse_unknown = refuse_unknown
         self._intervals = intervals
         self._store = archive.conversations
@@ -80,11 +85,13 @@ class Conversations:
             hold: called with the number of bytes that are about to be held; it may raise.
 
         Raises:
-            ApiError: 400, the request is invalid; 404, an item that it refers to does not exist.
+            ApiError: 400, the request is invalid; 404, an item that it refers to does not exist; 429, a limit is
+                reached.
         """
         self._check_fields(body, "items", "metadata")
         metadata = read_metadata(body, self._limits, required=False)
         items = await self._read(body, hold, required=False)
+        await self._admit(items)
         conversation = Conversation(new_id("conv"), self._access.current_user(), int(self._clock()), metadata)
 
         async def create(again: bool) -> None:
@@ -141,12 +148,14 @@ class Conversations:
         """Add the items of the request's decoded JSON, and return them; `hold` is as in `create`.
 
         Raises:
-            ApiError: also 400, the request is invalid; 404, an item that it refers to does not exist.
+            ApiError: also 400, the request is invalid; 404, an item that it refers to does not exist; 429, a limit is
+                reached.
         """
         check_conversation_id(conversation_id, "conversation_id")
         self._check_fields(body, "items")
         conversation = await self._history_reader.conversation(conversation_id, "update")
         items = await self._read(body, hold, required=True)
+        await self._admit(items)
         added = await until_known(
             lambda again: self._store.add(conversation, items, again=again),
             f"The response store did not confirm whether it added the items to conversation '{conversation_id}': "
@@ -156,6 +165,10 @@ class Conversations:
         if not added:
             raise no_conversation(conversation_id)
         return listed(items)
+
+    async def _admit(self, items: Sequence[Json]) -> None:
+        if self._admit_items:
+            await self._admit_items(self._access.current_user(), items)
 
     async def list_items(
         self, conversation_id: str, *, limit: int, after: str | None, order: Order, hold: Hold | None = None

@@ -179,6 +179,7 @@ class Parts:
             self.intervals,
             self.config.input_policy,
             refuse_unknown=self._parser.refuse_unknown,
+            admit_items=self._dependencies.admit_items,
         )
 
     @cached_property

@@ -30,6 +30,7 @@ def open_usage(stack: Stack, settings: Usage, limits: LimitsOnDemand) -> Feature
     tables = Tables(stack.records, decoder, bounds, settings.retention_days)
     return Feature(
         admit=limits.admit,
+        admit_items=limits.admit_items,
         on_end=limits.count,
         routes=[partial(_routes, stack, settings, Reading(stack.records, decoder))],
         at_end=partial(_at_end, settings.metadata_key, limits),

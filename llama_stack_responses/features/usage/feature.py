@@ -12,7 +12,13 @@ def open_feature(stack: Stack) -> Feature:
     settings = SETTINGS.of(stack.config)
     limits = LimitsOnDemand(stack, settings)
     if settings is None:
-        return Feature(admit=limits.admit, at_end=limits.ended_ops, on_end=limits.count, close=limits.stop)
+        return Feature(
+            admit=limits.admit,
+            admit_items=limits.admit_items,
+            at_end=limits.ended_ops,
+            on_end=limits.count,
+            close=limits.stop,
+        )
     from .counting import open_usage
 
     return open_usage(stack, settings, limits)

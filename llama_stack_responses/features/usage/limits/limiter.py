@@ -11,6 +11,7 @@ from ....core.errors import ApiError
 from ....core.ids import new_id
 from ....core.lru_cache import LruCache
 from ....core.owner import Owner
+from ....core.types import Json
 from ....feature import CreateRequest, Ended, Permit
 from ....generation.activity import Activity
 from ....lifecycle.periodic import Periodic
@@ -111,6 +112,18 @@ class Limiter(Periodic):
         if is_stored(request):
             self._add_stored(((limit, name) for _, limit, name in limits), request.input)
         return permit
+
+    async def admit_items(self, owner: Owner, items: Sequence[Json]) -> None:
+        """Admit items that a user stores in a conversation, and count them.
+
+        Raises:
+            ApiError: 429, a limit is reached. 403, the limits of the key cannot be enforced.
+        """
+        limits = [(limit, name) for _, limit, name in self._limits_of(owner, "", self._of_keys.of(owner))]
+        for limit, name in limits:
+            if limit.stored_bytes is not None:
+                await self._check_stored(limit, name, owner)
+        self._add_stored(limits, items)
 
     def count(self, ended: Ended) -> None:
         """Count what a response has used."""

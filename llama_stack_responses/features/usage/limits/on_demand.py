@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ....core.owner import Owner
+from ....core.types import Json
 from ....feature import CreateRequest, Ended, Permit, Stack
 from ....generation.owner_names import name_owner
 from ....store.records import Op
@@ -68,10 +69,17 @@ class LimitsOnDemand:
         Raises:
             ApiError: 429, a limit is reached. 403, the limits of the key cannot be enforced.
         """
-        limiter = self._enforced() if owner.limits else self._limiter
-        if self._recount is None and any(each.startswith("stored_bytes=") for each in owner.limits):
-            self._count_stored()
+        limiter = self._limiter_of(owner)
         return await limiter.admit(owner, request) if limiter else _UNLIMITED
+
+    async def admit_items(self, owner: Owner, items: Sequence[Json]) -> None:
+        """Admit items that a user stores in a conversation.
+
+        Raises:
+            ApiError: 429, a limit is reached. 403, the limits of the key cannot be enforced.
+        """
+        if limiter := self._limiter_of(owner):
+            await limiter.admit_items(owner, items)
 
     def count(self, ended: Ended) -> None:
         """Count what a response has used."""
@@ -83,6 +91,12 @@ class LimitsOnDemand:
         """Return what the commit of a response's end writes."""
         limiter = self._enforced() if ended.owner.limits else self._limiter
         return limiter.ended_ops(ended) if limiter else ()
+
+    def _limiter_of(self, owner: Owner) -> Limiter | None:
+        """Return what enforces the limits of a request, and start what these need."""
+        if self._recount is None and any(each.startswith("stored_bytes=") for each in owner.limits):
+            self._count_stored()
+        return self._enforced() if owner.limits else self._limiter
 
     def _enforced(self) -> Limiter:
         if self._limiter is None:

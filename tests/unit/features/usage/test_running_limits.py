@@ -54,6 +54,7 @@ class Limited:
             FakeInference(*[answer] * 20),
             self.access,
             admit=self.limits.admit,
+            admit_items=self.limits.admit_items,
             at_end=[self.limits.ended_ops],
             on_end=[self.limits.count],
             activity=stack.activity,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.usage.limits.recount import TURN, Recount
 from llama_stack_responses.features.usage.settings import Limit
@@ -62,6 +65,26 @@ async def test_full_limit_refuses_what_would_be_stored_and_nothing_else(by: Any,
     await respond(server, store=False)
     for owner in others:
         await respond(server, owner)
+    await server.limits.stop()
+
+
+@pytest.mark.parametrize("full", [True, False])
+async def test_items_of_conversations_count_and_are_refused(full: bool) -> None:
+    server = Limited(MemoryRecords(), Limit(stored_bytes=5000))
+    server.limits._enforced()
+    server.access.owner = ADA
+    items = [{"role": "user", "content": LONG if full else "Hi"}]
+    conversation_id = (await server.impl.conversations.create({"items": items}))["id"]
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: server.impl.conversations.add_items(conversation_id, {"items": items}),
+        lambda: server.impl.conversations.create({}),
+        lambda: respond(server),
+    ]
+    for call in calls:
+        with pytest.raises(ApiError, match="'stored_bytes'") if full else nullcontext():
+            await call()
+    server.access.owner = BOB
+    await server.impl.conversations.create({"items": items})
     await server.limits.stop()
 
 
