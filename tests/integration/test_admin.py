@@ -375,4 +375,6 @@ def test_wrong_configuration_is_one_sentence(tmp_path: Path, capsys: pytest.Capt
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("version: 2\n")
     assert main(["stats", "--config", str(wrong)]) == 2
-    assert capsys.readouterr().err.startswith(f"llama-stack-responses: {wrong} is not a stack's configuration")
+    assert capsys.readouterr().err == (
+        f"llama-stack-responses: {wrong} has a wrong setting:\n  line 1: 'providers': this setting is missing.\n"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from argparse import Namespace
 from itertools import batched
 from pathlib import Path
@@ -44,7 +45,8 @@ def recover(arguments: Namespace) -> None:
 
 
 async def _copy(damaged: DamagedFile, target: Path) -> int:
-    records, written = SqliteRecords(target), 0
+    # With a clock of its own: no other process opens this file, so it needs no file that they would share.
+    records, written = SqliteRecords(target, clock=time.time), 0
     try:
         with ProgressLine("rows saved") as progress:
             for some in batched(damaged.rows(), _COMMIT_ROWS):

@@ -20,6 +20,7 @@ from llama_stack_responses.features.code.skills.declared import SkillReader
 from llama_stack_responses.features.code.skills.store import SkillQuota, SkillStore
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.store.memory import MemoryRecords
+from tests.support.shares import as_user
 from tests.support.skills import FILES
 
 ADA: Final = Owner("ada", {})
@@ -68,7 +69,7 @@ async def test_folders_of_one_user_are_packed_one_at_a_time(monkeypatch: pytest.
     large_work = LargeWork()
     reader = SkillReader(Admission(Quota("files", 2**20, 2**20)), access.current_user, store)
     skills = service.Skills(store, reader, pool, access, SkillQuota(9, 9, 2**20), large_work)
-    await asyncio.gather(*(skills.create(FOLDER) for _ in range(5)))
+    await asyncio.gather(*(as_user("one", skills.create(FOLDER)) for _ in range(5)))
     assert packing.most == 1
     large_work.close()
     await pool.close()

@@ -37,7 +37,7 @@ def test_programs_can_be_chosen_and_allowed() -> None:
 
 def test_views_have_code_and_output_of_program() -> None:
     called, ended = (kind.view for kind in KINDS.items)
-    assert called == CallView("program", text="code", language="javascript")
+    assert called == CallView("program", text="code", language="javascript", run_by="both")
     output = {"type": "program_output", "id": "progo_1", "call_id": "c", "result": "1", "status": "incomplete"}
     assert isinstance(ended, OutputView)
     assert (ended.value(output), ended.failed_status) == ("1", "incomplete")
