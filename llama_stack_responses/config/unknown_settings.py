@@ -59,7 +59,7 @@ def _detail(
     elif kind not in _EXPLAINED:
         place = (*place, "type") if kind == "union_tag_invalid" else place
         kind, text = WRONG_VALUE, value_advice(errors)
-    return {"type": PydanticCustomError(kind, text), "loc": place, "input": None}
+    return {"type": PydanticCustomError(kind, text), "loc": _place_in_file(model, place), "input": None}
 
 
 def _unknown(model: type[BaseModel], place: _Place, otherwise: Mapping[str, str], last: str) -> tuple[str, str]:
@@ -97,6 +97,16 @@ def _places_elsewhere(model: type[BaseModel], loc: Sequence[int | str]) -> list[
     """Return where a setting of this name belongs; nowhere if other kinds of the same block have it, or many blocks."""
     places = list(dict.fromkeys(places_of(model, str(loc[-1]))))
     return [] if len(places) > _SHOWN_PLACES or f"{loc[0]}.{loc[-1]}" in places else places
+
+
+def _place_in_file(model: type[BaseModel], place: _Place) -> _Place:
+    """Return a place without the kinds of its blocks (`sqlite`), which the file has as a `type` inside."""
+    kept = []
+    for index, part in enumerate(place):
+        blocks = _blocks(model, place[:index])
+        if any(part in each.model_fields for each in blocks) or not any(_is_kind(each, part) for each in blocks):
+            kept.append(part)
+    return tuple(kept)
 
 
 def _blocks(model: type[BaseModel], loc: Sequence[int | str]) -> list[type[BaseModel]]:

@@ -133,7 +133,11 @@ def _sentence(root: Any, place: Sequence[int | str], setting: Sequence[int | str
     names = [] if error["type"] in (UNKNOWN_SETTING, FOREIGN_SETTING) else variables_in(raw)
     given = f" (from {', '.join(names)} in the environment)" if names else ""
     name, advice = ".".join(map(str, setting)) or "config", error["msg"]
-    return f"line {line}: '{name}'{of}{given}: {advice}{'' if advice.endswith('?') else '.'}"
+    return f"line {line}: '{name}'{of}{given}: {_ended(advice)}"
+
+
+def _ended(advice: str) -> str:
+    return advice if advice.endswith("?") else f"{advice}."
 
 
 def _unknown_providers(
@@ -160,11 +164,13 @@ def _named_providers(model: type[BaseModel], config: Mapping[str, Any]) -> Itera
         yield from (([setting, place], name) for place, name in named if isinstance(name, str))
 
 
-def _levels(stack: Any, host: HostFields) -> Iterator[tuple[list[str], Any]]:
-    """Yield the names at the levels of the host above providers that it ignores, each with its level."""
+def _levels(stack: Any, host: HostFields) -> Iterator[tuple[list[str], Any, Sequence[str]]]:
+    """Yield the names at the levels of the host above providers that it ignores, each with its level's own names."""
     server = stack.get("server") if isinstance(stack, dict) else None
     for level, there, fields in ([], stack, host.top), (["server"], server, host.server):
-        yield from ((level, name) for name in (there if isinstance(there, dict) else ()) if name not in fields)
+        yield from (
+            (level, name, list(fields)) for name in (there if isinstance(there, dict) else ()) if name not in fields
+        )
 
 
 def _has_ignored(stack: Any, host: HostFields) -> bool:
@@ -174,9 +180,11 @@ def _has_ignored(stack: Any, host: HostFields) -> bool:
 
 def _misplaced(root: Any, stack: Any, providers: Sequence[_Provider], host: HostFields) -> Iterator[str]:
     """Yield the settings at the levels of the host, which ignores them there."""
-    for level, name in _levels(stack, host):
-        if place := _belongs(str(name), providers):
-            yield _moved(root, [*level, name], place)
+    for level, name, own in _levels(stack, host):
+        meant = near(str(name), own)
+        advice = f"did you mean '{meant}'?" if meant else _of_near_name(str(name), providers)
+        if advice := _of_same_name(str(name), providers) or advice:
+            yield _moved(root, [*level, name], advice)
     for each in providers:
         for name in each.entry:
             if name not in host.entry:
@@ -185,11 +193,15 @@ def _misplaced(root: Any, stack: Any, providers: Sequence[_Provider], host: Host
 
 
 def _moved(root: Any, place: Sequence[int | str], advice: str) -> str:
-    return f"line {_found(root, place)[0]}: '{place[-1]}' is at a level where it is ignored: {advice}."
+    return f"line {_found(root, place)[0]}: '{place[-1]}' is at a level where it is ignored: {_ended(advice)}"
 
 
 def _belongs(name: str, providers: Sequence[_Provider]) -> str:
     """Return where a setting belongs; empty if it is none of these providers, nor similar to one."""
+    return _of_same_name(name, providers) or _of_near_name(name, providers)
+
+
+def _of_same_name(name: str, providers: Sequence[_Provider]) -> str:
     for each in providers:
         if name == "config":
             return f"move it into the entry of {each.label}"
@@ -199,6 +211,10 @@ def _belongs(name: str, providers: Sequence[_Provider]) -> str:
         if place := belonging_place(each.model, name):
             inner = "" if name == place else f" as '{place}'"
             return f"move it into the 'config' of {each.label}{inner}"
+    return ""
+
+
+def _of_near_name(name: str, providers: Sequence[_Provider]) -> str:
     for each in providers:
         if meant := near(name, list(each.model.model_fields)):
             return f"move it into the 'config' of {each.label}, where it is called '{meant}'"
@@ -222,10 +238,7 @@ def _errors(model: type[BaseModel], config: dict[str, Any]) -> Sequence[Any]:
 
 
 def _found(node: Any, place: Sequence[int | str]) -> tuple[int, str]:
-    """Return the line of the innermost part of a place that the file has, and its text if the place has one.
-
-    A place also has the kinds of blocks (`sqlite`), which the file does not have.
-    """
+    """Return the line of the innermost part of a place that the file has, and its text if the place has one."""
     line = node.start_mark.line
     for part in place:
         if isinstance(node, yaml.MappingNode):

@@ -55,7 +55,7 @@ MISSPELT: Final = [
     "line 19: 'base_url' of 'keyless': this setting is missing.",
     "line 8: 'api_kex' of 'local': there is no such setting here; did you mean 'api_key'?",
     "line 10: 'network.tls.verfy' of 'local': there is no such setting here; did you mean 'verify'?",
-    "line 25: 'store.sqlite.pth' of 'responses': there is no such setting here; did you mean 'path'?",
+    "line 25: 'store.pth' of 'responses': there is no such setting here; did you mean 'path'?",
     "line 26: 'retention_dayz' of 'responses': there is no such setting here; did you mean 'retention_days'?",
     "line 29: 'profiles.1.imges' of 'responses': there is no such setting here; did you mean 'images'?",
 ]
@@ -202,7 +202,7 @@ def test_template_has_no_wrong_setting(path: Path) -> None:
 
 
 HOST: Final = HostFields(
-    top=["version", "providers", "server"],
+    top=["version", "providers", "server", "storage"],
     server=["port", "workers"],
     entry=["provider_id", "provider_type", "module", "config"],
 )
@@ -323,6 +323,9 @@ CHAT: Final = "the provider 'remote::openai-chat' under providers.inference"
         ("top", "config: {fetch: {}}", f"move it into the entry of {CHAT}"),
         ("top", "fetchh: {}", f"move it into the 'config' of {KV}, where it is called 'fetch'"),
         ("top", "mpc: {}", f"move it into the 'config' of {KV}, where it is called 'mcp'"),
+        ("top", "store: {}", f"move it into the 'config' of {KV}"),
+        ("top", "storages: {}", "did you mean 'storage'?"),
+        ("server", "workerz: 3", "did you mean 'workers'?"),
     ],
 )
 def test_setting_at_a_level_of_the_host_is_named_with_its_place(level: str, setting: str, advice: str) -> None:
@@ -330,7 +333,9 @@ def test_setting_at_a_level_of_the_host_is_named_with_its_place(level: str, sett
     line = {"top": 2, "inference": 8, "server": 19}[level]
     name = setting.partition(":")[0]
     said = list(wrong_settings(text, find, {}, HOST))
-    assert said == [f"line {line}: '{name}' is at a level where it is ignored: {advice}."]
+    assert said == [
+        f"line {line}: '{name}' is at a level where it is ignored: {advice}{'' if advice.endswith('?') else '.'}"
+    ]
 
 
 @pytest.mark.parametrize(
