@@ -204,7 +204,7 @@ class CallFragments:
         call = self._known(fragment)
         if call is None:
             return self._begin(fragment)
-        if call.arguments.is_open and call.has_earlier_id(fragment):
+        if fragment.call_id and call.has_earlier_id(fragment) and call.arguments.is_open:
             raise _unclear(call)
         if call.rival is None and self._is_another(call, fragment):
             return self._begin(fragment)

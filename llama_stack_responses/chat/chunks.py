@@ -26,7 +26,7 @@ from ..stream.deltas import (
     ToolCall,
 )
 from .call_fragments import OTHER_MESSAGE, CallFragments, Fragment
-from .finish_reasons import guessed_meaning, meaning_of, reason_of
+from .finish_reasons import guessed_meaning, meaning_of, reason_of, worse
 from .malformed_calls import WrittenCall, failed_call
 from .pieces import (
     FEW,
@@ -108,10 +108,12 @@ class _Extended:
 
     Attributes:
         name: the field of a chunk's delta that has the text.
+        choice: the index of the choice.
         index: the index of the call whose arguments are the text.
     """
 
     name: str
+    choice: int
     index: int | None = None
 
     def text(self, raw: Any) -> str | None:
@@ -119,7 +121,7 @@ class _Extended:
         choices = raw.get("choices") if type(raw) is dict and raw.get("usage") is None else None
         if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
             return None
-        if choice.get("finish_reason") or choice.get("logprobs") or type(choice.get("index", 0)) is not int:
+        if choice.get("finish_reason") or choice.get("logprobs") or choice.get("index", 0) != self.choice:
             return None
         delta = choice.get("delta")
         if type(delta) is not dict or (
@@ -178,6 +180,7 @@ class ChunkReader:
     __slots__ = (
         "_as_summary",
         "_calls",
+        "_choice",
         "_custom",
         "_entries",
         "_error",
@@ -190,6 +193,8 @@ class ChunkReader:
         "_last",
         "_late",
         "_only_words",
+        "_others",
+        "_others_call",
         "_own_summaries",
         "_resumed",
         "_said",
@@ -229,7 +234,9 @@ class ChunkReader:
         self._as_summary = summaries and profile.reasoning_summary == "text"
         self._splitter = ThinkTagSplitter(profile.inline_thinking) if profile.inline_thinking else None
         self._finish: str | None = None
-        self._error: Any = None  # of the choice that ends the answer
+        self._error: Any = None  # of the choice
+        self._choice: int | None = None  # the index of the choice that is the answer
+        self._others = self._others_call = False  # whether there are other choices, and whether these have calls
         self._spoken = False
         self._in_messages = False  # whether whole messages, not deltas, have begun the answer
         self._usage: Any = None
@@ -260,22 +267,20 @@ class ChunkReader:
         self._last = self.open_arguments = None
         self.is_opening, self.max_extension = False, 0
         self._count_extended()
-        if self.characters > self.max_characters:
-            raise self.cut()
         if chunk.usage is not None:
             self._note_usage(chunk, chunk.usage)
         if not chunk.choices:
             return []
         choice = chunk.choices[0]
-        if choice.finish_reason and (reason := reason_of(choice)):
-            self._finish = reason
-            self._error = member(choice, "error") or (text(choice.finish_reason, "message") and choice.finish_reason)
-            self.service_tier = text(chunk, "service_tier") or None
-            self._note_usage(chunk, usage_of_chunk(chunk))
+        if (getattr(choice, "index", 0) or 0) != self._choice and (choice := self._chosen(chunk.choices)) is None:
+            return []
+        extra = getattr(choice, "__pydantic_extra__", None)
+        if choice.finish_reason or extra:
+            self._note_end(chunk, choice, extra)
         delta = choice.delta
         if delta is None:
             return []
-        fields = self._fields(choice, delta)
+        fields = self._fields(extra, delta)
         deltas = self._deltas(fields, choice)
         if self._calls and deltas and not fields.get("tool_calls") and not _are_marks(deltas):
             deltas = self._behind_calls(self._calls, deltas)
@@ -305,6 +310,36 @@ class ChunkReader:
     def progress(self) -> int:
         """A number that a chunk increases if it says something, also if that is kept until the next chunk."""
         return self.characters + self._said.kept + self._thought.kept
+
+    def _note_end(self, chunk: Any, choice: Any, extra: Any) -> None:
+        """Note how the answer ends, with which it may go on: the worst of its reasons counts."""
+        self._note_error(member(extra, "error"))
+        if choice.finish_reason and (reason := reason_of(choice)):
+            self._finish = worse(self._finish, reason)
+            self._note_error(
+                member(choice, "error") or (text(choice.finish_reason, "message") and choice.finish_reason)
+            )
+            self.service_tier = text(chunk, "service_tier") or None
+            self._note_usage(chunk, usage_of_chunk(chunk))
+
+    def _chosen(self, choices: Sequence[Any]) -> Any:
+        """Return the choice that is the answer, the first one that has more than reasoning; None if it is not there.
+
+        Some proxies count the blocks of an answer as choices.
+        """
+        own = next((each for each in choices if _index(each) == self._choice), None)
+        if own is not None:
+            return own
+        if not (self._spoken or self._calls):
+            self._choice = _index(choices[0])
+            return choices[0]
+        self._others_call = self._others_call or any(member(each.delta, "tool_calls") for each in choices)
+        self._others = self._others or self._others_call or any(member(each.delta, "content") for each in choices)
+        return None if self._others else choices[0]
+
+    def _note_error(self, error: Any) -> None:
+        if error and not self._error and (not isinstance(error, dict) or any(error.values())):
+            self._error = error
 
     def _note_usage(self, chunk: Any, usage: Any) -> None:
         if usage is not None and not (self._usage and is_empty(usage)):
@@ -344,25 +379,30 @@ class ChunkReader:
 
     def _extendable(self, delta: Delta, fields: dict[str, Any]) -> _Extended | None:
         """Return how the next chunk may extend this delta, the only one of a chunk with these fields."""
+        choice = self._choice or 0
         match delta:
             case Text(logprobs=None) if self._splitter is None and not self._half_tokens:
-                return _Extended("content") if self._extends(self._said) else None
+                return _Extended("content", choice) if self._extends(self._said) else None
             case Reasoning(signature=None) if self._own_summaries is False:
                 name = next((name for name in TEXT_FIELDS if fields.get(name)), "reasoning")
-                return _Extended(name) if type(fields.get(name)) is str and self._extends(self._thought) else None
+                return (
+                    _Extended(name, choice) if type(fields.get(name)) is str and self._extends(self._thought) else None
+                )
             case ToolCall(key=(int(index), _), arguments=arguments) if arguments and delta.key not in self._custom:
                 self.max_extension = PIECE_CHARACTERS
                 self.open_arguments = self._calls.extendable(delta.key) if self._calls else None
-                return _Extended("tool_calls", index) if self.open_arguments else None
+                return _Extended("tool_calls", choice, index) if self.open_arguments else None
         return None
 
     def _count_extended(self) -> None:
-        """Count the characters by which chunks have extended a text."""
+        """Count the characters by which chunks have extended a text; errors as for `check_size`."""
         if self._extended_text:
             extended, characters = self._extended_text
             self._extended_text = None
             if more := self.characters - characters:
                 extended.extend(more)
+        if self.characters > self.max_characters:
+            raise self.cut()
 
     def _extends(self, text: RepeatedText) -> bool:
         """Return whether the next chunks may extend a text without being compared with it, if they are shorter."""
@@ -383,7 +423,7 @@ class ChunkReader:
 
     def cut(self) -> OutputLimitReached:
         """End the round here as incomplete, and ignore the following chunks."""
-        self._finish = "length"
+        self._finish = worse(self._finish, "length")
         return OutputLimitReached()
 
     def check_size(self) -> None:
@@ -412,6 +452,8 @@ class ChunkReader:
         Raises:
             ApiError: the stream ended without an answer, within a call, or with a reason that reports a failure.
         """
+        if self._others and (self._finish is None or (self._others_call and not self._calls)):
+            raise ApiError(502, "The model server's stream mixes several choices, though one was asked for.")
         reason = self._meaning()
         rest: list[Any] = []
         self._settle(rest)
@@ -424,15 +466,19 @@ class ChunkReader:
         rest = [*flattened(rest)]
         return [*rest, Finish(reason, reported_usage(self._usage, self._timings))]
 
-    def _fields(self, choice: Any, delta: Any) -> dict[str, Any]:
+    def _fields(self, more: Any, delta: Any) -> dict[str, Any]:
         """Return the members of a delta, or of a message; of one that repeats the deltas, only what they lack.
+
+        Args:
+            more: the members of the choice that have no field; None if there are none.
+            delta: its delta.
 
         Raises:
             ApiError: the message has another text than the deltas before it.
         """
         extra = delta.__pydantic_extra__
         fields: dict[str, Any] = delta.__dict__ | extra if extra else delta.__dict__
-        if member(getattr(choice, "__pydantic_extra__", None), "message"):
+        if more and more.get("message"):
             if not self.progress:
                 self._in_messages = any(fields[name] for name in fields if name != "role")
                 self._said.of_messages = self._thought.of_messages = True
@@ -457,14 +503,7 @@ class ChunkReader:
             ApiError: as for `end`.
         """
         if self._finish is None:
-            # Some servers end an answer with `[DONE]` alone. Reasoning alone is no answer.
-            if not (self._spoken or self._calls):
-                raise ApiError(
-                    502,
-                    "The inference provider's stream ended before the answer was finished.",
-                    upstream=Upstream("stream"),
-                )
-            return "stop"
+            return self._without_reason()
         meaning = meaning_of(self._finish)
         if meaning is None:
             meaning = guessed_meaning(self._finish)
@@ -480,6 +519,18 @@ class ChunkReader:
                 upstream=Upstream("server_error"),
             )
         return meaning
+
+    def _without_reason(self) -> FinishReason:
+        """Return how the round ended without a reason; errors as above. Some servers end an answer with `[DONE]`."""
+        if self._error:
+            raise _failure(self._error)
+        if not (self._spoken or self._calls):  # Reasoning alone is no answer.
+            raise ApiError(
+                502,
+                "The inference provider's stream ended before the answer was finished.",
+                upstream=Upstream("stream"),
+            )
+        return "stop"
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Any] | Iterator[Delta]:
         # Each chunk has one of these fields, rarely two, so checking for an absent one must be cheap.
@@ -832,6 +883,10 @@ def _fragment(position: int, call: Any) -> Fragment:
         raise ApiError(502, "The model server's stream has an invalid tool call.")
     call_id = call_id.partition(_SIGNATURE_IN_ID)[0]
     return Fragment(index, position, call_id, name, written, as_object, bool(custom))
+
+
+def _index(choice: Any) -> int:
+    return getattr(choice, "index", 0) or 0
 
 
 def _logprob_weight(logprob: dict[str, Any]) -> int:

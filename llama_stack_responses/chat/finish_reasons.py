@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from typing import Any, Final, Literal
 
 from ..stream.deltas import FinishReason
@@ -32,6 +33,7 @@ _BY_MEANING: Final[dict[Meaning, tuple[str, ...]]] = {
         *("reason_max_len", "reason_max_context", "reason_time_limit", "time_limit"),  # xAI, watsonx
         *("repetition_truncation", "repetition"),  # MiMo, vLLM
         "pause_turn",  # Anthropic
+        "incomplete",
     ),
     "content_filter": (
         *("content_filter", "content_filtered", "refusal"),
@@ -63,15 +65,25 @@ MEANINGS: Final = {reason: meaning for meaning, reasons in _BY_MEANING.items() f
 that it could not read."""
 
 _BY_WORD: Final[tuple[tuple[Meaning, re.Pattern[str]], ...]] = (
-    ("failed", re.compile("error|fail|abort|cancel|timed?_?out|unavail|overload|interrupt|exception|malformed|unload")),
+    (
+        "failed",
+        re.compile(
+            "error|fail|abort|cancel|timed?_?out|unavail|overload|interrupt|exception|malformed|unload|disconnect|memory"
+            "|preempt|kill|shut_?down|crash|evict"
+        ),
+    ),
     (
         "content_filter",
         re.compile("filter|safety|polic|prohibit|block|moderat|sensitive|toxic|harm|refus|violat"),
     ),
-    ("length", re.compile("length|limit|max|trunc|cut|repeti|context|budget|exceed|exhaust|quota")),
+    (
+        "length",
+        re.compile("length|limit|max|trunc|cut|repeti|context|budget|exceed|exhaust|quota|incompl|unfinish|partial"),
+    ),
 )
 """What a word of an unknown reason says, in this order. An answer that may be cut is never taken as complete."""
 
+_WORST_FIRST: Final[tuple[Meaning, ...]] = ("failed", "malformed_call", "content_filter", "length")
 _NONE: Final = frozenset({"null", "none", "not_finished", "in_progress"})
 """What some servers send with each chunk in place of no reason: DashScope, watsonx."""
 _CHARACTERS: Final = 100
@@ -93,6 +105,19 @@ def guessed_meaning(reason: str) -> Meaning:
     return next((meaning for meaning, pattern in _BY_WORD if pattern.search(_word(reason))), "stop")
 
 
+def worse(before: str | None, reason: str) -> str:
+    """Return which of two reasons says the worse of an answer: its first reason and a later one.
+
+    Of two that say the same, and of two with which an answer is complete, the later one counts.
+    """
+    return before if before and _rank(before) < _rank(reason) else reason
+
+
+def _rank(reason: str) -> int:
+    meaning = meaning_of(reason) or guessed_meaning(reason)
+    return _WORST_FIRST.index(meaning) if meaning in _WORST_FIRST else len(_WORST_FIRST)
+
+
 def _word(reason: str) -> str:
     last = _CAPITAL.sub("_", reason).lower().replace(":", ".").rpartition(".")[2].strip()
     return last.replace("-", "_").replace(" ", "_")
@@ -102,9 +127,10 @@ def reason_of(choice: Any) -> str | None:
     """Return the finish reason of a choice that has one; None if it stands for none.
 
     OpenRouter and LiteLLM add the reason of the server behind them. It counts where they call a cut answer complete.
-    SGLang's own API has an object with a `type`.
+    SGLang's own API has an object with a `type`. Of anything else, the words count.
     """
-    reason = text(choice, "finish_reason") or text(member(choice, "finish_reason"), "type") or "stop"
+    given = member(choice, "finish_reason")
+    reason = text(choice, "finish_reason") or text(given, "type") or reprlib.repr(given)
     fields = member(choice, "provider_specific_fields")
     native = text(choice, "native_finish_reason") or text(fields, "native_finish_reason")
     reason, native = reason[:_CHARACTERS], native[:_CHARACTERS]

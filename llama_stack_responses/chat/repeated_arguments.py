@@ -25,9 +25,16 @@ _CLOSING: Final = "}] \n\r\t"
 """What some servers send once too often."""
 _MARKS: Final = re.compile(r"(?:\s|<[^<>]{0,64}>|```)*+")
 """Marks of a model's own format behind the arguments, such as `</tool_call>`."""
-_HELD: Final = ('"', "n", "N", "`", "[")
+_HELD: Final = ('"', "n", "N", "`", "[", "<", "\ufeff")
 """First characters of arguments that are no object but may stand for one."""
-_FENCED: Final = re.compile(r"\s*```\w*\s*(\{.*\})\s*```\s*", re.DOTALL)
+_WRAPPED: Final = re.compile(
+    r"[\s\ufeff]*+(?:```\w*+|<[^<>]{0,64}>)?+\s*+(\{.*\})\s*+(?:```|<[^<>]{0,64}>)?+\s*+", re.DOTALL
+)
+"""An object in a fence or in marks, or behind a byte order mark."""
+_OPENED: Final = re.compile(r"[\s\ufeff]*+(?:```\w*+|<[^<>]{0,64}>)?+\s*+(?=\{)")
+"""What is before such an object."""
+_TEXTS: Final = re.compile(r'(?:\s*+"(?:[^"\\]|\\.)*+"\s*+){2,}+', re.DOTALL)
+"""Several JSON strings."""
 _HALF_TEXT: Final = re.compile(r'\s*+"(?:[^"\\]|\\.)*+\\?', re.DOTALL)
 """A JSON string without its end."""
 _NOTHING: Final = re.compile(r"(?:\s*+(?:null|None))++\s*+")
@@ -372,7 +379,7 @@ class CallArguments:
 
 
 def _unquoted(text: str, *, cut: bool) -> str:
-    """Return the arguments in a JSON string, which some servers encode twice, in a fence, or alone in a list.
+    """Return the arguments in a JSON string, which some servers encode twice, in a fence or marks, or alone in a list.
 
     A null is an empty object. Any other text is returned as it is.
 
@@ -386,8 +393,10 @@ def _unquoted(text: str, *, cut: bool) -> str:
     """
     if _NOTHING.fullmatch(text):
         return "{}"
-    if fenced := _FENCED.fullmatch(text):
-        return fenced[1]
+    if wrapped := _WRAPPED.fullmatch(text):
+        if JsonObjectEnd().read(wrapped[1]) != len(wrapped[1]):
+            raise UnclearArgumentsError
+        return wrapped[1]
     try:
         inner = decoded_arguments(text)
     except ValueError:
@@ -402,9 +411,9 @@ def _unquoted(text: str, *, cut: bool) -> str:
 
 def _undecoded(text: str, *, cut: bool) -> str:
     """Return arguments that are not JSON, unless they are a part of a JSON value; arguments and errors as above."""
-    if not cut and (_HALF_TEXT.fullmatch(text) or _is_half_list(text)):
+    if not cut and (_HALF_TEXT.fullmatch(text) or _is_half_list(text) or _is_half_object(text)):
         raise HalfArgumentsError
-    if _HEADLESS.match(text):
+    if _HEADLESS.match(text) or _TEXTS.fullmatch(text):
         raise UnclearArgumentsError
     return text
 
@@ -422,6 +431,11 @@ def _alone(values: list[Any]) -> str:
 
 def _is_half_list(text: str) -> bool:
     return text.lstrip().startswith("[") and JsonObjectEnd().read(text) is None
+
+
+def _is_half_object(text: str) -> bool:
+    opened = _OPENED.match(text)
+    return opened is not None and JsonObjectEnd().read(text[opened.end() :]) is None
 
 
 def _is_empty(text: str) -> bool:

@@ -54,8 +54,8 @@ def reported_usage(usage: Any, timings: Any) -> Usage:
     of_completion = _members(counts.get("completion_tokens_details"))
     read, written, total = (_known(counts, names) for names in (_INPUT, _OUTPUT, _TOTAL))
     read = read or None  # No prompt is empty.
-    if total and (read is None) != (written is None):
-        read, written = (max(0, total - (written or 0)), written) if read is None else (read, max(0, total - read))
+    if total and (read is None) != (written is None) and total >= (read or written or 0):
+        read, written = (total - (written or 0) or None, written) if read is None else (read, total - read)
     if read is None or written is None:
         return Usage()
     cached = _tokens(of_prompt, "cached_tokens") or _tokens(counts, *_CACHED) or _tokens(_members(timings), "cache_n")

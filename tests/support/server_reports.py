@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.support.openai_client import function
-from tests.support.script import Reply, error, finish, reply, text, tool_call
+from tests.support.script import Reply, error, finish, raw, reply, text, tool_call
 
 type Json = dict[str, Any]
 
@@ -460,6 +460,8 @@ WHOLE: Final[Json] = {"id": "other", "type": "function", "function": {"name": "f
 OTHER: Final = function("g", "a")
 NAMED: Final[Json] = {"tools": [TOOL, OTHER], "tool_choice": {"type": "function", "name": "g"}}
 CALLS: Final[Json] = {"tools": [TOOL]}
+LENGTH: Final = "max_output_tokens"
+LAST: Final[Json] = {"index": 0, "delta": {}, "finish_reason": "stop"}
 HICCUP: Final = {"code": 502, "message": "Provider hiccup"}
 
 ANSWERED: Final[Mapping[str, Answered]] = {
@@ -511,6 +513,68 @@ ANSWERED: Final[Mapping[str, Answered]] = {
         ],
         "failed",
         "An unexpected error occurred.",
+    ),
+    "length and then stop": Answered(
+        "a gateway", [reply(text("Hello"), finish("length"), finish("stop"))], "incomplete", "Hello", {}, LENGTH
+    ),
+    "failure and then stop": Answered(
+        "a gateway", [reply(text("Hello"), finish("network_error"), finish("stop"))], "failed", "network_error"
+    ),
+    "list as reason": Answered("a gateway", [ended(["length"])], "incomplete", "Hello", {}, LENGTH),
+    "preempted": Answered("a server that needs its memory", [ended("preempted")], "failed", "preempted"),
+    "error of a choice without a reason": Answered(
+        "OpenRouter",
+        [reply(text("Hel"), [{"delta": {"content": ""}, "finish_reason": None, "error": HICCUP}], end="no_finish")],
+        "failed",
+        "Provider hiccup",
+    ),
+    "status beside choices": Answered(
+        "MiniMax",
+        [
+            reply(
+                text("Hel"),
+                [{"choices": [LAST], "base_resp": {"status_code": 1027, "status_msg": "output new_sensitive"}}],
+            )
+        ],
+        "failed",
+        "output new_sensitive",
+    ),
+    "code beside choices": Answered(
+        "Spark",
+        [reply(text("Hel"), [{"code": 10014, "message": "output audit failed", "choices": [LAST]}])],
+        "failed",
+        "output audit failed",
+    ),
+    "words as an event": Answered(
+        "a proxy", [reply(text("Hel"), raw("data: Internal Server Error\n\n"))], "failed", "Internal Server Error"
+    ),
+    "null first, success last": Answered(
+        "a gateway",
+        [
+            reply(
+                raw("data: null\n\n"),
+                text("Hello"),
+                finish("stop"),
+                [{"choices": [], "code": 200, "msg": "success", "usage": {"prompt_tokens": 9}}],
+            )
+        ],
+        "completed",
+        "Hello",
+    ),
+    "second choice": Answered(
+        "a server that sends two",
+        [
+            reply(
+                [
+                    {"choices": [{"index": index, "delta": {"content": each}, "finish_reason": None}]}
+                    for index, each in ((0, "Hel"), (1, "XX"), (0, "lo"))
+                ],
+                [{"choices": [LAST | {"index": 1, "finish_reason": "length"}]}],
+                finish("stop"),
+            )
+        ],
+        "completed",
+        "Hello",
     ),
     "no reason": Answered("vllm-project/vllm 27572", [reply(text("Hello"), end="no_finish")], "completed", "Hello"),
     "null as text": Answered(

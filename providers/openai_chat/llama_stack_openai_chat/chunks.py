@@ -105,7 +105,7 @@ def _each(build: Build, max_entries: int) -> Build:
     def built(raw: Any) -> list[Any]:
         if len(raw) > max_entries:
             raise ValueError(f"The model server's stream has a chunk with {len(raw)} entries, over {max_entries}.")
-        return [build(each) for each in raw]
+        return [build(each) for each in raw if each is not None]
 
     return built
 
@@ -178,7 +178,7 @@ _CHUNK: Final = _shape(
     ChatCompletionChunk,
     {"id": "", "created": 0, "model": "", "object": "chat.completion.chunk", "choices": []},
     choices=_numbered(_CHOICE, _MAX_CHOICES),
-    usage=lambda raw: _USAGE(_counted(raw)),
+    usage=lambda raw: _USAGE(_counted(raw)) if isinstance(raw, dict) else None,
 )
 
 
@@ -200,11 +200,12 @@ def _with_delta(choice: Any) -> Any:
 
 
 def chat_chunk(raw: Any) -> ChatCompletionChunk:
-    """Build one chunk of a chat completion's stream.
+    """Build one chunk of a chat completion's stream. One that is null or an empty list says nothing.
 
     Raises:
         ValueError: the JSON is not a chunk.
     """
+    raw = raw or {}
     try:
         if (choices := raw.get("choices")) and ("delta" not in choices[0] or "message" in choices[0]):
             raw = _as_chunk(raw)

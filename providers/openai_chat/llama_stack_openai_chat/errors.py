@@ -139,6 +139,8 @@ _SIGNS: Final = (
     "error_code",
 )
 """Members of which an object that has words and no choices has one, if it is an error."""
+_SUCCESS: Final = frozenset(("success", "successful", "succeeded", "ok"))
+"""Words of what is no error, in lower case."""
 _TITLE: Final = re.compile(rb"<title[^>]{0,99}>([^<]{1,999})", re.IGNORECASE)
 _TAG: Final = re.compile(rb"<[^>]{0,999}>")
 _PAGE_BYTES: Final = 16_384
@@ -159,20 +161,38 @@ def reported(value: Any) -> Any:
     """
     if not isinstance(value, dict):
         return None
-    if error := value.get("error"):
+    if (error := value.get("error")) and not _is_success(error):
         # A text may be a title beside the message (Spring, NestJS, OAuth).
         is_title = isinstance(error, str) and not value.get("choices") and words_of(value) != error
         return value if is_title else error
-    if value.get("choices"):
-        return None
     base = value.get("base_resp")
     if isinstance(base, dict) and base.get("status_code"):
         code = base["status_code"]
         status = _MINIMAX_CODES.get(code) if isinstance(code, int) else None
         return {"message": words_of(base), "code": str(code), "status": status}
+    if value.get("choices"):
+        failed = value.get("object") == "error" or value.get("success") is False or value.get("code")
+        return value if failed and words_of(value) and not _has_succeeded(value) else None
+    if _has_succeeded(value):
+        return None
     if value.get("success") is False or value.get("object") == "error" or any(value.get(name) for name in _SIGNS):
         return value if words_of(value) else None
     return _keyed(value)
+
+
+def _has_succeeded(value: dict[str, Any]) -> bool:
+    """Return whether an answer says that it reports no error."""
+    if value.get("success") is False or value.get("object") == "error":
+        return False
+    return 200 <= _number(value.get("code")) < 300 or _is_success(value)
+
+
+def _is_success(error: Any) -> bool:
+    """Return whether an error says nothing, or has the code or the words of success."""
+    if not isinstance(error, dict):
+        return False
+    code, words = error.get("code"), words_of(error)[:_KIND_CHARACTERS].strip(" .!").lower()
+    return words in _SUCCESS or (isinstance(code, str) and code.lower() in _SUCCESS) or not any(error.values())
 
 
 def _keyed(value: dict[str, Any]) -> Any:
@@ -239,6 +259,14 @@ def _other_words(error: Any, depth: int) -> str:
     except ValueError:
         return raw
     return words_of(reported(value) or value, depth + 1) or raw
+
+
+def plain_words(data: bytes) -> str:
+    """Return what plain words say that came instead of an event; empty if the event is anything else."""
+    if not data[:1].isalpha() or b"{" in data:
+        return ""
+    words = " ".join(data[:_PAGE_CHARACTERS].decode(errors="replace").split())
+    return f"The model server sent words instead of an event: '{words}'."
 
 
 def words_of_page(page: bytes) -> str:

@@ -80,11 +80,24 @@ class EventReader:
             return None
         if data.startswith(b"<"):
             raise errors.from_event(errors.words_of_page(data), self._request())
-        value = loads(data) if len(data) <= _SMALL_BYTES else loads_few(data, _MAX_VALUES)
-        if (
-            isinstance(value, dict)
-            and (value.get("error") or not value.get("choices"))
-            and (error := errors.reported(value))
+        try:
+            value = loads(data) if len(data) <= _SMALL_BYTES else loads_few(data, _MAX_VALUES)
+        except ValueError:
+            if words := errors.plain_words(data):
+                raise errors.from_event(words, self._request()) from None
+            raise
+        if type(value) is dict and (
+            not value.get("choices")
+            # Tests of single members are the fastest, and most events have none of these.
+            or "error" in value
+            or "code" in value
+            or "message" in value
+            or "msg" in value
+            or "base_resp" in value
         ):
-            raise errors.from_event(error, self._request())
+            self._refuse_error(value)
         return value
+
+    def _refuse_error(self, value: Any) -> None:
+        if error := errors.reported(value):
+            raise errors.from_event(error, self._request())

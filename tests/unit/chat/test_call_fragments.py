@@ -149,6 +149,18 @@ def test_arguments_in_a_fence_are_read() -> None:
     assert read([part("```json\n", "f", "a"), part(OSLO), part("\n```")]) == [("f", "a", OSLO)]
 
 
+@pytest.mark.parametrize("before", ["<tool_call>", "<|call|>\n", "\ufeff", "\ufeff```json\n"])
+@pytest.mark.parametrize("behind", ["", "\n</tool_call>"])
+def test_marks_before_arguments_are_dropped(before: str, behind: str) -> None:
+    assert read([part(before, "f", "a"), part(OSLO[:9]), part(OSLO[9:] + behind)]) == [("f", "a", OSLO)]
+    assert read([part(before + OSLO + behind, "f", "a")]) == [("f", "a", OSLO)]
+
+
+@pytest.mark.parametrize("before", ["<tool_call>", "```json\n", "\ufeff"])
+def test_half_arguments_behind_marks_are_an_error(before: str) -> None:
+    assert "within the arguments" in unclear([part(before, "f", "a"), part(OSLO[:9])])
+
+
 @pytest.mark.parametrize("mark", ["</tool_call>", "<|call|>", "\n</function>\n</tool_call>\n", "\n```\n"])
 def test_marks_behind_arguments_are_dropped(mark: str) -> None:
     assert read([part(OSLO[:9], "f", "a"), part(OSLO[9:]), part(mark)]) == [("f", "a", OSLO)]
@@ -265,6 +277,8 @@ UNCLEAR: Final = {
         part("", "f", "a"),
         *(part(each) for each in ('{"a": ', '{"a": ', '"x"}', '"x"}')),
     ],
+    "two texts": [part('"x"', "f", "a"), part('"x"')],
+    "two objects behind a mark": [part("<tool_call>" + OSLO, "f", "a"), part(OSLO)],
     "a call without a name": [part(OSLO, "f", "a"), part(ROME, "", "b", 1)],
     "a call without a name and an id": [part(OSLO, "f", "a"), part(ROME, index=1)],
     "cumulative, with other ids": [part(OSLO[:end], "f", f"a{end}" if end > 4 else "a") for end in (4, 20, len(OSLO))],

@@ -554,6 +554,101 @@ def test_object_as_finish_reason_is_read() -> None:
         ended([chunk(finish=aborted)])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("later", ["stop", "tool_calls", "eos", "bored"])
+@pytest.mark.parametrize(("first", "meant"), [("length", "length"), ("content_filter", "content_filter")])
+def test_reason_of_a_cut_answer_stays_whatever_follows(first: str, meant: FinishReason, later: str) -> None:
+    assert ended([chunk({"content": "a"}), chunk(finish=first), chunk(finish=later)]).reason == meant
+    assert ended([chunk({"content": "a"}), chunk(finish=later), chunk(finish=first)]).reason == meant
+
+
+@pytest.mark.parametrize("later", ["stop", "length", "content_filter"])
+@pytest.mark.parametrize("first", ["error", "network_error", "MALFORMED_FUNCTION_CALL"])
+def test_reason_of_a_failed_answer_stays_whatever_follows(first: str, later: str) -> None:
+    for reasons in ((first, later), (later, first)):
+        with pytest.raises(ApiError, match=first):
+            ended([chunk({"content": "a"}), *(chunk(finish=each) for each in reasons)])
+
+
+def test_filtered_answer_that_reaches_its_length_is_filtered() -> None:
+    assert ended([chunk(finish="content_filter"), chunk(finish="length")]).reason == "content_filter"
+
+
+def test_error_of_a_choice_without_a_reason_ends_the_answer_with_its_words() -> None:
+    failed = chunk({"content": ""})
+    failed["choices"][0]["error"] = {"code": 502, "message": "Provider hiccup"}
+    for rest in ([], [chunk(finish="stop")]):
+        with pytest.raises(ApiError, match="Provider hiccup"):
+            ended([chunk({"content": "a"}), failed, *rest])
+
+
+def test_error_of_a_choice_that_says_nothing_is_none() -> None:
+    good = chunk({"content": "a"}, finish="stop")
+    good["choices"][0]["error"] = {"code": 0, "message": ""}
+    assert ended([good]).reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("reason", "meant"),
+    [
+        ("incomplete", "length"),
+        (["length"], "length"),
+        ({"reason": "length"}, "length"),
+        (["stop"], "stop"),
+        (True, "stop"),
+    ],
+)
+def test_finish_reason_in_any_form_is_read_by_its_words(reason: Any, meant: FinishReason) -> None:
+    assert ended([chunk({"content": "a"}), chunk(finish=reason)]).reason == meant
+
+
+def of_choice(index: int | None, delta: Json, finish: str | None = None) -> Json:
+    return envelope([{"index": index, "delta": delta, "finish_reason": finish}])
+
+
+def read_alone(chunks: Sequence[Json]) -> list[Delta]:
+    """Return the deltas of these chunks alone, without `Finish`; texts are taken from their JSON if allowed."""
+    reader, deltas = ChunkReader(Profile(), MOST), list[Delta]()
+    for each in chunks:
+        text = reader.extension(each)
+        if text and len(text) <= reader.max_extension:
+            reader.characters += len(text)
+            if reader.is_opening:
+                reader.open_with(text)
+            deltas.append(Text(text))
+        else:
+            deltas += reader.read(as_client(each))
+    return said([*deltas, *reader.end()[:-1]])
+
+
+def test_second_choice_is_not_mixed_into_the_first() -> None:
+    texts = [(0, "H"), (0, "e"), (1, "X"), (0, "l"), (1, "X"), (0, "lo")]
+    ends = [of_choice(1, {}, "length"), of_choice(0, {}, "stop")]
+    deltas = read_alone([*(of_choice(index, {"content": each}) for index, each in texts), *ends])
+    assert deltas == [Text("H"), Text("e"), Text("l"), Text("lo")]
+
+
+def test_answer_behind_reasoning_of_another_choice_is_read() -> None:
+    """A proxy that counts the blocks of an answer."""
+    chunks = [of_choice(0, {"reasoning_content": "hm"}), of_choice(1, {"content": "Hello"}), of_choice(0, {}, "stop")]
+    assert read_alone(chunks) == [Reasoning("hm"), Text("Hello")]
+
+
+def test_null_as_index_is_the_first_choice() -> None:
+    chunks = [of_choice(0, {"content": "Hel"}), of_choice(None, {"content": "lo"}), of_choice(0, {}, "stop")]
+    assert read_alone(chunks) == [Text("Hel"), Text("lo")]
+
+
+@pytest.mark.parametrize("other", [{"content": "X"}, CALL])
+def test_choice_that_does_not_end_beside_others_is_502(other: Json) -> None:
+    with pytest.raises(ApiError, match="several choices"):
+        read_alone([of_choice(0, {"content": "Hel"}), of_choice(1, other), of_choice(1, {}, "stop")])
+
+
+def test_call_of_another_choice_is_not_lost() -> None:
+    with pytest.raises(ApiError, match="several choices"):
+        read_alone([of_choice(0, {"content": "Hel"}), of_choice(1, CALL), of_choice(0, {}, "stop")])
+
+
 def test_word_for_no_finish_reason_does_not_end_the_answer() -> None:
     reader = ChunkReader(Profile(), MOST)
     assert reader.read(as_client(chunk({"content": "a"}, finish="null")))
@@ -584,6 +679,7 @@ def test_half_call_of_cut_answer_stays_half(finish: str) -> None:
         *("error", "timeout", "network_error", "insufficient_system_resource", "OTHER", "worker_failure"),
         *("abort", "cancelled", "modelUnloaded", "MALFORMED_RESPONSE", "malformed_tool_use"),
         *("MALFORMED_FUNCTION_CALL", "function_call_filter: MALFORMED_FUNCTION_CALL"),
+        *("client_disconnect", "disconnected", "out_of_memory", "preempted", "killed", "shutdown"),
     ],
 )
 def test_finish_reason_error_is_502(reason: str) -> None:
@@ -854,6 +950,7 @@ NONE_WRITTEN: Final = {"prompt_tokens": 9, "completion_tokens": 0}
     [
         ({"prompt_tokens": 9.0, "completion_tokens": "4"}, Usage(9, 4)),
         ({"input_tokens": 9, "output_tokens": 4}, Usage(9, 4)),
+        ({"prompt_tokens": -1, "completion_tokens": 4, "total_tokens": 3}, Usage()),
         (NONE_WRITTEN | {"cached_tokens": 5}, Usage(9, cached_tokens=5)),
         (NONE_WRITTEN | {"prompt_cache_hit_tokens": 5}, Usage(9, cached_tokens=5)),
         (NONE_WRITTEN | {"cache_read_input_tokens": 5}, Usage(9, cached_tokens=5)),

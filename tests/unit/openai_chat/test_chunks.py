@@ -122,10 +122,27 @@ def test_text_in_place_of_a_delta_is_its_content() -> None:
     assert built.choices[0].delta.content == "Hel"
 
 
-@pytest.mark.parametrize("raw", [[], "text", 5, None, {"choices": 5}, {"choices": ["x"]}, {"choices": [{"delta": 5}]}])
+@pytest.mark.parametrize("raw", [[1], "text", 5, {"choices": 5}, {"choices": ["x"]}, {"choices": [{"delta": 5}]}])
 def test_invalid_chunk_is_refused(raw: Any) -> None:
     with pytest.raises(ValueError, match="not a chunk"):
         chat_chunk(raw)
+
+
+@pytest.mark.parametrize("raw", [None, [], {}, ""])
+def test_empty_event_is_a_chunk_that_says_nothing(raw: Any) -> None:
+    assert chat_chunk(raw).choices == []
+
+
+@pytest.mark.parametrize("usage", [[], [1], "9 tokens", 7, True])
+def test_usage_that_is_no_object_is_none(usage: Any) -> None:
+    built = chat_chunk({"choices": [{"delta": {"content": "a"}}], "usage": usage})
+    assert (built.usage, built.choices[0].delta.content) == (None, "a")
+
+
+def test_null_among_calls_is_left_out() -> None:
+    call = {"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}
+    built = chat_chunk({"choices": [{"delta": {"tool_calls": [None, call]}}]})
+    assert [each.id for each in built.choices[0].delta.tool_calls or ()] == ["a"]
 
 
 @pytest.mark.parametrize("content", [1, 0.5, True, {}, {"text": "x"}])

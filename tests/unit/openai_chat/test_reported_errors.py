@@ -60,6 +60,14 @@ FORMS: Final[dict[str, tuple[Any, int | None]]] = {
     "error_msg": ({"error_msg": WORDS}, None),
     "errorMessage": ({"errorMessage": WORDS}, None),
     "statusCode": ({"statusCode": 429, "message": WORDS}, 429),
+    "MiniMax, beside choices": (
+        {"choices": [{"delta": {}, "finish_reason": "stop"}], "base_resp": {"status_code": 1027, "status_msg": WORDS}},
+        400,
+    ),
+    "Spark": ({"code": 10014, "message": WORDS, "choices": [{"delta": {}, "finish_reason": "stop"}]}, None),
+    "vLLM, beside choices": ({"object": "error", "message": WORDS, "choices": [{"delta": {"content": "a"}}]}, None),
+    "no success beside choices": ({"success": False, "msg": WORDS, "choices": [{"delta": {}}]}, None),
+    "status of success, and an error": ({"error": {"code": 200, "message": WORDS}}, None),
     "FastAPI object": ({"detail": {"error": {"message": WORDS}}}, None),
 }
 REQUEST: Final = httpx2.Request("POST", "http://model/v1")
@@ -89,6 +97,12 @@ def test_error_with_a_part_of_its_text_as_the_key_is_read() -> None:
         {"choices": [{}], "base_resp": {"status_code": 0, "status_msg": ""}},
         {"base_resp": {"status_code": 0, "status_msg": "success"}, "choices": []},
         {"type": "ping"},
+        {"error": {"code": 0, "message": ""}, "choices": [{}]},
+        {"error": {"code": "Success", "message": "OK"}, "choices": [{}]},
+        {"code": 0, "message": "Success", "choices": [{}]},
+        {"code": 200, "msg": "success", "usage": {"prompt_tokens": 9}},
+        {"code": 200, "msg": "fine", "choices": [{}]},
+        {"message": "Hello", "choices": [{}]},
         {"error": None, "choices": []},
         {"id": "c", "object": "chat.completion.chunk", "choices": []},
         [],
@@ -160,6 +174,11 @@ def test_error_within_stream_keeps_its_words(form: str, frame: str) -> None:
 def test_error_as_text_keeps_its_words(text: str) -> None:
     with pytest.raises(openai.APIError, match=WORDS):
         events(text)
+
+
+def test_words_instead_of_an_event_are_kept() -> None:
+    with pytest.raises(openai.APIError, match="'Internal Server Error'"):
+        events('data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: Internal Server Error\n\n')
 
 
 def test_json_over_several_lines_instead_of_stream_keeps_its_words() -> None:
