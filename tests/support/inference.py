@@ -12,6 +12,7 @@ from typing import Any
 from openai.types.chat import ChatCompletionChunk
 
 from llama_stack_responses.chat.inference import Extender, ModelServer, Receive
+from llama_stack_responses.concurrency.share import Share, current_share
 from llama_stack_responses.core.errors import ApiError
 
 type Json = dict[str, Any]
@@ -64,6 +65,7 @@ class FakeInference:
     Attributes:
         extended: number of chunks that were taken as JSON.
         requests: copies of the requests.
+        shares: whose work each request was.
         sent: number of chunks read.
         streaming: number of open streams.
         closed: number of ended streams.
@@ -80,6 +82,7 @@ class FakeInference:
         extends: Callable[[int], bool] = bool,
     ) -> None:
         self.requests: list[Json] = []
+        self.shares: list[Share] = []
         self.length: int | None = None
         self.count: Callable[[Json], int] | None = None
         self.server: ModelServer | None = ModelServer("fake")
@@ -96,6 +99,7 @@ class FakeInference:
         self, request: Json, receive: Receive | None = None, extender: Extender | None = None
     ) -> AsyncGenerator[Any]:
         """Take the next round."""
+        self.shares.append(current_share())
         self.requests.append(deepcopy(request))
         await asyncio.sleep(0)
         if self._accept:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.concurrency.share import Share
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.generation.loop import Generation
@@ -25,7 +26,7 @@ from tests.support.memory import count_of
 from tests.support.records import WatchedRecords
 from tests.support.waiting import turns, until
 from tests.support.wire import output_text
-from tests.unit.jobs.harness import HURRIED, ID, PATIENCE, ROUNDS, SAID, ProcessHarness, shared, texts_of
+from tests.unit.jobs.harness import ANNA, HURRIED, ID, PATIENCE, ROUNDS, SAID, ProcessHarness, shared, texts_of
 
 type Json = dict[str, Any]
 
@@ -139,6 +140,13 @@ async def test_queued_job_completes(records: WatchedRecords, start: Start) -> No
     final = await here.result()
     assert (final["status"], texts_of(final)) == ("completed", SAID)
     assert events == await here.event_log.read_all(ID, -1)
+
+
+async def test_job_is_work_of_its_user(start: Start) -> None:
+    here = start(HELLO)
+    await here.submit(here.background)
+    await until_ended(here)
+    assert here.inference.shares == [Share(ANNA.identity)]
 
 
 async def test_job_whose_input_has_no_room_waits_until_another_ends(start: Start) -> None:

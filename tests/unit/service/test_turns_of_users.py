@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,6 +17,7 @@ from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference, finish, text
 from tests.support.shares import as_user
+from tests.support.waiting import turns
 from tests.unit.service.test_running_share import ROOM
 from tests.unit.service.test_short_requests import SingleUserAccess, server
 
@@ -54,3 +56,20 @@ async def test_request_of_one_user_begins_before_most_of_sixty_of_another(
     await asyncio.gather(*(as_user("many", ask("many")) for _ in range(MANY)), as_user("one", ask("one")))
     assert begun.index("one") < MANY / 3
     assert len(begun) == MANY + 1
+
+
+async def test_server_that_has_started_lets_users_take_turns_for_threads(impl: OpenAIResponsesImpl) -> None:
+    impl.start()
+    began, may_end = list[str](), threading.Event()
+
+    def work(user: str) -> None:
+        began.append(user)
+        assert may_end.wait(60)
+
+    many = [as_user("many", asyncio.to_thread(work, "many")) for _ in range(100)]
+    await turns(3)
+    one = as_user("one", asyncio.to_thread(work, "one"))
+    await turns(3)
+    may_end.set()
+    await asyncio.gather(one, *many)
+    assert began.index("one") < 70

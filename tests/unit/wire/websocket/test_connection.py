@@ -14,6 +14,7 @@ from starlette.websockets import WebSocket
 
 from llama_stack_responses.admission import Admission, InFlightCounter
 from llama_stack_responses.concurrency.large_work import LargeWork
+from llama_stack_responses.concurrency.share import Share
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
@@ -170,6 +171,16 @@ class Client:
 
 def has(kind: str) -> Callable[[list[Json]], bool]:
     return lambda events: any(event["type"] == kind for event in events)
+
+
+async def test_response_on_a_connection_is_work_of_its_user() -> None:
+    responses = Responses(HELLO)
+    client = Client(responses)
+    client.say(ASK)
+    await client.sees(has("response.completed"))
+    client.leave()
+    await client.talk
+    assert responses.inference.shares == [Share(Owner("ada").identity)]
 
 
 async def test_idle_connection_is_closed() -> None:
