@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from .host_names import HostNames, unknown_names
 from .stack_file import inference_ids, is_disabled, substituted, variables_in
 from .stack_forms import wrong_forms
 from .unknown_settings import FOREIGN_SETTING, UNKNOWN_SETTING, WRONG_VALUE, belonging_place, explained
@@ -56,7 +57,11 @@ class _Provider:
 
 
 def wrong_settings(
-    text: str, find: FindSettings, environment: Mapping[str, str], host: HostFields | None = None
+    text: str,
+    find: FindSettings,
+    environment: Mapping[str, str],
+    host: HostFields | None = None,
+    names: HostNames | None = None,
 ) -> Iterator[str]:
     """Yield a sentence for each wrong setting of the providers that `find` knows, without values that may be secret.
 
@@ -64,8 +69,11 @@ def wrong_settings(
         text: the file, which is YAML.
         environment: what its `${env.NAME}` are replaced by. A provider without a value for one is left to the host.
         host: what the host reads, to name entries of a wrong form, and settings where it ignores them.
+        names: what the host finds, to name what it would not.
     """
     root, stack = parsed_with_root(text)
+    for place, advice in unknown_names(stack, environment, names) if names else ():
+        yield _sentence(root, place, place, "", {"type": WRONG_VALUE, "msg": advice})
     if host:
         for place, advice in wrong_forms(stack, environment):
             belongs = _belongs(str(place[-1]), list(_known(stack, find))) if len(place) == 2 else ""

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ..config import ResponsesConfig
+from ..config.host_names import HostNames
 from ..config.stack_file import PROVIDER_TYPE, wrong_auth
 from ..config.stores import HostStore, MemoryStore
 from ..config.unknown_settings import models_in
@@ -22,7 +24,15 @@ from ..core.setting_values import WrongConfiguration
 from ..store.factory import open_records
 from ..store.records import Records
 from .keyvalue import backend
-from .platform import CONFIG_VARIABLE, EnvVarError, StackConfig, initialize_storage, parse_and_maybe_upgrade_config
+from .platform import (
+    CONFIG_VARIABLE,
+    Api,
+    EnvVarError,
+    StackConfig,
+    file_provider_specs,
+    initialize_storage,
+    parse_and_maybe_upgrade_config,
+)
 from .provider_specs import provider_specs
 
 _SHOWN_ERRORS: Final = 5
@@ -45,14 +55,15 @@ def check_stack(path: Path) -> None:
     Raises:
         WrongConfiguration: something is wrong.
     """
-    read_stack(path, _settings_of)
+    read_stack(path, _settings_of, _host_names())
 
 
-def read_stack(path: Path, find: FindSettings = _of_responses) -> StackConfig:
+def read_stack(path: Path, find: FindSettings = _of_responses, names: HostNames | None = None) -> StackConfig:
     """Read a stack's configuration, with its environment variables filled in.
 
     Args:
         find: returns the settings classes of the providers whose settings are checked.
+        names: what the host finds; without it, names that it would not find are not checked.
 
     Raises:
         WrongConfiguration: it cannot be read, or something in it is wrong.
@@ -62,7 +73,7 @@ def read_stack(path: Path, find: FindSettings = _of_responses) -> StackConfig:
         content = parsed_yaml(text)
         if not isinstance(content, dict):
             raise WrongConfiguration(f"{path} is not a stack's configuration: it is not a YAML mapping.")
-        _refuse_wrong(text, path, find)
+        _refuse_wrong(text, path, find, names)
         stack: StackConfig = parse_and_maybe_upgrade_config(content)
     except OSError as error:
         raise WrongConfiguration(f"Cannot read {path}: {error.strerror or error}.") from error
@@ -95,8 +106,8 @@ def check_running_stack() -> None:
         _refuse_wrong(text, path, _settings_of)
 
 
-def _refuse_wrong(text: str, path: Path, find: FindSettings) -> None:
-    if wrong := list(wrong_settings(text, find, os.environ, _host_fields())):
+def _refuse_wrong(text: str, path: Path, find: FindSettings, names: HostNames | None = None) -> None:
+    if wrong := list(wrong_settings(text, find, os.environ, _host_fields(), names)):
         raise _wrong(path, wrong)
 
 
@@ -139,10 +150,34 @@ def _host_fields() -> HostFields:
     return HostFields(top=list(fields), server=list(server.model_fields), entry=list(provider.model_fields))
 
 
+def _host_names() -> HostNames:
+    # The host takes any type for a module with one provider.
+    types = [spec.provider_type for spec in provider_specs()]
+    modules = {"llama_stack_responses": types}
+    return HostNames([each.value for each in Api], _own_types, modules, [*sorted(_MODULES), _GPT_OSS], _has_provider)
+
+
+def _own_types(api: str) -> list[str]:
+    """Return the host's own provider types of an API; none if it has no provider of its own."""
+    registry = file_provider_specs.__module__.rpartition(".")[0]
+    try:
+        module = import_module(f"{registry}.{api}")
+    except ImportError:
+        return []
+    return [each.provider_type for each in module.available_providers()]
+
+
+def _has_provider(module: str) -> bool:
+    try:
+        return find_spec(f"{module}.provider") is not None
+    except (ImportError, ValueError):
+        return False
+
+
 def _settings_of(module: str, provider_type: str) -> type[BaseModel] | None:
     """Return the settings class of a provider; None if it is not of this project."""
     name = module.partition("==")[0]
-    if name == _GPT_OSS:
+    if name == _GPT_OSS and _has_provider(name):
         specs = [import_module(f"{_GPT_OSS}.provider").get_provider_spec()]
     else:
         specs = provider_specs() if name in _MODULES else []

@@ -329,6 +329,33 @@ WRONG: Final = {
         "'server.workers' (from PROCESSES in the environment): the number of server processes is expected here, 1 or "
         "more.",
     ),
+    "type": (
+        "provider_type: inline::kv",
+        "provider_type: inline::kw",
+        "has a wrong setting:",
+        "'providers.responses.0.provider_type': the module 'llama_stack_responses' has no provider type 'inline::kw'; "
+        "did you mean 'inline::kv'?",
+    ),
+    "type of the host": (
+        "provider_type: inline::localfs",
+        "provider_type: inline::localf",
+        "has a wrong setting:",
+        "'providers.files.0.provider_type': the host has no provider type 'inline::localf'; did you mean "
+        "'inline::localfs'?",
+    ),
+    "module": (
+        "provider_type: inline::kv\n    module: llama_stack_responses\n",
+        "provider_type: inline::kv\n    module: llama_stack_response\n",
+        "has a wrong setting:",
+        "'providers.responses.0.module': no provider is installed in the module 'llama_stack_response'; did you mean "
+        "'llama_stack_responses'?",
+    ),
+    "apis": (
+        "apis: [inference, responses,",
+        "apis: [inference, respones,",
+        "has a wrong setting:",
+        "'apis.1': the host has no API 'respones'; did you mean 'responses'?",
+    ),
     "id": (
         "  - provider_id: files\n",
         "  - provider_idd: files\n",
