@@ -71,7 +71,7 @@ def _files() -> str:
     if os.environ.get("FILE_SEARCH"):
         return f"on, with the embedding model embeddings/{EMBEDDING_MODEL}: docs/guides/file-search.md"
     if models := os.environ.get("EMBEDDING_MODELS"):
-        return f"on, with the embedding models of EMBEDDING_MODELS: {models}"
+        return f"on, with those of EMBEDDING_MODELS that the model server lists: {models}"
     return "off; FILE_SEARCH=local make serve"
 
 

@@ -113,7 +113,8 @@ async def _only_embedding_model(router: Any) -> str:
     if not names:
         raise ValueError(
             "This stack has no embedding model for a vector store: list one in 'embedding_models' of an inference "
-            "provider, which the starter template takes from the variable EMBEDDING_MODELS."
+            "provider, which the starter template takes from the variable EMBEDDING_MODELS, by its name in /v1/models "
+            "of the model server."
         )
     if len(names) > 1:
         shown = ", ".join(names[:_SHOWN_MODELS])

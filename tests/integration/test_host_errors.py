@@ -44,7 +44,7 @@ class RefusedRequest:
 
 NO_EMBEDDER: Final = (
     "This stack has no embedding model for a vector store: list one in 'embedding_models' of an inference provider, "
-    "which the starter template takes from the variable EMBEDDING_MODELS."
+    "which the starter template takes from the variable EMBEDDING_MODELS, by its name in /v1/models of the model server."
 )
 
 REFUSED: Final = [

@@ -64,7 +64,7 @@ async def test_new_vector_store_keeps_the_embedding_model_that_is_named_or_confi
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ((), "no embedding model .* variable EMBEDDING_MODELS"),
+        ((), "no embedding model .* variable EMBEDDING_MODELS, by its name in /v1/models"),
         (("b/x", "a/y"), "several embedding models: .* as 'embedding_model' in the request, such as a/y, b/x"),
     ],
 )
