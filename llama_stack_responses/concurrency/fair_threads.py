@@ -33,8 +33,9 @@ class _Call:
             future.set_exception(error)
         else:
             future.set_result(result)
-        # The traceback of an error refers to this frame, and the future to the error.
-        del future, call
+        # The traceback of an error refers to this frame, and the future to the error: the cycle would keep all that the
+        # call was given until the cyclic garbage collector runs.
+        del self, future, call
 
 
 class FairThreads(ThreadPoolExecutor):
@@ -70,6 +71,7 @@ class FairThreads(ThreadPoolExecutor):
         try:
             call.run()
         finally:
+            del turn, call  # for the same reason: the frame of `run` refers to this one
             with self._order:
                 self._running[share.user] -= 1
                 if not self._running[share.user]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -56,6 +58,28 @@ async def test_result_error_and_cancellation_are_those_of_an_executor() -> None:
     assert all(each.done() for each in held)
     with pytest.raises(RuntimeError):
         threads.submit(wait)
+
+
+def test_error_keeps_nothing_that_the_call_was_given() -> None:
+    """A cycle would keep large values until the cyclic garbage collector runs."""
+
+    class Value:
+        pass
+
+    def fail(value: Value) -> None:
+        raise ValueError(type(value).__name__)
+
+    gc.disable()
+    try:
+        threads, value = FairThreads(), Value()
+        kept, failed = weakref.ref(value), threads.submit(fail, value)
+        del value
+        threads.shutdown()
+        assert isinstance(failed.exception(), ValueError)
+        del failed
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 async def test_stream_of_one_user_continues_as_often_as_all_of_another() -> None:
