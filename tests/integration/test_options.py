@@ -475,7 +475,7 @@ ENDS: Final[dict[str, tuple[str, str | None, str]]] = {
     "length": ("incomplete", "max_output_tokens", "incomplete"),
     "content_filter": ("incomplete", "content_filter", "incomplete"),
     "safety": ("incomplete", "content_filter", "incomplete"),
-    "abort": ("cancelled", None, "incomplete"),
+    "abort": ("failed", None, "incomplete"),
     "error": ("failed", None, "incomplete"),
     "timeout": ("failed", None, "incomplete"),
 }

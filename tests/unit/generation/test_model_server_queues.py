@@ -206,7 +206,7 @@ async def test_response_holds_no_place_while_its_tools_run_and_waits_for_the_nex
     await rounds.end("a0")
     await until(lambda: len(inference.requests) == 1)
     # Its second round comes before the new ones that have waited for longer, as soon as there is a place.
-    await until(lambda: rounds.began == ["a0", "a new 1"])
+    await until(lambda: rounds.began == ["a0", "a new 1"] and served.counts() == {"fake": (1, 2)})
     await rounds.end("a new 1")
     assert await running == COMPLETED
     await until(lambda: rounds.began == ["a0", "a new 1", "a new 2"])
