@@ -300,7 +300,6 @@ NOT_RUN: Final = {
     "docs/guides/deploying.md, What the image has, sh": "needs podman and a registry",
     "docs/guides/deploying.md, Compose, sh": "needs podman; test_deploy_templates.py compares it with the compose file",
     "docs/guides/scaling.md, Several processes of one server, console": "test_serve.py and test_workers.py start two",
-    "docs/reference/configuration.md, Configuration, console": "tests/unit/features/admin/test_output.py has what `check` prints",
     "docs/guides/webhooks.md, For all users, yaml": "tests/unit/features/webhooks/test_settings.py reads it",
     "docs/guides/keys.md, Turn them on, yaml": "test_keys.py starts a stack with it",
     "docs/guides/keys.md, Turn them on, console": "test_keys.py runs it",
