@@ -89,16 +89,18 @@ class _Queue:
         """Wait for a place."""
         if share := self.budget.enter_at_once():
             return share
-        began = perf_counter()
+        began, refused = perf_counter(), False
         try:
             async with asyncio.timeout(None if precedence is Precedence.LATER else self._limits.wait_seconds):
                 share = await self.budget.enter(precedence=precedence, may_refuse=precedence is Precedence.NEW)
         except QueueFull:
+            refused = True
             raise self._full() from None
         except TimeoutError:
             raise self._busy() from None
         finally:
-            self._note(perf_counter() - began, operation)
+            if not refused:  # that was no wait; the alert on waits takes their median
+                self._note(perf_counter() - began, operation)
         return share
 
     def _note(self, seconds: float, operation: RoundOperation) -> None:

@@ -12,11 +12,12 @@ from llama_stack_responses.config.limits import ModelServerLimits
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import Ending, GenerationLimits
-from llama_stack_responses.generation.model_server_queues import ModelServerQueues
+from llama_stack_responses.generation.model_server_queues import WAITED, ModelServerQueues
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.stream.assembler import Assembler
 from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.telemetry.instrumentation import RoundOperation, Telemetry
+from llama_stack_responses.telemetry.metrics import Metric
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Outcome
 from llama_stack_responses.tools.toolset import Toolset
@@ -153,6 +154,21 @@ async def test_new_responses_beyond_the_queue_of_a_user_are_refused_and_others_a
         await rounds.start(f"a {precedence.name}", precedence=precedence)
     await turns(3)
     assert not any(task.done() for name, task in rounds.tasks.items() if name != "a2")
+
+
+async def test_round_that_is_refused_does_not_count_as_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many refusals would hide the long waits from the alert."""
+    recorded: list[Metric] = []
+    telemetry = Telemetry()
+    monkeypatch.setattr(telemetry, "record", lambda metric, *_: recorded.append(metric))
+    limits = ModelServerLimits(concurrency=1, waiting_per_user=1)
+    rounds = Rounds(ModelServerQueues({"fake": limits}, telemetry))
+    await rounds.start("a0", "a1", "a2")
+    with pytest.raises(ApiError, match="waiting_per_user"):
+        await rounds.tasks["a2"]
+    assert recorded == []
+    await rounds.end("a0")
+    assert recorded == [WAITED]
 
 
 @pytest.mark.parametrize("precedence", Precedence)
