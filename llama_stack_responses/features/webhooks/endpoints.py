@@ -164,7 +164,8 @@ class Endpoints:
             now, old = await self._records.now(), Endpoint.decode(found.value)
             new = replace(old, **changes)
             if secret:
-                ends = [old.secrets[0]._replace(expires_at=now + secret[1])] if secret[1] else []
+                former = old.secrets[0]
+                ends = [Secret(former.sealed, former.hint, now + secret[1])] if secret[1] else []
                 new = replace(new, secrets=[secret[0], *ends])
             if new != old:
                 new = replace(new, updated_at=int(now))
