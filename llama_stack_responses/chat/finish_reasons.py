@@ -45,9 +45,9 @@ _BY_MEANING: Final[dict[Meaning, tuple[str, ...]]] = {
     ),
     "failed": (
         *("error", "timeout", "failed", "server_error"),
-        # The engine of vLLM or SGLang has given the request up: it stops, sleeps, or was told to by an operator.
+        # The engine of vLLM or SGLang has aborted the request: it shuts down, sleeps, or an operator asked for it.
         *("abort", "aborted"),
-        *("cancelled", "canceled", "user_cancel"),  # TensorRT-LLM, Cohere: this server cancels by hanging up
+        *("cancelled", "canceled", "user_cancel"),  # TensorRT-LLM, Cohere; this server cancels by disconnecting
         *("model_unloaded", "user_stopped"),  # LM Studio
         "network_error",  # GLM
         "insufficient_system_resource",  # DeepSeek
@@ -61,7 +61,7 @@ _BY_MEANING: Final[dict[Meaning, tuple[str, ...]]] = {
 }
 
 MEANINGS: Final = {reason: meaning for meaning, reasons in _BY_MEANING.items() for reason in reasons}
-"""Meanings by the lower-case reason; `failed` stands for an answer that the server gave up, `malformed_call` for a call
+"""Meanings by the lower-case reason; `failed` stands for an answer that the server aborted, `malformed_call` for a call
 that it could not read."""
 
 _BY_WORD: Final[tuple[tuple[Meaning, re.Pattern[str]], ...]] = (
@@ -85,7 +85,7 @@ _BY_WORD: Final[tuple[tuple[Meaning, re.Pattern[str]], ...]] = (
 
 _WORST_FIRST: Final[tuple[Meaning, ...]] = ("failed", "malformed_call", "content_filter", "length")
 _NONE: Final = frozenset({"null", "none", "not_finished", "in_progress"})
-"""What some servers send with each chunk in place of no reason: DashScope, watsonx."""
+"""What some servers send with each chunk instead of null: DashScope, watsonx."""
 _CHARACTERS: Final = 100
 """Characters of a reason that are read."""
 _CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -101,7 +101,7 @@ def meaning_of(reason: str) -> Meaning | None:
 
 
 def guessed_meaning(reason: str) -> Meaning:
-    """Return what the words of an unknown finish reason say: `stop`, unless they tell of a cut or a failure."""
+    """Return what the words of an unknown finish reason say: `stop`, unless they indicate a cut or a failure."""
     return next((meaning for meaning, pattern in _BY_WORD if pattern.search(_word(reason))), "stop")
 
 

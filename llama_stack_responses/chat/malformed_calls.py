@@ -1,9 +1,9 @@
 """What a model wrote in a form that its server could not read, so that the server refuses its own answer.
 
 Groq answers with status 400, or with an error in the stream, and quotes what the model wrote as `failed_generation`.
-Ollama, llama.cpp and LM Studio say it with status 500, Gemini with the reason of the end. Nothing is wrong with the
-request: the model is told what was wrong, and asked again. A call that is whole is taken: a server may know only one
-of its model's forms.
+Ollama, llama.cpp and LM Studio say it with status 500, Gemini with the finish reason. The request itself is valid, so
+it is sent again with a message that names the mistake. If what the model wrote is a complete call, the call is used
+without a retry: the server may not know all call formats of its model.
 
 Sources: text-generation-inference issue 2145, pydantic-ai's pull requests 2774 and 4354 and freellmapi's pull request
 291 (Groq), ollama issues 12884, 17638 and 11781, opencode issue 1018 (in the stream), llama.cpp issues 20260 and 27733,

@@ -1,4 +1,4 @@
-"""Units that users share fairly, such as places or bytes, for work that waits until there are enough."""
+"""Units that users share fairly, such as slots or bytes, for work that waits until there are enough."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class FairBudget:
         return share
 
     def enter_at_once(self, units: int = 1) -> Share | None:
-        """Take units if they are free and nobody waits; return whose they are, and None if there are none."""
+        """Take units and return whose they are; None if too few are free or other work waits."""
         share = current_share()
         if not self.has_room(units) or not self._fits(share, units):
             return None

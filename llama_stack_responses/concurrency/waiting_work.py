@@ -115,7 +115,7 @@ class WaitingWork[Work]:
         """Return the next piece of work, which goes on waiting; None if none may go.
 
         Args:
-            held: returns how much a user holds; by default, nobody holds anything.
+            held: returns how much a user holds; None if no user holds anything.
             fits: returns whether a user may have what a piece of work needs.
         """
         best: tuple[float, float] | None = None

@@ -132,7 +132,7 @@ class ResponsesConfig(BaseModel):
         secrets: keys that seal stored user data, such as the users' own API keys: each 32 bytes in base64. The first
             one seals, all of them open.
         roles: which users are operators, or lead a team; none by default.
-        teams: what is special about the users of teams.
+        teams: settings of teams, by name.
         model_servers: limits of model servers, by the ids of their inference providers.
         background: limits of background responses.
         fetch: how URLs are fetched.

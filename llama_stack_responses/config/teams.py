@@ -6,10 +6,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Team(BaseModel):
-    """What is special about the users of a team, which is the first value of the attribute `teams` of a user.
+    """Settings of a team. A user's team is the first value of their attribute `teams`.
 
     Attributes:
-        weight: how much each user of the team gets of all that users wait for, in comparison with the 1 of others.
+        weight: share of each user of the team in what users wait for; other users have 1.
     """
 
     model_config = ConfigDict(extra="forbid")

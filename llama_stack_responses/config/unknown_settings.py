@@ -1,4 +1,4 @@
-"""What is said of a setting that there is not where it stands: where it belongs, or which one was meant."""
+"""The message for an unknown setting: where it belongs, or which setting was meant."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from .wrong_values import near, place_of, value_advice
 
 UNKNOWN_SETTING: Final = "unknown_setting"
-"""The type of an error of a setting that there is not, with its advice."""
+"""The type of the error of an unknown setting, with its advice."""
 FOREIGN_SETTING: Final = "foreign_setting"
-"""The same of a setting that none of this provider is like."""
+"""The same for a setting that resembles no setting of this provider."""
 WRONG_VALUE: Final = "wrong_value"
 """The type of any other error, with its advice."""
 _EXPLAINED: Final = (UNKNOWN_SETTING, FOREIGN_SETTING, WRONG_VALUE)
@@ -32,8 +32,8 @@ def explained(
 
     Args:
         model: the settings.
-        otherwise: what is said of some names of the top level.
-        last: what is said of names of the top level of which nothing better is known; the default lists the known ones.
+        otherwise: messages for some names of the top level.
+        last: the message for other unknown names of the top level; by default, it lists the known ones.
     """
     found: dict[_Place, list[Any]] = {}
     for each in error.errors(include_url=False):
@@ -47,7 +47,7 @@ def explained(
 def _detail(
     model: type[BaseModel], place: _Place, errors: Sequence[Any], otherwise: Mapping[str, str], last: str
 ) -> InitErrorDetails:
-    """Return what is said of the errors of one place."""
+    """Return the error that stands for all errors of one place."""
     kind, text = errors[0]["type"], errors[0]["msg"]
     if kind == "extra_forbidden":
         kind, text = _unknown(model, place, otherwise, last)
@@ -63,7 +63,7 @@ def _detail(
 
 
 def _unknown(model: type[BaseModel], place: _Place, otherwise: Mapping[str, str], last: str) -> tuple[str, str]:
-    """Return the type of the error and what is said of a setting that there is not at a place."""
+    """Return the type and the message of the error of an unknown setting."""
     name, top = str(place[-1]), len(place) == 1
     if top and name in otherwise:
         return UNKNOWN_SETTING, otherwise[name]

@@ -1,4 +1,4 @@
-"""What is said of a value that a setting cannot have: what it can be, in words of the file instead of pydantic's."""
+"""The message for a wrong value: what the setting accepts, in words of the file instead of pydantic's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXPECTED: Final = {
     "bool": "true or false is expected here",
     "path": "a path is expected here",
 }
-"""What is said by the first part of pydantic's name of an error, such as `list_type` and `int_parsing`."""
+"""Messages by the first part of the type of pydantic's error, such as `list_type` and `int_parsing`."""
 _KIND: Final = re.compile(r"(.+?)_(?:type|parsing|parsing_size|from_float)")
 _WORD: Final = re.compile(r"'([^']*)'")
 _SUBJECT: Final = re.compile(r"^\w+ should")
@@ -39,12 +39,12 @@ def place_of(loc: Sequence[int | str]) -> tuple[int | str, ...]:
 
 
 def value_advice(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return what is said of a value: what each alternative of its type expects, and the word that may be meant.
+    """Return the message for a value: what each alternative of its type expects, and the word that may be meant.
 
     Args:
         errors: pydantic's errors of this place, with their inputs, which are not repeated: they may be secret.
     """
-    # A name that a mapping cannot have is said, not its value too.
+    # For a wrong key of a mapping, only the key is reported, not its value too.
     said = [_said(each) for each in errors if each["loc"][-1:] == ("[key]",)] or [_said(each) for each in errors]
     return _with_meant(
         ", or ".join(dict.fromkeys(text for text, _ in said)), next((word for _, word in said if word), "")
@@ -52,7 +52,7 @@ def value_advice(errors: Sequence[Mapping[str, Any]]) -> str:
 
 
 def other_word(given: str, words: Sequence[str]) -> str:
-    """Return what is said of a word that is none of those that are expected."""
+    """Return the message for a word that is none of the expected ones."""
     return _with_meant(*_one_of(words, given))
 
 
@@ -61,7 +61,7 @@ def _with_meant(text: str, meant: str) -> str:
 
 
 def _said(error: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what is said of one error, and the word that may be meant."""
+    """Return the message for one error, and the word that may be meant."""
     kind, context = str(error["type"]), error.get("ctx") or {}
     if kind in ("literal_error", "enum"):
         return _one_of(_WORD.findall(str(context["expected"])), error.get("input"))

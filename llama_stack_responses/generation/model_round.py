@@ -319,7 +319,7 @@ class ModelRound:
             UnfitAnswer: the answer lacks what the request demands.
         """
         self._sent, round_.operation.provider = request, request.provider
-        async with self._queues.place(self._precedence, round_.operation):
+        async with self._queues.slot(self._precedence, round_.operation):
             while True:
                 assert request.chat is not None
                 checked = round_

@@ -1,4 +1,4 @@
-"""Places of model rounds at model servers that run only so many at a time; users take turns."""
+"""Slots of model servers, which limit the model rounds that run at a time; users take turns."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ logger = get_logger(__name__)
 WAITED: Final = Metric(
     "llama_stack_responses.model_server.wait",
     "s",
-    "Time that a model round waited for a place at its model server",
+    "Time that a model round waited for a slot of its model server",
     (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0),
 )
 
 _LONG_SECONDS: Final = 5.0
 """A wait that is logged."""
 _RETRY_AFTER_SECONDS: Final = 5
-_ANYWHERE: Final = nullcontext()
+_UNLIMITED: Final = nullcontext()
 
 
 class ModelServerQueues:
     """The queues of this process, one for each model server with a limit.
 
-    A round holds its place while the model server answers, and none while tools run, so nobody who waits for a place
-    has one. A round of a response that has begun goes before the new responses of the same user, and those before their
-    background responses. Between users, that makes no difference: a user who runs much gets no more than others.
+    A round holds its slot while the model server answers, and releases it before tools run. So no response waits for a
+    slot while it holds one. A round of a response that has begun goes before the new responses of the same user, and
+    those before their background responses. This order does not affect other users: one who runs much gets no more than
+    others.
 
     Args:
         limits: by the ids of inference providers.
@@ -51,8 +52,8 @@ class ModelServerQueues:
         telemetry = telemetry or Telemetry()
         self._queues = {name: _Queue(name, each, telemetry) for name, each in limits.items() if each.concurrency}
 
-    def place(self, precedence: Precedence, operation: RoundOperation) -> AbstractAsyncContextManager[None]:
-        """Return a place for the round at its model server, for a block that may have to wait for it.
+    def slot(self, precedence: Precedence, operation: RoundOperation) -> AbstractAsyncContextManager[None]:
+        """Return a context manager that waits for a slot of the round's model server, and holds it during the block.
 
         Args:
             precedence: `BEGUN` for a round of a response of which the client has seen something, `NEW` for one that the
@@ -63,12 +64,12 @@ class ModelServerQueues:
             ApiError: when the block begins: 429, too many new responses of the user wait; 503, it waited for too long.
         """
         queue = self._queues.get(operation.provider)
-        return _Place(queue, precedence, operation) if queue else _ANYWHERE
+        return _Slot(queue, precedence, operation) if queue else _UNLIMITED
 
     def beyond(self, provider: str) -> AbstractAsyncContextManager[None]:
-        """Return a place for a block within a round, which holds a place already: it waits for no other, but counts."""
+        """Return a slot for a block within a round that holds one: it never waits, and may exceed the limit."""
         queue = self._queues.get(provider)
-        return _Beyond(queue) if queue else _ANYWHERE
+        return _Beyond(queue) if queue else _UNLIMITED
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return by provider how many rounds run and how many wait; callable in any thread."""
@@ -86,7 +87,7 @@ class _Queue:
         self._provider, self._limits, self._telemetry = provider, limits, telemetry
 
     async def enter(self, precedence: Precedence, operation: RoundOperation) -> Share:
-        """Wait for a place."""
+        """Wait for a slot."""
         if share := self.budget.enter_at_once():
             return share
         began, refused = perf_counter(), False
@@ -107,7 +108,7 @@ class _Queue:
         operation.waited(seconds)
         self._telemetry.record(WAITED, seconds, {"gen_ai.provider.name": self._provider})
         if seconds >= _LONG_SECONDS:
-            logger.info("a model round waited %.1f s for a place at the model server: %s", seconds, self._provider)
+            logger.info("a model round waited %.1f s for a slot of the model server: %s", seconds, self._provider)
 
     def _full(self) -> ApiError:
         message = (
@@ -118,14 +119,15 @@ class _Queue:
 
     def _busy(self) -> ApiError:
         message = (
-            f"The model server of '{self._provider}' had no place for this request in {self._limits.wait_seconds:g} "
-            f"seconds (settings 'concurrency' and 'wait_seconds' of 'model_servers.{self._provider}'). Try again later."
+            f"The model server of '{self._provider}' had no free slot for this request within "
+            f"{self._limits.wait_seconds:g} seconds (settings 'concurrency' and 'wait_seconds' of "
+            f"'model_servers.{self._provider}'). Try again later."
         )
         return ApiError(503, message, code="server_overloaded", retry_after=_RETRY_AFTER_SECONDS)
 
 
-class _Place(AbstractAsyncContextManager[None]):
-    """A place that a round waits for."""
+class _Slot(AbstractAsyncContextManager[None]):
+    """A slot that a round waits for."""
 
     __slots__ = ("_operation", "_precedence", "_queue", "_share")
 
@@ -140,7 +142,7 @@ class _Place(AbstractAsyncContextManager[None]):
 
 
 class _Beyond(AbstractAsyncContextManager[None]):
-    """A place beyond the limit."""
+    """A slot beyond the limit."""
 
     __slots__ = ("_queue", "_share")
 

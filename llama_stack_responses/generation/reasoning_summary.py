@@ -35,7 +35,7 @@ class ReasoningSummarizer:
     Args:
         inference: runs the call.
         servers: changes the chat request as its model server needs it.
-        queues: count it at its model server. It waits for no place: the round that it is part of has one.
+        queues: count it at its model server. It waits for no slot: the round that it is part of holds one.
         request: builds the chat request for a summary of a text.
         profile: the profile of the model that writes the summary.
         idle_seconds: timeout for the model server's next data.

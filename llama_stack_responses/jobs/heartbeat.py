@@ -29,10 +29,9 @@ class Heartbeat:
     def others_are_dead(self) -> bool:
         """Whether a worker without a lease is dead, at the time of the last renewal.
 
-        After a start it may not be: the store may just have recovered from an outage. Nor is it if more time has passed
-        on the store's clock between two renewals than between two heartbeats, or less than none: nobody could renew
-        leases because of an outage or because the machine slept, or the clock was set. The others then have the time of
-        a lease to renew theirs.
+        It may be alive for `grace_seconds` after the start of this worker, since the store may just have recovered from
+        an outage. The same holds for `lease_seconds` after the store's clock jumped or went back between two renewals:
+        during an outage or a sleep of the machine no worker renews its lease, and a clock that is set expires leases.
         """
         return self._renewed is not None and self._renewed >= self._patient_until
 

@@ -53,7 +53,7 @@ class AdmittedRow:
 
     Attributes:
         count: how many rows there may be with it.
-        finish: is called once it was written, or given up.
+        finish: is called after it was written, or its write was abandoned.
     """
 
     count: int

@@ -1,14 +1,14 @@
 """The clock of an SQLite file: all processes that have the file open share it, and it does not jump.
 
 SQLite has no server, and so no clock. This machine's clock may be set while the file is open, and then everything that
-expires would expire at once, also the leases of servers that are alive. So the time goes on by a monotonic clock, which
-all processes of a machine share, from the time that the machine's clock had when the first process opened the file. A
-file beside it, `<name>-clock`, has the difference between the two clocks:
+expires would expire at once, also the leases of live servers. So the time advances by a monotonic clock, which all
+processes of a machine share, from the time of the machine's clock when the first process opened the file. A file beside
+it, `<name>-clock`, has the difference between the two clocks:
 
     <boot of the machine> <seconds>
 
-Each process holds a shared lock on it. One that gets an exclusive lock is alone, and writes the difference anew: a
-clock that was set is followed once all processes have closed the file.
+Each process holds a shared lock on it. A process that gets an exclusive lock is the only one, and writes the difference
+anew. So a clock that was set takes effect once all processes have closed the file.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class SqliteClock:
         try:
             return self._opened(own)
         except OSError as error:
-            # The store itself has a problem then, and says it better; or the disk is full.
+            # Either the store has the same problem and reports it better, or the disk is full.
             logger.debug("could not share the clock of the response store: %s", error)
             self.close()
             return own

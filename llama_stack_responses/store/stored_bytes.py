@@ -91,7 +91,7 @@ class StoredBytes:
             content = parents
 
     async def _decoded(self, records: Sequence[Record]) -> Sequence[Json | None]:
-        """Decode values; of those that are damaged, nobody is known to own them."""
+        """Decode values; None for a damaged one, whose owner is unknown."""
         try:
             return await self._decoder.decode([record.value for record in records])
         except UnreadableError:

@@ -108,7 +108,7 @@ class Gauges:
             ("model_server.up", "{server}", "Whether the model server of a provider answers", self._up),
             ("certificate.remaining", "s", "Time until a certificate ends", self._certificates),
             ("model_server.running", "{round}", "Model rounds that run, of a provider with a limit", self._rounds(0)),
-            ("model_server.waiting", "{round}", "Model rounds that wait for a place at it", self._rounds(1)),
+            ("model_server.waiting", "{round}", "Model rounds that wait for a slot of it", self._rounds(1)),
             ("clock.difference", "s", "Time by which this machine's clock is ahead of the store's", self._clock),
         ):
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [observe], unit, what)

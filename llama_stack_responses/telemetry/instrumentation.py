@@ -185,7 +185,7 @@ class RoundOperation(Operation):
             self._span.set_attribute("gen_ai.input.messages", message_attributes.input_messages(request["messages"]))
 
     def waited(self, seconds: float) -> None:
-        """Record that it waited for a place at the model server, which is no time of that server."""
+        """Record that it waited for a slot of the model server, which does not count as that server's time."""
         self._began += seconds
         self._span.set_attribute("llama_stack_responses.model_server.wait", seconds)
 

@@ -141,7 +141,7 @@ def test_dashboard_queries_name_exported_metrics(
     assert wire.post({"model": "local/broken", "input": "x"}).status_code == 502
     limited = [wire.post({"model": "local/limited", "input": "x"}).status_code for _ in range(3)]
     assert 429 in limited
-    wait_for_a_place(scraped, wire, upstream)
+    wait_for_a_slot(scraped, wire, upstream)
     wait_until(lambda: scraped.value("llama_stack_responses_queue_duration_seconds_count") is not None)
     names: dict[str, set[str]] = {}
     for family in scraped.families().values():
@@ -168,8 +168,8 @@ def test_dashboard_queries_name_exported_metrics(
                 assert labels <= known, f"{selector} has no labels {labels - known}: {query}"
 
 
-def wait_for_a_place(scraped: ScrapedStack, wire: Wire, upstream: Upstream) -> None:
-    """Have a model round wait for a place at the model server, and get it."""
+def wait_for_a_slot(scraped: ScrapedStack, wire: Wire, upstream: Upstream) -> None:
+    """Have a model round wait for a slot of the model server, and get it."""
     upstream.script(NAME, HELD)
     with Reader.create(wire, model=MODEL, input="x") as first, Reader.create(wire, model=MODEL, input="x") as second:
         for each in (first, second):

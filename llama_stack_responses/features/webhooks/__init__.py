@@ -1,1 +1,1 @@
-"""Signed webhooks: tells the users' own servers that their background responses have ended."""
+"""Signed webhooks: send the ends of background responses to endpoints of users and of the configuration."""

@@ -207,7 +207,7 @@ def _read(key: str, row: Record) -> Event | None:
     try:
         return Event.decode(row.value)
     except codec.UnreadableError as error:
-        logger.error("could not read the end of a response, nobody is told: %s: %s", key, error)
+        logger.error("could not read the end of a response, no webhook is sent: %s: %s", key, error)
         return None
 
 

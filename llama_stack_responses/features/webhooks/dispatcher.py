@@ -1,7 +1,7 @@
-"""Sends what is due, on whichever server is free.
+"""Sends the deliveries that are due, on any server of the store.
 
 A server that sends to an endpoint holds its lease, a row that expires, and sends a few messages at a time. So a slow
-or dead receiver delays only what is for it, and no message is sent by two servers at a time. A message whose server
+or dead receiver delays only its own messages, and no message is sent by two servers at a time. A message whose server
 dies before it has stored the answer is sent again with the same id. A response has one end, and so one event: the
 events of different responses are not ordered.
 """
@@ -74,7 +74,7 @@ class Retries:
 
     Attributes:
         first: seconds before the second attempt.
-        longest: seconds after which a delivery is given up.
+        longest: seconds after which a delivery fails.
     """
 
     first: float

@@ -50,10 +50,10 @@ class Secret(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server of a user that is told of events.
+    """A webhook endpoint of a user.
 
     Attributes:
-        event_types: the types of the events that it gets.
+        event_types: the event types to which it subscribes.
         created_at, updated_at: seconds since the epoch.
         secrets: the current one first.
     """

@@ -28,12 +28,12 @@ def _secret(secret: SecretStr) -> SecretStr:
 
 
 class WebhookEndpoint(BaseModel):
-    """A server that is told of the background responses of all users.
+    """A webhook endpoint that receives the events of all users' background responses.
 
     Attributes:
         url: where events are posted.
-        secret: signs them: `whsec_` and 24 to 64 bytes in base64.
-        events: the types of the events that it gets.
+        secret: signs the events: `whsec_` and 24 to 64 bytes in base64.
+        events: the event types to which it subscribes.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -46,17 +46,17 @@ class WebhookEndpoint(BaseModel):
 
 
 class Webhooks(BaseModel):
-    """How events are delivered to the servers of users.
+    """How events are delivered to webhook endpoints.
 
     Attributes:
-        endpoints: servers that are told of the background responses of all users, in addition to those that users
-            create.
+        endpoints: webhook endpoints that receive the events of all users' background responses, in addition to those
+            that users create.
         per_user: maximum number of endpoints that one user may create.
         allow_http: whether URLs of users may begin with `http://`. Private addresses also need
             `fetch.allowed_networks`.
         seconds: time limit of one attempt.
         retry_seconds: time before the second attempt, which doubles up to four hours.
-        retry_hours: time after which a delivery is given up, and an endpoint that has accepted nothing is disabled.
+        retry_hours: time after which a delivery fails, and an endpoint that has accepted nothing is disabled.
         retention_days: days for which deliveries are kept.
     """
 

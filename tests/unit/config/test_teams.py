@@ -25,6 +25,6 @@ def test_user_without_authentication_may_have_all() -> None:
 
 
 @pytest.mark.parametrize("weight", [0, -1, 101, "many"])
-def test_weight_that_would_starve_somebody_is_refused(weight: object) -> None:
+def test_weight_that_would_starve_a_user_is_refused(weight: object) -> None:
     with pytest.raises(ValueError, match=r"teams\.search\.weight"):
         ResponsesConfig.model_validate({"teams": {"search": {"weight": weight}}})

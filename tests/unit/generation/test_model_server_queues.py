@@ -1,4 +1,4 @@
-"""Model rounds wait for a place at their model server, users take turns, and no place is lost."""
+"""Model rounds wait for a slot of their model server, users take turns, and no slot is lost."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Rounds:
         await turns(3)
 
     async def _run(self, name: str, precedence: Precedence) -> None:
-        async with self._queues.place(precedence, operation()):
+        async with self._queues.slot(precedence, operation()):
             self.began.append(name)
             await self._ends[name].wait()
 
@@ -131,7 +131,7 @@ async def test_round_of_a_response_that_has_begun_goes_first_and_one_of_the_back
         await rounds.end(name)
 
 
-async def test_rounds_that_leave_while_they_wait_hold_up_nobody() -> None:
+async def test_rounds_that_leave_while_they_wait_delay_no_others() -> None:
     served = queues(concurrency=1)
     rounds = Rounds(served)
     await rounds.start("a0", "a1", "a2", "b1")
@@ -185,7 +185,7 @@ async def test_wait_ends_with_503_unless_the_response_runs_in_the_background(
     if precedence is Precedence.LATER:
         assert not rounds.tasks["a1"].done()
         return
-    with pytest.raises(ApiError, match="had no place for this request in 100 seconds") as late:
+    with pytest.raises(ApiError, match="had no free slot for this request within 100 seconds") as late:
         await rounds.tasks["a1"]
     assert (late.value.status, late.value.code, late.value.upstream) == (503, "server_overloaded", None)
     assert served.counts() == {"fake": (1, 0)}
@@ -221,7 +221,7 @@ async def test_response_holds_no_place_while_its_tools_run_and_waits_for_the_nex
     await rounds.start("a new 1", "a new 2")
     await rounds.end("a0")
     await until(lambda: len(inference.requests) == 1)
-    # Its second round comes before the new ones that have waited for longer, as soon as there is a place.
+    # Its second round comes before the new ones that have waited for longer, as soon as a slot is free.
     await until(lambda: rounds.began == ["a0", "a new 1"] and served.counts() == {"fake": (1, 2)})
     await rounds.end("a new 1")
     assert await running == COMPLETED

@@ -31,7 +31,7 @@ class BackgroundRows:
         self._quota = RowQuota(records)
 
     async def take(self, limit: Limit, name: str) -> AdmittedRow | None:
-        """Admit one more of a limit; return None if there are enough. `name` says whose they are.
+        """Admit one more background response of `name`, whom the limit counts; return None if the limit is reached.
 
         Raises:
             ApiError: 503, the store does not answer.

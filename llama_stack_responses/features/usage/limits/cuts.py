@@ -1,4 +1,4 @@
-"""Ends responses that run when a limit that says so is used up."""
+"""Ends running responses when a limit with `cut_running` is used up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .reports import Reports
 from .scopes import Scope
 
 _TOGETHER: Final = 50
-"""Responses that are looked at before others have a turn."""
+"""Responses that are checked before the event loop runs other work."""
 _REMEMBERED: Final = 10_000
 """Ended responses whose use is remembered until it is counted."""
 
@@ -44,7 +44,7 @@ class Cuts:
         """End the responses whose limits are used up, by what they have used so far as well.
 
         Args:
-            look: whether the store is asked what other servers have used.
+            look: whether to read from the store what other servers have used.
 
         Raises:
             ApiError: 503, the store does not answer.

@@ -17,9 +17,9 @@ logger = get_logger(__name__)
 REACHED: Final = Metric("llama_stack_responses.limits.reached", "{time}", "Times that a limit was reached")
 
 _LOGGED: Final = 20_000
-"""Limits of users, teams, keys and models of which it is known that they were logged."""
+"""Limits of users, teams, keys and models that are remembered as logged."""
 _TEAMS: Final = 200
-"""Teams that are labels by their names; further ones are `other`."""
+"""Teams with a metric label of their own; further ones are `other`."""
 _OTHER: Final = "other"
 
 
@@ -28,7 +28,7 @@ class Reports:
 
     Args:
         telemetry: counts.
-        name_owner: returns what lines have of a user.
+        name_owner: returns the fields of log lines that name a user.
     """
 
     def __init__(self, telemetry: Telemetry, name_owner: NameOwner = no_owner) -> None:

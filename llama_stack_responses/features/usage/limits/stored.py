@@ -24,7 +24,7 @@ _KNOWN: Final = 20_000
 """Users, teams and keys of which a server knows what is stored."""
 _AT_ONCE: Final = 500
 _MAX_ADDED: Final = 2**20
-"""Bytes of a request or response, of which larger ones count as many until the next recount."""
+"""Maximum size, in bytes, with which a request or response counts until the next recount."""
 
 
 def row_of(by: str, name: str) -> str:
