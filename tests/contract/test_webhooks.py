@@ -91,6 +91,14 @@ class Server:
         """Return all deliveries, oldest first."""
         return [Delivery.decode(row.value) async for rows in pages_of(self.records, DELIVERIES) for _, row in rows]
 
+    async def looked(self) -> None:
+        """Wait until it has looked for what is due from now on, and has done what it could about it."""
+        for _ in range(2):  # it may be looking already
+            self.dispatcher.look()
+            await until(lambda: not self.dispatcher._wake.is_set())
+        if sending := list(self.dispatcher._sending.values()):
+            await asyncio.wait(sending)
+
     async def settled(self, *, tries: int = 1, passing: float = 0.0) -> list[Delivery]:
         """Wait until every delivery has been tried so often; meanwhile, let the clock go on by `passing` seconds."""
         async with asyncio.timeout(60):
@@ -175,7 +183,7 @@ async def test_server_that_dies_between_sending_and_storing_is_replaced_with_the
             task.cancel()
     receiver.answer_all = lambda _: Answer(b"ok")
     async with other.delivering():
-        await asyncio.sleep(0.05)
+        await other.looked()
         assert len(receiver.seen) == 1, "its lease has not expired"
         clock.now += 61
         [delivery] = await other.settled()
@@ -205,7 +213,7 @@ async def test_receiver_that_fails_twice_gets_it_with_back_off(server: Server, r
     await server.end()
     async with server.delivering():
         [first] = await server.settled()
-        await asyncio.sleep(0.05)
+        await server.looked()
         assert (first.status, len(receiver.seen)) == ("waiting", 1), "it is sent again only later"
         assert await server.endpoints.state(endpoint.id)
         [last] = await server.settled(tries=3, passing=1)
