@@ -10,7 +10,8 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.generation.owner_names import LogOwner, name_owner
 from llama_stack_responses.logs import about, known
-from tests.unit.telemetry.test_telemetry import ExportedTelemetry, begun
+from tests.support.exported_telemetry import ExportedTelemetry
+from tests.unit.telemetry.test_telemetry import begun
 
 ADA = Owner("ada", {"teams": ["search"]})
 

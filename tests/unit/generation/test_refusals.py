@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
 from llama_stack_responses.chat.adaptation.refusal import Refusal, RefusedError
@@ -19,7 +17,7 @@ from llama_stack_responses.generation.request_adaptation import ModelServers
 from llama_stack_responses.store.learned_adaptations import LEARNED_SECONDS, MAX_MODELS, MAX_OF_KIND, LearnedSteps
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Records
-from llama_stack_responses.telemetry.instrumentation import Telemetry
+from tests.support.exported_telemetry import ExportedTelemetry
 from tests.support.generation_harness import GenerationHarness
 from tests.support.generations import model_servers
 from tests.support.inference import FakeInference, Round, call, finish, text
@@ -339,21 +337,13 @@ async def test_learned_models_of_one_server_are_bounded() -> None:
 
 
 async def test_changes_after_refusals_are_counted_by_provider_and_kind() -> None:
-    reader = InMemoryMetricReader()
+    watched = ExportedTelemetry()
     inference = FakeInference(NO_KEY, NO_USER, ANSWER, ANSWER)
-    servers = model_servers(inference, telemetry=Telemetry(meters=MeterProvider([reader])))
+    servers = model_servers(inference, telemetry=watched.telemetry)
     for _ in range(2):
         await GenerationHarness(makers={}, inference=inference, servers=servers, user="u", **KEY).end()
-    data: Any = reader.get_metrics_data()
-    [points] = [
-        metric.data.data_points
-        for found in data.resource_metrics
-        for scope in found.scope_metrics
-        for metric in scope.metrics
-        if metric.name == "llama_stack_responses.model_server.adaptations"
-    ]
     labels = {"gen_ai.provider.name": "fake", "llama_stack_responses.adaptation": "drop"}
-    assert [(dict(point.attributes), point.value) for point in points] == [(labels, 2)]
+    assert watched.points()["llama_stack_responses.model_server.adaptations"] == [(labels, 1, 2)]
 
 
 async def test_profile_changes_requests_without_a_refusal() -> None:

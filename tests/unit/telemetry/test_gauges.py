@@ -1,13 +1,9 @@
 """Gauges: collected from the threads of exporters, also while the store does not answer."""
 
 import asyncio
-from typing import Any
-
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
 from llama_stack_responses.telemetry.gauges import GaugeSources, StoreState
-from llama_stack_responses.telemetry.instrumentation import Telemetry
+from tests.support.exported_telemetry import ExportedTelemetry
 
 COUNTS = {("responses.running", "foreground"): 3, ("connections.open", "stream"): 2}
 STORE = {
@@ -21,12 +17,9 @@ STORE = {
 }
 
 
-def values(reader: InMemoryMetricReader) -> dict[str, Any]:
+def values(watched: ExportedTelemetry) -> dict[str, float]:
     """Collect, and return the value of each gauge."""
-    data = reader.get_metrics_data()
-    found = data.resource_metrics[0].scope_metrics[0].metrics if data else []
-    points = [(metric.name, point) for metric in found for point in metric.data.data_points]
-    return {name: point.value for name, point in points if isinstance(point, NumberDataPoint)}
+    return {name: value for name, points in watched.points().items() for _, _, value in points}
 
 
 class Store:
@@ -43,9 +36,9 @@ class Store:
         return StoreState(4, 1.5, 1000, 5000, 1, 1, 25)
 
 
-def shown(store: Store) -> InMemoryMetricReader:
-    reader = InMemoryMetricReader()
-    Telemetry(meters=MeterProvider([reader])).show(
+def shown(store: Store) -> ExportedTelemetry:
+    watched = ExportedTelemetry()
+    watched.telemetry.show(
         GaugeSources(
             lambda: COUNTS,
             store.load,
@@ -55,7 +48,7 @@ def shown(store: Store) -> InMemoryMetricReader:
             lambda: {"local": (32, 168)},
         )
     )
-    return reader
+    return watched
 
 
 async def test_gauges_are_collected_in_another_thread_with_one_question_to_the_store() -> None:
@@ -83,8 +76,8 @@ async def test_store_is_not_read_until_an_exporter_collects() -> None:
 async def test_store_that_does_not_answer_leaves_its_gauges_without_value() -> None:
     store = Store()
     store.answers.clear()
-    reader = shown(store)
-    found = await asyncio.to_thread(values, reader)
+    watched = shown(store)
+    found = await asyncio.to_thread(values, watched)
     assert found.keys().isdisjoint(STORE)
     assert found["llama_stack_responses.responses.running"] == 3
 

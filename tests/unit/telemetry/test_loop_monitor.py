@@ -15,14 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.telemetry import loop_monitor
-from llama_stack_responses.telemetry.instrumentation import Telemetry
 from llama_stack_responses.telemetry.loop_monitor import BlockedPeriod, EventLoopMonitor, blocked_seconds
 from tests.support import snippets as documentation
+from tests.support.exported_telemetry import ExportedTelemetry
 from tests.support.snippet_programs import BLOCKED_LOOP
 from tests.support.waiting import until, wait_until
 
@@ -204,15 +202,13 @@ def test_hold_log_lines_are_limited_and_dropped_ones_counted(caplog: pytest.LogC
 
 
 async def test_delays_and_holds_are_measured() -> None:
-    reader = InMemoryMetricReader()
-    monitor = Telemetry(meters=MeterProvider([reader])).monitor_loop(0.02)
+    watched = ExportedTelemetry()
+    monitor = watched.telemetry.monitor_loop(0.02)
     found: dict[str, float] = {}
 
     def measured() -> bool:
-        data = reader.get_metrics_data()
-        for metric in data.resource_metrics[0].scope_metrics[0].metrics if data else ():
-            [point] = metric.data.data_points
-            found[metric.name] = getattr(point, "sum", 0) or getattr(point, "value", 0)
+        for name, [(_, _, total)] in watched.points().items():
+            found[name] = total
         return found.get("llama_stack_responses.event_loop.delay", 0) > 0.5
 
     assert not measured()

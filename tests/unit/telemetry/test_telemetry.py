@@ -3,16 +3,10 @@
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from llama_stack_responses.core.errors import ApiError, Upstream
@@ -28,6 +22,7 @@ from llama_stack_responses.stream.usage import Usage
 from llama_stack_responses.telemetry import message_attributes
 from llama_stack_responses.telemetry.instrumentation import ResponseOperation, Telemetry
 from llama_stack_responses.telemetry.trace_context import is_traced, trace_headers, within
+from tests.support.exported_telemetry import ExportedTelemetry
 from tests.support.inference import text
 
 type Json = dict[str, Any]
@@ -58,35 +53,6 @@ SAID: Final[list[Json]] = [
 ]
 TRACE: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
 HEADERS: Final = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "tracestate": "a=b"}
-
-
-class ExportedTelemetry:
-    """Telemetry with its exported data."""
-
-    def __init__(self, **environment: str) -> None:
-        self._exporter = InMemorySpanExporter()
-        tracers = TracerProvider()
-        tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self._reader = InMemoryMetricReader()
-        self.telemetry = Telemetry(tracers, MeterProvider([self._reader]), environment)
-
-    @property
-    def spans(self) -> list[Any]:
-        """The ended spans."""
-        return list(self._exporter.get_finished_spans())
-
-    def points(self) -> dict[str, list[tuple[Mapping[str, Any], int, float]]]:
-        """Return the attributes, count and sum of each point, by metric name; a counter's point counts as one."""
-        data: Any = self._reader.get_metrics_data()
-        return {
-            metric.name: [
-                (dict(each.attributes), getattr(each, "count", 1), getattr(each, "sum", 0) or getattr(each, "value", 0))
-                for each in metric.data.data_points
-            ]
-            for found in (data.resource_metrics if data else ())
-            for scope in found.scope_metrics
-            for metric in scope.metrics
-        }
 
 
 def begun(model: str = "local/m", **fields: Any) -> Json:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
@@ -19,7 +17,7 @@ from llama_stack_responses.generation.activity import Activity
 from llama_stack_responses.generation.owner_names import name_owner
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.telemetry.instrumentation import Telemetry
+from tests.support.exported_telemetry import ExportedTelemetry
 
 ADA = Owner("ada", {"teams": ["search"]})
 PREFIX = "llama_stack_responses."
@@ -30,9 +28,8 @@ class Limited:
     """A server with limits, and what it reports."""
 
     def __init__(self, *limits: Limit) -> None:
-        self._reader = InMemoryMetricReader()
-        telemetry = Telemetry(meters=MeterProvider([self._reader]))
-        reports = Reports(telemetry, name_owner("named"))
+        self._watched = ExportedTelemetry()
+        reports = Reports(self._watched.telemetry, name_owner("named"))
         self._limiter = Limiter(MemoryRecords(), limits, Prices((), "usd"), reports, Activity())
 
     async def ask(self, owner: Owner = ADA, requests: int = 1) -> list[bool]:
@@ -46,15 +43,11 @@ class Limited:
             return False
         return True
 
-    def counted(self) -> list[tuple[Mapping[str, Any], int]]:
+    def counted(self) -> list[tuple[Mapping[str, Any], float]]:
         """Return the values of the metric, with their labels."""
-        data: Any = self._reader.get_metrics_data()
         return [
-            ({name.removeprefix(PREFIX): value for name, value in point.attributes.items()}, point.value)
-            for scope in data.resource_metrics[0].scope_metrics
-            for metric in scope.metrics
-            if metric.name == f"{PREFIX}limits.reached"
-            for point in metric.data.data_points
+            ({name.removeprefix(PREFIX): label for name, label in labels.items()}, value)
+            for labels, _, value in self._watched.points()[f"{PREFIX}limits.reached"]
         ]
 
 
