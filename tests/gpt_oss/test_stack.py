@@ -12,6 +12,7 @@ import openai
 import pytest
 from openai.types.responses import Response
 
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.proc import children_of, has_ended
 from tests.support.stack import LiveStack
 
@@ -161,7 +162,7 @@ def test_too_long_prompt_is_400_with_token_counts(client: openai.OpenAI) -> None
 def test_image_input_is_400(client: openai.OpenAI) -> None:
     image: Any = {
         "type": "input_image",
-        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+        "image_url": ONE_PIXEL,
         "detail": "auto",
     }
     with pytest.raises(openai.BadRequestError, match="gpt-oss accepts only text"):

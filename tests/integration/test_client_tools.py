@@ -5,6 +5,7 @@ from typing import Any, Final
 import openai
 import pytest
 
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.openai_client import MODEL, NAME, Json, create, function, messages, sent, stream
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, interleaved_calls, reply, text, tool_call
@@ -109,7 +110,7 @@ def test_parallel_calls_of_all_client_tools_are_streamed_and_continued(
             "call_id": "c6",
             "output": {
                 "type": "computer_screenshot",
-                "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+                "image_url": ONE_PIXEL,
             },
         },
     ]

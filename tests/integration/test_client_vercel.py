@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.client_replies import PROGRAM, SAID, WEATHER
 from tests.support.clients import node_client
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.openai_client import MODEL, NAME, messages, sent
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
@@ -58,10 +59,7 @@ def test_vercel_structured_output_is_parsed(vercel: Vercel, upstream: Upstream, 
 
 def test_vercel_image_reaches_the_model(vercel: Vercel, upstream: Upstream, provider: str) -> None:
     assert vercel("image", provider, SAID) == "It snows."
-    assert (
-        messages(upstream)[0]["content"][1]["image_url"]["url"]
-        == "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
-    )
+    assert messages(upstream)[0]["content"][1]["image_url"]["url"] == ONE_PIXEL
 
 
 def test_vercel_raises_the_api_error(vercel: Vercel, provider: str) -> None:

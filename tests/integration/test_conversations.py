@@ -9,6 +9,7 @@ import pytest
 from openai.types.conversations import Conversation, ConversationDeletedResource, ConversationItem, ConversationItemList
 
 from tests.support.conform import problems
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.openai_client import MODEL, NAME, create, function, messages, stored, stream
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, error, finish, reply, text, tool_call
@@ -126,10 +127,12 @@ def test_conversation_items_are_added_listed_retrieved_and_deleted(client: opena
 
 def test_conversation_items_of_every_type_are_kept_with_their_ids(wire: Wire) -> None:
     """Items as a client sends them back. Ids that the client chose are kept."""
-    image = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
     sent: list[Json] = [
         {"type": "message", "role": "developer", "content": "Be kind."},
-        {"role": "user", "content": [{"type": "input_text", "text": "?"}, {"type": "input_image", "image_url": image}]},
+        {
+            "role": "user",
+            "content": [{"type": "input_text", "text": "?"}, {"type": "input_image", "image_url": ONE_PIXEL}],
+        },
         {"type": "reasoning", "id": "rs_mine", "summary": [{"type": "summary_text", "text": "Hm."}]},
         {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "call_1", "output": "wet"},

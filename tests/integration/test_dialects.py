@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from tests.support.chat_templates import CHECKS
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.openai_client import Json, create, function, stream
 from tests.support.upstream import Reply, Upstream, error, reasoning, reply, text, tool_call
 
@@ -20,7 +21,7 @@ DATE: Final[Json] = {"type": "object", "properties": {"day": {"type": "string", 
 TOOLS: Final = [function("weather", "city"), {"type": "function", "name": "plan", "parameters": DATE}]
 IMAGE: Final[Json] = {
     "type": "input_image",
-    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+    "image_url": ONE_PIXEL,
 }
 CALL: Final[Json] = {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": "{}"}
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import openai
 import pytest
 
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.openai_client import create, function, stream
 from tests.support.stack import REPOSITORY, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text, tool_call
@@ -25,7 +26,7 @@ PICTURE: Final = [
         "content": [
             {
                 "type": "input_image",
-                "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+                "image_url": ONE_PIXEL,
             }
         ],
     }

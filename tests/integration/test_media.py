@@ -8,6 +8,7 @@ from typing import Any, Final
 import openai
 import pytest
 
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.openai_client import MODEL, NAME, Json, create, function, messages, stream
 from tests.support.upstream import Upstream, reply, text
 from tests.support.web import Answer, Web
@@ -16,7 +17,6 @@ pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 SAID: Final = reply(text("I see."))
 URL: Final = "https://example.org/cat.png?size=1&x=%20"
-DATA: Final = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 CALL: Final[Json] = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 
 
@@ -35,7 +35,7 @@ def image_url(url: str, **more: str) -> Json:
 
 PARTS: Final[dict[str, tuple[Json, Json]]] = {
     "an image's URL": ({"type": "input_image", "image_url": URL}, image_url(URL)),
-    "an image's data": ({"type": "input_image", "image_url": DATA}, image_url(DATA)),
+    "an image's data": ({"type": "input_image", "image_url": ONE_PIXEL}, image_url(ONE_PIXEL)),
     "an image with nulls": ({"type": "input_image", "image_url": URL, "file_id": None, "detail": None}, image_url(URL)),
     "detail auto": ({"type": "input_image", "image_url": URL, "detail": "auto"}, image_url(URL)),
     **{
@@ -124,7 +124,10 @@ def test_continuing_after_deletion_of_a_file_is_400(client: openai.OpenAI, upstr
 def test_image_in_tool_output_is_sent_in_the_next_user_message(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     other = {**CALL, "call_id": "c2"}
-    output = [{"type": "input_text", "text": "A cat:"}, {"type": "input_image", "image_url": DATA, "detail": "low"}]
+    output = [
+        {"type": "input_text", "text": "A cat:"},
+        {"type": "input_image", "image_url": ONE_PIXEL, "detail": "low"},
+    ]
     questions = [
         {"role": "user", "content": "Look!"},
         CALL,
@@ -137,7 +140,7 @@ def test_image_in_tool_output_is_sent_in_the_next_user_message(client: openai.Op
     assert [call["id"] for call in called["tool_calls"]] == ["c1", "c2"]
     assert (shown["tool_call_id"], nothing) == ("c1", {"role": "tool", "tool_call_id": "c2", "content": "Nothing."})
     assert shown["content"].startswith("A cat:\n")
-    assert attached == {"role": "user", "content": [image_url(DATA, detail="low")]}
+    assert attached == {"role": "user", "content": [image_url(ONE_PIXEL, detail="low")]}
     kept = client.responses.input_items.list(first["id"], order="asc").data[3].to_dict()
     assert kept["output"] == output
 
@@ -180,7 +183,7 @@ def test_thread_with_an_image_goes_on_with_a_model_that_reads_only_text(
 ) -> None:
     upstream.script(NAME, SAID)
     upstream.script("blind", SAID)
-    question: Json = {"role": "user", "content": [{"type": "input_image", "image_url": DATA}]}
+    question: Json = {"role": "user", "content": [{"type": "input_image", "image_url": ONE_PIXEL}]}
     first = create(client, model=MODEL, input=[question])
     more = {"role": "user", "content": "Sure?"}
     again: Json = (
@@ -198,10 +201,10 @@ def test_image_url_is_fetched_once_where_the_model_server_must_not(
     upstream.script("offline", SAID)
     web.answers["/pixel"] = Answer(png(), headers={"content-type": "image/png; x=1"})
     part: Any = {"type": "input_image", "image_url": web.url("/pixel"), "detail": "low"}
-    data: Any = {"type": "input_image", "image_url": DATA}
+    data: Any = {"type": "input_image", "image_url": ONE_PIXEL}
     first = create(client, model="local/offline", input=[{"role": "user", "content": [part, data, part]}])
     fetched = image_url(f"data:image/png;base64,{base64.b64encode(png()).decode()}", detail="low")
-    assert messages(upstream, "offline") == [{"role": "user", "content": [fetched, image_url(DATA), fetched]}]
+    assert messages(upstream, "offline") == [{"role": "user", "content": [fetched, image_url(ONE_PIXEL), fetched]}]
     assert [request.path for request in web.seen] == ["/pixel"]
     item: Any = client.responses.input_items.list(first["id"]).data[0].to_dict()
     assert item["content"][0] == part
@@ -260,7 +263,7 @@ NO_IMAGES: Final[dict[str, tuple[str, str]]] = {
     "no media type": ("data:;base64,SGVsbG8=", "but got unsupported MIME type ''."),
     "nothing": (PNG_URL, "but got empty base64-encoded bytes."),
     "broken base64": (PNG_URL + "iVBORw0KGgo?", "but got an invalid base64-encoded value."),
-    "long broken base64": (DATA[:-1] + "A" * 400_001 + "?", "but got an invalid base64-encoded value."),
+    "long broken base64": (ONE_PIXEL[:-1] + "A" * 400_001 + "?", "but got an invalid base64-encoded value."),
     "no base64": ("data:image/png,%89PNG", "but got a value without ';base64,' after its MIME type."),
     "HTML called JPEG": (
         f"data:image/jpeg;base64,{base64.b64encode(b'<!doctype html><p>Not found.</p>').decode()}",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.open_responses import COMPACTED, RESPONSE, SOCKET_ERROR, check, check_event
 from tests.support.openai_client import function
 from tests.support.stack import LiveStack
@@ -16,7 +17,6 @@ from tests.support.wire import Json, Wire, error_of, final, output_text, roles_a
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
 
-RED_DOT: Final = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 WEATHER: Final = function("get_weather", "location", description="The weather at a place.", strict=False)
 CALL: Final = reply(tool_call(0, "call_1", "get_weather", '{"loca', 'tion":"Oslo"}'))
 
@@ -145,7 +145,7 @@ def test_called_function_is_streamed(wire: Wire, upstream: Upstream, model: str)
 
 def test_image_reaches_the_model(wire: Wire, upstream: Upstream, model: str) -> None:
     upstream.script("open", reply(text("A dot.")))
-    parts = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": RED_DOT}]
+    parts = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": ONE_PIXEL}]
     completed(wire, model=model, input=[message("user", parts)])
     [sent] = upstream.requests("open")[-1].body["messages"]
     assert [part["type"] for part in sent["content"]] == ["text", "image_url"]

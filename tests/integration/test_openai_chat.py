@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import RecordedChat, Upstream, UpstreamProcess, logprobs, reasoning, reply, text, tool_call
 from tests.support.variants import Json, variant
@@ -176,7 +177,7 @@ def test_fields_unknown_to_the_host_reach_the_model_server(wire: Wire, upstream:
     audio = {"type": "input_audio", "input_audio": {"data": "UklGRiQAAABXQVZF", "format": "wav"}}
     image = {
         "type": "input_image",
-        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+        "image_url": ONE_PIXEL,
         "detail": "original",
     }
     wire.create(

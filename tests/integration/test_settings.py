@@ -8,6 +8,7 @@ from typing import Any, Final
 import openai
 import pytest
 
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.openai_client import Json, create, function, messages, stored, stream
 from tests.support.seed import DAY, seed
 from tests.support.stack import STARTER, Host, LiveStack
@@ -67,7 +68,7 @@ TOOLS: Final = [function("look", "where")]
 CALL: Final[Json] = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 IMAGE: Final[Json] = {
     "type": "input_image",
-    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+    "image_url": ONE_PIXEL,
 }
 
 

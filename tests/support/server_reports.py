@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.openai_client import function
 from tests.support.script import Reply, error, finish, raw, reply, text, tool_call
 
@@ -20,7 +21,7 @@ SCHEMA: Final[Json] = {"type": "object", "properties": {"a": {"type": "array", "
 FORMAT: Final[Json] = {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}}
 IMAGE: Final[Json] = {
     "type": "input_image",
-    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+    "image_url": ONE_PIXEL,
 }
 
 

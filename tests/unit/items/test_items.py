@@ -54,6 +54,7 @@ from llama_stack_responses.items.listed_items import listed, with_ids
 from llama_stack_responses.items.registry import ANSWERS, JOINABLE
 from llama_stack_responses.requests.input_items import check_ids, parse_input
 from tests.support.conform import problems
+from tests.support.one_pixel import ONE_PIXEL
 
 Json = dict[str, Any]
 
@@ -62,7 +63,7 @@ INPUT_TEXT: Json = {"type": "input_text", "text": "hi", "prompt_cache_breakpoint
 INPUT_IMAGE: Json = {
     "type": "input_image",
     "detail": "original",
-    "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+    "image_url": ONE_PIXEL,
     "file_id": "file_1",
     "prompt_cache_breakpoint": BREAKPOINT,
 }
@@ -241,7 +242,7 @@ COMPUTER_OUTPUT: Json = {
     "call_id": "call_6",
     "output": {
         "type": "computer_screenshot",
-        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+        "image_url": ONE_PIXEL,
         "file_id": "file_1",
     },
     "acknowledged_safety_checks": CHECKS,
@@ -335,7 +336,7 @@ CODE_CALL: Json = {
         {"type": "logs", "logs": "2"},
         {
             "type": "image",
-            "url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+            "url": ONE_PIXEL,
         },
     ],
 }
@@ -770,9 +771,7 @@ def test_incomplete_logprob_is_refused() -> None:
     [
         {"image_url": "https://a.b/c?d=@"},
         {"image_url": "HTTP://a"},
-        {
-            "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
-        },
+        {"image_url": ONE_PIXEL},
         {"file_id": "a"},
     ],
 )
@@ -854,7 +853,7 @@ def test_input_limits_are_enforced() -> None:
     assert refused([{"role": "user", "content": "abcd"}], max_text_length=3).param == "input[0].content"
     image = {
         "type": "input_image",
-        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+        "image_url": ONE_PIXEL,
     }
     assert refused([{"role": "user", "content": [image]}], max_data_length=3).param == "input[0].content[0].image_url"
     assert parse_input([{"role": "user", "content": [image]}], RequestLimits(max_text_length=3))

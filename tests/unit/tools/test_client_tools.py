@@ -15,6 +15,7 @@ from llama_stack_responses.stream.replay import replay
 from llama_stack_responses.stream.transcript import Transcript
 from tests.support.generation_harness import GenerationHarness
 from tests.support.inference import Round, call, chunk, finish, text
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.strict import check_stream
 
 Json = dict[str, Any]
@@ -348,15 +349,13 @@ BUILT_IN: Final[dict[str, tuple[Json, Json, Json, Json, Any]]] = {
             "type": "computer_call_output",
             "output": {
                 "type": "computer_screenshot",
-                "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+                "image_url": ONE_PIXEL,
             },
         },
         [
             {
                 "type": "image_url",
-                "image_url": {
-                    "url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
-                },
+                "image_url": {"url": ONE_PIXEL},
             }
         ],
     ),
@@ -368,15 +367,13 @@ BUILT_IN: Final[dict[str, tuple[Json, Json, Json, Json, Any]]] = {
             "type": "computer_call_output",
             "output": {
                 "type": "computer_screenshot",
-                "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+                "image_url": ONE_PIXEL,
             },
         },
         [
             {
                 "type": "image_url",
-                "image_url": {
-                    "url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
-                },
+                "image_url": {"url": ONE_PIXEL},
             }
         ],
     ),

@@ -15,6 +15,7 @@ from llama_stack_responses.stream import events
 from llama_stack_responses.stream.call_kinds import ServerCall
 from llama_stack_responses.stream.recovery import close_cut
 from llama_stack_responses.stream.usage import Usage
+from tests.support.one_pixel import ONE_PIXEL
 from tests.unit.stream.test_recovery import fresh
 
 Json = dict[str, Any]
@@ -29,7 +30,7 @@ IMAGES: Final[Json] = {
     "input_fidelity": "high",
     "input_image_mask": {
         "file_id": "file-1",
-        "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+        "image_url": ONE_PIXEL,
     },
     "model": "flux",
     "moderation": "low",

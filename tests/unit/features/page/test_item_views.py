@@ -16,10 +16,10 @@ from llama_stack_responses.items.program_calls import mark_of
 from llama_stack_responses.items.registry import ITEM_KINDS
 from llama_stack_responses.items.view import CallView
 from llama_stack_responses.stream.call_kinds import FORMS
+from tests.support.one_pixel import ONE_PIXEL
 
 from .kinds_of_page import kinds_of_page
 
-PICTURE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 ANY_JSON: Any = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=8)),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
@@ -65,7 +65,7 @@ def test_any_fields_make_an_item(kind: str, fields: Json) -> None:
 @pytest.mark.parametrize(
     ("url", "shown_url", "link"),
     [
-        (PICTURE, PICTURE, None),
+        (ONE_PIXEL, ONE_PIXEL, None),
         ("https://h/x.png", None, "https://h/x.png"),
         ("data:image/svg+xml;base64,AAAA", None, None),
         ("data:text/html,<script>", None, None),
