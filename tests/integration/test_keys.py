@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from io import StringIO
@@ -17,6 +16,7 @@ from llama_stack_responses.cli import main
 from tests.support.documented import put_in
 from tests.support.reader import Reader
 from tests.support.snippets import blocks
+from tests.support.socket_client import SocketClient
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
@@ -247,38 +247,24 @@ def test_user_with_one_request_is_next_at_a_full_model_server(keyed: KeyedStack,
         upstream.script(model, reply(text("x")))
     (_, many), (_, one) = keyed.create("many"), keyed.create("one")
     with ExitStack() as opened:
-        running = [
-            opened.enter_context(_stream(keyed.live.port, many, f"local/{name}")) for name in ("first", "second")
-        ]
+        running = [opened.enter_context(_stream(keyed.live, many, f"local/{name}")) for name in ("first", "second")]
         upstream.wait_for("first")
         upstream.wait_for("second")
-        waiting = [opened.enter_context(_stream(keyed.live.port, many, "local/many")) for _ in range(20)]
-        waiting.append(opened.enter_context(_stream(keyed.live.port, one, "local/one")))
+        waiting = [opened.enter_context(_stream(keyed.live, many, "local/many")) for _ in range(20)]
+        waiting.append(opened.enter_context(_stream(keyed.live, one, "local/one")))
         for stream in waiting:
-            _read_until(stream, b"response.created")
+            stream.read_until(b"response.created")
         assert not upstream.requests("many")
         upstream.release("first")
         for stream in (*running[:1], *waiting):
-            _read_until(stream, b"response.completed")
+            stream.read_until(b"response.completed")
         served = [each.body["model"] for each in sorted(upstream.requests(), key=lambda each: each.started_at)]
         assert "one" in served[2:4], served
         upstream.release("second")
-        _read_until(running[1], b"response.completed")
+        running[1].read_until(b"response.completed")
 
 
-def _stream(port: int, token: str, model: str) -> socket.socket:
-    """Send a request for a stream, and return its connection."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=180)
-    body = json.dumps({"model": model, "input": "x", "stream": True}).encode()
-    head = f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\n"
-    connection.sendall(f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
-    return connection
-
-
-def _read_until(connection: socket.socket, mark: bytes) -> None:
-    """Read a stream until it has this text."""
-    read = b""
-    while mark not in read:
-        piece = connection.recv(65_536)
-        assert piece, read
-        read += piece
+def _stream(live: LiveStack, token: str, model: str) -> SocketClient:
+    """Send a request for a stream."""
+    body: Json = {"model": model, "input": "x", "stream": True}
+    return SocketClient(live, body, headers={"authorization": f"Bearer {token}"})
