@@ -96,9 +96,7 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
         next((each.admit_items for each in features if each.admit_items), None),
         stack.activity,
     )
-    provided = ResponsesProvider(
-        config, records, secret_keeper(config.store, records), dependencies, access, features, authenticate
-    )
+    provided = ResponsesProvider(config, records, stack.sealer, dependencies, access, features, authenticate)
     provided.appear_in(deps.get(Api.providers))
     await provided.prepare()
     return provided

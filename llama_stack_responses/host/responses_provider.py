@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from ..config import ResponsesConfig
 from ..core.access import Access, Authenticate
 from ..generation.dependencies import Dependencies
-from ..sealing.sealer import SecretKeeper
+from ..sealing.sealer import Sealer
 from ..service.responses import OpenAIResponsesImpl
 from ..store.records import Records
 from ..wire.response_routes import Routed
@@ -41,13 +41,13 @@ class ResponsesProvider(OpenAIResponsesImpl):
         self,
         config: ResponsesConfig,
         records: Records,
-        keeper: SecretKeeper,
+        sealer: Sealer,
         dependencies: Dependencies,
         access: Access,
         features: Sequence[Routed] = (),
         authenticate: Authenticate | None = None,
     ) -> None:
-        super().__init__(config, records, keeper, dependencies, access)
+        super().__init__(config, records, sealer, dependencies, access)
         self.features, self.authenticate = features, authenticate
 
     def start(self) -> bool:

@@ -24,7 +24,7 @@ from ..jobs.background import BackgroundJobs
 from ..jobs.worker import WorkerLimits
 from ..lifecycle.shutdown import ShutdownCoordinator
 from ..requests.request import CreateRequest
-from ..sealing.sealer import Sealer, SecretKeeper
+from ..sealing.sealer import Sealer
 from ..store.archive import Archive
 from ..store.clock import StoreClock
 from ..store.decoder import Decoder
@@ -61,7 +61,7 @@ class Parts:
     Args:
         config: the provider's configuration.
         records: the store.
-        keeper: keeps the secret that the servers of the store share if none is configured.
+        sealer: seals values for users, and opens them.
         dependencies: the services of the stack.
         access: the identity and permissions of the caller.
         intervals: intervals and timeouts of this server.
@@ -71,13 +71,13 @@ class Parts:
         self,
         config: ResponsesConfig,
         records: Records,
-        keeper: SecretKeeper,
+        sealer: Sealer,
         dependencies: Dependencies,
         access: Access,
         intervals: Intervals = DEFAULT,
     ) -> None:
-        self.config, self.intervals, self.access = config, intervals, access
-        self._records, self._keeper, self._dependencies = records, keeper, dependencies
+        self.config, self.intervals, self.access, self.sealer = config, intervals, access, sealer
+        self._records, self._dependencies = records, dependencies
         self._lifecycle  # noqa: B018  (what is wrong in the configuration is found now, not with the first request)
 
     @cached_property
@@ -125,11 +125,6 @@ class Parts:
         limits = self.config.limits
         bounds = HistoryBounds(limits.request_bytes, limits.history_of_one, _max_input_bytes(limits))
         return HistoryReader(self.archive, self.access, bounds)
-
-    @cached_property
-    def sealer(self) -> Sealer:
-        """Opens what was sealed for a user."""
-        return Sealer(self.config.secret_bytes, self._keeper)
 
     @cached_property
     def large_work(self) -> LargeWork:

@@ -24,6 +24,7 @@ from llama_stack_responses.inputs.files import NoFiles
 from llama_stack_responses.inputs.moderation import NoModeration
 from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.process_pool.pool import WorkerPool
+from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.kept_secret import SecretInMemory
 from llama_stack_responses.store.memory import MemoryRecords
@@ -100,7 +101,8 @@ def server(
     pool = WorkerPool(config.files.pool_limits)
     attachments = open_attachments(NoFiles(), config, pool, contents, AddressPolicy())
     dependencies = Dependencies(inference, attachments, None, services, NoModeration(), Telemetry(), pool, **more)
-    return OpenAIResponsesImpl(config, records, SecretInMemory(), dependencies, access, intervals)
+    sealer = Sealer(config.secret_bytes, SecretInMemory())
+    return OpenAIResponsesImpl(config, records, sealer, dependencies, access, intervals)
 
 
 @pytest.fixture
