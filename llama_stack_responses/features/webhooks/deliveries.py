@@ -29,10 +29,8 @@ from .rows import (
     Delivery,
     Event,
     Queued,
-    State,
     due_part,
     endpoint_key,
-    state_key,
 )
 
 logger = get_logger(__name__)
@@ -81,7 +79,7 @@ class Deliveries:
         rows = await self._records.range(EVENTS, after_prefix(EVENTS), limit=_EVENTS)
         if not rows:
             return False
-        now, targets = await self._records.now(), _Targets(self._records, self._endpoints)
+        now, targets = await self._records.now(), _Targets(self._endpoints)
         ops: list[Op] = []
         conditions: list[Condition] = [VersionIs(key, row.version) for key, row in rows]
         for key, row in rows:
@@ -174,8 +172,8 @@ class Deliveries:
 class _Targets:
     """The endpoints of owners, each owner's read once."""
 
-    def __init__(self, records: Records, endpoints: Endpoints) -> None:
-        self._records, self._endpoints = records, endpoints
+    def __init__(self, endpoints: Endpoints) -> None:
+        self._endpoints = endpoints
         self._known: dict[str, list[tuple[str, frozenset[str]]]] = {}
         self.unchanged: list[Condition] = []
 
@@ -186,15 +184,13 @@ class _Targets:
         return [name for name, types in self._known[event.of] if event.type in types]
 
     async def _read(self, of: str) -> list[tuple[str, frozenset[str]]]:
-        owned = await self._endpoints.of_owner(of)
-        keys = [key for each in owned for key in (endpoint_key(of, each.id), state_key(each.id))]
-        found = await self._records.get_many(keys)
+        owned = await self._endpoints.with_versions(of)
+        states = await self._endpoints.states([each.id for each, _ in owned])
         enabled = []
-        for each in owned:
-            row, state = found.get(endpoint_key(of, each.id)), found.get(state_key(each.id))
-            if row is None or (state and State.decode(state.value).disabled_at):
+        for each, unchanged in owned:
+            if each.id in states and states[each.id].disabled_at:
                 continue
-            self.unchanged.append(VersionIs(endpoint_key(of, each.id), row.version))
+            self.unchanged.append(unchanged)
             enabled.append((each.id, frozenset(each.event_types)))
         return enabled
 

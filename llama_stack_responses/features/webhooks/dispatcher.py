@@ -52,6 +52,7 @@ _AT_ONCE: Final = 4
 _ENDPOINTS: Final = 200
 """Endpoints to which a server sends at the same time."""
 _MAX_RETRY_SECONDS: Final = 4 * 3_600.0
+_GONE: Final = 410
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +272,6 @@ def _failed(state: State | None, answer: Answer, now: float, longest: float) -> 
     if now - since >= longest:
         return State(since, now, f"it has accepted nothing for {longest / 3600:g} hours")
     return State(since)
-
-
-_GONE: Final = 410
 
 
 def _change(row: Queued, old: State | None, new: State | None, now: float) -> list[Op]:

@@ -16,6 +16,9 @@ from ...store.records import Delete, Op, Put, Records, VersionIs, after_prefix, 
 from .rows import DAY_SECONDS, DELIVERIES, QUEUE, Endpoint, Secret, State, endpoint_key, state_key
 from .signing import hint_of, new_secret
 
+OVERLAP_SECONDS: Final = DAY_SECONDS
+"""Time for which the old secret is valid after a rotation that keeps it."""
+
 _PURPOSE: Final = "webhook secret"
 _MOST: Final = 1_000
 """Endpoints of one owner that are read, more than any setting allows."""
@@ -38,9 +41,13 @@ class Endpoints:
 
     async def of_owner(self, of: str) -> list[Endpoint]:
         """Return the endpoints of the owner with this hash, oldest first."""
+        return [endpoint for endpoint, _ in await self.with_versions(of)]
+
+    async def with_versions(self, of: str) -> list[tuple[Endpoint, VersionIs]]:
+        """Return the same, each with the condition that it is unchanged."""
         prefix = endpoint_key(of, "")
         rows = await self._records.range(prefix, after_prefix(prefix), limit=_MOST)
-        return [Endpoint.decode(row.value) for _, row in rows]
+        return [(Endpoint.decode(row.value), VersionIs(key, row.version)) for key, row in rows]
 
     async def find(self, of: str, endpoint_id: str) -> Endpoint | None:
         """Return an endpoint of the owner with this hash."""
@@ -50,9 +57,13 @@ class Endpoints:
 
     async def state(self, endpoint_id: str) -> State | None:
         """Return the state of an endpoint; None if it does not fail."""
-        key = state_key(endpoint_id)
-        found = (await self._records.get_many([key])).get(key)
-        return State.decode(found.value) if found else None
+        return (await self.states([endpoint_id])).get(endpoint_id)
+
+    async def states(self, endpoint_ids: Sequence[str]) -> dict[str, State]:
+        """Return the states of those endpoints that fail, by their ids."""
+        keys = {state_key(each): each for each in endpoint_ids}
+        found = await self._records.get_many(list(keys)) if keys else {}
+        return {keys[key]: State.decode(row.value) for key, row in found.items()}
 
     async def create(
         self, owner: Owner, name: str, url: str, event_types: Sequence[str], most: int
@@ -177,10 +188,6 @@ class Endpoints:
         for prefix in (f"{QUEUE}{endpoint_id}/", f"{DELIVERIES}{endpoint_id}/"):
             async for rows in pages_of(self._records, prefix):
                 await self._records.commit([Delete(key) for key, _ in rows])
-
-
-OVERLAP_SECONDS: Final = DAY_SECONDS
-"""Time for which the old secret is valid after a rotation that keeps it."""
 
 
 def no_endpoint(endpoint_id: str) -> ApiError:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ...core.errors import ApiError, bad_request
+from ...core.shapes import Location, missing
 from .settings import EVENT_TYPES
 
 _NAME_CHARACTERS: Final = 256
@@ -30,7 +31,7 @@ def checked_endpoint(body: Mapping[str, Any], allow_http: bool, *, whole: bool) 
     if whole:
         for name in checks:
             if name not in body:
-                raise bad_request(f"Missing required parameter: '{name}'.", name, "missing_required_parameter")
+                raise missing(Location(name))
     return {name: checks[name](value) for name, value in body.items()}
 
 
@@ -55,7 +56,7 @@ def checked_type(body: Mapping[str, Any]) -> str:
     """
     _check_names(body, ("event_type",))
     if "event_type" not in body:
-        raise bad_request("Missing required parameter: 'event_type'.", "event_type", "missing_required_parameter")
+        raise missing(Location("event_type"))
     return _type(body["event_type"], "event_type")
 
 

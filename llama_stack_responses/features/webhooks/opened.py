@@ -14,7 +14,7 @@ from ...store.records import Op
 from .deliveries import Deliveries
 from .dispatcher import Dispatcher, Retries, Target
 from .endpoints import Endpoints
-from .routes import event_types_router, webhooks_router
+from .routes import EndpointRoutes, event_types_router, webhooks_router
 from .rows import DAY_SECONDS, Event, configured_id
 from .sending import Sender
 from .settings import EVENT_TYPES, Webhooks
@@ -34,14 +34,15 @@ def open_webhooks(stack: Stack, settings: Webhooks) -> Feature:
     sender = Sender(stack.address_policy, settings.seconds)
     dispatcher = Dispatcher(records, endpoints, deliveries, targets, sender, retries, stack.telemetry)
 
-    def own(_: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-        return webhooks_router(endpoints, deliveries, sender, dispatcher.look, settings, stack.current_user, limits)
+    def of_users(_: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
+        look, user = dispatcher.look, stack.current_user
+        return webhooks_router(EndpointRoutes(endpoints, deliveries, sender, look, settings, user, limits))
 
     def of_types(_: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
         return event_types_router(limits)
 
     return Feature(
-        routes=[own, of_types],
+        routes=[of_users, of_types],
         at_end=partial(recorded, kept_seconds),
         on_end=dispatcher.ended,
         start=dispatcher.start,

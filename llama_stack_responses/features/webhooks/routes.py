@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -68,6 +69,108 @@ _DELIVERY: Final = whole(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointRoutes:
+    """Answers the requests for the endpoints of users.
+
+    Attributes:
+        sender: sends samples.
+        look: has the dispatcher look for what is due.
+        current_user: returns the user of the current request.
+    """
+
+    endpoints: Endpoints
+    deliveries: Deliveries
+    sender: Sender
+    look: Callable[[], None]
+    settings: Webhooks
+    current_user: Callable[[], Owner]
+    limits: RouteAdmission
+
+    async def create(self, request: Request) -> Response:
+        given = checked_endpoint(await self.limits.bodies.json(request), self.settings.allow_http, whole=True)
+        most = self.settings.per_user
+        created, secret = await self.endpoints.create(self.current_user(), most=most, **given)
+        return JsonResponse(endpoint_object(created, None) | {"signing_secret": secret})
+
+    async def list(self, request: Request) -> Response:
+        query = Query(request)
+        found = await self.endpoints.of_owner(self._of)
+        shown = page_after(
+            [{"id": each.id, "of": each} for each in reversed(found)], query.text("after"), query.limit()
+        )
+        states = await self.endpoints.states([each["id"] for each in shown.data])
+        objects = [endpoint_object(each["of"], states.get(each["id"])) for each in shown.data]
+        return page_of(objects, has_more=shown.has_more)
+
+    async def retrieve(self, webhook_endpoint_id: str) -> Response:
+        return JsonResponse(await self._object(await self._found(webhook_endpoint_id)))
+
+    async def update(self, webhook_endpoint_id: str, request: Request) -> Response:
+        given = checked_endpoint(await self.limits.bodies.json(request), self.settings.allow_http, whole=False)
+        found = await self._found(webhook_endpoint_id)
+        changed = await self.endpoints.update(self.current_user(), found.id, given)
+        return JsonResponse(endpoint_object(changed, None))
+
+    async def delete(self, webhook_endpoint_id: str) -> Response:
+        found = await self._found(webhook_endpoint_id)
+        await self.endpoints.delete(self.current_user(), found.id)
+        return JsonResponse({"id": found.id, "object": "webhook_endpoint.deleted", "deleted": True})
+
+    async def rotate(self, webhook_endpoint_id: str, request: Request) -> Response:
+        keep = checked_flag(await self.limits.bodies.json(request, optional=True))
+        found = await self._found(webhook_endpoint_id)
+        overlap = OVERLAP_SECONDS if keep else 0.0
+        rotated, secret = await self.endpoints.rotate(self.current_user(), found.id, overlap)
+        return JsonResponse(await self._object(rotated) | {"signing_secret": secret})
+
+    async def test(self, webhook_endpoint_id: str, request: Request) -> Response:
+        kind = checked_type(await self.limits.bodies.json(request))
+        found, now = await self._found(webhook_endpoint_id), await self.endpoints.now()
+        body = orjson.dumps(event_object(new_id("evt"), kind, new_id("resp"), now))
+        secrets = await self.endpoints.secrets_of(found, now)
+        answer = await self.sender.post(found.url, signed_headers(new_id("wh"), int(now), body, secrets), body)
+        if answer.status is None:
+            raise bad_request(f"The sample could not be delivered. {answer.text}", code="webhook_test_failed")
+        tested = {"object": "webhook_endpoint.test", "webhook_endpoint_id": found.id, "event_type": kind}
+        return JsonResponse(tested | {"success": True, "status_code": answer.status})
+
+    async def list_deliveries(self, webhook_endpoint_id: str, request: Request) -> Response:
+        query, found = Query(request), await self._found(webhook_endpoint_id)
+        if after := query.text("after"):
+            check_id("wh_", after, "after")
+        listed, more = await self.deliveries.page(found.id, after, query.limit())
+        return page_of([delivery_object(each) for each in listed], has_more=more)
+
+    async def resend(self, webhook_endpoint_id: str, delivery_id: str) -> Response:
+        found = await self._found(webhook_endpoint_id)
+        check_id("wh_", delivery_id, "delivery_id")
+        again = await self.deliveries.resend(self._of, found.id, delivery_id)
+        self.look()
+        return JsonResponse(delivery_object(again))
+
+    @property
+    def _of(self) -> str:
+        return Hasher(self.current_user()).owner
+
+    async def _object(self, endpoint: Endpoint) -> Json:
+        return endpoint_object(endpoint, await self.endpoints.state(endpoint.id))
+
+    async def _found(self, endpoint_id: str) -> Endpoint:
+        """Return an endpoint of the current user.
+
+        Raises:
+            ApiError: 404, the user has none with this id.
+        """
+        try:
+            check_id("we_", endpoint_id, "webhook_endpoint_id")
+        except ApiError:
+            raise no_endpoint(endpoint_id) from None
+        if found := await self.endpoints.find(self._of, endpoint_id):
+            return found
+        raise no_endpoint(endpoint_id)
+
+
 def event_types_router(limits: RouteAdmission) -> APIRouter:
     """Return the route that lists the types of events."""
     router = APIRouter(prefix="/v1/webhook_event_types", tags=["Webhooks"], route_class=routes_within(limits))
@@ -81,24 +184,9 @@ def event_types_router(limits: RouteAdmission) -> APIRouter:
     return router
 
 
-def webhooks_router(
-    endpoints: Endpoints,
-    deliveries: Deliveries,
-    sender: Sender,
-    look: Callable[[], None],
-    settings: Webhooks,
-    current_user: Callable[[], Owner],
-    limits: RouteAdmission,
-) -> APIRouter:
-    """Return the routes for the endpoints of users.
-
-    Args:
-        sender: sends samples.
-        look: has the dispatcher look for what is due.
-        current_user: returns the user of the current request.
-    """
-    routes = _Routes(endpoints, deliveries, sender, look, settings, current_user, limits)
-    router = APIRouter(prefix="/v1/webhook_endpoints", tags=["Webhooks"], route_class=routes_within(limits))
+def webhooks_router(routes: EndpointRoutes) -> APIRouter:
+    """Return the routes for the endpoints of users."""
+    router = APIRouter(prefix="/v1/webhook_endpoints", tags=["Webhooks"], route_class=routes_within(routes.limits))
 
     def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=[method], summary=summary, **description)
@@ -122,99 +210,3 @@ def webhooks_router(
     add("POST", again, routes.resend, "Send a delivery again", described(_DELIVERY))
     add_fallback(router)
     return router
-
-
-class _Routes:
-    def __init__(
-        self,
-        endpoints: Endpoints,
-        deliveries: Deliveries,
-        sender: Sender,
-        look: Callable[[], None],
-        settings: Webhooks,
-        current_user: Callable[[], Owner],
-        limits: RouteAdmission,
-    ) -> None:
-        self._endpoints, self._deliveries, self._sender, self._look = endpoints, deliveries, sender, look
-        self._settings, self._current_user, self._limits = settings, current_user, limits
-
-    async def create(self, request: Request) -> Response:
-        given = checked_endpoint(await self._limits.bodies.json(request), self._settings.allow_http, whole=True)
-        most = self._settings.per_user
-        created, secret = await self._endpoints.create(self._current_user(), most=most, **given)
-        return JsonResponse(endpoint_object(created, None) | {"signing_secret": secret})
-
-    async def list(self, request: Request) -> Response:
-        query = Query(request)
-        found = await self._endpoints.of_owner(self._of)
-        shown = page_after(
-            [{"id": each.id, "of": each} for each in reversed(found)], query.text("after"), query.limit()
-        )
-        return page_of([await self._object(each["of"]) for each in shown.data], has_more=shown.has_more)
-
-    async def retrieve(self, webhook_endpoint_id: str) -> Response:
-        return JsonResponse(await self._object(await self._found(webhook_endpoint_id)))
-
-    async def update(self, webhook_endpoint_id: str, request: Request) -> Response:
-        given = checked_endpoint(await self._limits.bodies.json(request), self._settings.allow_http, whole=False)
-        found = await self._found(webhook_endpoint_id)
-        changed = await self._endpoints.update(self._current_user(), found.id, given)
-        return JsonResponse(endpoint_object(changed, None))
-
-    async def delete(self, webhook_endpoint_id: str) -> Response:
-        found = await self._found(webhook_endpoint_id)
-        await self._endpoints.delete(self._current_user(), found.id)
-        return JsonResponse({"id": found.id, "object": "webhook_endpoint.deleted", "deleted": True})
-
-    async def rotate(self, webhook_endpoint_id: str, request: Request) -> Response:
-        keep = checked_flag(await self._limits.bodies.json(request, optional=True))
-        found = await self._found(webhook_endpoint_id)
-        overlap = OVERLAP_SECONDS if keep else 0.0
-        rotated, secret = await self._endpoints.rotate(self._current_user(), found.id, overlap)
-        return JsonResponse(await self._object(rotated) | {"signing_secret": secret})
-
-    async def test(self, webhook_endpoint_id: str, request: Request) -> Response:
-        kind = checked_type(await self._limits.bodies.json(request))
-        found, now = await self._found(webhook_endpoint_id), await self._endpoints.now()
-        body = orjson.dumps(event_object(new_id("evt"), kind, new_id("resp"), now))
-        secrets = await self._endpoints.secrets_of(found, now)
-        answer = await self._sender.post(found.url, signed_headers(new_id("wh"), int(now), body, secrets), body)
-        if answer.status is None:
-            raise bad_request(f"The sample could not be delivered. {answer.text}", code="webhook_test_failed")
-        tested = {"object": "webhook_endpoint.test", "webhook_endpoint_id": found.id, "event_type": kind}
-        return JsonResponse(tested | {"success": True, "status_code": answer.status})
-
-    async def list_deliveries(self, webhook_endpoint_id: str, request: Request) -> Response:
-        query, found = Query(request), await self._found(webhook_endpoint_id)
-        if after := query.text("after"):
-            check_id("wh_", after, "after")
-        listed, more = await self._deliveries.page(found.id, after, query.limit())
-        return page_of([delivery_object(each) for each in listed], has_more=more)
-
-    async def resend(self, webhook_endpoint_id: str, delivery_id: str) -> Response:
-        found = await self._found(webhook_endpoint_id)
-        check_id("wh_", delivery_id, "delivery_id")
-        again = await self._deliveries.resend(self._of, found.id, delivery_id)
-        self._look()
-        return JsonResponse(delivery_object(again))
-
-    @property
-    def _of(self) -> str:
-        return Hasher(self._current_user()).owner
-
-    async def _object(self, endpoint: Endpoint) -> Json:
-        return endpoint_object(endpoint, await self._endpoints.state(endpoint.id))
-
-    async def _found(self, endpoint_id: str) -> Endpoint:
-        """Return an endpoint of the current user.
-
-        Raises:
-            ApiError: 404, the user has none with this id.
-        """
-        try:
-            check_id("we_", endpoint_id, "webhook_endpoint_id")
-        except ApiError:
-            raise no_endpoint(endpoint_id) from None
-        if found := await self._endpoints.find(self._of, endpoint_id):
-            return found
-        raise no_endpoint(endpoint_id)

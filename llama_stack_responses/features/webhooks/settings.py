@@ -10,12 +10,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, mo
 from ...core.feature_settings import FeatureSettings
 from ...core.setting_values import address
 
+PREFIX: Final = "whsec_"
+"""The beginning of each signing secret, as Standard Webhooks has it."""
+
 EventType = Literal["response.completed", "response.failed", "response.cancelled", "response.incomplete"]
 EVENT_TYPES: Final[tuple[EventType, ...]] = get_args(EventType)
 
 
 def _secret(secret: SecretStr) -> SecretStr:
-    prefix, begins, encoded = secret.get_secret_value().partition("whsec_")
+    prefix, begins, encoded = secret.get_secret_value().partition(PREFIX)
     try:
         size = len(b64decode(encoded, validate=True)) if begins and not prefix else 0
     except ValueError:

@@ -9,19 +9,20 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-_PREFIX: Final = "whsec_"
+from .settings import PREFIX
+
 _BYTES: Final = 32
 _HINT_CHARACTERS: Final = 4
 
 
 def new_secret() -> str:
     """Return a new signing secret: `whsec_` and 256 random bits in base64."""
-    return _PREFIX + b64encode(os.urandom(_BYTES)).decode()
+    return PREFIX + b64encode(os.urandom(_BYTES)).decode()
 
 
 def hint_of(secret: str) -> str:
     """Return what is shown of a secret after its creation."""
-    return f"{_PREFIX}...{secret[-_HINT_CHARACTERS:]}"
+    return f"{PREFIX}...{secret[-_HINT_CHARACTERS:]}"
 
 
 def signed_headers(message_id: str, at: int, body: bytes, secrets: Iterable[str]) -> Mapping[str, str]:
@@ -41,5 +42,5 @@ def signed_headers(message_id: str, at: int, body: bytes, secrets: Iterable[str]
 
 
 def _signature(secret: str, signed: bytes) -> str:
-    key = b64decode(secret.removeprefix(_PREFIX))
+    key = b64decode(secret.removeprefix(PREFIX))
     return b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
