@@ -43,7 +43,11 @@ def feature_names() -> list[str]:
     return sorted(_PACKAGES)
 
 
+def features_with(name: str) -> list[str]:
+    """Return the names of the features that have a module with this name, which is not imported."""
+    return [feature for feature in feature_names() if find_spec(f"{_PACKAGES[feature]}.{name}")]
+
+
 def modules_of_features(name: str) -> dict[str, ModuleType]:
     """Return the modules with this name of all features, by the name of the feature; not every feature has one."""
-    paths = {feature: f"{_PACKAGES[feature]}.{name}" for feature in feature_names()}
-    return {feature: import_module(path) for feature, path in paths.items() if find_spec(path)}
+    return {feature: import_module(f"{_PACKAGES[feature]}.{name}") for feature in features_with(name)}

@@ -29,7 +29,7 @@
     au/<key>                     when the key was used last
     al/<moment and number>       an entry of the audit log (`audit_log.py`)
     ms/<server>                  what was learned about a model server (`learned_steps.py`)
-    ce/<hash>                    the containers that a user has until then are to be ended: the user was deleted
+    ce/<of>                      the containers that a user has until then are to be ended: the user was deleted
     wh/...                       endpoints and deliveries of webhooks (`features/webhooks/rows.py`)
     so/<of>                      how many skills the owner has, and their bytes
     z/<response or conversation> an import created it; the row outlives it, so that it is never imported again

@@ -323,10 +323,12 @@ def after_prefix(prefix: str) -> str:
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
-async def pages_of(records: Records, prefix: str, size: int = 500) -> AsyncIterator[list[tuple[str, Record]]]:
-    """Yield all rows under a prefix, ordered by key, at most `size` at a time."""
+async def pages_of(
+    records: Records, prefix: str, size: int = 500, max_bytes: int | None = None
+) -> AsyncIterator[list[tuple[str, Record]]]:
+    """Yield all rows under a prefix, ordered by key, at most `size` at a time; `max_bytes` is as in `range`."""
     start = prefix
-    while rows := await records.range(start, after_prefix(prefix), limit=size):
+    while rows := await records.range(start, after_prefix(prefix), limit=size, max_bytes=max_bytes):
         yield list(rows)
         start = rows[-1][0] + "\0"
 

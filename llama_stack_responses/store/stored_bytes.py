@@ -16,7 +16,7 @@ from .codec import UnreadableError
 from .decoder import Decoder
 from .history_nodes import parent_of
 from .layout import Entry, chat_request
-from .records import Record, Records, after_prefix, bytes_of
+from .records import Record, Records, bytes_of, pages_of
 
 _ROWS: Final = 100
 """Rows that are read at a time."""
@@ -100,10 +100,8 @@ class StoredBytes:
             return [stored for record in records for stored in await self._decoded([record])]
 
     async def _pages(self, prefix: str) -> AsyncIterator[list[tuple[str, Record]]]:
-        start, end = prefix, after_prefix(prefix)
-        while rows := await self._records.range(start, end, limit=_ROWS, max_bytes=_BYTES):
+        async for rows in pages_of(self._records, prefix, _ROWS, _BYTES):
             yield rows
-            start = f"{rows[-1][0]}\0"
             await self._pause(bytes_of(record for _, record in rows))
 
     async def _read(self, keys: Sequence[str]) -> AsyncIterator[dict[str, Record]]:

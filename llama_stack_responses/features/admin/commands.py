@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...commands.config_option import add_config
-from ...core.discovery import feature_names
+from ...core.discovery import features_with
 from ...core.statuses import STATUSES
 
 
@@ -54,14 +54,14 @@ def _delete(commands: Any) -> None:
     delete = _command(commands, "delete", "delete responses, or all that an owner has")
     delete.add_argument("ids", nargs="*", metavar="ID", help="the responses")
     _owner(delete)
-    _usage(delete)
+    _on_request(delete)
     delete.add_argument("--yes", action="store_true", help="delete; without it, only count")
 
 
 def _export(commands: Any) -> None:
     export = _command(commands, "export", "write all that an owner has, as lines of JSON")
     _owner(export)
-    _usage(export)
+    _on_request(export)
     export.add_argument("--out", type=Path, metavar="FILE", help="a new file to write to (standard output)")
 
 
@@ -140,9 +140,9 @@ def _owner(command: ArgumentParser) -> None:
     command.add_argument("--tenant", default="", metavar="TENANT", help="the owner's tenant, on OGX")
 
 
-def _usage(command: ArgumentParser) -> None:
-    if "usage" in feature_names():
-        command.add_argument("--usage", action="store_true", help="what was counted as used by the owner, too")
+def _on_request(command: ArgumentParser) -> None:
+    for name in features_with("on_request"):
+        command.add_argument(f"--{name}", action="store_true", help=f"the owner's {name}, too")
 
 
 def _list(command: ArgumentParser, limit: int) -> None:

@@ -22,7 +22,7 @@ from ...commands.progress import ProgressLine
 from ...commands.tables import duration, moment, print_fields, print_json, print_rows
 from ...concurrency.tasks import gather_or_cancel
 from ...config import ResponsesConfig
-from ...core.discovery import modules_of_features
+from ...core.discovery import features_with, modules_of_features
 from ...core.errors import ApiError
 from ...core.owner import Owner
 from ...core.types import Json
@@ -207,8 +207,9 @@ def delete(arguments: Namespace) -> None:
     owner = _owner(arguments)
     if bool(arguments.ids) == bool(owner):
         raise CommandError("Name the responses to delete, or an --owner, and not both.", 2)
-    if owner is None and any(getattr(arguments, each) for each in modules_of_features("on_request")):
-        raise CommandError("The option --usage needs an --owner.", 2)
+    alone = [each for each in features_with("on_request") if getattr(arguments, each) and owner is None]
+    if alone:
+        raise CommandError(f"The option --{alone[0]} needs an --owner.", 2)
 
     async def work(records: Records, settings: ResponsesConfig) -> None:
         view = StoreView(records)

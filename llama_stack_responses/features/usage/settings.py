@@ -61,6 +61,11 @@ class Limit(LimitedAmounts):
         """What distinguishes it from other limits."""
         return self.name or f"{self.by} {self.match} of {self.models}"
 
+    @property
+    def whose(self) -> str:
+        """Whose use is counted, in words."""
+        return "all users" if self.by == "all" else f"this {self.by}"
+
     @model_validator(mode="after")
     def _check_cut(self) -> Self:
         if self.cut_running and not (self.has_budget or self.tokens_per_day or self.tokens_per_month):

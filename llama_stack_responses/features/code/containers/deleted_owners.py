@@ -1,7 +1,7 @@
 """Ends the containers of users of whom everything was deleted: their files are on the servers, not in the store.
 
-The command that deletes writes the row `ce/<hash of the user>` for a day, with its time. Each server looks for the rows
-of the users of its containers.
+The command that deletes writes the row `ce/<of>`, whose key has a hash of the user, for a day, with its time. Each
+server looks for the rows of the users of its containers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ....core.owner import Owner
 from ....lifecycle.periodic import Periodic
 from ....logs import get_logger
 from ....store.clock import MAX_DIFFERENCE_SECONDS
-from ....store.content_names import row_key
+from ....store.content_names import Hasher
 from ....store.records import Put, Records
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _KEPT_SECONDS: Final = 86_400.0
 
 
 def _key(owner: Owner) -> str:
-    return row_key(_PREFIX, f"{owner.tenant}\0{owner.principal}")
+    return f"{_PREFIX}{Hasher(owner).owner}"
 
 
 async def end_containers_of(records: Records, owner: Owner) -> None:

@@ -47,6 +47,5 @@ def prefix_of(limit: Limit, name: str) -> str:
 
 def refusal(limit: Limit) -> ApiError:
     """Return the error of a request that is refused."""
-    whose = "all users" if limit.by == "all" else f"this {limit.by}"
-    message = f"Too many background responses of {whose} wait or run: limit {limit.background}. Try again later."
+    message = f"Too many background responses of {limit.whose} wait or run: limit {limit.background}. Try again later."
     return ApiError(429, message, type="requests", code="rate_limit_exceeded", retry_after=_RETRY_AFTER_SECONDS)

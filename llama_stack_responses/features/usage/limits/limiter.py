@@ -127,11 +127,7 @@ class Limiter(Periodic):
 
     def count(self, ended: Ended) -> None:
         """Count what a response has used."""
-        of_key, model = None, ended.response["model"]
-        # A server of another version may have admitted it.
-        with suppress(ApiError):
-            of_key = self._of_keys.of(ended.owner)
-        limits = [*self._limits_of(ended.owner, model, of_key)]
+        model, limits = ended.response["model"], self._limits_at_end(ended)
         counts = counts_of(ended) if limits else {}
         if ended.response.get("store"):
             self._add_stored(((limit, name) for _, limit, name in limits), ended.response)
@@ -148,12 +144,9 @@ class Limiter(Periodic):
         """Return what the commit of a response's end writes: it waits and runs no longer."""
         if not ended.response["background"]:
             return []
-        model, of_key = ended.response["model"], None
-        with suppress(ApiError):
-            of_key = self._of_keys.of(ended.owner)
         return [
             Delete(f"{prefix_of(limit, name)}{ended.response['id']}")
-            for _, limit, name in self._limits_of(ended.owner, model, of_key)
+            for _, limit, name in self._limits_at_end(ended)
             if limit.background is not None
         ]
 
@@ -199,6 +192,14 @@ class Limiter(Periodic):
                 yield index, limit, name
         if of_key and (name := name_of(of_key, owner, model)):
             yield _OF_KEY, of_key, name
+
+    def _limits_at_end(self, ended: Ended) -> list[tuple[int, Limit, str]]:
+        """Return the limits that apply to a response that has ended."""
+        of_key = None
+        # A server of another version may have admitted it.
+        with suppress(ApiError):
+            of_key = self._of_keys.of(ended.owner)
+        return [*self._limits_of(ended.owner, ended.response["model"], of_key)]
 
     def _cutting(self, owner: Owner, model: str) -> Iterator[tuple[Limit, Scope]]:
         """Yield the limits that end responses of a user and a model when they are used up."""
@@ -289,7 +290,7 @@ class Limiter(Periodic):
             permit.slots.append(slots)
         elif limit.enforced:
             self._reports.refused(limit, "running", name, owner, MINUTE.end(self._clock()))
-            message = f"Too many responses of this {limit.by} run at the same time: limit {limit.running}. Try again."
+            message = f"Too many responses of {limit.whose} run at the same time: limit {limit.running}. Try again."
             raise ApiError(429, message, type="requests", code="rate_limit_exceeded", retry_after=1)
 
     def _scopes(self, index: int, limit: Limit, name: str) -> Iterator[Scope]:

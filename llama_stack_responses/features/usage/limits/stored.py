@@ -145,11 +145,10 @@ def is_stored(request: CreateRequest) -> bool:
 
 def refusal(limit: Limit, size: int) -> ApiError:
     """Return the error of a request that is refused."""
-    whose = "all users" if limit.by == "all" else f"this {limit.by}"
     message = (
-        f"The limit 'stored_bytes' of {whose} is reached: {size} bytes are stored, {limit.stored_bytes} are allowed. "
-        "Delete responses or conversations, which counts after the next recount, wait until they expire, or send "
-        "'store': false."
+        f"The limit 'stored_bytes' of {limit.whose} is reached: {size} bytes are stored, {limit.stored_bytes} are "
+        "allowed. Delete responses or conversations, which counts after the next recount, wait until they expire, or "
+        "send 'store': false."
     )
     final = {"x-should-retry": "false"}
     return ApiError(429, message, type="insufficient_quota", code="insufficient_quota", headers=final)
