@@ -39,7 +39,7 @@ class Share:
 ShareOf = Callable[[Owner], Share]
 """Returns the share of a user."""
 
-_NOBODYS: Final = Share(None)
+_OF_SERVER: Final = Share(None)
 
 
 def equal_share(user: Owner) -> Share:
@@ -50,7 +50,7 @@ def equal_share(user: Owner) -> Share:
 def current_share() -> Share:
     """Return whose work the current task does; that of the server itself if nothing was said."""
     share = context.get_value(_SHARE)
-    return share if isinstance(share, Share) else _NOBODYS
+    return share if isinstance(share, Share) else _OF_SERVER
 
 
 def working_for(share: Share) -> Attached:

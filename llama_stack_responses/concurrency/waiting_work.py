@@ -30,13 +30,16 @@ class _Line[Work]:
 
     Args:
         share: of the user.
+
+    Attributes:
+        share: as above.
         tag: when the user's turn is, in virtual time.
     """
 
     __slots__ = ("_served", "_works", "share", "tag")
 
-    def __init__(self, share: Share, tag: float) -> None:
-        self.share, self.tag = share, tag
+    def __init__(self, share: Share) -> None:
+        self.share, self.tag = share, 0.0
         self._works: dict[Precedence, deque[tuple[int, Work]]] = {}
         self._served = 0
 
@@ -105,7 +108,7 @@ class WaitingWork[Work]:
         """Add a piece of work."""
         line = self._lines.get(share.user)
         if line is None:
-            line = self._lines[share.user] = _Line(share, 0.0)
+            line = self._lines[share.user] = _Line(share)
             self._append(line)
         line.add(work, next(self._number), precedence)
 

@@ -16,7 +16,7 @@ _API = "responses"
 
 
 @dataclass(frozen=True, slots=True)
-class HostNames:
+class ProviderNames:
     """The names that the installed host finds.
 
     Attributes:
@@ -34,7 +34,7 @@ class HostNames:
     has_module: Callable[[str], bool]
 
 
-def unknown_names(stack: Any, environment: Mapping[str, str], names: HostNames) -> Iterator[_WrongName]:
+def unknown_names(stack: Any, environment: Mapping[str, str], names: ProviderNames) -> Iterator[_WrongName]:
     """Yield each name that the host does not find, and the API of this project if it is not served.
 
     Args:
@@ -88,7 +88,7 @@ def _enabled(entry: Any, environment: Mapping[str, str]) -> tuple[str, str] | No
     return None if is_disabled(name) or not isinstance(kind, str) else (kind, str(module or ""))
 
 
-def _wrong_entry(api: str, kind: str, module: str, names: HostNames, *, has_folder: bool) -> tuple[str, str] | None:
+def _wrong_entry(api: str, kind: str, module: str, names: ProviderNames, *, has_folder: bool) -> tuple[str, str] | None:
     """Return the setting of an entry whose name is not found, and what is said of it."""
     package = module.partition("==")[0]
     if package and package not in names.modules:

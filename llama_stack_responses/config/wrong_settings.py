@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from .host_names import HostNames, unknown_names
+from .provider_names import ProviderNames, unknown_names
 from .stack_file import inference_ids, is_disabled, substituted, variables_in
 from .stack_forms import wrong_forms
 from .unknown_settings import FOREIGN_SETTING, UNKNOWN_SETTING, WRONG_VALUE, belonging_place, explained
@@ -61,7 +61,7 @@ def wrong_settings(
     find: FindSettings,
     environment: Mapping[str, str],
     host: HostFields | None = None,
-    names: HostNames | None = None,
+    names: ProviderNames | None = None,
 ) -> Iterator[str]:
     """Yield a sentence for each wrong setting of the providers that `find` knows, without values that may be secret.
 

@@ -320,25 +320,29 @@ class ModelRound:
         """
         self._sent, round_.operation.provider = request, request.provider
         async with self._queues.slot(self._precedence, round_.operation):
-            while True:
-                assert request.chat is not None
-                checked = round_
-                if spent is not None and request.expectation:
-                    held = HeldAnswer(request.expectation, self._check_json, spent)
-                    checked = replace(round_, filters=(held, *round_.filters))
-                try:
-                    result = await self._send(request.chat, checked, kind)
-                except RefusedError as error:
-                    if round_.reader.characters or request.chat is None:
-                        raise
-                    if not await request.adapt(error.refusal):
-                        raise explained(error, request.chat) from error
-                else:
-                    request.begun()
-                    if request.applied and round_.assembler:
-                        request.tell(round_.assembler.response)
-                        self.timeline.adapted(map(str, request.applied))
-                    return result
+            return await self._until_taken(request, round_, kind, spent)
+
+    async def _until_taken(self, request: AdaptedRequest, round_: Round, kind: str, spent: Usage | None) -> RoundResult:
+        """Send a request, changed as each refusal asks; arguments and errors as above."""
+        while True:
+            assert request.chat is not None
+            checked = round_
+            if spent is not None and request.expectation:
+                held = HeldAnswer(request.expectation, self._check_json, spent)
+                checked = replace(round_, filters=(held, *round_.filters))
+            try:
+                result = await self._send(request.chat, checked, kind)
+            except RefusedError as error:
+                if round_.reader.characters or request.chat is None:
+                    raise
+                if not await request.adapt(error.refusal):
+                    raise explained(error, request.chat) from error
+            else:
+                request.begun()
+                if request.applied and round_.assembler:
+                    request.tell(round_.assembler.response)
+                    self.timeline.adapted(map(str, request.applied))
+                return result
 
     @property
     def _precedence(self) -> Precedence:

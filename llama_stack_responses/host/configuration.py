@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ..config import ResponsesConfig
-from ..config.host_names import HostNames
+from ..config.provider_names import ProviderNames
 from ..config.stack_file import PROVIDER_TYPE, wrong_auth
 from ..config.stores import HostStore, MemoryStore
 from ..config.unknown_settings import models_in
@@ -55,10 +55,10 @@ def check_stack(path: Path) -> None:
     Raises:
         WrongConfiguration: something is wrong.
     """
-    read_stack(path, _settings_of, _host_names())
+    read_stack(path, _settings_of, _provider_names())
 
 
-def read_stack(path: Path, find: FindSettings = _of_responses, names: HostNames | None = None) -> StackConfig:
+def read_stack(path: Path, find: FindSettings = _of_responses, names: ProviderNames | None = None) -> StackConfig:
     """Read a stack's configuration, with its environment variables filled in.
 
     Args:
@@ -106,7 +106,7 @@ def check_running_stack() -> None:
         _refuse_wrong(text, path, _settings_of)
 
 
-def _refuse_wrong(text: str, path: Path, find: FindSettings, names: HostNames | None = None) -> None:
+def _refuse_wrong(text: str, path: Path, find: FindSettings, names: ProviderNames | None = None) -> None:
     if wrong := list(wrong_settings(text, find, os.environ, _host_fields(), names)):
         raise _wrong(path, wrong)
 
@@ -150,11 +150,11 @@ def _host_fields() -> HostFields:
     return HostFields(top=list(fields), server=list(server.model_fields), entry=list(provider.model_fields))
 
 
-def _host_names() -> HostNames:
+def _provider_names() -> ProviderNames:
     # The host takes any type for a module with one provider.
-    types = [spec.provider_type for spec in provider_specs()]
-    modules = {"llama_stack_responses": types}
-    return HostNames([each.value for each in Api], _own_types, modules, [*sorted(_MODULES), _GPT_OSS], _has_provider)
+    modules = {"llama_stack_responses": [spec.provider_type for spec in provider_specs()]}
+    packages = [*sorted(_MODULES), _GPT_OSS]
+    return ProviderNames([each.value for each in Api], _own_types, modules, packages, _has_provider)
 
 
 def _own_types(api: str) -> list[str]:

@@ -20,6 +20,10 @@ from ..intervals import Intervals
 from ..logs import get_logger
 from .periodic import Periodic
 
+logger = get_logger(__name__)
+
+_DAY_SECONDS: Final = 86_400.0
+
 type End = Callable[[], Awaitable[float]]
 """Returns when a certificate ends, in seconds since the epoch.
 
@@ -111,11 +115,6 @@ async def _of_server(host: str, port: int, *, asks: bool = False) -> float:
             with suppress(OSError):
                 await writer.wait_closed()
     return x509.load_der_x509_certificate(presented).not_valid_after_utc.timestamp()
-
-
-logger = get_logger(__name__)
-
-_DAY_SECONDS: Final = 86_400.0
 
 
 class CertificateCheck(Periodic):

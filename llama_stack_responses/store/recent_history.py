@@ -18,6 +18,14 @@ from .layout import split_name
 from .read_allowance import PAGE_BYTES, ReadAllowance
 from .records import Records
 
+type Chain = Sequence[tuple[str, Node]]
+
+_OPENING_DIVISOR: Final = 8
+"""Divisor: the part of an allowance for opening messages of a conversation, and the one for nodes of ids."""
+
+_MAX_ID_NODES: Final = 1024
+"""Maximum nodes of ids that are read."""
+
 _ROOT_DIVISOR: Final = 2
 """Divisor: the largest part of an allowance that the first node of a history may take."""
 
@@ -32,7 +40,7 @@ class NewestNodes:
     """
 
     root: Node
-    chain: Sequence[tuple[str, Node]]
+    chain: Chain
 
 
 async def read_newest(records: Records, decoder: Decoder, name: str, allowance: ReadAllowance) -> NewestNodes | None:
@@ -90,15 +98,6 @@ async def _value(records: Records, name: str) -> bytes | None:
     key = f"n/{name}"
     record = (await records.get_many([key])).get(key)
     return record.value if record else None
-
-
-type Chain = Sequence[tuple[str, Node]]
-
-_OPENING_DIVISOR: Final = 8
-"""Divisor: the part of an allowance for opening messages of a conversation, and the one for nodes of ids."""
-
-_MAX_ID_NODES: Final = 1024
-"""Maximum nodes of ids that are read."""
 
 
 class RecentHistory:

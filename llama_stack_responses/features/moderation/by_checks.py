@@ -17,17 +17,15 @@ from .texts import input_texts
 
 
 def open_moderation(settings: Moderation, safety: TextChecker | None) -> Feature:
-    """Return the moderation by the configured server, or else by this safety provider; none without both."""
-    moderator = _moderator(settings, safety)
-    if moderator is None:
-        return Feature()
+    """Return the moderation by the configured server, or else by this safety provider; there is one of them."""
+    moderator = _endpoint(settings) if settings.url else safety
+    assert moderator, "nothing moderates"
     checks = Checks(moderator, settings.seconds, settings.held_characters)
     return Feature(moderation=ModerationByChecks(checks), close=moderator.close)
 
 
-def _moderator(settings: Moderation, safety: TextChecker | None) -> TextChecker | None:
-    if not settings.url:
-        return safety
+def _endpoint(settings: Moderation) -> Endpoint:
+    assert settings.url
     key = settings.api_key.get_secret_value() if settings.api_key else None
     return Endpoint(settings.url, key, settings.model, seconds=settings.seconds)
 

@@ -25,6 +25,10 @@ ADDED_BYTES: Final = 4 * 2**20
 ADDED_ITEMS: Final = 64
 """Maximum number of added items of one kind."""
 
+_REPLIES: Final = {name: reply.names for name, reply in REPLIES.items() if reply.waits_for == "approval"}
+"""The field in which an answer names its request, by the type of the answer."""
+_REQUESTS: Final = frozenset(REPLIES[name].to for name in _REPLIES)
+
 
 class Summaries:
     """Opens sealed summaries.
@@ -55,11 +59,6 @@ class Summaries:
                 raise
         content = opened.content.items()
         return {seal: summary.text for (_, seal), summary in content if isinstance(summary, Summary)}
-
-
-_REPLIES: Final = {name: reply.names for name, reply in REPLIES.items() if reply.waits_for == "approval"}
-"""The field in which an answer names its request, by the type of the answer."""
-_REQUESTS: Final = frozenset(REPLIES[name].to for name in _REPLIES)
 
 
 async def answered_requests(

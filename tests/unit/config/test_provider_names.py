@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from llama_stack_responses.config.host_names import HostNames
+from llama_stack_responses.config.provider_names import ProviderNames
 from llama_stack_responses.config.wrong_settings import wrong_settings
 
 ROOT: Final = Path(__file__).parents[3]
@@ -25,7 +25,7 @@ providers:
     provider_type: inline::kv
     module: ours
 """
-NAMES: Final = HostNames(
+NAMES: Final = ProviderNames(
     apis=["inference", "responses", "files", "safety"],
     types=lambda api: ["inline::localfs"] if api == "files" else [],
     modules={"ours": ["inline::kv", "remote::openai-chat"]},
