@@ -19,7 +19,8 @@ from threading import Thread
 from typing import Any, Final
 
 from benchmarks.paced import program
-from benchmarks.servers import TEMPLATE, Worker, memory
+from benchmarks.servers import TEMPLATE, Worker
+from tests.support.memory import resident_bytes
 from tests.support.stack import LiveStack
 from tests.support.variants import variant
 
@@ -58,7 +59,7 @@ class Peak:
     def watch(self, until: Thread) -> None:
         """Look four times a second until a thread has ended."""
         while until.is_alive():
-            self.bytes = max(self.bytes, memory(self._pid))
+            self.bytes = max(self.bytes, resident_bytes(self._pid))
             time.sleep(0.25)
 
 
@@ -76,7 +77,7 @@ def measure(folder: Path, streams: int, tokens: int) -> Json:
 
             found: Json = {}
             ask(_WARM, 3)
-            rest, peak = memory(server.pid), Peak(server.pid)
+            rest, peak = resident_bytes(server.pid), Peak(server.pid)
             found.clear()
             asking = Thread(target=ask, args=(streams, tokens))
             asking.start()

@@ -19,7 +19,8 @@ from typing import Any, Final
 from benchmarks.crowd import Peak
 from benchmarks.paced import STEP_MS, TOKENS, Place, Way, job_of, program
 from benchmarks.report import markdown_table
-from benchmarks.servers import BUILTIN, OURS, Worker, memory, stack
+from benchmarks.servers import BUILTIN, OURS, Worker, stack
+from tests.support.memory import resident_bytes
 
 type Json = dict[str, Any]
 
@@ -38,7 +39,7 @@ def measure(kind: str, folder: Path) -> list[float]:
             load.ask(job_of(way, place, 1, 20))
             answered = time.perf_counter() - began
             load.ask(job_of(way, place, STREAMS, 20))
-            rest, peak = memory(server.pid), Peak(server.pid)
+            rest, peak = resident_bytes(server.pid), Peak(server.pid)
             asking = Thread(target=load.ask, args=(job_of(way, place, STREAMS, TOKENS),))
             asking.start()
             peak.watch(asking)

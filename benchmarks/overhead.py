@@ -34,9 +34,10 @@ from benchmarks import paced
 from benchmarks.load import TEXT
 from benchmarks.picture import picture
 from benchmarks.report import READERS, tables
-from benchmarks.servers import CHAINED, KINDS, ON_HOST, OURS, USERS, Worker, cpu_seconds, memory, stack, stored_bytes
+from benchmarks.servers import CHAINED, KINDS, ON_HOST, OURS, USERS, Worker, cpu_seconds, stack, stored_bytes
 from benchmarks.texts import pieces, texts, tools
 from tests.support.auth import auth_server
+from tests.support.memory import resident_bytes
 from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text, tool_call
 
@@ -209,12 +210,12 @@ class Bench:
     def crowd(self, server: LiveStack, streams: int) -> Json:
         """Run many slow streams at once: measure the added memory per stream, and check that no event is missing."""
         say(f"{streams} slow streams")
-        before = peak = memory(server.pid)
+        before = peak = resident_bytes(server.pid)
         with ThreadPoolExecutor(1) as asking:
             job = Load("crowd", "crowd", streams, 1, CROWD_DELTAS).job(server.port)
             answers = asking.submit(self.load.ask, job)
             while not answers.done():
-                peak = max(peak, memory(server.pid))
+                peak = max(peak, resident_bytes(server.pid))
                 time.sleep(0.2)
         complete = len(answers.result())
         return {"streams": streams, "complete": complete, "deltas": CROWD_DELTAS, "bytes": (peak - before) / streams}

@@ -109,12 +109,6 @@ def cpu_seconds(pid: int) -> float:
     return ticks / _TICKS
 
 
-def memory(pid: int) -> int:
-    """Return the resident memory of a process, in bytes."""
-    [line] = [each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS:")]
-    return int(line.split()[1]) * 1024
-
-
 def stored_bytes(folder: Path) -> int:
     """Return the bytes of all files in a state folder except logs; write-ahead logs count as after a checkpoint."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".log"]

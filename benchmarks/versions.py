@@ -21,8 +21,9 @@ from typing import Final
 
 from benchmarks.overhead import PACE, SETTLE, TOOLS, Bench, Load, say
 from benchmarks.report import markdown_table
-from benchmarks.servers import Worker, allow_many_in_background, cpu_seconds, memory, stored_bytes
+from benchmarks.servers import Worker, allow_many_in_background, cpu_seconds, stored_bytes
 from benchmarks.texts import pieces, texts
+from tests.support.memory import resident_bytes
 from tests.support.stack import LiveStack
 from tests.support.upstream import UpstreamProcess, reply, text, tool_call
 from tests.support.variants import variant
@@ -111,7 +112,7 @@ def measure_starts(checkouts: tuple[Path, Path], upstream: str, folder: Path, fo
         spent, resident = [0.0, 0.0], [0.0, 0.0]
         for place in (1, 0) if number % 2 else (0, 1):
             with server(checkouts[place], upstream, folder / f"start-{number}-{place}") as stack:
-                spent[place], resident[place] = cpu_seconds(stack.pid), memory(stack.pid) / 1e6
+                spent[place], resident[place] = cpu_seconds(stack.pid), resident_bytes(stack.pid) / 1e6
         found["start (s of CPU)"].append((spent[0], spent[1]))
         found["memory after the start (MB)"].append((resident[0], resident[1]))
 

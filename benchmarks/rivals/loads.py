@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from benchmarks.paced_load import cpu_nanoseconds
 from benchmarks.rivals.servers import Rival
-from benchmarks.servers import memory, stored_bytes
+from benchmarks.servers import stored_bytes
 from benchmarks.texts import texts
+from tests.support.memory import resident_bytes
 from tests.support.stack import LiveStack
 
 type Json = dict[str, Any]
@@ -80,7 +81,7 @@ def cpu(server: LiveStack) -> float:
 
 def resident(server: LiveStack) -> int:
     """Return the resident bytes of a server's processes."""
-    return sum(memory(each) for each in processes(server.pid))
+    return sum(resident_bytes(each) for each in processes(server.pid))
 
 
 def short(ask: Ask, rival: Rival, server: LiveStack, lanes: int, count: int, store: bool = True) -> Figures:

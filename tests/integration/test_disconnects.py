@@ -3,11 +3,11 @@
 import socket
 import time
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 import openai
 import pytest
 
+from tests.support.memory import resident_bytes
 from tests.support.socket_client import HEAD_OF_A_MESSAGE, UNFINISHED, SocketClient, disconnect_after, handshake
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, error, reasoning, reply, text, tool_call
@@ -317,5 +317,4 @@ def stalled(upstream: Upstream, flood: int) -> int:
 
 def memory(stack: LiveStack) -> float:
     """Return the resident memory of the stack's process in MiB."""
-    [line] = [line for line in Path(f"/proc/{stack.pid}/status").read_text().splitlines() if line.startswith("VmRSS:")]
-    return int(line.split()[1]) / 1024
+    return resident_bytes(stack.pid) / 2**20

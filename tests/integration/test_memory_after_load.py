@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import httpx
 import pytest
 
+from tests.support.memory import resident_bytes
 from tests.support.socket_client import SocketClient
 from tests.support.stack import STARTER, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.variants import responses_config, variant
 from tests.support.waiting import wait_until
-
-type Json = dict[str, Any]
+from tests.support.wire import Json, Wire
 
 pytestmark = [
     pytest.mark.live,
@@ -34,6 +31,7 @@ READERS: Final = 20
 RESPONSES: Final = 300
 WORDS: Final = "word " * 800
 CHUNKS: Final = 2_000
+SHORT: Final[Json] = {"model": "local/short", "input": "x"}
 FACTOR: Final = 1.5
 """What the memory may be afterwards, times that at the start."""
 
@@ -56,18 +54,13 @@ def server(
         yield stack
 
 
-def resident(stack: LiveStack) -> int:
-    """Return the resident bytes of the server's process."""
-    pages = Path(f"/proc/{stack.pid}/statm").read_text().split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
 def send_large_body(stack: LiveStack) -> None:
     """Send a body that is read and decoded, and then refused."""
     item = b'{"role":"user","content":"%b"}' % (b"x" * ITEM_BYTES)
     items = b",".join([item] * (BODY_BYTES // ITEM_BYTES))
     body = b'{"model":"local/short","temperature":9,"input":[%b]}' % items
-    answer = httpx.post(f"{stack.base_url}/v1/responses", content=body, timeout=300, trust_env=False)
+    with Wire(stack) as wire:
+        answer = wire.http.post("/responses", content=body, timeout=300)
     assert answer.status_code == 400, answer.text
 
 
@@ -83,17 +76,13 @@ def stall(stack: LiveStack, upstream: Upstream) -> None:
 
 def run_in_background(stack: LiveStack) -> None:
     """Run background responses to their end."""
-    with (
-        httpx.Client(base_url=f"{stack.base_url}/v1", timeout=120, trust_env=False) as client,
-        ThreadPoolExecutor(8) as threads,
-    ):
-        body = {"model": "local/short", "input": "x", "background": True}
+    with Wire(stack) as wire, ThreadPoolExecutor(8) as threads:
 
         def create(_: int) -> str:
-            return str(client.post("/responses", json=body).raise_for_status().json()["id"])
+            return str(wire.create(**SHORT, background=True)["id"])
 
         def ended(response_id: str) -> bool:
-            return bool(client.get(f"/responses/{response_id}").json()["status"] == "completed")
+            return bool(wire.get(f"/{response_id}").json()["status"] == "completed")
 
         ids = list(threads.map(create, range(RESPONSES)))
         wait_until(lambda: all(map(ended, ids[::-100])), seconds=300)
@@ -101,17 +90,17 @@ def run_in_background(stack: LiveStack) -> None:
 
 def run_small(stack: LiveStack) -> None:
     """Run a short response."""
-    body = {"model": "local/short", "input": "x"}
-    httpx.post(f"{stack.base_url}/v1/responses", json=body, timeout=60, trust_env=False).raise_for_status()
+    with Wire(stack) as wire:
+        wire.create(**SHORT)
 
 
 def test_memory_of_a_heavy_load_is_returned_within_a_minute(server: LiveStack, upstream: Upstream) -> None:
     upstream.script("short", reply(text("word ")))
     upstream.script("flood", reply(text(*[WORDS] * CHUNKS)))
     run_small(server)
-    before = resident(server)
+    before = resident_bytes(server.pid)
     send_large_body(server)
     stall(server, upstream)
     run_in_background(server)
-    wait_until(lambda: resident(server) <= FACTOR * before, seconds=60, every=1.0)
+    wait_until(lambda: resident_bytes(server.pid) <= FACTOR * before, seconds=60, every=1.0)
     run_small(server)

@@ -1,10 +1,19 @@
-"""The peak memory of a server and its descendants, and the objects that a test's process holds."""
+"""The memory of processes, the peak of a server and its descendants, and the objects that a test's process holds."""
 
 import gc
 from contextlib import suppress
 from pathlib import Path
 
 from tests.support.descendants import descendants
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process, in bytes.
+
+    Raises:
+        OSError, ValueError: it has ended.
+    """
+    return _kibibytes(pid, "VmRSS") * 1024
 
 
 class PeakMemory:
@@ -39,8 +48,12 @@ def count_of(kind: type) -> int:
 
 
 def _megabytes(pid: int, name: str) -> float:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0.0  # it has ended
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:")), 0.0)
+    with suppress(OSError, ValueError):
+        return _kibibytes(pid, name) / 1024
+    return 0.0  # it has ended
+
+
+def _kibibytes(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [line] = [each for each in lines if each.startswith(f"{name}:")]
+    return int(line.split()[1])

@@ -10,13 +10,9 @@ from pathlib import Path
 import pytest
 
 from llama_stack_responses.lifecycle.memory_return import MemoryReturn
+from tests.support.memory import resident_bytes
 
 MB = 2**20
-
-
-def resident() -> int:
-    """Return the resident bytes of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Process:
@@ -112,13 +108,15 @@ async def test_reference_cycles_are_collected_unless_there_are_many_objects(
 async def test_freed_memory_of_this_process_is_returned() -> None:
     returning = MemoryReturn(10.0)
     await returning.check()
-    freed = max(100 * MB, resident() // 4)  # the tests before this one may have left much, of which it has to be a part
+    freed = max(
+        100 * MB, resident_bytes(os.getpid()) // 4
+    )  # the tests before this one may have left much, of which it has to be a part
     blocks = [bytes(1_000) for _ in range(freed // 1_000)]
     last = blocks.pop()  # it lies at the end of the heap, which the C library would return by itself
     await returning.check()
     del blocks
-    kept = resident()
+    kept = resident_bytes(os.getpid())
     for _ in range(4):
         await returning.check()
     assert last is not None
-    assert kept - resident() > freed / 2
+    assert kept - resident_bytes(os.getpid()) > freed / 2
