@@ -27,7 +27,7 @@ from typing import Any, Final
 from websockets.asyncio.client import connect
 
 from benchmarks.load import TEXT
-from benchmarks.servers import REPOSITORY, authenticate
+from benchmarks.servers import REPOSITORY, authenticate, host_environment
 from tests.support.auth import auth_server
 from tests.support.stack import LiveStack
 from tests.support.stores import serving
@@ -141,8 +141,7 @@ def main() -> None:
             responses_config(config)["model_servers"] = {"local": {"concurrency": options.slots}}
 
         config = variant(template, folder / "config.yaml", change)
-        env = {"INFERENCE_URL": model.base_url, "PYTHONPATH": str(REPOSITORY)}
-        env |= database.environment if database else {}
+        env = host_environment(model.base_url) | (database.environment if database else {})
         server = opened.enter_context(LiveStack(config, env, folder / "state"))
         found = asyncio.run(measure(server, over_websocket if options.websocket else over_http))
     sys.stdout.write("| first token | median | longest | event loop: median | longest |\n|---|---:|---:|---:|---:|\n")

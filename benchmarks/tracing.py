@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from benchmarks.paced import program
 from benchmarks.report import markdown_table
-from benchmarks.servers import REPOSITORY, Worker, cpu_seconds
+from benchmarks.servers import REPOSITORY, Worker, cpu_seconds, host_environment
 from tests.support.otlp import Collector
 from tests.support.stack import LiveStack
 from tests.support.stores import serving
@@ -55,7 +55,7 @@ def servers(folder: Path, store: str, libraries: Path | None) -> Iterator[dict[s
         found = {}
         for way in WAYS:
             database = running.enter_context(serving(store, folder / f"{WAYS.index(way)}-database"))
-            env = {"INFERENCE_URL": f"http://127.0.0.1:{engine.port}/v1", "PYTHONPATH": str(REPOSITORY)}
+            env = host_environment(f"http://127.0.0.1:{engine.port}/v1")
             env |= database.environment if database else {}
             if way != NONE:
                 # With the address of all signals, the host would export metrics too.

@@ -44,8 +44,8 @@ def clock() -> Clock:
 class Server:
     """A server with limits."""
 
-    def __init__(self, records: Records, clock: Clock, *limits: Limit) -> None:
-        self.limiter = Limiter(records, limits, PRICES, Reports(Telemetry()), Activity())
+    def __init__(self, records: Records, clock: Clock, *limits: Limit, prices: Prices = PRICES) -> None:
+        self.limiter = Limiter(records, limits, prices, Reports(Telemetry()), Activity())
         # The clock of the tests may be set; a store's own clock runs on.
         self.limiter._clock = clock  # type: ignore[assignment]
         self.limiter._read_at = float("inf")
@@ -274,8 +274,7 @@ async def test_limits_of_a_key_need_no_call_of_the_store_to_be_known(counting: C
 async def test_limits_of_a_key_that_cannot_be_enforced_refuse(
     records: Records, clock: Clock, limit: str, said: str
 ) -> None:
-    server = Server(records, clock)
-    server.limiter = Limiter(records, (), Prices((), "usd"), Reports(Telemetry()), Activity())
+    server = Server(records, clock, prices=Prices((), "usd"))
     owner = limited_by_key(limit)
     with pytest.raises(ApiError) as refused:
         await server.admit(owner)

@@ -11,17 +11,10 @@ from llama_stack_responses.features.code.containers.entries import Containers, w
 from llama_stack_responses.features.code.stored import open_store
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.memory import MemoryRecords
+from tests.contract.counting_proxy import CountingProxy
 from tests.unit.features.code.test_container import BOUNDS, admission, jail, volumes
 
 ADA, BOB = Owner("ada", {"teams": ["search"]}), Owner("bob")
-
-
-class Counting(MemoryRecords):
-    reads = 0
-
-    async def get_many(self, *arguments, **more):  # type: ignore[no-untyped-def]
-        self.reads += 1
-        return await super().get_many(*arguments, **more)
 
 
 async def test_containers_of_a_deleted_user_end_on_every_server(tmp_path: Path) -> None:
@@ -62,7 +55,7 @@ async def test_containers_of_a_user_who_comes_back_stay(tmp_path: Path) -> None:
 
 
 async def test_server_without_containers_does_not_ask_the_store(tmp_path: Path) -> None:
-    records = Counting()
+    records = CountingProxy(MemoryRecords())
     server = Containers(jail(), BOUNDS, volumes(), tmp_path / "c", idle_seconds=60, admission=admission(9, 9))
     await DeletedOwners(records, server).end()
     assert records.reads == 0
