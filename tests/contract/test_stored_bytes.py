@@ -8,33 +8,24 @@ from typing import Final
 import pytest
 
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.features.usage.limits.recount import TURN, Recount
+from llama_stack_responses.features.usage.limits.recount import Recount
 from llama_stack_responses.features.usage.limits.stored import PREFIX, Row, StoredQuota, row_of
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversation_store import Conversation, ConversationStore
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.layout import second
-from llama_stack_responses.store.records import Delete, Put, Records, pages_of
+from llama_stack_responses.store.records import Put, Records, pages_of
 from llama_stack_responses.store.retention import Horizon
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, assistant, response, user
 from tests.contract.counting_proxy import CountingProxy
+from tests.support.recounts import at_once, recount
 
 ADA: Final = Owner("ada", {"teams": ["search"], "keys": ["key_1"]})
 BOB: Final = Owner("bob", {"teams": ["search"]})
 CONTENT: Final = ("r/", "l/", "n/", "b/", "cr/", "c/", "m/")
 
 pytestmark = pytest.mark.needs("transactions")
-
-
-async def nothing(_: int) -> None:
-    """Read on at once."""
-
-
-async def recount(records: Records) -> None:
-    """Recount now, whoever has recounted before."""
-    await records.commit([Delete(TURN)])
-    await Recount(records, Decoder(), nothing).run()
 
 
 async def counted(records: Records, by: str, name: str) -> int:
@@ -109,7 +100,7 @@ async def test_recount_after_deletion_and_expiry_finds_what_is_left(archive: Arc
 
 async def test_only_one_server_recounts_at_a_time(archive: Archive, counting: CountingProxy) -> None:
     await fill(archive, ADA, 1, "ada")
-    servers = [Recount(counting, Decoder(), nothing) for _ in range(3)]
+    servers = [Recount(counting, Decoder(), at_once) for _ in range(3)]
     await asyncio.gather(*(each.run() for each in servers))
     before = counting.reads + counting.commits
     await asyncio.gather(*(each.run() for each in servers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,17 +10,32 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.features.usage.limits.recount import TURN, Recount
 from llama_stack_responses.features.usage.settings import Limit
 from llama_stack_responses.generation.run import ForegroundRun
-from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Delete
 from tests.contract.counting_proxy import CountingProxy
+from tests.support.recounts import recount
 from tests.unit.features.usage.test_running_limits import ADA, BOB, EVE, Limited
 
 LONG = "word " * 2000
 KEYED = Owner("ada", {"keys": ["key_4"], "limits": ["stored_bytes=5000"]})
+
+
+@pytest.fixture
+async def limited() -> AsyncIterator[Callable[..., Limited]]:
+    """Return a function that opens a server with limits, which counts what is stored again only when a test does so."""
+    opened: list[Limited] = []
+
+    def open_server(*limits: Limit, records: MemoryRecords | None = None) -> Limited:
+        server = Limited(records or MemoryRecords(), *limits)
+        opened.append(server)
+        if limits:
+            server.limits._enforced()
+        return server
+
+    yield open_server
+    for each in opened:
+        await each.limits.stop()
 
 
 async def respond(server: Limited, owner: Owner = ADA, **fields: Any) -> str:
@@ -29,14 +44,6 @@ async def respond(server: Limited, owner: Owner = ADA, **fields: Any) -> str:
     run = await server.create(owner, **fields)
     assert isinstance(run, ForegroundRun)
     return str((await run.finish())["id"])
-
-
-async def recount(records: MemoryRecords) -> None:
-    async def at_once(_: int) -> None:
-        pass
-
-    await records.commit([Delete(TURN)])
-    await Recount(records, Decoder(), at_once).run()
 
 
 async def settle(*servers: Limited) -> None:
@@ -51,9 +58,10 @@ async def settle(*servers: Limited) -> None:
 @pytest.mark.parametrize(
     ("by", "others"), [("user", [BOB]), ("team", [EVE]), ("key", [BOB]), ("all", [])], ids=lambda each: str(each)[:5]
 )
-async def test_full_limit_refuses_what_would_be_stored_and_nothing_else(by: Any, others: list[Owner]) -> None:
-    server = Limited(MemoryRecords(), Limit(by=by, stored_bytes=5000))
-    server.limits._enforced()
+async def test_full_limit_refuses_what_would_be_stored_and_nothing_else(
+    limited: Callable[..., Limited], by: Any, others: list[Owner]
+) -> None:
+    server = limited(Limit(by=by, stored_bytes=5000))
     await respond(server, input=LONG)
     refused = await server.refused()
 
@@ -65,13 +73,11 @@ async def test_full_limit_refuses_what_would_be_stored_and_nothing_else(by: Any,
     await respond(server, store=False)
     for owner in others:
         await respond(server, owner)
-    await server.limits.stop()
 
 
 @pytest.mark.parametrize("full", [True, False])
-async def test_items_of_conversations_count_and_are_refused(full: bool) -> None:
-    server = Limited(MemoryRecords(), Limit(stored_bytes=5000))
-    server.limits._enforced()
+async def test_items_of_conversations_count_and_are_refused(limited: Callable[..., Limited], full: bool) -> None:
+    server = limited(Limit(stored_bytes=5000))
     server.access.owner = ADA
     items = [{"role": "user", "content": LONG if full else "Hi"}]
     conversation_id = (await server.impl.conversations.create({"items": items}))["id"]
@@ -85,21 +91,18 @@ async def test_items_of_conversations_count_and_are_refused(full: bool) -> None:
             await call()
     server.access.owner = BOB
     await server.impl.conversations.create({"items": items})
-    await server.limits.stop()
 
 
-async def test_limit_of_a_key_counts_what_its_requests_store() -> None:
-    server = Limited(MemoryRecords())
+async def test_limit_of_a_key_counts_what_its_requests_store(limited: Callable[..., Limited]) -> None:
+    server = limited()
     await respond(server, KEYED, input=LONG)
     assert (await server.refused(KEYED)).code == "insufficient_quota"
     await respond(server, ADA)
-    await server.limits.stop()
 
 
-async def test_deletion_counts_after_the_recount() -> None:
+async def test_deletion_counts_after_the_recount(limited: Callable[..., Limited]) -> None:
     records = MemoryRecords()
-    server = Limited(records, Limit(stored_bytes=5000))
-    server.limits._enforced()
+    server = limited(Limit(stored_bytes=5000), records=records)
     stored = await respond(server, input=LONG)
     await settle(server)
     await server.impl.delete(stored)
@@ -108,35 +111,31 @@ async def test_deletion_counts_after_the_recount() -> None:
     await server.refused()
     await settle(server)
     await respond(server)
-    await server.limits.stop()
 
 
-async def test_servers_share_what_they_store_and_learn_what_others_have() -> None:
+async def test_servers_share_what_they_store_and_learn_what_others_have(limited: Callable[..., Limited]) -> None:
     records = MemoryRecords()
-    servers = [Limited(records, Limit(stored_bytes=25_000)) for _ in range(2)]
+    servers = [limited(Limit(stored_bytes=25_000), records=records) for _ in range(2)]
     for server in servers:
-        server.limits._enforced()
         await respond(server, input=LONG)
     await respond(servers[0], input=LONG)
     await respond(servers[0])
     await settle(*servers, servers[0])
     for server in servers:
         await server.refused()
-        await server.limits.stop()
 
 
-async def test_limits_of_one_user_count_what_is_stored_once() -> None:
+async def test_limits_of_one_user_count_what_is_stored_once(limited: Callable[..., Limited]) -> None:
     limits = [Limit(name=name, stored_bytes=15_000, match=match) for name, match in (("one", "*"), ("two", "a*"))]
-    server = Limited(MemoryRecords(), *limits)
-    server.limits._enforced()
+    server = limited(*limits)
     await respond(server, input=LONG)
     await respond(server)
-    await server.limits.stop()
 
 
-async def test_limit_warns_at_its_share_and_refuses_nothing_unless_enforced(caplog: pytest.LogCaptureFixture) -> None:
-    server = Limited(MemoryRecords(), Limit(stored_bytes=5000, enforced=False, name="trial"))
-    server.limits._enforced()
+async def test_limit_warns_at_its_share_and_refuses_nothing_unless_enforced(
+    limited: Callable[..., Limited], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = limited(Limit(stored_bytes=5000, enforced=False, name="trial"))
     for _ in range(3):
         await respond(server, input=LONG)
     await server.limits.stop()
@@ -144,9 +143,9 @@ async def test_limit_warns_at_its_share_and_refuses_nothing_unless_enforced(capl
     assert caplog.text.count("limit nearly reached: stored_bytes of trial") == 1
 
 
-async def test_requests_do_not_ask_the_store_what_is_stored() -> None:
+async def test_requests_do_not_ask_the_store_what_is_stored(limited: Callable[..., Limited]) -> None:
     counting = CountingProxy(MemoryRecords())
-    server = Limited(counting, Limit(stored_bytes=10**9))  # type: ignore[arg-type]
+    server = limited(Limit(stored_bytes=10**9), records=counting)
     limiter = server.limits._enforced()
     await limiter._stored.of("ub/1")
     before = counting.reads + counting.commits
@@ -156,4 +155,3 @@ async def test_requests_do_not_ask_the_store_what_is_stored() -> None:
     assert counting.reads + counting.commits == before
     await limiter._stored.settle()
     assert counting.reads + counting.commits == before + 2
-    await server.limits.stop()
