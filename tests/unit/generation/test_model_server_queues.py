@@ -17,11 +17,11 @@ from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.stream.assembler import Assembler
 from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.telemetry.instrumentation import RoundOperation, Telemetry
-from llama_stack_responses.telemetry.metrics import Metric
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool_function import Outcome
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.clock import LoopClock
+from tests.support.exported_telemetry import ExportedTelemetry
 from tests.support.generations import make_generation
 from tests.support.inference import FakeInference, Round, call, finish, text
 from tests.support.shares import as_user
@@ -156,19 +156,17 @@ async def test_new_responses_beyond_the_queue_of_a_user_are_refused_and_others_a
     assert not any(task.done() for name, task in rounds.tasks.items() if name != "a2")
 
 
-async def test_round_that_is_refused_does_not_count_as_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_round_that_is_refused_does_not_count_as_a_wait() -> None:
     """Many refusals would hide the long waits from the alert."""
-    recorded: list[Metric] = []
-    telemetry = Telemetry()
-    monkeypatch.setattr(telemetry, "record", lambda metric, *_: recorded.append(metric))
+    watched = ExportedTelemetry()
     limits = ModelServerLimits(concurrency=1, waiting_per_user=1)
-    rounds = Rounds(ModelServerQueues({"fake": limits}, telemetry))
+    rounds = Rounds(ModelServerQueues({"fake": limits}, watched.telemetry))
     await rounds.start("a0", "a1", "a2")
     with pytest.raises(ApiError, match="waiting_per_user"):
         await rounds.tasks["a2"]
-    assert recorded == []
+    assert watched.points() == {}
     await rounds.end("a0")
-    assert recorded == [WAITED]
+    assert {name: [count for _, count, _ in points] for name, points in watched.points().items()} == {WAITED.name: [1]}
 
 
 @pytest.mark.parametrize("precedence", Precedence)
