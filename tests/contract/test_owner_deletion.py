@@ -154,8 +154,9 @@ async def test_deleted_owner_is_in_no_row(
     assert '"deleted keys": 1' in deleted
     assert ('"deleted days of usage": 2' in deleted) == usage
     left = await found(records, *words)
-    # The audit log keeps, by the hash of the name, that the owner was deleted.
-    assert [key for key in left if not key.startswith(("al/",) if usage else ("al/", "us/"))] == []
+    # By the hash of the name, the audit log keeps that the owner was deleted, and servers are told for a day to end the
+    # owner's containers.
+    assert [key for key in left if not key.startswith(("al/", "ce/") if usage else ("al/", "ce/", "us/"))] == []
     assert any(key.startswith("us/") for key in left) != usage
     if not usage:
         return
