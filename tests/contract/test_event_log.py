@@ -23,6 +23,7 @@ from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.store.records import Condition, Conflict, Put, Records, VersionIs
 from tests.contract.backends import Clock
+from tests.support.memory import no_garbage_collection
 from tests.support.records import WatchedRecords
 from tests.support.waiting import until, waiting_readers
 
@@ -373,15 +374,12 @@ async def test_closed_reader_is_freed_without_the_garbage_collector(here: EventL
     # The first call of a Redis script raises NoScriptError within redis-py, in a reference cycle with its callers.
     await here.event_log.read_all(ID, -1)
     await here.records.get_many([f"j/{ID}"])
-    gc.disable()
-    try:
+    with no_garbage_collection():
         stream = follower.follow(ID, -1, SILENCE, lambda: held.reserve(ANONYMOUS))
         assert await anext(stream) == EVENTS[:6]
         assert held.held
         await stream.aclose()
         assert held.held == 0
-    finally:
-        gc.enable()
 
 
 async def test_reader_racing_cut_back_sees_only_remaining_events(here: EventLogHarness) -> None:

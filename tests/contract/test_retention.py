@@ -63,6 +63,10 @@ class Server:
             created = response(id=new_id("resp"), created_at=int(self.wall.now - age))
             await self.archive.save(created, owner=OWNER, base=None, input_items=[])
 
+    async def confirm(self) -> None:
+        """Let a deletion that is held back go on, as the command does."""
+        await SweepGuard(self.records, self.archive.count, 0.2).went(self.archive.horizon(self.wall.now))
+
     async def stored(self) -> int:
         """Return how many responses are stored, expired or not."""
         return (await self.archive.count(self.archive.horizon(0.0))).stored
@@ -177,8 +181,7 @@ async def test_confirmed_deletion_goes_on(records: Records, server: Server) -> N
     server.wall.now += 31 * DAY
     started = Server(records, server.wall)
     await started.sweeper.sweep()
-    # As the command does.
-    await SweepGuard(records, started.archive.count, 0.2).went(started.archive.horizon(server.wall.now))
+    await started.confirm()
     await started.sweeper.sweep()
     assert (started.sweeper.held, await started.stored()) == (None, 0)
 
@@ -235,8 +238,7 @@ async def test_held_deletion_stays_so_on_a_server_that_starts_and_one_command_re
     started = Server(records, server.wall)
     await started.sweeper.sweep()
     assert (started.sweeper.held, await started.stored()) == (Counts(5, 5 + MANY), 5 + MANY)
-    # As the command does.
-    await SweepGuard(records, started.archive.count, 0.2).went(started.archive.horizon(server.wall.now))
+    await started.confirm()
     for each in (before, started):
         await each.sweeper.sweep()
         assert (each.sweeper.held, await each.stored()) == (None, MANY)

@@ -1,7 +1,8 @@
 """The memory of processes, the peak of a server and its descendants, and the objects that a test's process holds."""
 
 import gc
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.descendants import descendants
@@ -45,6 +46,16 @@ class PeakMemory:
 def count_of(kind: type) -> int:
     """Return how many objects of a class exist, also of one without weak references."""
     return sum(type(each) is kind for each in gc.get_objects())
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Free nothing that is in a reference cycle: the cyclic garbage collector does not run."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _megabytes(pid: int, name: str) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import pytest
 from llama_stack_responses.concurrency.fair_threads import FairThreads
 from llama_stack_responses.concurrency.fair_yield import FairYield
 from llama_stack_responses.store.connection_slots import ConnectionSlots
+from tests.support.memory import no_garbage_collection
 from tests.support.shares import as_user
 from tests.support.waiting import turns, until
 
@@ -69,8 +69,7 @@ def test_error_keeps_nothing_that_the_call_was_given() -> None:
     def fail(value: Value) -> None:
         raise ValueError(type(value).__name__)
 
-    gc.disable()
-    try:
+    with no_garbage_collection():
         threads, value = FairThreads(), Value()
         kept, failed = weakref.ref(value), threads.submit(fail, value)
         del value
@@ -78,8 +77,6 @@ def test_error_keeps_nothing_that_the_call_was_given() -> None:
         assert isinstance(failed.exception(), ValueError)
         del failed
         assert kept() is None
-    finally:
-        gc.enable()
 
 
 async def test_stream_of_one_user_continues_as_often_as_all_of_another() -> None:

@@ -22,7 +22,7 @@ from llama_stack_responses.jobs import runner
 from llama_stack_responses.jobs.queue import QUEUE
 from llama_stack_responses.store.records import Condition, Op, Put
 from tests.support.inference import Round, finish, text
-from tests.support.memory import count_of
+from tests.support.memory import count_of, no_garbage_collection
 from tests.support.records import WatchedRecords
 from tests.support.waiting import turns, until
 from tests.support.wire import output_text
@@ -197,17 +197,14 @@ async def test_job_whose_input_alone_exceeds_the_limit_runs(start: Start) -> Non
 
 async def test_input_of_cancelled_job_is_released_without_garbage_collection(start: Start) -> None:
     gc.collect()
-    gc.disable()
     before = count_of(Generation)
-    try:
+    with no_garbage_collection():
         here = start([text("a"), asyncio.Event(), finish()])
         await here.submit(here.background)
         await until(lambda: here.inference.streaming == 1)
         assert count_of(Generation) == before + 1
         await here.background.cancel(ID)
         await until(lambda: count_of(Generation) == before)
-    finally:
-        gc.enable()
 
 
 async def test_health_check_fails_when_worker_task_has_ended(start: Start) -> None:

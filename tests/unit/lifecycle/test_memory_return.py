@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import weakref
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llama_stack_responses.lifecycle.memory_return import MemoryReturn
-from tests.support.memory import resident_bytes
+from tests.support.memory import no_garbage_collection, resident_bytes
 
 MB = 2**20
 
@@ -94,14 +93,11 @@ async def test_reference_cycles_are_collected_unless_there_are_many_objects(
     monkeypatch.setattr("llama_stack_responses.lifecycle.memory_return._MAX_OBJECTS", most)
     process = Process([160, 900, 900], [170])
     returning = MemoryReturn(10.0, process.read, process.trim)
-    gc.disable()
-    try:
+    with no_garbage_collection():
         cycle = weakref.ref(Cycle())
         for _ in range(3):
             await returning.check()
         assert (cycle() is not None) is is_held
-    finally:
-        gc.enable()
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say what a process takes")

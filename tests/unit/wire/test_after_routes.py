@@ -21,7 +21,7 @@ from llama_stack_responses.host.patches import extend_server
 from llama_stack_responses.host.platform import SERVER
 from llama_stack_responses.wire.request_cycle import RequestCycle, cycle_of
 from tests.support.asgi import App, Body, scope_of
-from tests.support.memory import count_of
+from tests.support.memory import count_of, no_garbage_collection
 from tests.support.waiting import until
 
 type Json = dict[str, Any]
@@ -218,10 +218,7 @@ async def test_request_is_freed_without_garbage_collection(served: Served, monke
 
     monkeypatch.setattr(RequestCycle, "send_later", noted)
     gc.collect()
-    gc.disable()
     before = count_of(RequestCycle)
-    try:
+    with no_garbage_collection():
         await served.run()
         assert [*counts, count_of(RequestCycle)] == [before + 1, before]
-    finally:
-        gc.enable()

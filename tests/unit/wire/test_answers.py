@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
@@ -18,6 +17,7 @@ from llama_stack_responses.core.json_blocks import BLOCK_BYTES
 from llama_stack_responses.wire.http_responses import FollowedResponse, JsonResponse
 from llama_stack_responses.wire.websocket.connection import encoded
 from tests.support.asgi import App, Body, scope_of
+from tests.support.memory import no_garbage_collection
 
 TEXT = "wörd " * 600_000
 BLOCKS = 3_600_000 // (2 * BLOCK_BYTES)
@@ -80,14 +80,11 @@ async def test_stream_whose_client_has_left_holds_no_events_without_the_garbage_
         gone.set()
         await asyncio.Event().wait()
 
-    gc.disable()
-    try:
+    with no_garbage_collection():
         version = "2.4" if leaves == "with an error" else "2.3"
         with suppress(ClientDisconnect):
             await FollowedResponse(batches())({"type": "http", "asgi": {"spec_version": version}}, receive, send)
         assert closed.is_set()
-    finally:
-        gc.enable()
 
 
 async def test_others_run_while_large_event_of_websocket_is_encoded() -> None:

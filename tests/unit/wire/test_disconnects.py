@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import weakref
 from typing import Any
 
 import pytest
 
 from llama_stack_responses.wire.disconnects import watch_client
+from tests.support.memory import no_garbage_collection
 from tests.support.waiting import turns
 from tests.unit.wire.test_direct_writer import ServedRequest
 
@@ -52,12 +52,9 @@ async def test_request_with_stopped_watch_is_freed_without_garbage_collection() 
     cycle = served_request()
     watch_client(cycle.receive, lambda: None).stop()
     freed = weakref.ref(cycle)
-    gc.disable()
-    try:
+    with no_garbage_collection():
         del cycle
         assert freed() is None
-    finally:
-        gc.enable()
 
 
 async def test_earlier_disconnect_is_noticed() -> None:
