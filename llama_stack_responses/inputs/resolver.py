@@ -110,6 +110,7 @@ class RequestResolver:
         *,
         adds: bool = True,
         may_be_empty: bool = False,
+        compacts: bool = False,
         hold: Hold | None = None,
     ) -> ResolvedInput:
         """Return the input of the response to this request; `memory` is the memory of its connection.
@@ -117,6 +118,7 @@ class RequestResolver:
         Args:
             adds: whether the response becomes part of the conversation that the request names.
             may_be_empty: whether the model needs nothing to read, because it is not asked.
+            compacts: whether the input only becomes a summary, as with an item that says so.
             hold: called with the number of bytes that are about to be held: stored ones, and those of sealed items; it
                 may raise.
 
@@ -134,7 +136,7 @@ class RequestResolver:
         own_items = request.input_items[:-1] if request.compacts else request.input_items
         new_items = await self._history_reader.dereference(owner, own_items, hold=hold)
         await self._sealed.open(history.items, owner, opened, verify=False, hold=hold)
-        joined = partial(_joined, request, history, new_items, self._policy)
+        joined = partial(_joined, request, history, new_items, self._policy, request.compacts or compacts)
         new_items, items = await self._large_work.run(joined, history.stored, history.unstored, new_items)
         stored = StoredInput(
             owner=owner,
@@ -150,7 +152,7 @@ class RequestResolver:
 
 
 def _joined(
-    request: CreateRequest, history: History, new_items: list[Json], policy: InputPolicy
+    request: CreateRequest, history: History, new_items: list[Json], policy: InputPolicy, compacts: bool
 ) -> tuple[list[Json], list[Json]]:
     """Return the new items, each with its id, and the model's input.
 
@@ -160,6 +162,7 @@ def _joined(
     check_ids(history.items, new_items)
     new_items = with_ids(with_call_ids(history.items, new_items))
     items = for_model(history.items + new_items)
-    check_call_pairs(items, interruptible=policy.fills_calls)
+    # A summary has no calls, to which an output could come.
+    check_call_pairs(items, interruptible=policy.fills_calls, ended=compacts)
     check_approvals(items, request.tools)
     return new_items, items

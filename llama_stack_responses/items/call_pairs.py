@@ -63,9 +63,9 @@ class _OpenCalls:
         """Return the id of the oldest open call of this type after the newest user message, or else before it."""
         return next(iter(self._newest[kind] or self._earlier[kind]), None)
 
-    def lacking(self, *, interruptible: bool) -> Iterable[tuple[str, str]]:
+    def lacking(self, *, interruptible: bool, ended: bool) -> Iterable[tuple[str, str]]:
         """Return types and ids of the calls that lack their outputs."""
-        for calls, interrupted in ((self._earlier, interruptible), (self._newest, False)):
+        for calls, interrupted in ((self._earlier, interruptible), (self._newest, interruptible and ended)):
             for kind, of_kind in calls.items():
                 # A program waits for the outputs of its calls.
                 yield from ((kind, each) for each, item in of_kind.items() if not interrupted or mark_in(item))
@@ -77,19 +77,20 @@ def _call_of(kind: str) -> str | None:
     return reply.to if reply and reply.names == "call_id" else None
 
 
-def check_call_pairs(items: Iterable[Mapping[str, Any]], *, interruptible: bool = False) -> None:
+def check_call_pairs(items: Iterable[Mapping[str, Any]], *, interruptible: bool = False, ended: bool = False) -> None:
     """Raise a 400 unless every client-run call has an output after it, and every output has a call before it.
 
     Args:
         items: the whole conversation, oldest first: the history and the new input.
         interruptible: whether a call may lack its output if a user's message comes after it.
+        ended: whether it is taken to come after the newest call, since no output will.
     """
     calls = _OpenCalls()
     for item in items:
         if not calls.add(item):
             what = str(_call_of(item["type"])).replace("_", " ")
             raise bad_request(f"No tool call found for {what} output with call_id {item['call_id']}.", "input")
-    for kind, call_id in calls.lacking(interruptible=interruptible):
+    for kind, call_id in calls.lacking(interruptible=interruptible, ended=ended):
         raise bad_request(f"No tool output found for {kind.replace('_', ' ')} {call_id}.", "input")
 
 

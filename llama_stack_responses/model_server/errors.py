@@ -13,7 +13,7 @@ from typing import Final
 
 import openai
 
-from llama_stack_openai_chat.errors import status_in, words_of
+from llama_stack_openai_chat.errors import status_in, whole, words_of
 from llama_stack_openai_chat.retries import is_of_request, says_of_request
 
 from ..chat.adaptation.refusal import Refusal, RefusedError, places_of, plain
@@ -54,7 +54,7 @@ _NOT_THERE: Final = (
 
 def to_api_error(error: Exception) -> ApiError:
     """Return the API error for the error of a provider or a model server: never a bare 500, never a secret of it."""
-    match error:
+    match error := whole(error):
         case ApiError():
             return error
         case openai.APIError() if malformed := malformed_call(_message(error), error.code, error.body):

@@ -77,7 +77,7 @@ class Compaction:
                 run here; the model server failed.
         """
         parsed = await self._parser.parse({name: body[name] for name in self._fields & body.keys()})
-        start = await self._resolver.resolve(parsed, adds=False, hold=hold)
+        start = await self._resolver.resolve(parsed, adds=False, compacts=True, hold=hold)
         request = start.request
         large_work = self._factory.large_work
         sent = await large_work.run(partial(without_updates, start.items), start.items)

@@ -85,6 +85,17 @@ def test_compacting_a_previous_response_reads_its_history(client: openai.OpenAI,
     assert "Ada." in seen(upstream)
 
 
+@pytest.mark.parametrize("trigger", [False, True], ids=["endpoint", "trigger"])
+def test_call_without_output_is_compacted(client: openai.OpenAI, upstream: Upstream, trigger: bool) -> None:
+    upstream.script("m", SUMMARY)
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    ask = create if trigger else compact
+    end = [{"type": "compaction_trigger"}] if trigger else []
+    compacted = ask(client, model=MODEL, input=[*TURNS, QUESTION, call, *end])
+    assert kinds(compacted)[-1] == "compaction"
+    assert "interrupted" in seen(upstream)
+
+
 def test_invalid_compaction_requests_are_refused(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.compact(model=MODEL)

@@ -393,6 +393,17 @@ REFUSED: Final[Mapping[str, Refused]] = {
         lambda chat: chat["tools"][0]["function"].get("description") == "f",
         {"tools": [TOOL]},
     ),
+    "alternatives": Refused(
+        "Gemini",
+        "Unable to submit request because `f` functionDeclaration `parameters.a` schema specified other fields alongside "
+        "any_of. When using any_of, it must be the only field set.",
+        lambda chat: chat["tools"][0]["function"]["parameters"]["properties"]["a"].keys() == {"anyOf"},
+        {
+            "tools": [
+                BARE | {"parameters": {"properties": {"a": {"anyOf": [{"type": "string"}, SCHEMA], "title": "A"}}}}
+            ]
+        },
+    ),
     "objects": Refused(
         "alibaba/spring-ai-alibaba 3082",
         "The value at toolConfig.tools.0.toolSpec.inputSchema.json.type must be one of the following: object.",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from ...core.types import Json
-from ..reasoning_entries import BLOCKS, DETAILS, OPAQUE, TEXT_FIELDS
+from ..reasoning_entries import BLOCKS, DETAILS, OPAQUE, TEXT_FIELDS, signatures_in
 from .adaptation import Adaptation, answers
 from .calls import names_calls
 from .message_edits import (
@@ -118,7 +118,13 @@ _INVALID_SIGNATURE: Final = re.compile(
     r"|encrypted[_ ]content\b[^.]{0,40}could not be",
     re.IGNORECASE,
 )
-_NO_SIGNATURE: Final = re.compile(r"missing an? \W?thought.?signature", re.IGNORECASE)
+_SIGNATURE: Final = re.compile(r"\bthought.?signature", re.IGNORECASE)
+_NO_SIGNATURE: Final = re.compile(
+    # Of an image, it is another one than that of a call.
+    r"(?<!image part is )\b(?:missing|lacks?|without|no)\b(?: an?| the| its| any)?\W{1,4}thought.?signature"
+    r"|\bthought.?signature\b\W{1,3}(?:is |was |are )?(?:missing|required|not (?:found|provided|present|set)|must be)",
+    re.IGNORECASE,
+)
 STAND_IN: Final = "skip_thought_signature_validator"
 """What Gemini's documentation has for calls of another model: Gemini does not check it."""
 
@@ -198,11 +204,16 @@ def _as_text(message: Json) -> Json:
     return message | {"content": text or (None if message.get("tool_calls") else "")}
 
 
+def _names_others(refusal: Refusal) -> bool:
+    """Return whether a refusal is about calls or signatures, and the contents in its text only say where they are."""
+    return names_calls(refusal) or bool(_SIGNATURE.search(refusal.words))
+
+
 def _asks_empty_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_content = any("content" in place.split(".") for place in refusal.places)
     lacking = any(message.get("content") is None for message in chat["messages"])
     says = of_content or _NULL_CONTENT.search(refusal.words) or _LOST_CALLS.search(refusal.words)
-    if lacking and says and not names_calls(refusal):
+    if lacking and says and not _names_others(refusal):
         yield None
 
 
@@ -214,7 +225,7 @@ def _asks_other_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     messages = [message for message in chat["messages"] if _has_only_calls(message)]
     says = (_NO_CONTENT,) if any(map(_is_blank, messages)) else (_NULL_CONTENT,)
     said = any(each.search(refusal.words) for each in (_BLANK_CONTENT, _LOST_CALLS, *says))
-    if messages and said and not names_calls(refusal):
+    if messages and said and not _names_others(refusal):
         yield None
 
 
@@ -261,7 +272,7 @@ def refused_members(refusal: Refusal, chat: Json) -> Iterator[str]:
 def _with_stand_in(message: Json) -> Json:
     """Return a message whose first call has a signature; one that the server does not check, if it has none."""
     calls = message.get("tool_calls")
-    if not calls or any(name in calls[0] for name in _SIGNATURES):
+    if not calls or signatures_in(calls[0]):
         return message
     first = calls[0] | {"extra_content": {"google": {"thought_signature": STAND_IN}}}
     return message | {"tool_calls": [first, *calls[1:]]}

@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, answers
+from .alternatives import LONE, lone_alternatives
 from .calls import names_call_ids
 from .message_edits import are_same
 from .refusal import Refusal
+from .schema_members import ALONE, LISTS, each_schema, with_parts
 
 _MAX_DEPTH: Final = 64
 _MAX_NODES: Final = 10_000
@@ -20,7 +22,7 @@ _NOTE_CHARACTERS: Final = 500
 
 _SCHEMA: Final = re.compile(
     r"\bgrammar|\bschema|\bpattern\b|\bregex|\$ref\b|\$defs\b|unknown name \W{0,3}\$?(?:ref|schema|defs)"
-    r"|\bitems: missing\b|\bproto field is not repeating\b|\bother fields alongside any_?of\b"
+    r"|\bitems: missing\b|\bproto field is not repeating\b"
     r"|function_declarations|(?:unsupported|unknown|conflicting) (?:schema )?keyword",
     re.IGNORECASE,
 )
@@ -36,10 +38,6 @@ _GONE: Final = frozenset(
         *("if", "then", "else", "not", "contains", "unevaluatedProperties", "unevaluatedItems", "contentSchema"),
     }
 )
-_LISTS: Final = ("anyOf", "allOf", "prefixItems")
-_ALONE: Final = ("items", "additionalProperties")
-_NAMED: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
-"""Members that have schemas by name."""
 
 
 class _Simplified:
@@ -84,9 +82,9 @@ class _Simplified:
                 kept["enum"] = [value]
             elif name == "oneOf" and isinstance(value, list):
                 kept["anyOf"] = [self.of(each, within) for each in value]
-            elif name in _LISTS and isinstance(value, list):
+            elif name in LISTS and isinstance(value, list):
                 kept[name] = [self.of(each, within) for each in value]
-            elif name in _ALONE:
+            elif name in ALONE:
                 kept[name] = self.of(value, within)
             elif name == "properties" and isinstance(value, dict):
                 kept[name] = {each: self.of(inner, within) for each, inner in value.items()}
@@ -149,26 +147,8 @@ def simplified(schema: Json) -> Json:
     return schema if found == schema else found
 
 
-def _with_schema(tool: Json, change: Callable[[Json], Json]) -> Json:
-    function = tool.get("function")
-    parameters = function.get("parameters") if isinstance(function, dict) else None
-    if not isinstance(function, dict) or not isinstance(parameters, dict):
-        return tool
-    changed = change(parameters)
-    return tool if changed is parameters else tool | {"function": function | {"parameters": changed}}
-
-
-def _each_schema(chat: Json, change: Callable[[Json], Json]) -> Json:
-    """Return a chat request with each function's schema changed; the same one if `change` returns all as they are."""
-    tools = chat.get("tools")
-    if not tools:
-        return chat
-    changed = [_with_schema(tool, change) for tool in tools]
-    return chat if are_same(changed, tools) else chat | {"tools": changed}
-
-
 def _plain_schemas(chat: Json, _: Any) -> Json:
-    return _each_schema(chat, simplified)
+    return each_schema(chat, simplified)
 
 
 _CLOSED: Final = re.compile(
@@ -179,29 +159,20 @@ _CLOSED: Final = re.compile(
 )
 
 
-def _open(schema: Any) -> Any:
+def _open(schema: Json) -> Json:
     """Return a schema without `additionalProperties`; the same if it has none."""
-    if isinstance(schema, list):
-        opened: Any = [_open(each) for each in schema]
-        return opened if any(new is not old for new, old in zip(opened, schema, strict=True)) else schema
-    if not isinstance(schema, dict):
+    opened: Json = with_parts(schema, _without_closing)
+    return opened
+
+
+def _without_closing(schema: Json) -> Json:
+    if "additionalProperties" not in schema:
         return schema
-    opened = {name: _opened_member(name, each) for name, each in schema.items() if name != "additionalProperties"}
-    same = len(opened) == len(schema) and all(each is schema[name] for name, each in opened.items())
-    return schema if same else opened
-
-
-def _opened_member(name: str, value: Any) -> Any:
-    if name not in _NAMED:
-        return _open(value)
-    if not isinstance(value, dict):
-        return value
-    opened = {each: _open(inner) for each, inner in value.items()}
-    return opened if any(inner is not value[each] for each, inner in opened.items()) else value
+    return {name: each for name, each in schema.items() if name != "additionalProperties"}
 
 
 def _open_schemas(chat: Json, _: Any) -> Json:
-    return _each_schema(chat, _open)
+    return each_schema(chat, _open)
 
 
 _OBJECT: Final = re.compile(
@@ -267,6 +238,8 @@ def _asks_object_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:
 
 def _asks_plain_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_tools = any(place.startswith("tools") for place in refusal.places)
+    if LONE.search(refusal.words) and lone_alternatives(chat, None) is not chat:
+        return
     if refusal.names("response_format") or names_call_ids(refusal) or not (of_tools or _SCHEMA.search(refusal.subject)):
         return
     if _plain_schemas(chat, None) is not chat:
@@ -277,5 +250,6 @@ SCHEMAS: Final = (
     Adaptation("object_schemas", _asks_object_schemas, _object_schemas, walks_messages=True),
     Adaptation("described_tools", answers(_NO_DESCRIPTION, _described_tools), _described_tools, walks_messages=True),
     Adaptation("plain_schemas", _asks_plain_schemas, _plain_schemas, walks_messages=True),
+    Adaptation("lone_alternatives", answers(LONE, lone_alternatives), lone_alternatives, walks_messages=True),
     Adaptation("open_schemas", answers(_CLOSED, _open_schemas), _open_schemas, walks_messages=True),
 )

@@ -25,12 +25,30 @@ _KINDS: Final[dict[int, type[openai.APIStatusError]]] = {
 
 def from_status(request: httpx2.Request, head: Head, content: bytes) -> openai.APIStatusError:
     """Convert a response with an error status."""
+    return _from_content(httpx2.Response(head.status, headers=_readable(head), content=content, request=request))
+
+
+def whole(error: Exception) -> Exception:
+    """Return an error of the `openai` client with all that the server said; any other as it is.
+
+    The client keeps the member `error` alone, which may be a title beside the message, and pages of HTML as they are.
+    """
+    if not isinstance(error, openai.APIStatusError) or isinstance(error.body, dict | list):
+        return error
+    try:
+        content = error.response.content
+    except httpx2.StreamError:
+        return error  # The client has not read it.
+    return _from_content(error.response) if 0 < len(content) <= _QUOTED_CHARACTERS else error
+
+
+def _from_content(response: httpx2.Response) -> openai.APIStatusError:
+    content = response.content
     body: Any
     try:
         body = loads(content)
     except ValueError:
-        body = _text_of(content) or f"(No reason was given for the status {head.status}.)"
-    response = httpx2.Response(head.status, headers=_readable(head), content=content, request=request)
+        body = _text_of(content) or f"(No reason was given for the status {response.status_code}.)"
     inner = reported(body) or body
     return _from_response(response, words_of(inner) or str(body), inner)
 

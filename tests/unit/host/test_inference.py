@@ -218,6 +218,64 @@ def test_refusal_with_the_status_500_is_a_400(said: str, expected: int) -> None:
     assert ("Start the model server with this option." in found.message) is ("--jinja" in said)
 
 
+def of_client(status: int, **answer: Any) -> openai.APIStatusError:
+    """Return the error of the `openai` client, which the hosts' own providers have, for an answer."""
+
+    def answered(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(status, **answer)
+
+    with httpx2.Client(transport=httpx2.MockTransport(answered)) as http:
+        client = openai.OpenAI(api_key="k", base_url="http://localhost/v1", http_client=http, max_retries=0)
+        with pytest.raises(openai.APIStatusError) as caught:
+            client.chat.completions.create(model="m", messages=[], stream=True)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "words", "places"),
+    [
+        (
+            {"status": 400, "error": "Bad Request", "message": "Unrecognized field: user"},
+            "Unrecognized field: user",
+            (),
+        ),
+        ({"statusCode": 400, "error": "Bad Request", "message": ["a is wrong", "b is"]}, "a is wrong; b is", ()),
+        ({"error": "Validation failed", "details": [{"field": "user", "message": "x"}]}, "user: x", ("user",)),
+        ({"error": "invalid_request", "error_description": "It is odd"}, "It is odd", ()),
+        ({"error": None, "message": "It is odd"}, "It is odd", ()),
+    ],
+)
+def test_words_beside_a_title_are_read_that_the_client_of_the_host_has_left_out(
+    body: Json, words: str, places: tuple[str, ...]
+) -> None:
+    found = to_api_error(of_client(400, json=body))
+    assert isinstance(found, RefusedError)
+    assert (found.message, found.refusal.text, found.refusal.places) == (words, words, places)
+    busy = to_api_error(of_client(500, json=body))
+    assert words in busy.message
+
+
+def test_length_beside_a_title_is_that_of_a_context() -> None:
+    said = "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens."
+    assert (
+        to_api_error(of_client(400, json={"error": "Bad Request", "message": said})).code == "context_length_exceeded"
+    )
+
+
+def test_page_that_the_client_of_the_host_has_kept_is_read_as_its_title() -> None:
+    page = "<html><head><title>413 Request Entity Too Large</title></head><body><h1>nginx</h1></body></html>"
+    found = to_api_error(of_client(413, html=page))
+    assert found.message == "413 Request Entity Too Large"
+
+
+def test_error_is_kept_that_the_client_of_the_host_has_not_read_or_that_is_long() -> None:
+    request = httpx2.Request("POST", "http://localhost/v1")
+    unread = httpx2.Response(400, request=request, stream=httpx2.ByteStream(b'{"error": "No", "message": "It is odd"}'))
+    assert to_api_error(openai.BadRequestError("No", response=unread, body="No")).message == "No"
+    long = httpx2.Response(400, request=request, json={"error": "No", "message": "x" * 70_000})
+    assert to_api_error(openai.BadRequestError("No", response=long, body="No")).message == "No"
+
+
 @pytest.mark.parametrize("status", [None, 500])
 @pytest.mark.parametrize(
     ("said", "shown"),

@@ -958,6 +958,12 @@ def test_call_without_output_is_refused_while_the_user_does_not_go_on(items: lis
     assert caught.value.message.startswith(message)
 
 
+def test_newest_call_without_output_is_accepted_if_no_output_can_come() -> None:
+    check_call_pairs([*parse_input("hi"), call("a")], interruptible=True, ended=True)
+    with pytest.raises(ApiError, match="No tool output found for function call a"):
+        check_call_pairs([*parse_input("hi"), call("a")], ended=True)
+
+
 def unnamed(kind: str = "function_call_output") -> Json:
     """Return an output that does not name its call."""
     return {name: value for name, value in output("", kind).items() if name != "call_id"}

@@ -472,6 +472,14 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "Model 'moonshotai/kimi-k2.6' supports at most 1 image per prompt.",
         "Too many images: the maximum is 1 image",
     ],
+    "stand_in_signatures": [
+        "Unable to submit request because function call `default_api:read_file` in the 3. content block is missing a "
+        "`thought_signature`. Learn more: https://example.com/thought-signatures",
+        'Function call `f` in the 2. content block is missing a \\"thought_signature\\".',
+        "The first function call is missing its thoughtSignature",
+        "Function call missing thought_signature",
+        "A thought signature is required for the function call `f`",
+    ],
     "drop reasoning_effort": [
         "Expected `thinking` or `redacted_thinking`, but found `tool_use`. When `thinking` is enabled, a final "
         "`assistant` message must start with a thinking block",
@@ -494,6 +502,7 @@ REFUSED: Final[dict[str, list[Json]]] = {
     "no_system": [system(), user()],
     "object_schemas": [user()],
     "plain_schemas": [user()],
+    "stand_in_signatures": LOOP,
     "system_first": [system(), user(), system(), user()],
     "text_content": [user([text("a")])],
     "user_last": [user(), said()],
@@ -545,6 +554,7 @@ def test_forbidden_reasoning_is_read_from_its_place(loc: tuple[Any, ...]) -> Non
         "invalid image: unexpected image_url data",
         "Invalid image_url: only https is allowed",
         "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'.",
+        "Image part is missing a thought_signature in content position 2, part position 1.",
         "Internal server error",
         "This model's maximum context length is 8192 tokens.",
         "Invalid 'temperature': must be at most 2.",
@@ -603,6 +613,109 @@ def test_schema_that_gemini_does_not_read_is_written_out(schema: Json, words: st
     assert step == Step("plain_schemas")
     changed = adapted(chat, [step])[0]["tools"][0]["function"]["parameters"]
     assert changed == {"type": "object", "properties": {"g": plain}}
+
+
+ALONGSIDE: Final = (
+    "Unable to submit request because `f` functionDeclaration `parameters.g` schema specified other fields alongside "
+    "any_of. When using any_of, it must be the only field set."
+)
+SOME: Final[Json] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "lone"),
+    [
+        # pydantic, of an optional argument
+        (
+            {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "null"}], "default": None, "description": "Age."},
+            {"type": "integer", "minimum": 0, "nullable": True, "default": None, "description": "Age."},
+        ),
+        # zod, of a described union
+        (
+            SOME | {"description": "Some.", "default": "a"},
+            {
+                "anyOf": [
+                    {"type": "string", "description": "Some."},
+                    {"type": "array", "items": {"type": "string"}, "description": "Some."},
+                ]
+            },
+        ),
+        (
+            {"type": ["string", "array", "null"], "items": {"type": "string"}, "description": "Some."},
+            {
+                "anyOf": [
+                    {"type": "string", "description": "Some."},
+                    {"type": "array", "items": {"type": "string"}, "description": "Some."},
+                    {"type": "null"},
+                ]
+            },
+        ),
+        (
+            {
+                "type": "object",
+                "description": "A.",
+                "properties": {"a": {"type": "string"}, "b": SOME},
+                "required": ["a"],
+                "oneOf": [{"required": ["b"], "description": "B."}, {"properties": {"c": {"type": "string"}}}],
+            },
+            {
+                "anyOf": [
+                    {
+                        "type": "object",
+                        "description": "A. B.",
+                        "properties": {"a": {"type": "string"}, "b": SOME},
+                        "required": ["a", "b"],
+                    },
+                    {
+                        "type": "object",
+                        "description": "A.",
+                        "properties": {"a": {"type": "string"}, "b": SOME, "c": {"type": "string"}},
+                        "required": ["a"],
+                    },
+                ]
+            },
+        ),
+        # An argument of that name is none.
+        ({"type": "object", "properties": {"anyOf": {"type": "string"}}}, None),
+        (SOME, None),
+    ],
+)
+def test_alternatives_of_a_schema_stand_alone_where_gemini_asks_for_it(schema: Json, lone: Json | None) -> None:
+    chat: Json = {"messages": [user()], "tools": [function({"type": "object", "properties": {"g": schema}})]}
+    before = deepcopy(chat)
+    steps = asked_by(Refusal(400, ALONGSIDE), chat)
+    if lone is None:
+        assert "lone_alternatives" not in [step.kind for step in steps]
+        return
+    assert steps == [Step("lone_alternatives")]
+    changed, _ = adapted(chat, steps)
+    assert changed["tools"] == [function({"type": "object", "properties": {"g": lone}})]
+    assert chat == before
+    assert not adapted(changed, steps)[1]
+
+
+def function(parameters: Json) -> Json:
+    """Return the declaration of a function."""
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+def test_alternatives_of_an_answer_stand_alone_where_gemini_asks_for_it() -> None:
+    schema = SOME | {"description": "Some.", "$defs": {"a": {"type": "string"}}}
+    form: Json = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    chat: Json = {"messages": [user()], "response_format": form}
+    words = "Unable to submit request because one or more response schemas specified other fields alongside any_of."
+    changed, _ = adapted(chat, asked_by(Refusal(400, words), chat))
+    lone = changed["response_format"]["json_schema"]["schema"]
+    assert lone.keys() == {"anyOf", "$defs"}
+    assert [option["description"] for option in lone["anyOf"]] == ["Some.", "Some."]
+
+
+def test_alternatives_within_alternatives_are_bounded() -> None:
+    schema: Json = {"type": "string"}
+    for depth in range(12):
+        schema = {"anyOf": [schema, schema, {"type": "number"}], "description": str(depth) * 2_000}
+    changed, _ = adapted({"messages": [user()], "tools": [function(schema)]}, [Step("lone_alternatives")])
+    assert len(json.dumps(changed)) < 10 * len(json.dumps(schema))
 
 
 # What the changed messages satisfy
