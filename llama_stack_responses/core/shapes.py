@@ -409,16 +409,19 @@ def tagged(table: Mapping[str, Check]) -> Check:
     return check
 
 
+_METADATA_PAIRS: Final = 16
 _METADATA_VALUE: Final = string(0, 512)
 
 
-@takes({"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 512}})
+@takes(
+    {"type": "object", "maxProperties": _METADATA_PAIRS, "additionalProperties": {"type": "string", "maxLength": 512}}
+)
 def metadata(value: Any, at: Location) -> dict[str, str]:
-    """Check for at most 16 pairs of a key of up to 64 characters and a string of up to 512."""
+    """Check for at most `_METADATA_PAIRS` pairs of a key of up to 64 characters and a string of up to 512."""
     pairs = an_object(value, at)
-    if len(pairs) > 16:
+    if len(pairs) > _METADATA_PAIRS:
         why = (
-            "too many properties. Expected an object with at most 16 properties, "
+            f"too many properties. Expected an object with at most {_METADATA_PAIRS} properties, "
             f"but got an object with {len(pairs)} properties instead."
         )
         raise invalid(at, why, "object_above_max_properties")

@@ -63,10 +63,10 @@ class HostVectorStores:
         Raises:
             ToolError: the search failed.
         """
-        ranking = options.get("ranking_options") or {}
+        ranking = options["ranking_options"]
         request = OpenAISearchVectorStoreRequest(
             query=query,
-            filters=options.get("filters"),
+            filters=options["filters"],
             max_num_results=options["max_num_results"],
             ranking_options=_ranking(ranking),
             search_mode="hybrid" if "hybrid_search" in ranking else "vector",
@@ -76,8 +76,7 @@ class HostVectorStores:
         except Exception as error:
             logger.warning("search in a vector store failed: %r (%s)", store_id, type(error).__name__)
             raise ToolError(f"The files could not be searched ({type(error).__name__}).") from error
-        least = ranking.get("score_threshold") or 0.0
-        good = (match for match in page.data if match.score >= least)
+        good = (match for match in page.data if match.score >= ranking["score_threshold"])
         return [_passage(match) for match in islice(good, options["max_num_results"])]
 
 
@@ -129,12 +128,12 @@ def _ranking(ranking: Json) -> Any:
     """Return OpenAI's ranking options in the host's form, which has other names for rankers."""
     weights = ranking.get("hybrid_search")
     if not weights:
-        return SearchRankingOptions(score_threshold=ranking.get("score_threshold") or 0.0)
+        return SearchRankingOptions(score_threshold=ranking["score_threshold"])
     total = weights["embedding_weight"] + weights["text_weight"]
     return SearchRankingOptions(
         ranker="weighted",
         alpha=weights["embedding_weight"] / total if total else 0.5,
-        score_threshold=ranking.get("score_threshold") or 0.0,
+        score_threshold=ranking["score_threshold"],
     )
 
 

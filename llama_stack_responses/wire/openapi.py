@@ -59,6 +59,10 @@ def deleted(kind: str) -> Schema:
 
 
 ERROR: Final = whole(error=whole(message=TEXT, type=TEXT, param=or_null(TEXT), code=or_null(TEXT)))
+ERROR_RESPONSES: Final = {
+    "default": {"description": "An error.", "content": {"application/json": {"schema": ERROR}}},
+}
+"""The answers of all routes other than the one to a good request."""
 
 _PART: Final = one_of("ok", "unavailable", "unknown")
 READINESS: Final[Schema] = {

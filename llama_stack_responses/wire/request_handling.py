@@ -21,7 +21,7 @@ from ..items.listed_items import Order
 from ..logs import get_logger
 from ..requests.request_values import INCLUDABLE
 from .http_responses import JsonResponse, failure
-from .openapi import ERROR
+from .openapi import ERROR_RESPONSES
 from .request_cycle import RequestCycle, log_failure
 from .request_headers import known, request_id
 from .route_admission import RouteAdmission
@@ -60,8 +60,7 @@ class JsonErrorRoute(APIRoute):
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        errors = {"description": "An error.", "content": {"application/json": {"schema": ERROR}}}
-        options["responses"] = {**(options.get("responses") or {}), "default": errors}
+        options["responses"] = {**(options.get("responses") or {}), **ERROR_RESPONSES}
         super().__init__(path, endpoint, **options)
         self._request_name = _request_name(path, self.dependant)
         self._texts = [each.name for each in self.dependant.path_params]

@@ -23,6 +23,7 @@ from .kinds import FORM
 
 _NAME: Final = "file_search"
 _DEFAULT_RESULTS: Final = 10
+_DEFAULT_THRESHOLD: Final = 0.0
 _MAX_CONCURRENT_SEARCHES: Final = 8
 """Default number of results, and maximum number of concurrent searches."""
 _PASSAGE_CHARACTERS: Final = 65_536
@@ -110,10 +111,14 @@ class FileSearch(NeedsPreparation, Cites):
 
     async def _search(self, queries: Sequence[str]) -> list[Passage]:
         """Return the best passages of all stores for all queries, without duplicates."""
+        count = self._declared.get("max_num_results") or _DEFAULT_RESULTS
+        ranking: Json = self._declared.get("ranking_options") or {}
+        threshold = ranking.get("score_threshold") or _DEFAULT_THRESHOLD
         options: Json = {
-            name: self._declared[name] for name in ("filters", "ranking_options") if name in self._declared
+            "filters": self._declared.get("filters"),
+            "ranking_options": {**ranking, "score_threshold": threshold},
+            "max_num_results": count,
         }
-        options["max_num_results"] = count = self._declared.get("max_num_results") or _DEFAULT_RESULTS
         slots = asyncio.Semaphore(_MAX_CONCURRENT_SEARCHES)
 
         async def search(store_id: str, query: str) -> Sequence[Passage]:

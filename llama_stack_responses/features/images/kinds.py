@@ -32,13 +32,14 @@ from .names import GENERATE, generated
 IMAGE_CALL: Final = "image_generation_call"
 """The type of the item of a call."""
 DEFAULT_FORMAT: Final = "png"
+"""What image servers return unless they are asked for another format."""
 IMAGE_SETTINGS: Final = ("background", "output_format", "quality", "size")
 """The fields of a generated image that its partial images have too."""
 
 _BACKGROUND: Final = one_of("transparent", "opaque", "auto")
 _QUALITY: Final = one_of("low", "medium", "high", "xhigh", "max", "auto")
-_FORMAT: Final = one_of(DEFAULT_FORMAT, "webp", "jpeg", "gif")
-_TRANSPARENT_FORMATS: Final = (DEFAULT_FORMAT, "webp")
+_FORMAT: Final = one_of("png", "webp", "jpeg", "gif")
+_TRANSPARENT_FORMATS: Final = ("png", "webp")
 _WHOLE_PERCENT: Final = 100
 _NOT_OF_GIF: Final = {"partial_images": 0, "input_image_mask": None, "output_compression": _WHOLE_PERCENT}
 """Fields that exclude the format `gif`, with the values that mean the same as an absent field."""
@@ -102,7 +103,7 @@ def _check_format(tool: Mapping[str, Any], at: Location) -> None:
     image_format = tool.get("output_format", DEFAULT_FORMAT)
     if tool.get("background") == "transparent" and image_format not in _TRANSPARENT_FORMATS:
         raise invalid(at.key("background"), "a transparent background requires the output format 'png' or 'webp'.")
-    if image_format == DEFAULT_FORMAT and tool.get("output_compression", _WHOLE_PERCENT) < _WHOLE_PERCENT:
+    if image_format == "png" and tool.get("output_compression", _WHOLE_PERCENT) < _WHOLE_PERCENT:
         raise invalid(at.key("output_compression"), "a PNG image is not compressed with loss. Expected 100.")
     for name, absent in (_NOT_OF_GIF if image_format == "gif" else _OF_GIF).items():
         if tool.get(name, absent) != absent:
@@ -132,7 +133,7 @@ _CALL_FIELDS: Final = object_of(
         "action": one_of("generate", "edit", "auto"),
         "background": _BACKGROUND,
         "error": _ERROR,
-        "output_format": one_of(DEFAULT_FORMAT, "webp", "jpeg", "gif", "svg"),
+        "output_format": one_of("png", "webp", "jpeg", "gif", "svg"),
         "quality": _QUALITY,
         "result": data,
         "revised_prompt": TEXT,

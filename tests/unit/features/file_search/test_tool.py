@@ -90,7 +90,8 @@ async def test_store_of_host_that_returns_more_than_requested_is_read_to_count()
         async def openai_search_vector_store(self, *_: Any) -> Any:
             return SimpleNamespace(data=[Found()] * 1_000)
 
-    assert len(await HostVectorStores(Router()).search("vs_1", "otters", {"max_num_results": 3})) == len(created) == 3
+    options = {"filters": None, "ranking_options": {"score_threshold": 0.0}, "max_num_results": 3}
+    assert len(await HostVectorStores(Router()).search("vs_1", "otters", options)) == len(created) == 3
 
 
 def test_citation_markers_in_foreign_text_are_replaced() -> None:
