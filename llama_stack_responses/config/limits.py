@@ -211,9 +211,13 @@ class BackgroundWork(BaseModel):
 
     Attributes:
         concurrency: maximum number that one server process runs at a time.
-        waiting: maximum number in the queue, over all servers on the same store; further requests get a 429.
+        waiting: maximum number in the queue, over all servers on the same store; further requests get a 429. Those that
+            can wait have as many places of their own, for windows and for `flex`.
         concurrency_per_user: maximum number of one authenticated user that one server process runs at a time; null is
             three quarters of `concurrency`.
+        concurrency_deferred: maximum number that one server process runs at a time of those that can wait: with a
+            `completion_window` of `2h` or `8h`, with the `service_tier` `flex`, and of batches; null is three quarters
+            of `concurrency`.
         per_user: maximum number of queued and running responses of one authenticated user, over all servers on the
             same store; null is a quarter of `waiting`; further requests get a 429. A stack without authentication has
             one user, who may use all.
@@ -226,5 +230,6 @@ class BackgroundWork(BaseModel):
     concurrency: int = Field(default=16, ge=1)
     waiting: int = Field(default=1000, ge=1)
     concurrency_per_user: int | None = Field(default=None, ge=1)
+    concurrency_deferred: int | None = Field(default=None, ge=1)
     per_user: int | None = Field(default=None, ge=1)
     event_log_seconds: float = Field(default=600.0, ge=0)

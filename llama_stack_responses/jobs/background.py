@@ -39,6 +39,7 @@ from .overview import Overview, leases_of, overview_of
 from .queue import QUEUE, JobQueue
 from .runner import JobRunner
 from .shared_commits import SharedCommits
+from .work_class import BACKGROUND, Work
 from .worker import Worker, WorkerLimits
 
 _OPENED: Final = "responses with an Idempotency-Key"
@@ -123,6 +124,7 @@ class BackgroundJobs:
         owner: Owner,
         keys: Mapping[str, Any],
         extra_ops: Sequence[Op] = (),
+        work: Work = BACKGROUND,
         **history: Any,
     ) -> None:
         """Store a queued response and its job in one commit.
@@ -134,6 +136,7 @@ class BackgroundJobs:
             owner: the owner of the response.
             keys: the owner's own credentials for providers.
             extra_ops: further ops of the same commit.
+            work: what the job is queued as.
             history: the history and input, and further arguments of `Archive.save`.
 
         Raises:
@@ -143,7 +146,7 @@ class BackgroundJobs:
         self._check_store()
         response_id = response["id"]
         body, sealed = await self._sealed(body, keys, response_id, owner)
-        async with self._jobs.enqueued(response_id, owner, body, sealed) as queued:
+        async with self._jobs.enqueued(response_id, owner, body, sealed, work) as queued:
             ops = [*extra_ops, *queued, *await self._event_log.batch(response_id, events)]
             await self._store(response, owner=owner, extra_ops=ops, **history)
         self._notifier.notify(QUEUE)

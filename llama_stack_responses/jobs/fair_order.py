@@ -1,12 +1,12 @@
-"""The order of waiting jobs: fair among owners, however many jobs each of them has in the queue.
+"""The order of waiting jobs: by class, and in each class fair among owners, however many jobs each of them has in it.
 
-Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). A job's start tag is a point in virtual time: the start tag
-of its owner's previous job plus `_FAIR_SHARE_SECONDS` by the owner's weight, but not before the virtual time of the
-queue. That advances with each claim, not with the clock, so that a queue that grows faster than it is processed stays
-fair.
+Jobs with a completion window are ordered by their deadlines. In the other classes, the order is that of start-time
+fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). A job's start tag is a point in virtual time: the start tag of its
+owner's previous job plus `_FAIR_SHARE_SECONDS` by the owner's weight, but not before the virtual time of the class.
+That advances with each claim, not with the clock, so that a queue that grows faster than it is processed stays fair.
 
-    u/<owner>    the start tag of the owner's last job
-    z/turn       the virtual time of the queue: just after the start tag of the last claimed job
+    u/<owner><class>    the start tag of the owner's last job
+    z/turn<class>       the virtual time of the class: just after the start tag of the last claimed job
 
 Both are hints (`hints.py`): two processes that queue or claim jobs at the same moment may not see each other's values.
 """
@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ..store.records import Put, Record
-
-VIRTUAL_TIME: Final = "z/turn"
+from .work_class import BACKGROUND, Work, WorkClass
 
 _FAIR_SHARE_SECONDS: Final = 10.0
 """Virtual seconds between two waiting jobs of one owner whose weight is 1."""
@@ -36,45 +35,64 @@ _DIGITS: Final = 12
 
 
 class FairOrder:
-    """Assigns start tags to jobs. Jobs of one process see each other's start tags before these are in the store."""
+    """Assigns orders to jobs. Jobs of one process see each other's start tags before these are in the store."""
 
     def __init__(self) -> None:
-        self._start_tags: dict[str, float] = {}
+        self._start_tags: dict[WorkClass, dict[str, float]] = {}
 
     def assign(
-        self, owner_key: str, records: Mapping[str, Record], now: float, weight: float = 1.0
+        self, owner_key: str, records: Mapping[str, Record], now: float, weight: float = 1.0, work: Work = BACKGROUND
     ) -> tuple[str, list[Put]]:
         """Return the order of the owner's next job, and the hints that record it.
 
         Args:
             owner_key: the owner's name in keys.
-            records: the records of the keys `last_of(owner_key)` and `VIRTUAL_TIME`, if they exist.
+            records: the records of the keys `last_of(owner_key, ...)` and `virtual_time_of(...)` of the job's class, if
+                they exist.
             now: seconds since the epoch, on the store's clock.
             weight: of the owner, in comparison with the 1 of others.
+            work: what the job is queued as.
         """
-        row, virtual_time = last_of(owner_key), _read(records, VIRTUAL_TIME)
-        hints = [] if virtual_time is not None else [Put(VIRTUAL_TIME, _written(now), expires_at=now + _KEPT_SECONDS)]
+        if work.kind is WorkClass.WINDOW:
+            return work.kind + encoded(now + work.window) + encoded(now), []
+        row, turn = last_of(owner_key, work.kind), virtual_time_of(work.kind)
+        virtual_time = _read(records, turn)
+        hints = [] if virtual_time is not None else [Put(turn, _written(now), expires_at=now + _KEPT_SECONDS)]
         virtual_time = now if virtual_time is None else virtual_time
-        self._start_tags = {
-            each: start_tag for each, start_tag in self._start_tags.items() if start_tag >= virtual_time
-        }
-        last = max(_read(records, row) or 0.0, self._start_tags.get(owner_key, 0.0))
+        known = self._start_tags.get(work.kind, {})
+        tags = self._start_tags[work.kind] = {each: tag for each, tag in known.items() if tag >= virtual_time}
+        last = max(_read(records, row) or 0.0, tags.get(owner_key, 0.0))
         start_tag = last + _FAIR_SHARE_SECONDS / weight if last >= virtual_time else virtual_time
-        self._start_tags[owner_key] = start_tag
-        return encoded(start_tag) + encoded(now), [*hints, Put(row, _written(start_tag), expires_at=now + _DAY_SECONDS)]
+        tags[owner_key] = start_tag
+        order = work.kind + encoded(start_tag) + encoded(now)
+        return order, [*hints, Put(row, _written(start_tag), expires_at=now + _DAY_SECONDS)]
 
 
-def advanced(order: str, records: Mapping[str, Record]) -> Put:
-    """Return the put that advances the virtual time when the job of this order is claimed."""
-    start_tag = int(order[:_DIGITS], 16) / 1000
-    virtual_time = _read(records, VIRTUAL_TIME) or start_tag
+def advanced(order: str, records: Mapping[str, Record]) -> list[Put]:
+    """Return the hints that advance the virtual time of its class when the job of this order is claimed."""
+    kind = WorkClass.of(order)
+    if kind is WorkClass.WINDOW:
+        return []
+    turn, start_tag = virtual_time_of(kind), tag_of(order)
+    virtual_time = _read(records, turn) or start_tag
     virtual_time = max(virtual_time, min(max(virtual_time, start_tag) + _STEP_SECONDS, start_tag + _FAIR_SHARE_SECONDS))
-    return Put(VIRTUAL_TIME, _written(virtual_time), expires_at=queued_at(order) + _KEPT_SECONDS)
+    return [Put(turn, _written(virtual_time), expires_at=queued_at(order) + _KEPT_SECONDS)]
 
 
-def last_of(owner_key: str) -> str:
-    """Return the key of the start tag of the owner's last job."""
-    return f"u/{owner_key}"
+def last_of(owner_key: str, kind: WorkClass) -> str:
+    """Return the key of the start tag of the owner's last job in a class."""
+    return f"u/{owner_key}{kind}"
+
+
+def virtual_time_of(kind: WorkClass) -> str:
+    """Return the key of the virtual time of a class."""
+    return f"z/turn{kind}"
+
+
+def tag_of(order: str) -> float:
+    """Return the start tag of the job of this order; of a job with a completion window, its deadline."""
+    digits = order.removeprefix(WorkClass.of(order))
+    return int(digits[:_DIGITS], 16) / 1000
 
 
 def encoded(start_tag: float) -> str:
@@ -87,7 +105,7 @@ def queued_at(order: str) -> float:
 
     The order of a job that a worker held from the start consists of that time alone.
     """
-    return int(order[_DIGITS:] or order, 16) / 1000
+    return int(order[-_DIGITS:], 16) / 1000
 
 
 def _read(records: Mapping[str, Record], key: str) -> float | None:

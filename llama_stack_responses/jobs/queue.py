@@ -2,7 +2,8 @@
 
     j/<response>            the job's state (`JobState`); small, since each claim and release writes it
     k/<response>            the request and the job's progress (`Checkpoint`)
-    q/<order>/<response>    the job waits; the lowest order is next (`fair_order.py`); the value is its owner's name
+    q/<order>/<response>    the job waits; the lowest order is next (`fair_order.py`), by class (`work_class.py`); the
+                            value is its owner's name
     d/<owner>/<response>    a background response of this authenticated owner waits or runs
     p/<worker>              the worker's lease: it expires unless a heartbeat renews it; the value is when
     h/<worker>/<response>   the worker holds the job
@@ -19,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from itertools import cycle
 from math import inf
 from typing import Final
 
@@ -50,6 +52,7 @@ from .dead_workers import is_stalled, iter_stalled
 from .hints import HintWriter
 from .job import QUEUED_EVENTS, Checkpoint, Job, JobState, Verdict, name_of, owner_prefix
 from .row_quota import RowQuota
+from .work_class import BACKGROUND, Work, WorkClass
 
 logger = get_logger(__name__)
 
@@ -68,6 +71,19 @@ _MAX_CLAIM_WINDOW: Final = 8
 """Maximum number of jobs at the head of the queue from which a worker chooses one to claim."""
 
 _PAGE_ROWS: Final = 500
+
+_ALL_TIMES: Final = "0"
+"""The first digit of all start tags up to the year 2527."""
+
+_DUE_SECONDS: Final = 3600.0
+"""Seconds before its deadline from which a job with a completion window goes before all others: half of the shortest
+window."""
+
+_LOOK_SECONDS: Final = 1.0
+"""Interval in which a server looks for jobs whose deadline is near."""
+
+_OTHERS_TURN: Final = 16
+"""Of so many claims of a server, one begins at a lower class, so that no class waits for ever."""
 
 
 class JobQueue:
@@ -102,32 +118,39 @@ class JobQueue:
         self._per_user = limit if per_user is None else per_user
         self._quota = RowQuota(records)
         self._fair_order = fair_order.FairOrder()
+        self._claims, self._lower = 0, cycle((WorkClass.WINDOW, WorkClass.FLEX, WorkClass.BATCH))
+        self._looked_at, self._due_at = -inf, inf
         self._hints = HintWriter(records)
 
     @asynccontextmanager
     async def enqueued(
-        self, response_id: str, owner: Owner, body: Json, sealed: str | None = None
+        self, response_id: str, owner: Owner, body: Json, sealed: str | None = None, work: Work = BACKGROUND
     ) -> AsyncIterator[list[Op]]:
         """Yield the ops that store a waiting job; the block commits them together with the job's response.
 
+        The jobs of batches do not count: a batch queues a few of its lines at a time.
+
         Raises:
-            ApiError: 429, too many jobs wait, or the owner has too many.
+            ApiError: 429, too many jobs of its class wait, or the owner has too many.
         """
+        counts = work.kind is not WorkClass.BATCH
         async with AsyncExitStack() as admissions:
-            full = "Too many background responses are queued. Try again later."
-            await admissions.enter_async_context(self._quota.admit("q/", self._limit, full))
-            if not owner.is_anonymous:
+            if counts:
+                full = "Too many background responses are queued. Try again later."
+                await admissions.enter_async_context(self._quota.admit(_waiting(work.kind), self._limit, full))
+            if counts and not owner.is_anonymous:
                 full = f"You have {self._per_user} background responses queued or running. Try again later."
                 await admissions.enter_async_context(self._quota.admit(owner_prefix(owner), self._per_user, full))
             of, now = name_of(owner), await self._records.now()
-            known = self._hints.overlay(await self._records.get_many([fair_order.last_of(of), fair_order.VIRTUAL_TIME]))
-            order, hints = self._fair_order.assign(of, known, now, current_share().weight)
+            rows = [fair_order.last_of(of, work.kind), fair_order.virtual_time_of(work.kind)]
+            known = self._hints.overlay(await self._records.get_many(rows))
+            order, hints = self._fair_order.assign(of, known, now, current_share().weight, work)
             ops: list[Op] = [
                 Put(f"j/{response_id}", JobState(owner, order).encode()),
                 Put(f"k/{response_id}", await _first_checkpoint(body, sealed, queued_at=now).encode()),
                 _in_queue(response_id, order, owner),
             ]
-            if not owner.is_anonymous:
+            if counts and not owner.is_anonymous:
                 ops.append(Put(f"{owner_prefix(owner)}{response_id}", b""))
             yield ops
             self._hints.schedule(*hints)
@@ -148,15 +171,43 @@ class JobQueue:
         ]
         return Job(response_id, state, 1), ops
 
-    async def claim(self, worker: str, passed_over: Set[str] = frozenset()) -> Job | None:
+    async def claim(self, worker: str, passed_over: Set[str] = frozenset(), *, can_wait: bool = True) -> Job | None:
         """Claim the next waiting job; return None if there is none, or none that can be decoded.
 
         Args:
             passed_over: the names of owners whose jobs are skipped.
+            can_wait: whether jobs that can wait are claimed too.
         """
+        for start, end in await self._ranges(can_wait=can_wait):
+            if job := await self._claim_within(start, end, worker, passed_over):
+                self._claims += 1
+                return job
+        return None
+
+    async def _ranges(self, *, can_wait: bool) -> list[tuple[str, str]]:
+        """Return the ranges of the queue in which a job is looked for, in order."""
+        end = after_prefix("q/")
+        if await self._is_window_due():
+            return [(f"q/{WorkClass.WINDOW}", f"q/{WorkClass.FLEX}"), ("q/", end)]
+        if not can_wait:
+            return [("q/", f"q/{WorkClass.WINDOW}")]
+        if self._claims % _OTHERS_TURN == _OTHERS_TURN - 1:
+            return [(f"q/{next(self._lower)}", end), ("q/", end)]
+        return [("q/", end)]
+
+    async def _is_window_due(self) -> bool:
+        """Return whether the job with the first deadline should go before all others."""
+        now = self._clock()
+        if now >= self._due_at or abs(now - self._looked_at) >= _LOOK_SECONDS:
+            first = await self._records.range(f"q/{WorkClass.WINDOW}", f"q/{WorkClass.FLEX}", limit=1)
+            self._looked_at = now
+            self._due_at = fair_order.tag_of(first[0][0].split("/")[1]) - _DUE_SECONDS if first else inf
+        return now >= self._due_at
+
+    async def _claim_within(self, start: str, end: str, worker: str, passed_over: Set[str]) -> Job | None:
         reach = 1
         unreadable: set[str] = set()
-        while rows := await self._next(reach, unreadable, passed_over):
+        while rows := await self._next((start, end), reach, unreadable, passed_over):
             row = random.choice(rows)  # noqa: S311 (no secret)
             try:
                 job = await self._take(row, worker)
@@ -170,21 +221,24 @@ class JobQueue:
             reach = min(2 * reach, _MAX_CLAIM_WINDOW)
         return None
 
-    async def _next(self, reach: int, unreadable: Set[str], passed_over: Set[str]) -> list[str]:
-        """Return the keys of the next waiting jobs, at most `reach`."""
-        start, keys = "q/", list[str]()
+    async def _next(
+        self, within: tuple[str, str], reach: int, unreadable: Set[str], passed_over: Set[str]
+    ) -> list[str]:
+        """Return the keys of the next waiting jobs of a range, at most `reach` of one class."""
+        (start, end), keys = within, list[str]()
         # With owners to skip, read whole pages: many of their rows may come before a row of another owner.
         limit = self._page_rows if passed_over else reach + len(unreadable)
-        while rows := await self._records.range(start, after_prefix("q/"), limit=limit):
+        while rows := await self._records.range(start, end, limit=limit):
             keys += [key for key, of in rows if key not in unreadable and of.value.decode() not in passed_over]
             if len(keys) >= reach or len(rows) < limit:
                 break
             start = rows[-1][0] + "\0"
-        return keys[:reach]
+        return [key for key in keys[:reach] if _class_of(key) is _class_of(keys[0])]
 
     async def _take(self, row: str, worker: str) -> Job | None:
         response_id = row.rpartition("/")[2]
-        records = await self._records.get_many([f"j/{response_id}", f"k/{response_id}", fair_order.VIRTUAL_TIME])
+        turn = fair_order.virtual_time_of(_class_of(row))
+        records = await self._records.get_many([f"j/{response_id}", f"k/{response_id}", turn])
         stored = Job.find(response_id, records)
         if stored is None or stored.state.worker is not None:
             await self._drop(row, response_id, stored)
@@ -202,7 +256,7 @@ class JobQueue:
         ]
         job = await self._change(stored, state, ops, [])
         if job is not None:
-            self._hints.schedule(fair_order.advanced(state.order, self._hints.overlay(records)))
+            self._hints.schedule(*fair_order.advanced(state.order, self._hints.overlay(records)))
         return job
 
     async def _without_living(self, state: JobState) -> JobState:
@@ -399,6 +453,16 @@ def _first_checkpoint(
 def takeover_channel(worker: str | None) -> str:
     """Return the name of the notification that a job of this worker was taken over or requeued."""
     return f"h/{worker}"
+
+
+def _class_of(row: str) -> WorkClass:
+    """Return the class of the job of a row of the queue."""
+    return WorkClass.of(row.split("/")[1])
+
+
+def _waiting(kind: WorkClass) -> str:
+    """Return the prefix of the rows of the waiting jobs of a class."""
+    return f"q/{kind or _ALL_TIMES}"
 
 
 def _in_queue(response_id: str, order: str, owner: Owner) -> Put:

@@ -22,6 +22,7 @@ from .notification_listener import NotificationListener
 from .notifier import Notifier
 from .queue import QUEUE, JobQueue, takeover_channel
 from .runner import JobRunner
+from .work_class import WorkClass
 
 logger = get_logger(__name__)
 
@@ -33,6 +34,8 @@ class WorkerLimits:
     Attributes:
         concurrency: background responses that this process runs at a time.
         concurrency_per_user: of these, the responses of one authenticated owner.
+        concurrency_deferred: of these, the responses that can wait: those with a completion window, of the tier `flex`
+            and of batches.
         waiting: background responses that wait, over all servers; also the responses with an Idempotency-Key that this
             process runs at a time.
         per_user: background responses of one authenticated owner that wait or run, over all servers; also the owner's
@@ -41,6 +44,7 @@ class WorkerLimits:
 
     concurrency: int
     concurrency_per_user: int
+    concurrency_deferred: int
     waiting: int
     per_user: int
 
@@ -48,11 +52,14 @@ class WorkerLimits:
     def of(config: BackgroundWork) -> WorkerLimits:
         """Return the limits of a configuration.
 
-        By default, one owner may have three quarters of `concurrency` and a quarter of `waiting`.
+        By default, one owner may have three quarters of `concurrency` and a quarter of `waiting`, and responses that
+        can wait three quarters of `concurrency`.
         """
+        most = max(1, config.concurrency * 3 // 4)
         return WorkerLimits(
             config.concurrency,
-            config.concurrency_per_user or max(1, config.concurrency * 3 // 4),
+            config.concurrency_per_user or most,
+            config.concurrency_deferred or most,
             config.waiting,
             config.per_user or max(1, config.waiting // 4),
         )
@@ -252,11 +259,12 @@ class Worker:
                 try:
                     await self._heartbeat.ensure()
                     has_room, at_limit = self._room()
-                    if has_room and (job := await self._jobs.claim(self._id, at_limit)):
+                    can_wait = self._deferred() < self._limits.concurrency_deferred
+                    if has_room and (job := await self._jobs.claim(self._id, at_limit, can_wait=can_wait)):
                         self.run(job)
                         continue
                     outage.over()
-                    if notified and (at_limit or not has_room):
+                    if notified and (at_limit or not has_room or not can_wait):
                         await self._jobs.notify_workers()
                 except ApiError as error:
                     if outage.should_log(error):
@@ -275,6 +283,11 @@ class Worker:
         counts = Counter(name_of(owner) for owner in owners if not owner.is_anonymous)
         at_limit = {of for of, count in counts.items() if count >= self._limits.concurrency_per_user}
         return len(owners) < self._limits.concurrency and not self._retired, at_limit
+
+    def _deferred(self) -> int:
+        """Return how many of the jobs that run could have waited."""
+        orders = [runner.job.state.order for runner in self._runners.values() if runner.acceptance is None]
+        return sum(WorkClass.of(order).can_wait for order in orders)
 
     async def _watch_jobs(self) -> None:
         """Drop the jobs that another worker took over: their runners would continue until their next write."""

@@ -297,6 +297,10 @@ def _refuse_unknown(body: Mapping[str, Any], passthrough: frozenset[str]) -> Non
             )
 
 
+_OTHER_TIERS: Final = frozenset({"flex", "priority", "fast", "ultrafast", "scale"})
+"""The service tiers with another order of work than the standard one."""
+
+
 def _check_together(fields: Mapping[str, Any], *, may_be_empty: bool) -> None:
     """Check the fields in combination."""
     if "previous_response_id" in fields and "conversation" in fields:
@@ -320,6 +324,11 @@ def _check_together(fields: Mapping[str, Any], *, may_be_empty: bool) -> None:
         raise bad_request(
             f"A 'completion_window' of '{window}' needs 'background' to be true, and no 'stream'.",
             "background_options.completion_window",
+        )
+    if window != "soonest" and fields.get("service_tier") in _OTHER_TIERS:
+        raise bad_request(
+            f"A 'completion_window' of '{window}' needs the standard service tier: omit 'service_tier'.",
+            "service_tier",
         )
     if fields.get("guardrails") and fields.get("moderation"):
         raise bad_request(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from ..core.access import Access
 from ..core.errors import ApiError
@@ -14,11 +15,16 @@ from ..inputs.history import Hold
 from ..inputs.request_parser import RequestParser
 from ..inputs.resolver import ResolvedInput
 from ..jobs.background import BackgroundJobs
+from ..jobs.work_class import BACKGROUND, Work, WorkClass
+from ..requests.request import CreateRequest
 from ..store.archive import Archive
 from ..store.records import Op, Put, VersionIs
 from ..stream.events import Event
 from .idempotency import IdempotencyClaim, IdempotencyKeys
 from .response_reader import ResponseReader
+
+_WINDOWS: Final = {"2h": 7_200.0, "8h": 28_800.0}
+"""Seconds of the completion windows for which a response waits in the queue."""
 
 
 @dataclass(slots=True)
@@ -104,8 +110,10 @@ class DetachedResponses:
         if request.background:
             ops = [*claims, *(more_ops(response["id"]) if more_ops else ())]
             response |= {"status": "queued"}
-            events = await self._queued(start, response)
-            await self._jobs.submit(response, work, events, keys=keys, extra_ops=ops, conditions=free, **stored)
+            events, kind = await self._queued(start, response), work_of(request)
+            await self._jobs.submit(
+                response, work, events, keys=keys, extra_ops=ops, work=kind, conditions=free, **stored
+            )
         else:
             acceptance_seconds = self._refusal_seconds if request.stream else None
             await self._jobs.submit_and_run(
@@ -164,3 +172,11 @@ class DetachedResponses:
                 retry_after=1,
             )
         return response
+
+
+def work_of(request: CreateRequest) -> Work:
+    """Return what a background response is queued as."""
+    window = (request.background_options or {}).get("completion_window")
+    if window in _WINDOWS:
+        return Work(WorkClass.WINDOW, _WINDOWS[window])
+    return Work(WorkClass.FLEX) if request.service_tier == "flex" else BACKGROUND

@@ -116,6 +116,7 @@ LAYERS: Final = {
         {"factory", "run"},
     ),
     f"{PACKAGE}.jobs": (
+        {"work_class"},
         {
             "acceptance",
             "dead_workers",

@@ -15,6 +15,7 @@ from ...jobs.event_log import EventLog
 from ...jobs.job import JobState
 from ...jobs.notifier import Notifier
 from ...jobs.queue import JobQueue
+from ...jobs.work_class import WorkClass
 from ...store.archive import Archive
 from ...store.codec import TooLarge
 from ...store.content_names import Hasher
@@ -306,7 +307,7 @@ class StoreView:
         They are the buckets of time in which the owner had responses, and the last turn of their jobs.
         """
         of = Hasher(owner).owner
-        rows = {fair_order.last_of(of): f"l/{of}/"}
+        rows = {fair_order.last_of(of, kind): f"l/{of}/" for kind in WorkClass}
         async for page in pages_of(self._records, "x/", self._page):
             rows |= {key: f"l/{of}/{key.split('/')[1]}" for key, _ in page if key.endswith(f"/{of}")}
         for key, responses in rows.items():

@@ -33,6 +33,7 @@ from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.jobs.runner import JobRunner
 from llama_stack_responses.jobs.shared_commits import SharedCommits
+from llama_stack_responses.jobs.work_class import BACKGROUND, Work
 from llama_stack_responses.jobs.worker import WorkerLimits
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.requests.request import parse_create
@@ -175,7 +176,7 @@ class ProcessHarness:
         self.event_log = EventLog(records, self.notifier, intervals.event_poll_seconds)
 
     def background_jobs(
-        self, *, size: int = 2, waiting: int = 100, share: int = 100, held_bytes: int = 2**30
+        self, *, size: int = 2, waiting: int = 100, share: int = 100, deferred: int = 100, held_bytes: int = 2**30
     ) -> BackgroundJobs:
         """Return the background jobs of this process, not yet started."""
         return BackgroundJobs(
@@ -183,7 +184,7 @@ class ProcessHarness:
             self.archive,
             self.access,
             self.factory,
-            limits=WorkerLimits(size, share, waiting, waiting),
+            limits=WorkerLimits(size, share, deferred, waiting, waiting),
             input_quota=Quota("inputs", held_bytes, held_bytes),
             event_log_seconds=KEEP,
             parse=parse_create,
@@ -198,6 +199,7 @@ class ProcessHarness:
         *,
         keys: Mapping[str, Any] | None = None,
         prompts: Prompts | None = None,
+        work: Work = BACKGROUND,
         **fields: Any,
     ) -> None:
         """Queue a response."""
@@ -208,7 +210,9 @@ class ProcessHarness:
         response = self.factory.begin(request, moderation) | {"id": response_id, "status": "queued"}
         events = self.factory.context(request, response, ANNA).assembler.enqueue()
         kept = body | {"input": "..."}
-        await background.submit(response, kept, events, owner=ANNA, keys=keys or {}, base=None, input_items=items)
+        await background.submit(
+            response, kept, events, owner=ANNA, keys=keys or {}, work=work, base=None, input_items=items
+        )
 
     async def open(
         self, background: BackgroundJobs, response_id: str = ID, *, acceptance_seconds: float | None = None

@@ -20,6 +20,7 @@ from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.jobs import queue as jobs
 from llama_stack_responses.jobs import runner
 from llama_stack_responses.jobs.queue import QUEUE
+from llama_stack_responses.jobs.work_class import Work, WorkClass
 from llama_stack_responses.store.records import Condition, Op, Put
 from tests.support.inference import Round, finish, text
 from tests.support.memory import count_of, no_garbage_collection
@@ -256,6 +257,23 @@ async def test_owner_runs_no_more_jobs_than_its_share(records: WatchedRecords, s
     while (waiting := await here.jobs.find("resp_b")) and waiting.state.worker is None:
         await turns(1)
     assert len(here.inference.requests) == 2
+    gate.set()
+    for number in range(4):
+        await until_ended(here, f"resp_{number}")
+
+
+async def test_jobs_that_can_wait_leave_room_for_others(records: WatchedRecords, start: Start) -> None:
+    gate = asyncio.Event()
+    here = start(*[[text("a"), gate, finish()]] * 5, size=3, deferred=2)
+    for number in range(3):
+        await here.submit(here.background, f"resp_{number}", work=Work(WorkClass.FLEX))
+    await until(lambda: here.inference.streaming == 2)
+    await turns(50)
+    assert here.inference.streaming == 2
+    await here.submit(here.background, "resp_3")
+    await until(lambda: here.inference.streaming == 3)
+    running = [await here.jobs.find(f"resp_{number}") for number in range(4)]
+    assert [job is not None and job.state.worker is not None for job in running] == [True, True, False, True]
     gate.set()
     for number in range(4):
         await until_ended(here, f"resp_{number}")

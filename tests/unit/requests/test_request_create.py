@@ -364,6 +364,11 @@ def test_body_must_be_object(value: Any) -> None:
             "background_options.completion_window",
             None,
         ),
+        (
+            {"background": True, "background_options": {"completion_window": "2h"}, "service_tier": "flex"},
+            "service_tier",
+            None,
+        ),
         ({"background_options": {"continuation_id": ""}}, "background_options.continuation_id", "empty_string"),
         ({"image": {"context_compression": "on"}}, "image.context_compression", "invalid_value"),
         ({"access_programs": {"cyber": "x"}}, "access_programs.cyber", "invalid_value"),

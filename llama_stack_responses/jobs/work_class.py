@@ -1,0 +1,48 @@
+"""The classes of background work, in the order in which workers claim it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class WorkClass(StrEnum):
+    """A class of background work. Its value begins the orders of its jobs, so the classes are claimed in this order.
+
+    Those of `BACKGROUND` begin with a digit, as in versions that had no other class.
+    """
+
+    BACKGROUND = ""
+    WINDOW = "w"
+    FLEX = "x"
+    BATCH = "y"
+
+    @staticmethod
+    def of(order: str) -> WorkClass:
+        """Return the class of a job with this order."""
+        return WorkClass(order[0]) if order[:1] in _LETTERS else WorkClass.BACKGROUND
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether the work is meant for times in which a server has nothing else to do."""
+        return self is not WorkClass.BACKGROUND
+
+
+_LETTERS: Final = frozenset(each.value for each in WorkClass if each.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a job is queued as.
+
+    Attributes:
+        kind: its class.
+        window: seconds within which it is to be completed, for the class `WINDOW`.
+    """
+
+    kind: WorkClass = WorkClass.BACKGROUND
+    window: float = 0.0
+
+
+BACKGROUND: Final = Work()
