@@ -1,4 +1,4 @@
-"""The chat requests of the checks."""
+"""The parts of the chat requests of the checks that are the same for every model."""
 
 from __future__ import annotations
 

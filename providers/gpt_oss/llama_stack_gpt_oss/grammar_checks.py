@@ -1,4 +1,4 @@
-"""Checks of the grammars of requests, of which the worst take many seconds."""
+"""Runs the checks of the grammars of requests in threads of its own: the worst take many seconds."""
 
 import asyncio
 import contextlib
