@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 
 from redis.asyncio import ConnectionPool, Sentinel
 from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.backoff import NoBackoff
 
 _SUFFIX: Final = "+sentinel"
 _PORT: Final = 26379
@@ -45,12 +47,14 @@ def sentinel_pool(url: str, sentinel_password: str | None, **settings: Any) -> C
     known: dict[str, Any] = {**parse_url(of_primary), **settings}
     for name in ("host", "port", "connection_class"):
         known.pop(name, None)
+    # The pool tries again as a whole; of its own, the `redis` package would try each Sentinel again for seconds.
+    once: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
     timeouts = {name: value for name, value in known.items() if name.startswith("socket_")}
     secret = {"password": sentinel_password} if sentinel_password else {}
     tls = {name: value for name, value in known.items() if name.startswith("ssl_")} if scheme == "rediss" else {}
     encrypted = {"ssl": True, **tls} if scheme == "rediss" else {}
     watchers = [_address(each) for each in nodes.split(",")]
-    sentinel = Sentinel(watchers, sentinel_kwargs=timeouts | secret | encrypted)  # type: ignore[no-untyped-call]
+    sentinel = Sentinel(watchers, sentinel_kwargs=once | timeouts | secret | encrypted)  # type: ignore[no-untyped-call]
     of_pool = {"ssl": True} if encrypted else {}
     return _Pool(service, sentinel, **known, **of_pool)  # type: ignore[no-untyped-call]
 

@@ -26,6 +26,8 @@ from tests.support.waiting import SECONDS, wait_until
 
 PASSWORD: Final = "sesame"
 OF_SENTINEL: Final = "watch"
+TRIES: Final = 9
+"""How often a call asks for the primary, within about three seconds, before it fails."""
 
 
 async def written(records: Records, put: Put) -> None:
@@ -77,6 +79,7 @@ class WatchedPair:
 
     first: Valkey
     second: Valkey
+    before_sentinel: Relay
     url: str
 
 
@@ -99,7 +102,7 @@ def watched_with_tls(folder: Path) -> Iterator[WatchedPair]:
         with watching as sentinel, Relay(sentinel.port, tls) as before_sentinel:
             trusted = certificates.path("ca.pem")
             url = f"rediss+sentinel://127.0.0.1:{before_sentinel.port}/responses/0?ssl_ca_certs={trusted}"
-            yield WatchedPair(first, second, url)
+            yield WatchedPair(first, second, before_sentinel, url)
 
 
 async def test_server_behind_sentinels_with_tls_and_passwords_follows_the_promoted_replica(tmp_path: Path) -> None:
@@ -135,6 +138,7 @@ async def test_refusal_behind_sentinels_is_503_with_its_reason(tmp_path: Path, w
         with pytest.raises(ApiError, match=reason) as error:
             await records.get_many(["a"])
         assert error.value.status == 503
+        assert pair.before_sentinel.served <= TRIES
         await records.close()
 
 

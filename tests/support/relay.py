@@ -24,11 +24,15 @@ class Relay:
         tls: TLS context for its clients.
         asks: whether clients request TLS first, as PostgreSQL's do.
         plain_too: whether it also relays for clients without TLS, which have to send first.
+
+    Attributes:
+        served: how many connections it has relayed.
     """
 
     def __init__(self, behind: int, tls: ssl.SSLContext, *, asks: bool = False, plain_too: bool = False) -> None:
         """Create a relay; it does not listen yet."""
         self.port = free_port()
+        self.served = 0
         self._behind = behind
         self._tls = tls
         self._asks = asks
@@ -91,6 +95,7 @@ class Relay:
             await self._loop.connect_accepted_socket(lambda: protocol, connection, ssl=self._tls if encrypted else None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.served += 1
         # Any error ends the connection, which both ends can observe.
         with suppress(OSError, EOFError, asyncio.CancelledError):
             if self._asks:
