@@ -1,8 +1,8 @@
 # `make` alone lists the targets.
 .DEFAULT_GOAL := help
 SHELL := bash
-# Two targets run at a time; each line of a test run begins with the name of its target.
-MAKEFLAGS += --jobs=2
+# Three targets run at a time; each line of a test run begins with the name of its target.
+MAKEFLAGS += --jobs=3
 
 # Compiled modules are kept: without them, each process compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -25,7 +25,7 @@ READY_MODEL_SERVERS := .venv-model-servers/.ready
 READY_LITELLM := .venv-litellm/.ready
 READY_RELEASE := .venv-release/.ready
 # A test waits for servers half of its time, so there are more processes than cores. Tests of one file share servers.
-PROCESSES ?= 3
+PROCESSES ?= 4
 PARALLEL := --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder
 # A run by the day beside the one on llama-stack has one process: each has to collect, import torch or the host, and
 # start servers. It ends before the longer run.
@@ -121,11 +121,8 @@ $(READY_LITELLM): constraints/litellm.txt $(INSTALL_SCRIPTS) | $(READY)
 .PHONY: model-servers
 model-servers: $(READY_MODEL_SERVERS) $(READY_LITELLM) ## Install the model servers that tests start: vLLM, transformers, LiteLLM
 
-# The day of tests/integration/test_model_servers.py, the only tests that need these environments: `make test` makes
-# them on that day only.
-MODEL_SERVERS_DAY := 2
-IN_TURN := $(and $(filter test,$(MAKECMDGOALS)),$(filter-out $(MODEL_SERVERS_DAY),$(GATE_DAY)))
-MODEL_SERVERS := $(if $(IN_TURN),,$(READY_MODEL_SERVERS) $(READY_LITELLM))
+# `make test` has no test that needs these environments.
+MODEL_SERVERS := $(if $(filter test,$(MAKECMDGOALS)),,$(READY_MODEL_SERVERS) $(READY_LITELLM))
 
 # Without INFERENCE_URL, a small model is installed and served. Some tools need additional packages.
 SEARCHES := $(WEB_SEARCH)$(SEARXNG_URL)$(TAVILY_SEARCH_API_KEY)$(BRAVE_SEARCH_API_KEY)

@@ -18,7 +18,7 @@ from tests.support.server_findings import column_of, disagreements, documented, 
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.variants import add_host_provider, variant
 
-pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_day]
+pytestmark = [pytest.mark.live, pytest.mark.whole_run]
 
 PROVIDERS: Final = ("local", "vllm", "openai")
 """The bundled provider, and `remote::vllm` and `remote::openai` of the host."""

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.stream_memory import measure, owners
 
-pytestmark = [pytest.mark.live, pytest.mark.one_host, pytest.mark.extended]
+pytestmark = [pytest.mark.live, pytest.mark.one_host, pytest.mark.extended, pytest.mark.day(0)]
 
 STREAMS: Final = 40
 MAX_BYTES: Final = 46_000

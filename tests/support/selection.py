@@ -10,6 +10,7 @@ a run has is printed after the collection. Tests with `whole_run` belong to no d
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,15 +53,20 @@ def takes_turns(test: pytest.Item) -> bool:
         return True
     if "smoke" in marks:
         return False
-    return "extended" in marks or any(test.path.is_relative_to(folder) for folder in FOLDERS)
+    return "extended" in marks or _is_below_folders(test.path)
+
+
+@cache
+def _is_below_folders(path: Path) -> bool:
+    return any(path.is_relative_to(folder) for folder in FOLDERS)
 
 
 def days(turns: Sequence[pytest.Item]) -> Iterator[int]:
     """Return the days of tests that take turns.
 
     A file's tests have consecutive days, so that each day has its share of each file: neighbours take about as long.
-    The first day depends on the file's name only. All tests with `one_day` have that day. With `days_by`, those that
-    have the same value of a parameter share a day, so that what takes long to start is started on one day only.
+    The first day depends on the file's name only. With `days_by`, those that have the same value of a parameter share a
+    day, so that what takes long to start is started on one day only.
     """
     found = Counter[str]()
     values: dict[str, list[object]] = {}
@@ -68,8 +74,6 @@ def days(turns: Sequence[pytest.Item]) -> Iterator[int]:
         file = _file(test)
         if mark := test.get_closest_marker("day"):
             yield mark.args[0]
-        elif test.get_closest_marker("one_day"):
-            yield first_day(file)
         elif mark := test.get_closest_marker("days_by"):
             value = cast("pytest.Function", test).callspec.params[mark.args[0]]
             seen = values.setdefault(file, [])

@@ -36,6 +36,7 @@ def names() -> list[str]:
     return [rule["alert"] for rule in group["rules"]]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", names())
 def test_case_of_each_alert_fails_without_it(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "monitoring"

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.selection import DAYS, first_day
+from tests.support.selection import DAYS
 
 ROOT: Final = Path(__file__).parents[2]
 TESTS: Final = ROOT / "tests"
@@ -125,17 +125,9 @@ def test_unknown_web_search_is_refused_before_packages_are_installed(target: str
     assert "installing" not in ran.stdout
 
 
-@pytest.mark.parametrize("day", range(DAYS))
-def test_model_servers_are_installed_on_the_day_of_their_tests(day: int) -> None:
-    command = ["make", "--dry-run", "--always-make", "--directory", str(ROOT), "lint", "test"]
-    environment = ENV | {"GATE_DAY": str(day)}
-    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    is_their_day = day == first_day("tests/integration/test_model_servers.py")
-    assert ("constraints/model-servers.txt" in printed) is is_their_day
-    assert ("constraints/litellm.txt" in printed) is is_their_day
-
-
-def test_all_tests_need_the_model_servers() -> None:
-    command = ["make", "--dry-run", "--always-make", "--directory", str(ROOT), "test-all"]
+@pytest.mark.parametrize(("target", "needed"), [("test", False), ("test-all", True)])
+def test_model_servers_are_installed_for_all_tests_only(target: str, needed: bool) -> None:
+    command = ["make", "--dry-run", "--always-make", "--directory", str(ROOT), "lint", target]
     printed = subprocess.run(command, env=ENV, capture_output=True, text=True, check=True).stdout
-    assert "constraints/model-servers.txt" in printed
+    for pins in ("constraints/model-servers.txt", "constraints/litellm.txt"):
+        assert (pins in printed) is needed

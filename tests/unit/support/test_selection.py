@@ -66,7 +66,7 @@ def suite(tmp_path: Path) -> Path:
     (tmp_path / "test_a.py").write_text(FIXED)
     (tmp_path / "test_b.py").write_text(EXTENDED)
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n    one_day: together\n    days_by(parameter): by value\n    day(number): then\n    whole_run: only in a whole run\n"
+    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n    days_by(parameter): by value\n    day(number): then\n    whole_run: only in a whole run\n"
     (tmp_path / "pytest.ini").write_text(settings)
     return tmp_path
 
@@ -122,18 +122,9 @@ def test_each_day_has_its_share_of_each_file(suite: Path, day: int) -> None:
 
 
 def test_first_day_of_a_file_is_the_same_in_each_process_and_differs_between_files() -> None:
-    assert first_day("tests/integration/test_model_servers.py") == 2
+    assert first_day("tests/integration/test_fuzz.py") == 0
     counts = [[first_day(f"test_{number}.py") for number in range(1_000)].count(day) for day in range(DAYS)]
     assert all(150 < count < 250 for count in counts)
-
-
-def test_tests_of_one_day_share_the_first_day_of_their_file(suite: Path) -> None:
-    (suite / "test_b.py").write_text(
-        EXTENDED.replace("pytest.mark.extended", "[pytest.mark.extended, pytest.mark.one_day]")
-    )
-    day = first_day("test_b.py")
-    assert "test_b.py: 50 of 50" in run(suite, f"--day={day}")[1]
-    assert "and 0 of 50" in run(suite, f"--day={(day + 1) % DAYS}")[1]
 
 
 def test_test_with_a_day_runs_on_that_day_only(suite: Path) -> None:

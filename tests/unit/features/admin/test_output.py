@@ -135,20 +135,6 @@ def newest(state: Path, wanted: str = "") -> str:
     return str(json.loads(piped(f"list --json --limit 1 --config {STARTER} {wanted}", state, "")[1])["id"])
 
 
-COMMANDS: Final = (
-    "init starter {folder}",
-    "import {config}",
-    "list",
-    "show resp_0",
-    "chain resp_0",
-    "tail",
-    "stats",
-    "queue",
-    "delete resp_0",
-    "export --owner=",
-    "backup {folder}/backup",
-    "restore {folder}/backup",
-)
 INTERRUPTED: Final = """
 import os, signal, sys
 class Interrupting:
@@ -166,7 +152,7 @@ sys.exit(main())
 def interrupted(module: str, command: str, folder: Path) -> tuple[int, str, str]:
     """Run a command that is interrupted at this import; return how it ends and what it prints."""
     words = command.format(folder=folder, config=STARTER).split()
-    if words[0] not in ("init", "import"):
+    if words[0] != "import":
         words += ["--config", STARTER]
     ended = subprocess.run(
         [sys.executable, "-c", INTERRUPTED.format(module=module), *words],
@@ -179,10 +165,9 @@ def interrupted(module: str, command: str, folder: Path) -> tuple[int, str, str]
     return ended.returncode, ended.stdout, ended.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("module", ["llama_stack_responses.cli", "argparse", "importlib.metadata"])
-def test_ctrl_c_while_a_command_is_imported_ends_it_silently(module: str, command: str, tmp_path: Path) -> None:
-    assert interrupted(module, command, tmp_path) == (130, "", "")
+def test_ctrl_c_before_the_command_is_known_ends_the_program_silently(module: str, tmp_path: Path) -> None:
+    assert interrupted(module, "list", tmp_path) == (130, "", "")
 
 
 @pytest.mark.parametrize("command", ["import {config}", "list", "backup {folder}/backup"])

@@ -16,6 +16,7 @@ import pytest
 from llama_stack_responses.admission import Admission
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.features.code.containers import entries
 from llama_stack_responses.features.code.containers.entries import (
     ContainerEntry,
     ContainerFile,
@@ -225,6 +226,7 @@ async def test_failed_or_cancelled_creation_takes_no_place(tmp_path: Path, monke
         await created.create(ANNA)
     monkeypatch.undo()
     await created.create(ANNA)
+    monkeypatch.setattr(entries, "_POLL_SECONDS", 0.01)
     created.start()
     await until(lambda: len(list(root.glob("*"))) == 1)
     await created.close()
