@@ -53,7 +53,9 @@ from .reasoning_entries import (
     TOOL_CALL,
     ReasoningEntries,
     encoded,
+    is_sealed,
     signatures_in,
+    text_name,
     texts_of,
 )
 from .repeated_arguments import CallArguments
@@ -587,7 +589,7 @@ class ChunkReader:
         if self._entries.is_open:
             out += self._end_entry()
         if type(visible) is not str or self._own_summaries or fields.get(BLOCKS):
-            out += self._reasoning(fields, visible)
+            self._reasoning_apart(out, fields, visible)
             return
         for part in self._thought.take(ContentPart(visible, None)):
             own = (
@@ -596,6 +598,47 @@ class ChunkReader:
                 else {name: part.content for name in fields if fields[name] == visible}
             )
             out += self._reasoning(own, part.content)
+
+    def _reasoning_apart(self, out: list[Any], fields: dict[str, Any], visible: Any) -> None:
+        """Append the deltas of reasoning that is no text alone, without the blocks that came before."""
+        if self._thought.kept:
+            self._settle_reasoning(out)
+        if blocks := _blocks(fields):
+            new = [block for block in blocks if not self._entries.is_known(block) or not self._has_answer]
+            if self._is_repeated("".join(text(block, "thinking") for block in blocks)):
+                out += few(self._sealed_blocks(new))
+                return
+            if not new:
+                return
+            fields = {**fields, BLOCKS: new}
+        self._thought.add("".join(text(block, "thinking") for block in blocks) or _plain_reasoning(fields))
+        out += self._reasoning(fields, visible)
+
+    def _sealed_blocks(self, blocks: Iterable[Any]) -> Iterator[Delta]:
+        """Yield the deltas of the blocks that are signed or encrypted, and whose texts were shown."""
+        for block in blocks:
+            entry = encoded(BLOCKS, block) if is_sealed(block) else None
+            if entry:
+                self.characters += _SIGNATURE_CHARACTERS + len(entry)
+                yield from self._mark(entry)
+
+    def _is_repeated(self, thoughts: str) -> bool:
+        """Return whether a list behind the answer has all thoughts before it once more."""
+        return self._has_answer and self._thought.is_all(thoughts)
+
+    @property
+    def _has_answer(self) -> bool:
+        return self._spoken or self._calls is not None
+
+    def _repeated(self, place: str, found: Iterable[Any], texts: Iterable[str]) -> Iterator[Delta]:
+        """Take what is new of entries whose texts were shown: all without earlier ones, else what is sealed."""
+        had_texts = self._entries.have_text
+        for entry, said in zip(found, texts, strict=True):
+            name = text_name(entry) if isinstance(entry, dict) else None
+            if name is None or not had_texts:
+                yield from self._entry(place, entry, said, said=False)
+            elif is_sealed(entry) and not self._entries.is_known(entry):
+                yield from self._entry(place, {**entry, name: ""}, "", said=False)
 
     def _settle_reasoning(self, out: list[Any]) -> None:
         """Append the deltas of what was kept of the reasoning, which ends here."""
@@ -645,9 +688,13 @@ class ChunkReader:
         """Yield the deltas of `reasoning_details`: their texts, unless the same chunk has another one, and the rest."""
         plain = _plain_reasoning(fields)
         texts, origin = texts_of(details), _origin(fields)
+        whole = "".join(said for _, said in texts)
+        if plain in ("", whole) and self._is_repeated(whole):
+            yield from self._repeated(DETAILS, details, (said for _, said in texts))
+            return
         if plain or any(text for _, text in texts):
             self._decide_summaries(texts)
-        said = bool(self._own_summaries) or not plain or plain == "".join(text for _, text in texts)
+        said = bool(self._own_summaries) or plain in ("", whole)
         if not said:
             yield from self._thoughts(plain, origin)
         for entry, (is_summary, reasoning) in zip(details, texts, strict=True):
@@ -655,6 +702,7 @@ class ChunkReader:
             yield from self._entry(DETAILS, entry, reasoning, said=said and not apart)
             if self._own_summaries:
                 key = "summary" if is_summary else "reasoning"
+                self._thought.add(reasoning)
                 yield from self._reasoning_deltas(key, reasoning, is_summary, origin)
             elif said:
                 yield from self._thoughts(reasoning, origin)
@@ -666,7 +714,7 @@ class ChunkReader:
 
     def _entry(self, place: str, fragment: Any, reasoning: str, *, said: bool) -> Iterator[Delta]:
         """Take a fragment of an entry; yield the end of the entry before it."""
-        if not isinstance(fragment, dict):
+        if not isinstance(fragment, dict) or (self._entries.is_known(fragment) and text_name(fragment) is None):
             return
         if not self._entries.continues(place, fragment):
             out: list[Any] = []
@@ -830,15 +878,23 @@ class ChunkReader:
                 for shown in self._said.take(ContentPart(said, None)):
                     yield from map(Text, self._joined("content", shown.content))
             if (thinking := member(part, "thinking")) is not None:
-                pieces = [thinking] if isinstance(thinking, str) else [text(each, "text") for each in entries(thinking)]
-                yield from self._entry(PARTS, part, "".join(pieces), said=True)
-                for piece in pieces:
-                    yield from self._reasoning_deltas("reasoning", piece, self._as_summary, _PARTS)
+                yield from self._thinking_part(part, thinking)
             for inner in entries(member(part, "summary") or ()):
                 yield from self._reasoning_deltas("summary", text(inner, "text"), self._summaries, _PARTS)
                 if signature := _whole_text(inner, "signature"):
                     self.characters += _SIGNATURE_CHARACTERS + len(signature)
                     yield Reasoning("", self._summaries, signature)
+
+    def _thinking_part(self, part: Any, thinking: Any) -> Iterator[Delta]:
+        pieces = [thinking] if isinstance(thinking, str) else [text(each, "text") for each in entries(thinking)]
+        whole = "".join(pieces)
+        if self._is_repeated(whole):
+            yield from self._repeated(PARTS, [part], [whole])
+            return
+        self._thought.add(whole)
+        yield from self._entry(PARTS, part, whole, said=True)
+        for piece in pieces:
+            yield from self._reasoning_deltas("reasoning", piece, self._as_summary, _PARTS)
 
     def _call(self, position: int, call: Any) -> list[ToolCall]:
         """Return the deltas of a fragment of a call, with its arguments as they came."""

@@ -45,18 +45,25 @@ def text_name(entry: Json) -> str | None:
     return _TEXT_NAMES.get(kind) if isinstance(kind, str) else None
 
 
+def is_sealed(entry: Any) -> bool:
+    """Return whether an entry is signed or encrypted."""
+    return isinstance(entry, dict) and isinstance(entry.get("signature") or entry.get("data"), str)
+
+
 class ReasoningEntries:
     """Joins the fragments of the entries of one model round.
 
     Attributes:
         is_open: whether there is an entry that may have further fragments.
         is_said: whether the client was shown text of the open entry.
+        have_text: whether an entry has begun that can have a text.
     """
 
-    __slots__ = ("_members", "_own", "_place", "is_open", "is_said")
+    __slots__ = ("_members", "_own", "_place", "_sealed", "have_text", "is_open", "is_said")
 
     def __init__(self) -> None:
-        self.is_open = self.is_said = False
+        self.is_open = self.is_said = self.have_text = False
+        self._sealed: set[int] | None = None
         self._place = ""
         self._members: Json = {}
         self._own: list[str] | None = None
@@ -73,6 +80,17 @@ class ReasoningEntries:
         # Without an index, a signature is the last of an entry.
         return fragment.get("index") is not None or not before.get("signature")
 
+    def is_known(self, entry: Any) -> bool:
+        """Return whether what is signed or encrypted in an entry came before; false if there is nothing of it."""
+        if not is_sealed(entry):
+            return False
+        sealed = hash((entry.get("signature") or entry.get("data"), str(entry.get("id"))))
+        self._sealed = self._sealed or set()
+        if sealed in self._sealed:
+            return True
+        self._sealed.add(sealed)
+        return False
+
     def take(self, place: str, fragment: Json, text: str, *, said: bool) -> None:
         """Take a fragment of the open entry, or the first one of another.
 
@@ -87,6 +105,7 @@ class ReasoningEntries:
             self._own = None if said else []
         self.is_said = self.is_said or (said and bool(text))
         name = text_name(fragment)
+        self.have_text = self.have_text or name is not None
         for member, value in fragment.items():
             if member == name:
                 self._members[member] = [] if isinstance(value, list) else ""
@@ -153,8 +172,8 @@ def joined(entries: Iterable[Json]) -> list[Json]:
     """Return entries, with those that only sign an earlier one joined to it: their text came before other content."""
     out: list[Json] = []
     for entry in entries:
-        name, index = text_name(entry), entry.get("index")
-        signs = name is not None and not entry.get(name) and entry.get("signature") and index is not None
+        name = text_name(entry)
+        signs = name is not None and not entry.get(name) and entry.get("signature")
         signed = next((each for each in out if signs and _is_unsigned(each, entry)), None)
         if signed is None:
             out.append(entry)

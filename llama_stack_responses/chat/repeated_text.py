@@ -86,6 +86,12 @@ class RepeatedText:
         self.size += size
         self._pieces += 1
 
+    def add(self, text: str) -> None:
+        """Add characters that were passed on without `take`."""
+        if not self.is_begun:
+            self.begin(text)
+        self.extend(len(text))
+
     def take(self, chunk: ContentPart) -> Sequence[ContentPart]:
         """Take a chunk with text; return what is to be passed on.
 
@@ -93,7 +99,7 @@ class RepeatedText:
             ApiError: a server that sends all characters so far has changed them.
         """
         if self.is_extendable and len(chunk.content) <= self.max_extension:
-            self._add(chunk.content)
+            self.add(chunk.content)
             return (chunk,)
         if self._cumulative:
             return self._grow(chunk)
@@ -102,7 +108,7 @@ class RepeatedText:
         if self.size and (self._repeats(chunk.content) or self._repeats_stripped(chunk.content)):
             self._held = (chunk,)
             return ()
-        self._add(chunk.content)
+        self.add(chunk.content)
         return (chunk,)
 
     def settle(self) -> Sequence[ContentPart]:
@@ -115,6 +121,10 @@ class RepeatedText:
             return self._release()
         self._held = ()
         return self._grow(last) if repeats else ()
+
+    def is_all(self, text: str) -> bool:
+        """Return whether another text has all characters so far, and none else; a short one does not tell."""
+        return _PIECES_CHARACTERS <= len(text) == self.size and text.startswith(self._beginning)
 
     def may_have(self, text: str) -> bool:
         """Return whether another text can be a part of this one, or the whole; of a long one, only its size tells."""
@@ -160,7 +170,7 @@ class RepeatedText:
                 "never' in the model's profile, with which the model server sends the text once.",
             )
         rest = text[self.size :]
-        self._add(rest)
+        self.add(rest)
         return (ContentPart(rest, None),) if rest else ()
 
     def _is_repetition(self, text: str) -> bool:
@@ -182,13 +192,8 @@ class RepeatedText:
         """Return the chunks that were kept: they are the next characters."""
         held, self._held = self._held, ()
         for chunk in held:
-            self._add(chunk.content)
+            self.add(chunk.content)
         return held
-
-    def _add(self, text: str) -> None:
-        if not self.is_begun:
-            self.begin(text)
-        self.extend(len(text))
 
 
 def max_extension(size: int) -> int:

@@ -184,6 +184,77 @@ def test_details_behind_the_answer_leave_its_text_whole() -> None:
     assert message_of(items)["reasoning_details"] == [{**TEXT, "text": "Hm.", "signature": "s"}, ENCRYPTED]
 
 
+def block(said: str, **more: Any) -> Json:
+    return {"type": "thinking", "thinking": said, **more}
+
+
+FIRST, SECOND, BOTH = "Hm, let me ", "think about it.", "Hm, let me think about it."
+SAID: Final[dict[str, list[Any]]] = {
+    "details": [details({**TEXT, "text": FIRST}), details({**TEXT, "text": SECOND})],
+    "details with text": [details({**TEXT, "text": each}, plain=each) for each in (FIRST, SECOND)],
+    "signed details": [
+        details({**TEXT, "text": FIRST}),
+        details({**TEXT, "text": SECOND}),
+        details({**TEXT, "signature": "s"}),
+    ],
+    "details without an index": [details({"type": "reasoning.text", "text": each}) for each in (FIRST, SECOND)],
+    "two details": [details({**TEXT, "text": FIRST}), details({**TEXT, "index": 1, "text": SECOND})],
+    "encrypted": [details(ENCRYPTED)],
+    "summary": [details({**SUMMARY, "summary": FIRST}), details({**SUMMARY, "summary": SECOND}), details(ENCRYPTED)],
+    "blocks": [
+        chunk({"thinking_blocks": [block(FIRST)], "reasoning_content": FIRST}),
+        chunk({"thinking_blocks": [block(SECOND)], "reasoning_content": SECOND}),
+        chunk({"thinking_blocks": [block("", signature="s")]}),
+    ],
+    "hidden block": [chunk({"thinking_blocks": [{"type": "redacted_thinking", "data": "AAAA"}]})],
+    "parts": [parts(thinking(FIRST)), parts(thinking(SECOND, closed=True))],
+}
+"""Chunks of reasoning, in fragments."""
+AGAIN: Final[dict[str, Json]] = {
+    "details": {DETAILS: [{**TEXT, "text": BOTH}]},
+    "details with text": {DETAILS: [{**TEXT, "text": BOTH}], "reasoning": BOTH},
+    "signed details": {DETAILS: [{**TEXT, "text": BOTH, "signature": "s"}]},
+    "details without an index": {DETAILS: [{"type": "reasoning.text", "text": BOTH}]},
+    "two details": {DETAILS: [{**TEXT, "text": FIRST}, {**TEXT, "index": 1, "text": SECOND}]},
+    "encrypted": {DETAILS: [ENCRYPTED]},
+    "summary": {DETAILS: [{**SUMMARY, "summary": BOTH}, ENCRYPTED]},
+    "blocks": {"thinking_blocks": [block(BOTH, signature="s")], "reasoning_content": BOTH},
+    "hidden block": {"thinking_blocks": [{"type": "redacted_thinking", "data": "AAAA"}]},
+    "parts": {"content": [thinking(BOTH, closed=True)]},
+}
+"""The same in one chunk."""
+
+
+@pytest.mark.parametrize("summaries", [False, True])
+@pytest.mark.parametrize("answer", [text("Hello"), call("f", "c1")], ids=["text", "call"])
+@pytest.mark.parametrize("form", SAID)
+def test_reasoning_that_the_last_chunk_has_once_more_is_there_once(form: str, answer: Any, summaries: bool) -> None:
+    last = chunk(AGAIN[form], finish_reason="stop")
+    expected = output(*SAID[form], answer, finish(), summaries=summaries)
+    items = output(*SAID[form], answer, last, finish(), summaries=summaries)
+    assert [item["type"] for item in items] == [item["type"] for item in expected]
+    done = [DONE] if items[-1]["type"] == "function_call" else []
+    assert message_of([*items, *done]) == message_of([*expected, *done])
+
+
+def test_signature_that_the_last_chunk_has_with_the_text_once_more_is_added() -> None:
+    signed = {**TEXT, "text": BOTH, "signature": "s"}
+    items = output(*SAID["details"], text("Hello"), details(signed), finish())
+    assert message_of(items)["reasoning_details"] == [signed]
+
+
+def test_details_that_come_first_behind_the_answer_are_whole() -> None:
+    signed = {**TEXT, "text": BOTH, "signature": "s"}
+    items = output(reasoning(FIRST), reasoning(SECOND), text("Hello"), details(signed), finish())
+    assert message_of(items)["reasoning_details"] == [signed]
+    assert message_of(items)["reasoning_content"] == BOTH
+
+
+def test_other_thoughts_behind_the_answer_are_kept() -> None:
+    items = output(*SAID["details"], text("Hello"), details({**TEXT, "text": "So, what else?"}), finish())
+    assert [entry["text"] for entry in message_of(items)["reasoning_details"]] == [BOTH, "So, what else?"]
+
+
 # Signatures of calls
 
 
