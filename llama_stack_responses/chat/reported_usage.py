@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from ..stream.usage import Usage
+from ..stream.usage import UNKNOWN, Usage
 from .pieces import member
 
 _MAX_TOKENS: Final = 2**53
@@ -43,7 +43,7 @@ def is_empty(usage: Any) -> bool:
 
 
 def reported_usage(usage: Any, timings: Any) -> Usage:
-    """Return the usage of a round; none if the tokens that it read, or wrote, are not known.
+    """Return the usage of a round; `UNKNOWN` if the tokens that it read, or wrote, are not known.
 
     Args:
         usage: the `usage` of its last chunk that has one; None if none has.
@@ -57,7 +57,7 @@ def reported_usage(usage: Any, timings: Any) -> Usage:
     if total and (read is None) != (written is None) and total >= (read or written or 0):
         read, written = (total - (written or 0) or None, written) if read is None else (read, total - read)
     if read is None or written is None:
-        return Usage()
+        return UNKNOWN
     cached = _tokens(of_prompt, "cached_tokens") or _tokens(counts, *_CACHED) or _tokens(_members(timings), "cache_n")
     return Usage(
         input_tokens=read,

@@ -23,6 +23,7 @@ from ..requests.request_values import SERVICE_TIERS
 from ..stream.assembler import Assembler
 from ..stream.call_kinds import ServerCall
 from ..stream.deltas import Delta, Finish, FinishReason, Refusal
+from ..stream.usage import UNKNOWN
 from ..telemetry.instrumentation import RoundOperation, Telemetry
 from ..tools.mcp.list_budget import ServerBounds
 from ..tools.tool_function import Output
@@ -492,7 +493,8 @@ class Generation:
     def _take(self, delta: Delta) -> Finish | None:
         if self._stop_point.reached(delta):
             self._event_buffer.put(self._assembler.close("completed"))
-            return Finish("steered")
+            self._assembler.count(UNKNOWN)
+            return Finish("steered", UNKNOWN)
         self._event_buffer.put(self._assembler.feed(delta))
         self._model_round.note_output()
         return None
@@ -506,8 +508,7 @@ class Generation:
         bound = self._request.max_output_tokens
         if bound is None:
             return None
-        usage = self._assembler.response["usage"]
-        return bound - (usage["output_tokens"] if usage else 0)
+        return bound - self._assembler.used.output_tokens
 
     def _add_output(self) -> None:
         """Add the output of this round to the conversation for the next one."""

@@ -66,6 +66,7 @@ class Checkpoint:
         said: the items that the finished rounds added to the conversation.
         output: the response's output after the finished rounds.
         usage: the tokens of the finished rounds: input, output, cached, cache writes, reasoning.
+        usage_is_partial: whether tokens are missing there that are not known.
         image_usage: the tokens of generated images: input, input of images, output, output of images.
         rounds: number of finished rounds.
         waiting: the calls of the last round that are not answered yet, as fields of `ServerCall`.
@@ -100,6 +101,7 @@ class Checkpoint:
     request_id: str | None = None
     image_usage: Sequence[int] = ()
     repeated: Sequence[int] = ()
+    usage_is_partial: bool = False
 
     async def encode(self) -> bytes:
         """Return the record's value."""

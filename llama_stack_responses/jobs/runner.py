@@ -292,7 +292,7 @@ class JobRunner:
         shown = number + len(closing)
         context.assembler.resume(
             shown + len(checkpoint.held_events),
-            Usage(*checkpoint.usage),
+            Usage(*checkpoint.usage, is_partial=checkpoint.usage_is_partial),
             checkpoint.said,
             _waiting(checkpoint),
             [*emitted, *checkpoint.held_events],
@@ -384,7 +384,8 @@ class JobRunner:
             said=list(progress.new_items),
             output=list(assembler.response["output"]),
             repeated=sorted(assembler.repeated),
-            usage=astuple(assembler.used),
+            usage=astuple(assembler.used)[:-1],
+            usage_is_partial=assembler.used.is_partial,
             image_usage=astuple(assembler.image_usage),
             rounds=progress.rounds,
             waiting=[asdict(call) for call in progress.waiting],

@@ -29,7 +29,7 @@ from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, OpenPart,
 from .recovery import left_out
 from .response import UNDECIDED, terminal_event
 from .tool_calls import ItemStatus, ToolCalls
-from .usage import Usage, usage_of
+from .usage import Usage, known, usage_of
 
 Phase = Literal["commentary", "final_answer"]
 
@@ -228,8 +228,7 @@ class Assembler:
         self._output.numbered = number
         self._used = used
         self.image_usage = image_usage
-        if used != Usage():
-            self.response["usage"] = usage_of(used)
+        self.response["usage"] = known(used)
         self.calls.resume(added, waiting, happened)
 
     def proceed(self) -> list[Event]:
@@ -296,15 +295,19 @@ class Assembler:
             case Annotation():
                 return self._annotate(delta)
             case Finish():
-                self._used += delta.usage
-                if self._used != Usage():
-                    self.response["usage"] = usage_of(self._used)
+                self.count(delta.usage)
                 return self.close("completed" if delta.reason in ("stop", "tool_calls") else "incomplete")
+
+    def count(self, usage: Usage) -> None:
+        """Count the tokens of a round that has ended."""
+        self._used += usage
+        self.response["usage"] = known(self._used)
 
     def finish_unasked(self, reason: FinishReason) -> list[Event]:
         """Finish without the model's answer: it was not asked, so it is known to have used no tokens."""
+        out = self.feed(Finish(reason))
         self.response["usage"] = usage_of(self._used)
-        return self.feed(Finish(reason))
+        return out
 
     def close(self, status: ItemStatus) -> list[Event]:
         """Close every item that is being written; the next delta opens a new one.

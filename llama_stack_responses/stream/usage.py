@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 
 @dataclass(slots=True)
@@ -14,6 +14,7 @@ class Usage:
         cached_tokens: the part of `input_tokens` that was read from a cache.
         cache_write_tokens: the part of `input_tokens` that was written to a cache.
         reasoning_tokens: the part of `output_tokens` that is reasoning.
+        is_partial: whether tokens are missing that are not known.
     """
 
     input_tokens: int = 0
@@ -21,6 +22,7 @@ class Usage:
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+    is_partial: bool = field(default=False, kw_only=True)
 
     def __add__(self, other: Usage) -> Usage:
         """Return the sum."""
@@ -30,7 +32,17 @@ class Usage:
             self.cached_tokens + other.cached_tokens,
             self.cache_write_tokens + other.cache_write_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
+            is_partial=self.is_partial or other.is_partial,
         )
+
+
+UNKNOWN: Final = Usage(is_partial=True)
+"""The usage of a round of which the tokens are not known."""
+
+
+def known(used: Usage) -> dict[str, Any] | None:
+    """Return a response's `usage`, in tokens; None if a part of it is not known, or if nothing was used so far."""
+    return None if used.is_partial or used == Usage() else usage_of(used)
 
 
 def usage_of(used: Usage) -> dict[str, Any]:

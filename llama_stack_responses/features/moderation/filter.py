@@ -11,7 +11,7 @@ from ...core.moderation_results import NO_OUTPUT
 from ...core.types import Json
 from ...stream.deltas import Delta, Finish, Reasoning, Refusal, Text, ToolCall
 from ...stream.fragments import LARGE_CHARACTERS
-from ...stream.usage import Usage
+from ...stream.usage import UNKNOWN
 from .checks import Checks
 from .policy import Policy
 from .results import merged, refusal
@@ -72,7 +72,7 @@ class ModerationFilter:
         buffered, self._buffered = self._buffered, []
         if reason := await self._check_buffered():
             yield Refusal(refusal("output", reason))
-            yield Finish("content_filter", delta.usage if isinstance(delta, Finish) else Usage())
+            yield Finish("content_filter", delta.usage if isinstance(delta, Finish) else UNKNOWN)
             return
         if is_end:
             self._before = ""

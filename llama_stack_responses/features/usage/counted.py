@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from ...core.owner import Owner
 from ...core.types import Json
 from ...feature import Ended
+from ...generation.timeline import round_fields
 
 OTHER: Final = "other"
 """Stands for the values of a dimension beyond those that are counted by their names."""
@@ -16,6 +17,9 @@ _CHARACTERS: Final = 200
 """Maximum characters of a value of a dimension."""
 _SANDBOX: Final = ("code_interpreter_call", "shell_call")
 """The types of items whose calls run in a sandbox of the server, if the server runs them."""
+
+_OF_ROUNDS: Final = ("input_tokens", "output_tokens", "cached_tokens")
+"""The tokens that are recorded of each round."""
 
 type Counts = dict[str, int]
 """What was used, by the name of what is counted."""
@@ -65,6 +69,8 @@ def counts_of(ended: Ended) -> Counts:
         counts[f"errors.{error['code']}"] = 1
     if usage := response.get("usage"):
         counts |= _tokens(usage)
+    elif ended.timing:
+        counts |= _tokens_of_rounds(ended.timing.get("rounds") or ())
     if output := response.get("output"):
         counts |= _tools(output)
     if ended.timing and (tools := ended.timing.get("tools")):
@@ -81,6 +87,12 @@ def _tokens(usage: Mapping[str, Any]) -> Counts:
         "output_tokens": usage["output_tokens"],
         "reasoning_tokens": outputs.get("reasoning_tokens", 0),
     }
+
+
+def _tokens_of_rounds(rounds: Sequence[Sequence[Any]]) -> Counts:
+    """Return the tokens that are known of a response of which others are not known."""
+    fields = [round_fields(each) for each in rounds]
+    return {name: sum(each.get(name) or 0 for each in fields) for name in _OF_ROUNDS}
 
 
 def _tools(output: Sequence[Json]) -> Counts:

@@ -27,7 +27,7 @@ from llama_stack_responses.stream.deltas import (
     Text,
     ToolCall,
 )
-from llama_stack_responses.stream.usage import Usage
+from llama_stack_responses.stream.usage import UNKNOWN, Usage
 
 try:
     from llama_stack_api.inference.models import OpenAIChatCompletionChunk as HostChunk
@@ -459,8 +459,8 @@ def test_usage_before_last_chunk_is_read(make: Maker) -> None:
 
 
 @any_maker
-def test_missing_usage_is_zero(make: Maker) -> None:
-    assert ended([chunk(finish="stop")], make).usage == Usage()
+def test_missing_usage_is_unknown(make: Maker) -> None:
+    assert ended([chunk(finish="stop")], make).usage == UNKNOWN
 
 
 def test_missing_usage_details_are_zero() -> None:
@@ -659,7 +659,7 @@ def test_word_for_no_finish_reason_does_not_end_the_answer() -> None:
 def test_answer_without_finish_reason_is_complete(delta: Json) -> None:
     reader = ChunkReader(Profile(), MOST)
     assert reader.read(as_client(chunk(delta)))
-    assert reader.end() == [Finish("stop")]
+    assert reader.end() == [Finish("stop", UNKNOWN)]
 
 
 @pytest.mark.parametrize("finish", [None, "stop", "tool_calls", "bored"])
@@ -698,7 +698,7 @@ def test_stream_without_finish_reason_is_502(chunks: list[Json]) -> None:
 def test_text_in_finishing_chunk_is_kept() -> None:
     reader = ChunkReader(Profile(), MOST)
     assert reader.read(as_client(chunk({"content": "a"}, finish="stop"))) == [Text("a")]
-    assert reader.end() == [Finish("stop")]
+    assert reader.end() == [Finish("stop", UNKNOWN)]
 
 
 @any_maker
@@ -859,7 +859,7 @@ def test_inline_thinking_is_found_wherever_it_is_cut(tags: InlineThinking, text:
 def test_held_back_text_is_emitted_at_end() -> None:
     reader = ChunkReader(Profile(inline_thinking=InlineThinking()), MOST)
     assert reader.read(as_client(chunk({"content": "a <thi"}, finish="stop"))) == [Text("a ")]
-    assert reader.end() == [Text("<thi"), Finish("stop")]
+    assert reader.end() == [Text("<thi"), Finish("stop", UNKNOWN)]
 
 
 def test_thinking_tags_stay_in_text_without_profile() -> None:
@@ -950,21 +950,21 @@ NONE_WRITTEN: Final = {"prompt_tokens": 9, "completion_tokens": 0}
     [
         ({"prompt_tokens": 9.0, "completion_tokens": "4"}, Usage(9, 4)),
         ({"input_tokens": 9, "output_tokens": 4}, Usage(9, 4)),
-        ({"prompt_tokens": -1, "completion_tokens": 4, "total_tokens": 3}, Usage()),
+        ({"prompt_tokens": -1, "completion_tokens": 4, "total_tokens": 3}, UNKNOWN),
         (NONE_WRITTEN | {"cached_tokens": 5}, Usage(9, cached_tokens=5)),
         (NONE_WRITTEN | {"prompt_cache_hit_tokens": 5}, Usage(9, cached_tokens=5)),
         (NONE_WRITTEN | {"cache_read_input_tokens": 5}, Usage(9, cached_tokens=5)),
         (NONE_WRITTEN | {"prompt_tokens_details": {"cached_tokens": 50}}, Usage(9, cached_tokens=9)),
         ({"completion_tokens": 4, "total_tokens": 13}, Usage(9, 4)),
         ({"prompt_tokens": 9, "completion_tokens": None, "total_tokens": 13}, Usage(9, 4)),
-        ({"completion_tokens": 3}, Usage()),
-        ({"prompt_tokens": 9}, Usage()),
-        ({"prompt_tokens": 9, "completion_tokens": "n/a"}, Usage()),
+        ({"completion_tokens": 3}, UNKNOWN),
+        ({"prompt_tokens": 9}, UNKNOWN),
+        ({"prompt_tokens": 9, "completion_tokens": "n/a"}, UNKNOWN),
         ({"prompt_tokens": 9, "total_tokens": 9}, Usage(9)),
-        ({"prompt_tokens": 0, "completion_tokens": 3, "total_tokens": 0}, Usage()),
-        ({"completion_tokens": 3, "prompt_tokens": None}, Usage()),
-        ({"completion_tokens": 3, "prompt_tokens": "n/a"}, Usage()),
-        ({"completion_tokens": -1, "prompt_tokens": 9}, Usage()),
+        ({"prompt_tokens": 0, "completion_tokens": 3, "total_tokens": 0}, UNKNOWN),
+        ({"completion_tokens": 3, "prompt_tokens": None}, UNKNOWN),
+        ({"completion_tokens": 3, "prompt_tokens": "n/a"}, UNKNOWN),
+        ({"completion_tokens": -1, "prompt_tokens": 9}, UNKNOWN),
     ],
 )
 @pytest.mark.parametrize("make", [as_client, chat_chunk])

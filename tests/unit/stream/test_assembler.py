@@ -28,7 +28,7 @@ from llama_stack_responses.stream.deltas import (
 from llama_stack_responses.stream.replay import replay
 from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.stream.transcript import Transcript
-from llama_stack_responses.stream.usage import Usage
+from llama_stack_responses.stream.usage import UNKNOWN, Usage
 from tests.support.strict import check_stream, rebuild, validate_response
 
 Json = dict[str, Any]
@@ -503,6 +503,15 @@ def test_usage_sums_all_rounds_with_details() -> None:
         "output_tokens_details": {"reasoning_tokens": 22},
         "total_tokens": 165,
     }
+
+
+@pytest.mark.parametrize("unknown", [0, 1, 2])
+def test_usage_is_null_if_that_of_one_round_is_unknown(unknown: int) -> None:
+    driver = AssemblerDriver()
+    for number in range(3):
+        driver.feed(Text("a"), Finish("tool_calls", UNKNOWN if number == unknown else Usage(10, 5)))
+    assert driver.end()["usage"] is None
+    assert (driver.assembler.used.input_tokens, driver.assembler.used.output_tokens) == (20, 10)
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "steered"])

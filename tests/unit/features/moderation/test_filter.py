@@ -11,7 +11,7 @@ from llama_stack_responses.core.moderation_results import NO_OUTPUT, NOT_YET, re
 from llama_stack_responses.features.moderation.filter import ModerationFilter
 from llama_stack_responses.features.moderation.policy import Mode, Policy
 from llama_stack_responses.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
-from llama_stack_responses.stream.usage import Usage
+from llama_stack_responses.stream.usage import UNKNOWN, Usage
 from tests.support.moderation import AWAY, FakeModerator, checks
 from tests.support.thread_calls import calls_of_this_thread
 
@@ -110,7 +110,7 @@ async def test_flagged_text_ends_response_with_refusal() -> None:
     assert await harness.shown(Text("All is well."), Text("A bad "), Text("thing.")) == [
         Text("All is well."),
         CUT,
-        Finish("content_filter"),
+        Finish("content_filter", UNKNOWN),
     ]
     assert await harness.shown(Text("More than ten characters."), STOP) == []
     moderation = await harness.guard.moderation([])
@@ -127,7 +127,7 @@ async def test_flagged_text_across_two_pieces_is_found() -> None:
     assert await harness.shown(Text("12345678 b"), Text("ad, all in all.")) == [
         Text("12345678 b"),
         CUT,
-        Finish("content_filter"),
+        Finish("content_filter", UNKNOWN),
     ]
 
 

@@ -60,6 +60,13 @@ def test_failed_response_without_usage_counts_its_error() -> None:
     assert counts_of(ended(status="failed", error=error, usage=None)) == expected
 
 
+def test_response_with_unknown_usage_counts_what_is_known_of_its_rounds() -> None:
+    rounds = [(0, 1, 2, 10, 5, 4, "answer"), (2, 3, 4, 0, 0, 0, "answer"), (4, None, 5, 7, 1, 0, "compaction")]
+    counted = {"requests": 1, "status.completed": 1, "input_tokens": 17, "output_tokens": 6, "cached_tokens": 4}
+
+    assert counts_of(ended(timing={"rounds": rounds}, usage=None)) == counted
+
+
 def test_dimensions_are_of_the_caller_and_cut() -> None:
     owner = Owner("u" * 1000, {"teams": ["search"], "keys": ["key_1"]}, "acme")
     response_of_project = ended(owner, model="local/m", metadata={"project": "x", "other": "y"})
