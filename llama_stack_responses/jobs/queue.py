@@ -18,13 +18,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import cycle
 from math import inf
 from typing import Final
 
 from ..concurrency.share import current_share
+from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..core.types import Json
 from ..intervals import DEFAULT
@@ -85,13 +86,16 @@ _LOOK_SECONDS: Final = 1.0
 _OTHERS_TURN: Final = 16
 """Of so many claims of a server, one begins at a lower class, so that no class waits for ever."""
 
+_RETRY_AFTER_SECONDS: Final = 10
+
 
 class JobQueue:
     """A queue of jobs for all processes that share a store; each job is held by one worker at a time.
 
     Args:
         records: the store.
-        limit: how many jobs may wait; concurrent processes may exceed it a little.
+        limit: how many jobs may wait; concurrent processes may exceed it a little, and owners who have less than their
+            share of it still queue jobs.
         per_user: how many background responses of one authenticated owner may wait or run; as exact as `limit`.
         lease_seconds: how long a worker counts as alive after a heartbeat, on the store's clock.
         page_rows: maximum number of rows of the queue that one round trip reads.
@@ -131,16 +135,10 @@ class JobQueue:
         The jobs of batches do not count: a batch queues a few of its lines at a time.
 
         Raises:
-            ApiError: 429, too many jobs of its class wait, or the owner has too many.
+            ApiError: 429, the owner has too many jobs, or too many of its class wait and the owner has a share of them.
         """
         counts = work.kind is not WorkClass.BATCH
-        async with AsyncExitStack() as admissions:
-            if counts:
-                full = "Too many background responses are queued. Try again later."
-                await admissions.enter_async_context(self._quota.admit(_waiting(work.kind), self._limit, full))
-            if counts and not owner.is_anonymous:
-                full = f"You have {self._per_user} background responses queued or running. Try again later."
-                await admissions.enter_async_context(self._quota.admit(owner_prefix(owner), self._per_user, full))
+        async with self._admitted(owner, work.kind) if counts else nullcontext():
             of, now = name_of(owner), await self._records.now()
             rows = [fair_order.last_of(of, work.kind), fair_order.virtual_time_of(work.kind)]
             known = self._hints.overlay(await self._records.get_many(rows))
@@ -154,6 +152,33 @@ class JobQueue:
                 ops.append(Put(f"{owner_prefix(owner)}{response_id}", b""))
             yield ops
             self._hints.schedule(*hints)
+
+    @asynccontextmanager
+    async def _admitted(self, owner: Owner, kind: WorkClass) -> AsyncIterator[None]:
+        """Admit one more waiting job, which the block stores; errors as of `enqueued`."""
+        with ExitStack() as admitted:
+            theirs = None
+            if not owner.is_anonymous:
+                theirs = await self._quota.take(owner_prefix(owner), self._per_user)
+                if theirs is None:
+                    raise _full(f"You have {self._per_user} background responses queued or running.")
+                admitted.callback(theirs.finish)
+            if waiting := await self._quota.take(_waiting(kind), self._limit):
+                admitted.callback(waiting.finish)
+            elif theirs is None or theirs.count > await self._fair_share(owner, kind):
+                raise _full("Too many background responses are queued.")
+            yield
+
+    async def _fair_share(self, owner: Owner, kind: WorkClass) -> int:
+        """Return how many jobs an owner may have although those of others fill the queue of a class.
+
+        All owners who have no more than their share have as many jobs together as the limit says, or one each if there
+        are more owners than that.
+        """
+        owners = {name_of(owner)}
+        async for rows in pages_of(self._records, _waiting(kind), self._page_rows):
+            owners.update(row.value.decode() for _, row in rows)
+        return max(1, self._limit // len(owners))
 
     async def create_claimed(
         self, response_id: str, owner: Owner, body: Json, worker: str, sealed: str | None = None
@@ -435,6 +460,10 @@ class JobQueue:
         if not await committed(self._records, ops, [job.fence, *conditions]):
             return None
         return Job(job.response_id, state, job.version + 1)
+
+
+def _full(reason: str) -> ApiError:
+    return ApiError(429, f"{reason} Try again later.", code="rate_limit_exceeded", retry_after=_RETRY_AFTER_SECONDS)
 
 
 def _first_checkpoint(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..core.errors import ApiError
 from ..store.records import Records, after_prefix
 
 
@@ -70,21 +68,6 @@ class RowQuota:
     def __init__(self, records: Records) -> None:
         self._records = records
         self._prefixes: dict[str, _Prefix] = {}
-
-    @asynccontextmanager
-    async def admit(self, prefix: str, limit: int, refusal: str) -> AsyncIterator[None]:
-        """Admit one more row with the prefix, to be written within the block.
-
-        Raises:
-            ApiError: 429 with the message `refusal`, there are `limit` rows already.
-        """
-        row = await self.take(prefix, limit)
-        if row is None:
-            raise ApiError(429, refusal, code="rate_limit_exceeded", retry_after=10)
-        try:
-            yield
-        finally:
-            row.finish()
 
     async def take(self, prefix: str, limit: int) -> AdmittedRow | None:
         """Admit one more row with the prefix; return None if there are `limit` rows already.

@@ -228,6 +228,30 @@ async def test_concurrent_submissions_fill_quota_exactly(records: Records, owner
     assert not harness.jobs._quota._prefixes
 
 
+async def test_owner_below_the_fair_share_is_queued_although_others_fill_the_queue(records: Records) -> None:
+    harness = QueueHarness(records)
+    harness.jobs = JobQueue(records, limit=12, per_user=3, page_rows=5)
+    for number in range(4):
+        await harness.submit(*(f"resp_{number}{each}" for each in range(3)), owner=Owner(f"busy {number}"))
+    assert len(await records.range("q/", "q0", limit=20)) == 12
+    newcomers = [harness.submit(f"resp_a{number}", owner=ANNA) for number in range(3)]
+    found = await asyncio.gather(*newcomers, return_exceptions=True)
+    assert [each.code for each in found if isinstance(each, ApiError)] == ["rate_limit_exceeded"], "12 jobs, 5 owners"
+    await refused(harness, "resp_03", Owner("busy 0"), "You have 3 background responses")
+    await refused(harness, "resp_0", ANONYMOUS, "Too many background responses are queued")
+    taken = [await harness.taken() for _ in range(5)]
+    assert any(str(each).startswith("resp_a") for each in taken), "each owner has a turn"
+    assert not harness.jobs._quota._prefixes
+
+
+async def test_each_of_more_owners_than_the_queue_has_room_for_queues_one_job(records: Records) -> None:
+    harness = QueueHarness(records)
+    harness.jobs = JobQueue(records, limit=2, per_user=2)
+    for number in range(5):
+        await harness.submit(f"resp_{number}", owner=Owner(f"user {number}"))
+    await refused(harness, "resp_5", Owner("user 4"), "Too many background responses are queued")
+
+
 async def refused(harness: QueueHarness, response_id: str, owner: Owner, why: str) -> None:
     with pytest.raises(ApiError, match=why) as refusal:
         await harness.submit(response_id, owner=owner)

@@ -88,7 +88,8 @@ def guarded(
         if host == "ogx":
             provider["tenant_field"] = "tenant"
             config["server"]["tenancy"] = {"mode": "multi"}
-        responses_config(config).update(secrets=SECRETS, auth_cache_seconds=1)
+        queue = {"concurrency": 2, "waiting": 3, "per_user": 3}
+        responses_config(config).update(secrets=SECRETS, auth_cache_seconds=1, background=queue)
         config["server"]["auth"] = {"provider_config": provider, "access_policy": POLICY, "route_policy": ROUTES}
         add_containers(config)
 
@@ -335,6 +336,20 @@ def test_background_response_belongs_to_its_requester(users: dict[str, Wire], up
     assert begun["id"] in ids(ada)
     assert begun["id"] not in ids(carol)
     check_is_a_stranger(users["bob"], response)
+
+
+def test_queue_that_others_fill_has_room_for_a_newcomer(users: dict[str, Wire], upstream: Upstream) -> None:
+    upstream.script("held", [reply(text("one ", "two"), hold=1)] * 2 + [reply(text("one ", "two"))])
+    body = {"model": "local/held", "input": "Hi", "background": True}
+    created = [(users[name], users[name].create(**body)["id"]) for name in ("ada", "bob")]
+    upstream.wait_for("held", 2, chunks=1)
+    created += [(users[name], users[name].create(**body)["id"]) for name in ("ada", "ada", "bob")]
+    for name in ("ada", "bob"):
+        error_of(users[name].post(body), 429)
+    created.append((users["carol"], users["carol"].create(**body)["id"]))
+    error_of(users["carol"].post(body), 429)
+    upstream.release("held")
+    wait_until(lambda: all(wire.retrieve(each)["status"] == "completed" for wire, each in created))
 
 
 def test_equal_inputs_of_two_users_share_no_records(guarded: LiveStack, users: dict[str, Wire]) -> None:

@@ -1,10 +1,11 @@
 """Limits on rows: requests of one process fill them exactly, however their counts and writes overlap."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
-from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.jobs.row_quota import RowQuota
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Put
@@ -12,9 +13,25 @@ from tests.support.records import WatchedRecords
 from tests.support.waiting import turns
 
 
+class FullError(Exception):
+    """There are two rows already."""
+
+
+@asynccontextmanager
+async def admitted(quota: RowQuota) -> AsyncIterator[None]:
+    """Admit a row with the prefix `q/`, of which there may be two, for the block."""
+    row = await quota.take("q/", 2)
+    if row is None:
+        raise FullError
+    try:
+        yield
+    finally:
+        row.finish()
+
+
 async def write(quota: RowQuota, records: MemoryRecords, key: str, written: asyncio.Event | None = None) -> None:
-    """Write a row with the prefix `q/`, of which there may be two. Leave the block when the event is set."""
-    async with quota.admit("q/", 2, "full"):
+    """Write a row. Leave the block when the event is set."""
+    async with admitted(quota):
         await records.commit([Put(key, b"")])
         if written:
             await written.wait()
@@ -65,7 +82,7 @@ async def test_request_over_the_limit_is_refused_after_pending_rows_landed() -> 
     await turns(5)
     written.set()
     await asyncio.gather(*writers)
-    with pytest.raises(ApiError, match="full"):
+    with pytest.raises(FullError):
         await third
 
 
@@ -75,7 +92,7 @@ async def test_request_is_admitted_when_pending_row_is_given_up() -> None:
     await records.commit([Put("q/0", b"")])
 
     async def give_up() -> None:
-        async with quota.admit("q/", 2, "full"):
+        async with admitted(quota):
             await turns(20)
             raise ConnectionError
 
