@@ -232,7 +232,7 @@ async def stream(kind: Kind, count: int) -> bytes:
     context = factory.context(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
     event_buffer = EventBuffer(wanted=True, transcript=Transcript())
     generation = await context.generation(request.input_items, event_buffer)
-    run = ForegroundRun(generation, context.assembler, event_buffer, _keep, _drop, refusal_seconds=2.0)
+    run = ForegroundRun(generation, context.assembler, event_buffer, _keep, _drop, 2.0, bool)
     client = Client()
     scope = {"type": "http", "headers": [], "app": client}
     with RequestCycle(

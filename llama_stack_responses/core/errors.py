@@ -142,7 +142,9 @@ class NotBegunError(ApiError):
 
     def __init__(self) -> None:
         message = "The server is shutting down and has not begun to work on the request. Send it again."
-        super().__init__(421, message, type="server_error", code="server_stopping", retry_after=1)
+        # OpenAI's clients retry a 421 only because of this header.
+        headers = {"x-should-retry": "true"}
+        super().__init__(421, message, type="server_error", code="server_stopping", retry_after=1, headers=headers)
 
 
 def cut_off(error: ApiError) -> ApiError:

@@ -213,6 +213,11 @@ class Generation:
         return self._model_round.accepted
 
     @property
+    def begun(self) -> bool:
+        """Whether it has asked the model server or begun a call, so that it must not run a second time."""
+        return self._model_round.asked or self.accepted.done() or bool(self._assembler.response["output"])
+
+    @property
     def timeline(self) -> Timeline:
         """Records the times of rounds and tool calls, and counts them."""
         return self._model_round.timeline

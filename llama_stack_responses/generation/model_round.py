@@ -108,6 +108,7 @@ class ModelRound:
     Attributes:
         timeline: records the times of the response's rounds and tool calls, and the chat requests.
         accepted: a future that is done once the model server has accepted the first request.
+        asked: whether a request was sent to the model server.
     """
 
     __slots__ = (
@@ -131,6 +132,7 @@ class ModelRound:
         "_timer",
         "_toolset",
         "accepted",
+        "asked",
         "timeline",
     )
 
@@ -157,8 +159,8 @@ class ModelRound:
         timeline: Timeline | None = None,
     ) -> None:
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._request = request
-        self._profile = profile
+        self.asked = False
+        self._request, self._profile = request, profile
         self._toolset = toolset
         self._inference = inference
         self._servers, self._queues, self._check_json = servers, queues, check_json
@@ -351,6 +353,7 @@ class ModelRound:
         return Precedence.BEGUN if self.accepted.done() else Precedence.NEW
 
     async def _send(self, chat: Json, round_: Round, kind: str) -> RoundResult:
+        self.asked = True
         tools = chat.get("tools") or []
         round_.operation.set_request(chat)
         await self.timeline.requested(chat, kind)

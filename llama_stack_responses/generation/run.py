@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Protocol
 
-from ..core.errors import ApiError, OutcomeUnknown, UnusableAnswerError
+from ..core.errors import ApiError, NotBegunError, OutcomeUnknown, UnusableAnswerError
 from ..core.types import Json
 from ..logs import about, get_logger
 from ..stream.assembler import Assembler
@@ -36,6 +36,11 @@ class ForegroundGeneration(Protocol):
         """A future that is done once the model server has accepted the first request."""
         ...
 
+    @property
+    def begun(self) -> bool:
+        """Whether it has asked the model server or begun a call, so that it must not run a second time."""
+        ...
+
 
 class ForegroundRun:
     """Runs one generation to its end and stores the response.
@@ -48,6 +53,7 @@ class ForegroundRun:
             has received that event can continue from the response.
         drop: awaited instead if the response was refused and is not stored.
         refusal_seconds: how long `begin` waits for a refusal.
+        refuses: returns whether the server shuts down and accepts no more requests.
         clock: returns the time of its completion, in seconds since the epoch.
 
     Attributes:
@@ -67,6 +73,7 @@ class ForegroundRun:
         "_generation",
         "_keep",
         "_refusal_seconds",
+        "_refuses",
         "_shutting_down",
         "_task",
         "error",
@@ -83,9 +90,10 @@ class ForegroundRun:
         keep: Callable[[Json], Awaitable[None]],
         drop: Callable[[], Awaitable[None]],
         refusal_seconds: float,
+        refuses: Callable[[], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._refusal_seconds = refusal_seconds
+        self._refusal_seconds, self._refuses = refusal_seconds, refuses
         self._driver = GenerationDriver(assembler, event_buffer, clock)
         self.event_buffer = event_buffer
         self._generation = generation
@@ -110,7 +118,8 @@ class ForegroundRun:
     async def begin(self) -> None:
         """Wait until the model server has accepted the request, for `refusal_seconds` at most.
 
-        From then on the response counts as begun: any later error becomes part of it.
+        From then on the response counts as begun: any later error becomes part of it. While the server shuts down, a
+        response that has only waited is refused instead: another server can run it.
 
         Raises:
             ApiError: the request was refused in that time; nothing is stored.
@@ -118,6 +127,10 @@ class ForegroundRun:
         await asyncio.wait(
             [self._task, self._generation.accepted], timeout=self._refusal_seconds, return_when=asyncio.FIRST_COMPLETED
         )
+        if self._refuses() and not self._generation.begun:
+            self._shutting_down = True
+            self._cancel()
+            await self.wait_ended()
         if self.error and not self._generation.accepted.done():
             raise self.error
         self._begun = True
@@ -180,7 +193,7 @@ class ForegroundRun:
             self._ending = True
             await self._driver.cancel()
         else:
-            error = ApiError(503, "The server is shutting down. Try again.", retry_after=1)
+            error = _stopped() if self._generation.begun else NotBegunError()
             if await self._refused(error):
                 return
             await self._driver.fail(error)
@@ -224,3 +237,7 @@ class ForegroundRun:
             logger.exception("could not store a response: %s", response_id)
             return ApiError(500, "The response could not be stored. The server's log has the details.")
         return None
+
+
+def _stopped() -> ApiError:
+    return ApiError(503, "The server is shutting down. Try again.", retry_after=1)

@@ -13,10 +13,13 @@ class WarmUp:
     """A generation that does not ask the model.
 
     Attributes:
+        begun: whether it must not run a second time, as for a generation; it ends at once.
         accepted: done from the start.
         exchanges: none.
         left_out: none.
     """
+
+    begun = True
 
     def __init__(self, assembler: Assembler) -> None:
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()

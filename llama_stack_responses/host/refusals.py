@@ -20,10 +20,12 @@ async def refuse(error: ApiError, scope: Scope, send: Send) -> None:
     if websocket and _DENIAL not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008, "reason": error.message})
         return
-    headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id(scope).encode())]
-    headers += [(name.encode(), value.encode()) for name, value in error.retry_headers.items()]
+    body = orjson.dumps(error.body())
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers.append((b"x-request-id", request_id(scope).encode()))
+    headers += [(name.encode(), value.encode()) for name, value in {**error.retry_headers, **error.headers}.items()]
     if not websocket and has_large_body(scope):
         headers.append((b"connection", b"close"))
     prefix = _DENIAL if websocket else "http.response"
     await send({"type": f"{prefix}.start", "status": error.status, "headers": headers})
-    await send({"type": f"{prefix}.body", "body": orjson.dumps(error.body())})
+    await send({"type": f"{prefix}.body", "body": body})

@@ -30,6 +30,12 @@ class Finishing:
         self._running = running
         self._seconds = seconds + accepting_seconds
         self._accepting_seconds = accepting_seconds
+        self._accepts_until: float | None = None
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the time is over in which requests are accepted."""
+        return self._accepts_until is not None and asyncio.get_running_loop().time() >= self._accepts_until
 
     def begin(self, connections: Callable[[], int] = lambda: 0) -> asyncio.Future[None] | None:
         """Return a future that is done once nothing runs, and cancelled after the time limit.
@@ -41,9 +47,11 @@ class Finishing:
                 seconds at most: some clients keep them.
         """
         before, self.begun = self.begun, True
+        loop = asyncio.get_running_loop()
+        if not before:
+            self._accepts_until = loop.time() + self._accepting_seconds
         if before or not self._seconds or not (self._accepting_seconds or self._running or connections()):
             return None
-        loop = asyncio.get_running_loop()
         done = loop.create_future()
         loop.call_later(self._seconds, done.cancel)
         loop.call_later(self._accepting_seconds, self._check, done, connections, None)

@@ -107,6 +107,8 @@ class ForegroundResponses:
                 writer.keep,
                 writer.drop,
                 self._refusal_seconds,
+                # The balancer cannot give a message of a WebSocket to another server.
+                lambda: connection is None and self.finishing.refuses,
                 context.factory.clock,
             )
         self._runs.add(run)

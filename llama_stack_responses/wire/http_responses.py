@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ..admission import Reservation
-from ..core.errors import ApiError, NotBegunError, OutcomeUnknown
+from ..core.errors import ApiError, OutcomeUnknown
 from ..core.json_blocks import BLOCK_BYTES, blocks, dumps
 from ..core.json_values import is_large
 from ..generation.event_buffer import EventWriter
@@ -101,7 +101,6 @@ def failure(error: ApiError) -> JsonResponse:
     # second response where one may already exist.
     final = error.status == 409 or isinstance(error, OutcomeUnknown)
     headers |= {"x-should-retry": "false"} if final else {}
-    headers |= {"x-should-retry": "true"} if isinstance(error, NotBegunError) else {}
     return JsonResponse(error.body(), error.status, headers)
 
 

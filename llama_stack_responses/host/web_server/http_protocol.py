@@ -21,12 +21,14 @@ import asyncio
 from typing import Any, Final, cast
 
 import orjson
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ...concurrency.small_event import SmallEvent
-from ...core.errors import ApiError
+from ...core.errors import ApiError, NotBegunError
 from ...core.ids import new_id
+from ..refusals import refuse
 
 MAX_HEAD_BYTES: Final = 131_072
 """Maximum bytes of the head of a request, of the trailers of a body, and of the extensions of a chunk."""
@@ -42,7 +44,7 @@ SMALL_SLICE_BYTES: Final = 4_096
 _SMALL_CHUNK_BYTES: Final = 64
 """Average size up to which chunks are small."""
 
-_PHRASES: Final = {414: b"URI Too Long", 431: b"Request Header Fields Too Large"}
+_PHRASES: Final = {414: b"URI Too Long", 421: b"Misdirected Request", 431: b"Request Header Fields Too Large"}
 _REFUSAL: Final = (
     b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
     b"x-request-id: %b\r\nconnection: close\r\n\r\n"
@@ -117,7 +119,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if alone and self.pipeline:
             self._answered = newest
-        if self._closes:
+        if self._closes and self.cycle is not newest:  # it is, if a WebSocket is asked for
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -134,15 +136,19 @@ class HttpProtocol(HttpToolsProtocol):
         """Pass the connection on, or close it if a request is not answered."""
         if self._is_answering():
             self.transport.abort()
+        elif self._closes:
+            self.refuse(NotBegunError())
         else:
             super().handle_websocket_upgrade()
 
     def close_after_answer(self) -> None:
         """Close the connection after the answer under way, or else after the next one, and say so in its head.
 
-        An idle connection stays open for uvicorn's time: its client may be sending a request right now.
+        An idle connection stays open for uvicorn's time: its client may be sending a request right now. It is refused
+        as not begun, so that a load balancer sends it to another server.
         """
         self._closes = True
+        self.app = _not_begun
         if self._is_answering() and not self.cycle.response_started:
             self.cycle.keep_alive = False
 
@@ -169,6 +175,13 @@ class HttpProtocol(HttpToolsProtocol):
         """Refuse the request, and make the parser stop."""
         self.refuse(error)
         raise _RefusedError
+
+
+async def _not_begun(scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a request, once it has arrived: one whose connection is closed earlier may be lost with the refusal."""
+    while (await receive()).get("more_body"):
+        pass
+    await refuse(NotBegunError(), scope, send)
 
 
 class _RefusedError(Exception):

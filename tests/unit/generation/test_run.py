@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from copy import deepcopy
 from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
+from llama_stack_responses.concurrency.waiting_work import Precedence
+from llama_stack_responses.config.limits import ModelServerLimits
+from llama_stack_responses.core.errors import ApiError, NotBegunError, OutcomeUnknown
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import Generation, GenerationLimits
+from llama_stack_responses.generation.model_server_queues import ModelServerQueues
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.items.reasoning_segments import ReasoningSegment
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.stream.assembler import Assembler
 from llama_stack_responses.stream.fragments import Fragments
 from llama_stack_responses.stream.response import new_response
+from llama_stack_responses.telemetry.instrumentation import Telemetry
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.generations import make_generation
@@ -43,6 +48,8 @@ class Harness:
         drop: called after a refusal was counted in `dropped`.
         refusal_seconds: how long `begin` waits for a refusal.
         seal: seals reasoning.
+        queues: the queues of the model servers.
+        refuses: whether the server shuts down and accepts no more requests.
     """
 
     def __init__(
@@ -55,6 +62,8 @@ class Harness:
         stream: bool = True,
         refusal_seconds: float = PATIENCE,
         seal: Callable[[Sequence[ReasoningSegment]], str] | None = None,
+        queues: ModelServerQueues | None = None,
+        refuses: bool = False,
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": stream, **fields})
@@ -74,8 +83,11 @@ class Harness:
             inference=self.inference,
             event_buffer=self.event_buffer,
             limits=GenerationLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0),
+            queues=queues,
         )
-        self.run = ForegroundRun(turn, self.assembler, self.event_buffer, self._note, self._drop, refusal_seconds)
+        self.run = ForegroundRun(
+            turn, self.assembler, self.event_buffer, self._note, self._drop, refusal_seconds, lambda: refuses
+        )
 
     async def read(self) -> Json:
         """Read all events. Return the final response, after checking the invariants of every finished response."""
@@ -411,6 +423,66 @@ async def test_shutdown_at_any_step_ends_stream_and_stores_output(steps: int) ->
         with pytest.raises(ApiError) as error:
             await harness.run.finish()
         assert (error.value.status, error.value.retry_after) == (503, 1)
+
+
+@asynccontextmanager
+async def busy_server() -> AsyncIterator[ModelServerQueues]:
+    """Return the queues of a model server whose only slot another response holds."""
+    queues = ModelServerQueues({"fake": ModelServerLimits(concurrency=1)})
+    telemetry, response = Telemetry(), new_response(parse_create({"model": "m", "input": "x"}), id="r", created_at=1)
+    with telemetry.response(response) as whole, telemetry.round("m", whole) as operation:
+        operation.provider = "fake"
+        async with queues.slot(Precedence.NEW, operation):
+            yield queues
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_response_that_only_waits_for_its_model_server_goes_to_another_server_at_shutdown(
+    *, stream: bool
+) -> None:
+    async with busy_server() as queues:
+        harness = Harness(HELLO, queues=queues, stream=stream)
+        answer = asyncio.ensure_future(harness.run.begin() if stream else harness.run.finish())
+        await turns(10)
+        harness.run.shut_down()
+        with pytest.raises(NotBegunError) as refused:
+            await answer
+        assert (refused.value.status, refused.value.headers) == (421, {"x-should-retry": "true"})
+    assert (harness.kept, harness.dropped, harness.run.refused, harness.inference.requests) == ([], 1, True, [])
+
+
+async def test_waiting_stream_is_not_begun_by_a_server_that_accepts_no_more_requests() -> None:
+    async with busy_server() as queues:
+        harness = Harness(HELLO, queues=queues, refuses=True, refusal_seconds=0.001)
+        with pytest.raises(NotBegunError):
+            await harness.run.begin()
+    await harness.run.wait_ended()
+    assert (harness.kept, harness.dropped, harness.inference.requests) == ([], 1, [])
+
+
+async def test_stream_whose_head_was_sent_fails_at_shutdown_while_it_waits() -> None:
+    async with busy_server() as queues:
+        harness = Harness(HELLO, queues=queues, refusal_seconds=0.001)
+        await harness.run.begin()
+        harness.run.shut_down()
+        final = await harness.read()
+    assert (final["status"], final["error"]["code"]) == ("failed", "server_error")
+    assert harness.kept == [final]
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_response_that_the_model_server_was_asked_for_is_not_given_to_another_server(*, refuses: bool) -> None:
+    """It would run twice, although the model server has not said yet that it takes the request."""
+    harness = Harness(HELLO, accept=asyncio.Event(), refuses=refuses, refusal_seconds=0.001, stream=refuses)
+    if refuses:
+        await harness.run.begin()
+    else:
+        await turns(10)
+    assert len(harness.inference.requests) == 1
+    harness.run.shut_down()
+    with pytest.raises(ApiError, match="shutting down") as stopped:
+        await harness.run.finish()
+    assert stopped.value.status == 503
 
 
 async def test_repeated_abandon_cancels_once() -> None:

@@ -64,4 +64,6 @@ async def test_connections_are_accepted_for_their_time_without_work() -> None:
     assert done is not None
     await asyncio.wait([done], timeout=0.001)
     assert not done.done()
+    assert not finishing.refuses
     await asyncio.wait([done])
+    assert finishing.refuses

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -23,7 +24,7 @@ from llama_stack_responses.host.web_server.http_protocol import (
     SMALL_SLICE_BYTES,
     HttpProtocol,
 )
-from tests.support.waiting import until
+from tests.support.waiting import turns, until
 from tests.unit.host.web_server.transport import MemoryTransport
 
 GET = b"GET / HTTP/1.1\r\n\r\n"
@@ -188,8 +189,8 @@ async def test_reading_stays_paused_while_the_application_reads_nothing() -> Non
     assert server.requests == 1
 
 
-async def test_connection_of_stopping_server_is_closed_after_the_next_answer() -> None:
-    """An idle one stays open: its client may be sending a request."""
+async def test_request_on_idle_connection_of_stopping_server_is_refused_as_not_begun() -> None:
+    """The connection stays open until then: its client may be sending the request."""
     server = Server()
     server.answers.set()
     server.protocol.data_received(GET)
@@ -198,8 +199,30 @@ async def test_connection_of_stopping_server_is_closed_after_the_next_answer() -
     assert not server.transport.closed
     server.protocol.data_received(GET)
     await until(lambda: server.transport.closed)
-    assert server.transport.written.count(b"HTTP/1.1 200 ") == 2
-    assert server.transport.written.count(b"connection: close") == 1
+    assert server.requests == 1
+    head, _, body = server.transport.written.partition(b"HTTP/1.1 421 ")[2].partition(b"\r\n\r\n")
+    assert {b"connection: close", b"retry-after: 1", b"x-should-retry: true"} <= set(head.split(b"\r\n"))
+    assert orjson.loads(body)["error"]["code"] == "server_stopping"
+
+
+async def test_refused_request_of_stopping_server_is_read_to_its_end() -> None:
+    """Otherwise the connection would be reset, and the client might not see the refusal."""
+    server = Server()
+    server.protocol.close_after_answer()
+    server.protocol.data_received(POST + b"1\r\nx\r\n")
+    await turns(5)
+    assert not server.transport.written
+    server.protocol.data_received(b"1\r\ny\r\n0\r\n\r\n")
+    await until(lambda: server.transport.closed)
+    assert server.transport.written.startswith(b"HTTP/1.1 421 ")
+
+
+async def test_websocket_on_idle_connection_of_stopping_server_is_refused_as_not_begun() -> None:
+    server = Server()
+    server.protocol.close_after_answer()
+    server.protocol.data_received(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+    assert server.transport.closed
+    assert server.transport.written.startswith(b"HTTP/1.1 421 ")
 
 
 async def test_answer_under_way_of_stopping_server_says_that_the_connection_closes() -> None:

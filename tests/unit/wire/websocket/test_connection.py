@@ -88,7 +88,7 @@ class Responses:
             limits=GenerationLimits(8, 1000.0, 1000.0),
             stop_point=connection.stop_point,
         )
-        self.runs.append(ForegroundRun(turn, assembler, event_buffer, self._keep, self._drop, refusal_seconds=60))
+        self.runs.append(ForegroundRun(turn, assembler, event_buffer, self._keep, self._drop, 60, bool))
         return self.runs[-1]
 
     async def _keep(self, _: Json) -> None: ...
