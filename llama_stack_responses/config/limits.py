@@ -185,8 +185,8 @@ class ModelServerLimits(BaseModel):
     """Limits of what one server process asks of the model server of one inference provider.
 
     Attributes:
-        concurrency: maximum number of model rounds at a time; further ones wait, and users take turns. Null is no
-            limit.
+        concurrency: maximum number of model rounds at a time; further ones wait, and users take turns. A provider
+            without an entry here has no limit.
         concurrency_per_user: maximum number of these that belong to one authenticated user; null is three quarters of
             `concurrency`. A stack without authentication has one user, who may have all.
         waiting_per_user: maximum number of new responses of one user that wait; further ones get a 429.
@@ -195,15 +195,21 @@ class ModelServerLimits(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    concurrency: int | None = Field(default=None, ge=1)
+    concurrency: int = Field(ge=1, examples=[32])
     concurrency_per_user: int | None = Field(default=None, ge=1)
     waiting_per_user: int = Field(default=1024, ge=0)
     wait_seconds: float = Field(default=600.0, gt=0)
 
+    @model_validator(mode="after")
+    def _has_room_for_one_user(self) -> ModelServerLimits:
+        if self.of_one_user > self.concurrency:
+            raise ValueError("'concurrency_per_user' must be at most 'concurrency'")
+        return self
+
     @property
     def of_one_user(self) -> int:
         """The rounds that one authenticated user may have at a time."""
-        return self.concurrency_per_user or max(1, (self.concurrency or 1) * 3 // 4)
+        return self.concurrency_per_user or max(1, self.concurrency * 3 // 4)
 
 
 class BackgroundWork(BaseModel):

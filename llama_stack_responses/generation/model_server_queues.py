@@ -50,7 +50,7 @@ class ModelServerQueues:
         self, limits: Mapping[str, ModelServerLimits] = MappingProxyType({}), telemetry: Telemetry | None = None
     ) -> None:
         telemetry = telemetry or Telemetry()
-        self._queues = {name: _Queue(name, each, telemetry) for name, each in limits.items() if each.concurrency}
+        self._queues = {name: _Queue(name, each, telemetry) for name, each in limits.items()}
 
     def slot(self, precedence: Precedence, operation: RoundOperation) -> AbstractAsyncContextManager[None]:
         """Return a context manager that waits for a slot of the round's model server, and holds it during the block.
@@ -82,7 +82,6 @@ class _Queue:
     """The queue of one model server."""
 
     def __init__(self, provider: str, limits: ModelServerLimits, telemetry: Telemetry) -> None:
-        assert limits.concurrency
         self.budget = FairBudget(limits.concurrency, limits.of_one_user, limits.waiting_per_user)
         self._provider, self._limits, self._telemetry = provider, limits, telemetry
 
