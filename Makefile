@@ -211,6 +211,10 @@ lint: $(READY) ## Check style and formatting
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
+.PHONY: modules
+modules: ## Say in a line each what is in the modules
+	@git ls-files '*.py' '*.js' ':!tests' | xargs awk 'FNR == 1 { gsub(/^("""|\/\/ |\/\*\*? *)|"""$$/, ""); print FILENAME ": " $$0 }'
+
 .PHONY: tables
 tables: $(READY) ## Write new settings and metrics into the tables of the documentation, and the template with all settings
 	.venv/bin/python -m tests.support.documented_tables
