@@ -1,4 +1,4 @@
-"""Loggers that add the request, the response and the trace to their records."""
+"""Loggers that add the request, the response and the trace to their records; the form of all log lines."""
 
 from __future__ import annotations
 

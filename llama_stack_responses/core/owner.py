@@ -1,4 +1,4 @@
-"""The owner of a stored record: the caller of the request that created it."""
+"""The owner of a stored record: the caller of the request that created it, with their roles, team and key."""
 
 from __future__ import annotations
 

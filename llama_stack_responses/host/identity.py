@@ -1,4 +1,4 @@
-"""The host's users and access policy."""
+"""The host's users, with their attributes as they are, and its access policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes the classes of the host's server and of uvicorn, and its logging, for the whole process.
+"""Changes the classes of the host's server and of uvicorn, and has its loggers skip disabled levels, in the process.
 
 docs/explanation/host-changes.md has each place where this package reaches into the host or a library, with the attack
 or the figure that needs it.

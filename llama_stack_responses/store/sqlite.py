@@ -1,4 +1,4 @@
-"""Records in one SQLite file, which several server processes may share."""
+"""Records in one SQLite file, which several server processes may share: its statements, and the size of a commit."""
 
 from __future__ import annotations
 
