@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextvars import Token
 from traceback import TracebackException
 from typing import Any, Final
@@ -45,6 +45,9 @@ _LEVEL: Final = re.compile(r"\[(?:critical|debug|error|info|notset|warning) *\]"
 
 _LOGGER: Final = re.compile(r"\[[a-z_][a-z0-9_.]*\]")
 """The name of a logger, as the hosts write it. `rich` takes it for a style and leaves it out."""
+
+_AMBIGUOUS: Final = re.compile(r"""[ \t=\r\n"']""")
+"""Characters of a text that is quoted as the value of a field."""
 
 _CONTROLS: Final = dict.fromkeys(map(ord, "\a\b\v\f\r"))
 """Characters that `rich` leaves out."""
@@ -174,6 +177,10 @@ class _PlainTracebacks(logging.Filter):
         return True
 
 
+type _Processors = Sequence[Callable[[Any, str, dict[str, Any]], Any]]
+"""Functions of structlog that change the fields of an event, one after the other."""
+
+
 class _PlainLines(logging.StreamHandler[Any]):
     """Writes the lines of a handler of `rich` without layout.
 
@@ -186,12 +193,58 @@ class _PlainLines(logging.StreamHandler[Any]):
         self.setLevel(rich.level)
         self.setFormatter(rich.formatter)
         self.filters = rich.filters
+        self._processors = _processors(rich.formatter)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the level and the message, which has neither the level nor the name of the logger again."""
-        message = _LOGGER.sub("", _LEVEL.sub("", super().format(record), count=1)).translate(_CONTROLS)
+        message = _fields_line(record, self._processors) if self._processors else None
+        if message is None:
+            message = _without_level(super().format(record))
         # Only the first line of a record begins at the margin, so a value with line ends cannot pass for other records.
-        return f"{record.levelname:<{_LEVEL_CHARACTERS}} {message.replace('\n', _INDENT)}"
+        return f"{record.levelname:<{_LEVEL_CHARACTERS}} {message.translate(_CONTROLS).replace('\n', _INDENT)}"
+
+
+def _without_level(line: str) -> str:
+    """Return a line as structlog lays it out without the level and the name of the logger."""
+    return _LOGGER.sub("", _LEVEL.sub("", line, count=1))
+
+
+def _processors(formatter: Any) -> _Processors:
+    """Return the processors of structlog for records of this package and of uvicorn, without the last one.
+
+    They add the time and the fields, and OGX's redact values. The last one lays the line out, which takes more than all
+    others. They are empty if `_line_of` does not write the same words as it, or the formatter is not structlog's.
+    """
+    first, others = getattr(formatter, "foreign_pre_chain", None), getattr(formatter, "processors", ())
+    if not first or not others or type(others[-1]).__name__ != "ConsoleRenderer":
+        return ()
+    sample: dict[str, Any] = {"timestamp": "2026-01-01T00:00:00Z", "level": "info", "event": "a b", "logger": "x.y"}
+    sample |= {"number": 1, "words": "a 'b'", "name": "c", "again": "d=e"}
+    return [*first, *others[:-1]] if _without_level(others[-1](None, "info", {**sample})) == _line_of(sample) else ()
+
+
+def _fields_line(record: logging.LogRecord, processors: _Processors) -> str | None:
+    """Return the line of a record; None if it is one of structlog's, or has a traceback."""
+    if isinstance(record.msg, dict) or record.exc_info or record.stack_info:
+        return None
+    fields: dict[str, Any] = {"event": record.getMessage(), "_record": record, "_from_structlog": False}
+    name = record.levelname.lower()
+    for process in processors:
+        fields = process(None, name, fields)
+    return _line_of(fields)
+
+
+def _line_of(fields: dict[str, Any]) -> str:
+    """Return the line of these fields of an event, without the level and the name of the logger; they are taken out."""
+    time, event = fields.pop("timestamp", ""), fields.pop("event")
+    for name in ("level", "logger"):
+        fields.pop(name, None)
+    values = [f"{name}={_quoted(value)}" for name, value in sorted(fields.items())]
+    return f"{time}  {event}  {' '.join(values)}".rstrip(" ")
+
+
+def _quoted(value: Any) -> str:
+    return value if isinstance(value, str) and not _AMBIGUOUS.search(value) else repr(value)
 
 
 class Outage:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from io import StringIO
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, create_autospec
 
 import pytest
 import structlog
@@ -168,6 +168,62 @@ def test_level_of_structlog_is_left_out_without_rich(monkeypatch: pytest.MonkeyP
     logger.warning("words")
     assert written.getvalue().split() == before.split() * 2
     render.assert_not_called()
+
+
+class TestLinesOfStructlog:
+    """The lines of a handler with structlog's formatter, as the hosts set it up."""
+
+    @staticmethod
+    def both(renderer: Any) -> tuple[logging.Logger, StringIO, StringIO]:
+        """Return a logger, and the same lines as laid out by structlog and as written for it."""
+        logger, written = noisy()
+        shared: list[Any] = [
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.stdlib.ExtraAdder(),
+            lambda _, __, fields: {**fields, "timestamp": "2026-11-29T11:00:00Z"},
+        ]
+        last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
+        formatter = structlog.stdlib.ProcessorFormatter(processors=last, foreign_pre_chain=shared)
+        [handler] = logger.handlers
+        handler.setFormatter(formatter)
+        plain_lines(environment={})
+        laid_out = StringIO()
+        other = logging.StreamHandler(laid_out)
+        other.setFormatter(formatter)
+        logger.addHandler(other)
+        return logger, written, laid_out
+
+    def test_line_has_words_of_structlog_without_its_layout(self) -> None:
+        logger, written, laid_out = self.both(structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0))
+        extra = {"tokens": 3, "model": "a b", "nothing": None, "plain": "x", "note": "it's", "pair": "a=b", "empty": ""}
+        logger.warning("%s [0-9] ended", "response", extra=extra)
+        logger.warning("without fields")
+        expected = laid_out.getvalue().replace("[warning  ] ", "").replace(" [plain]", "")
+        assert [line.split() for line in written.getvalue().splitlines()] == [
+            ["WARNING", *line.split()] for line in expected.splitlines()
+        ]
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_structlog_lays_out_only_what_is_not_known(self, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+        logger, written, _ = self.both(structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0 if known else 40))
+        logger.handlers = logger.handlers[:1]
+        render = create_autospec(
+            structlog.dev.ConsoleRenderer.__call__, side_effect=structlog.dev.ConsoleRenderer.__call__
+        )
+        monkeypatch.setattr(structlog.dev.ConsoleRenderer, "__call__", render)
+        logger.warning("words", extra={"tokens": 3})
+        assert render.called is not known
+        structlog.wrap_logger(
+            logger,
+            processors=[structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+            wrapper_class=structlog.stdlib.BoundLogger,
+        ).warning("of structlog", tokens=4)
+        assert render.called
+        assert [line.split()[-2:] for line in written.getvalue().splitlines()] == [
+            ["words", "tokens=3"],
+            ["structlog", "tokens=4"],
+        ]
 
 
 def test_handler_of_other_program_keeps_its_columns() -> None:
