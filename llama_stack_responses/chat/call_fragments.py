@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
-from ..core.errors import ApiError
+from ..core.errors import ApiError, UnusableAnswerError
 from ..stream.deltas import ToolCall
 from .cleaned_names import without_marks
 from .repeated_arguments import CallArguments, HalfArgumentsError, UnclearArgumentsError
@@ -310,17 +310,15 @@ def _shown(call: _Call) -> str:
     return without_marks(call.name)[:_SHOWN_CHARACTERS]
 
 
-def _unclear(call: _Call) -> ApiError:
-    return ApiError(
-        502,
+def _unclear(call: _Call) -> UnusableAnswerError:
+    return UnusableAnswerError(
         f"The model server sent a call of the tool '{_shown(call)}' whose parts cannot be told from those of another "
         f"call or a repetition. {_REMEDY}",
     )
 
 
-def _half(call: _Call) -> ApiError:
-    return ApiError(
-        502,
+def _half(call: _Call) -> UnusableAnswerError:
+    return UnusableAnswerError(
         f"The model server ended its answer within the arguments of a call of the tool '{_shown(call)}'. Try again. If "
         f"this repeats, check the tool call parser of the model server.",
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from ..core.errors import ApiError, Upstream
+from ..core.errors import ApiError, UnusableAnswerError, Upstream
 from ..core.surrogates import without_surrogates
 from ..items.kinds.custom_tool_call import CUSTOM_INPUT
 from ..logs import get_logger
@@ -462,11 +462,21 @@ class ChunkReader:
         if self._splitter:
             rest += self._pieces(self._splitter.end())
         if self._calls:
-            self._pass_calls(rest, self._calls.end(cut=self._only_words or reason in _CUT))
+            self._pass_calls(rest, self._rest_of(self._calls, cut=self._only_words or reason in _CUT))
         rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom, key=str)]
         rest += self._late_marks()
         rest = [*flattened(rest)]
         return [*rest, Finish(reason, reported_usage(self._usage, self._timings))]
+
+    def _rest_of(self, calls: CallFragments, *, cut: bool) -> list[ToolCall]:
+        """Return the rest of the calls; errors as for `end`."""
+        try:
+            return calls.end(cut=cut)
+        except UnusableAnswerError as error:
+            if self._finish is not None:
+                raise
+            # The model has not ended its answer: its server did.
+            raise ApiError(502, error.message, upstream=Upstream("stream")) from None
 
     def _fields(self, more: Any, delta: Any) -> dict[str, Any]:
         """Return the members of a delta, or of a message; of one that repeats the deltas, only what they lack.

@@ -307,8 +307,7 @@ class Generation:
                 "it was asked twice: use another model, or 'tool_choice': 'auto'."
             )
         if self._unknown_rounds >= _UNKNOWN_ROUNDS:
-            raise ApiError(
-                502,
+            raise UnusableAnswerError(
                 f"The model keeps calling a tool that does not exist: '{names[0][:_NAME_CHARACTERS]}'. Declare the "
                 "tool, or name those that the model may call in the instructions.",
             )

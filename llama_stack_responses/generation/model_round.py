@@ -465,8 +465,8 @@ class ModelRound:
         finish = (await self._run_round(request, round_, "compaction")).finish
         text = "".join(texts).strip()
         if not text or finish.reason == "content_filter":
-            raise ApiError(
-                502, f"The model wrote no summary of the conversation: its finish reason is '{finish.reason}'."
+            raise UnusableAnswerError(
+                f"The model wrote no summary of the conversation: its finish reason is '{finish.reason}'."
             )
         return Written(text, finish)
 

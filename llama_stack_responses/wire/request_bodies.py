@@ -96,6 +96,8 @@ class Bodies:
         body = await self.read(request)
         if optional and not body:
             return {}
+        if body and "content-type" not in request.headers:
+            raise _undeclared("The request's body has no content type")
         return await self.decode(body, cycle_of(request.scope).body_reservation(self.reserve))
 
     async def pieces(self, request: Request, limit: int) -> AsyncIterator[bytes]:
@@ -210,20 +212,24 @@ def too_large(limit: int) -> ApiError:
 
 
 def _check_json(request: Request) -> None:
-    """Refuse a body that is declared as something else than JSON. One that is not declared may be JSON.
+    """Refuse a body that is declared as something else than JSON.
 
     Browsers send the other types from any page without asking this server first.
 
     Raises:
         ApiError: 400.
     """
-    declared = request.headers.get("content-type", "")
-    if declared and declared.partition(";")[0].strip().lower() != _JSON:
-        raise bad_request(
-            f"Unsupported content type: '{excerpt(declared)}'. This API method only accepts '{_JSON}' requests: send "
-            f"the header 'Content-Type: {_JSON}'.",
-            code="unsupported_content_type",
-        )
+    declared = request.headers.get("content-type")
+    if declared is not None and declared.partition(";")[0].strip().lower() != _JSON:
+        raise _undeclared(f"Unsupported content type: '{excerpt(declared)}'")
+
+
+def _undeclared(why: str) -> ApiError:
+    """Return the 400 of a body that is not declared as JSON."""
+    return bad_request(
+        f"{why}. This API method only accepts '{_JSON}' requests: send the header 'Content-Type: {_JSON}'.",
+        code="unsupported_content_type",
+    )
 
 
 def decode(body: bytes | bytearray, loads: Callable[[bytes | bytearray], Any] = orjson.loads) -> dict[str, Any]:

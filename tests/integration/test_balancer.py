@@ -57,7 +57,7 @@ async def behind_nginx(
 
 async def posted(url: str) -> httpx.Response:
     async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
-        return await client.post(f"{url}/v1/responses", content=BODY)
+        return await client.post(f"{url}/v1/responses", content=BODY, headers={"content-type": "application/json"})
 
 
 def received(servers: list[HttpServer]) -> list[bytes]:

@@ -153,6 +153,7 @@ ATTACKS: Final = {
     "other case of the name": post(b"hOsT: EVIL.test", KIND),
     "folded host": post(b"Host: localhost\r\n .evil.test", KIND),
     "text": post(b"Host: localhost", b"Content-Type: text/plain"),
+    "no type": post(b"Host: localhost"),
     "text as JSON": post(b"Host: localhost", b"Content-Type: text/plain; application/json"),
     "nearly JSON": post(b"Host: localhost", b"Content-Type: application/jsonx"),
     "form": post(b"Host: localhost", b"Content-Type: application/x-www-form-urlencoded"),

@@ -849,7 +849,7 @@ def test_stream_for_compressed_request_is_complete(frail: LiveStack) -> None:
     body = {"model": "local/echo", "input": "Hello", "store": False, "stream": True}
     with Wire(frail) as wire:
         answer = wire.http.post(
-            "/responses", content=COMPRESSED["zstd"](json.dumps(body).encode()), headers=header("zstd")
+            "/responses", content=COMPRESSED["zstd"](json.dumps(body).encode()), headers=header("zstd") | JSON
         )
     assert "response.completed" in answer.text
 

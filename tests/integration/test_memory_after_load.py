@@ -60,7 +60,7 @@ def send_large_body(stack: LiveStack) -> None:
     items = b",".join([item] * (BODY_BYTES // ITEM_BYTES))
     body = b'{"model":"local/short","temperature":9,"input":[%b]}' % items
     with Wire(stack) as wire:
-        answer = wire.http.post("/responses", content=body, timeout=300)
+        answer = wire.http.post("/responses", content=body, headers={"content-type": "application/json"}, timeout=300)
     assert answer.status_code == 400, answer.text
 
 

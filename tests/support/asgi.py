@@ -76,16 +76,19 @@ class Answer:
         return orjson.loads(self.body)["error"]
 
 
-async def ask(app: ASGIApp, body: Body, headers: Mapping[str, str] | None = None, method: str = "POST") -> Answer:
+async def ask(
+    app: ASGIApp, body: Body, headers: Mapping[str, str | None] | None = None, method: str = "POST"
+) -> Answer:
     """Send a request for `/` and return the application's answer."""
     answer = Answer()
     await app(scope_of(headers, method), body.receive, answer.send)
     return answer
 
 
-def scope_of(headers: Mapping[str, str] | None = None, method: str = "POST") -> Scope:
-    """Return the scope of a request for `/`."""
-    raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+def scope_of(headers: Mapping[str, str | None] | None = None, method: str = "POST") -> Scope:
+    """Return the scope of a request for `/`, whose body is declared as JSON; a header that is None is left out."""
+    sent = {"content-type": "application/json", **(headers or {})}
+    raw = [(name.encode(), value.encode()) for name, value in sent.items() if value is not None]
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

@@ -424,6 +424,7 @@ class Answered:
         said: its text, the arguments of its call, or words of its error.
         fields: of the request.
         reason: of an incomplete response.
+        of_model: whether a failure is the model's: a client that does not stream gets the failed response then.
         counts: the input and output tokens; None if `usage` is null; by default, they do not matter.
     """
 
@@ -434,6 +435,7 @@ class Answered:
     fields: Json = field(default_factory=dict)
     reason: str | None = None
     counts: tuple[int, int] | str | None = "any"
+    of_model: bool = False
 
 
 def ended(reason: Any, **more: Any) -> Reply:
@@ -599,7 +601,12 @@ ANSWERED: Final[Mapping[str, Answered]] = {
     "null before arguments": Answered("Bedrock", [arguments("null", '{"a":', '"x"}')], "completed", '{"a":"x"}', CALLS),
     "empty list before arguments": Answered("Bedrock", [arguments("[]", '{"a":"x"}')], "completed", '{"a":"x"}', CALLS),
     "reason with a half call": Answered(
-        "vllm-project/vllm 53269", [arguments('{"a":', '"x')], "failed", "within the arguments", CALLS
+        "vllm-project/vllm 53269",
+        [arguments('{"a":', '"x')],
+        "failed",
+        "within the arguments",
+        CALLS,
+        of_model=True,
     ),
     "unreadable call": Answered(
         "huggingface/text-generation-inference 2145",
@@ -618,7 +625,12 @@ ANSWERED: Final[Mapping[str, Answered]] = {
         CALLS,
     ),
     "another tool than the chosen": Answered(
-        "a server that forces no call", [arguments('{"a":"x"}')], "failed", "although it was asked twice", NAMED
+        "a server that forces no call",
+        [arguments('{"a":"x"}')],
+        "failed",
+        "although it was asked twice",
+        NAMED,
+        of_model=True,
     ),
     "two calls on one index": Answered(
         "a server that counts all calls as the first",
@@ -633,6 +645,7 @@ ANSWERED: Final[Mapping[str, Answered]] = {
         "failed",
         "cannot be told",
         CALLS,
+        of_model=True,
     ),
     "call without a name": Answered(
         "a server that loses a name",
@@ -640,6 +653,7 @@ ANSWERED: Final[Mapping[str, Answered]] = {
         "failed",
         "cannot be told",
         CALLS,
+        of_model=True,
     ),
     "message with the call behind it": Answered(
         "a server with another id in the message",
@@ -652,6 +666,14 @@ ANSWERED: Final[Mapping[str, Answered]] = {
         "completed",
         '{"a":"x"}',
         CALLS,
+    ),
+    "tool that does not exist": Answered(
+        "a model that knows other tools",
+        [reply(tool_call(0, "c1", "h", "{}"), STOPPED)],
+        "failed",
+        "keeps calling a tool that does not exist: 'h'",
+        CALLS,
+        of_model=True,
     ),
     # Texts
     "messages that grow": Answered("a server with whole messages", [messages("H", "Hi")], "completed", "Hi"),
