@@ -38,6 +38,7 @@ from .fetch.fetcher import Fetcher, FetchLimits
 from .generation.activity import Activity
 from .generation.dependencies import Admit, AdmitItems, Card, Fill, Permit
 from .inputs.files import Files
+from .inputs.large_files import LargeFiles
 from .inputs.moderation import Moderation
 from .process_pool.pool import WorkerPool
 from .requests.request import CreateRequest
@@ -108,6 +109,7 @@ class Stack:
         runtime: the tools of the stack's own tool runtimes.
         safety: the stack's safety provider.
         vector_stores: the stack's vector stores.
+        large_files: the stored files, without holding them in memory.
         inference: asks the models of the stack.
         models: returns the names of those that the current user may use, or all without a user.
         telemetry: records metrics.
@@ -130,6 +132,7 @@ class Stack:
     sealer: Sealer
     safety: TextChecker | None = None
     vector_stores: VectorStores | None = None
+    large_files: LargeFiles | None = None
 
     def fetcher(self, max_bytes: int) -> Fetcher:
         """Return what fetches the URLs of users and models, up to this size."""
@@ -159,6 +162,7 @@ class Feature:
         moderation: moderates input and output. At most one feature does.
         routes: its routes.
         public_routes: its routes that need no token.
+        replaces: the names of APIs of the host whose routes it brings itself, so that the host serves none of them.
         keeps_chat_requests: whether the chat requests that model servers get are stored with each stored response.
         cards: what it shows on the page.
         start: starts its background tasks, in the event loop that serves requests; called once.
@@ -176,6 +180,7 @@ class Feature:
     moderation: Moderation | None = None
     routes: Sequence[Routes] = ()
     public_routes: Sequence[PublicRoute] = ()
+    replaces: Sequence[str] = ()
     keeps_chat_requests: bool = False
     cards: Sequence[Card] = ()
     start: Callable[[], None] = _nothing

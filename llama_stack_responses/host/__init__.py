@@ -38,11 +38,12 @@ from .files import HostFiles
 from .identity import HostAccess
 from .inference import HostInference
 from .keyvalue import backend
+from .large_files import HostLargeFiles
 from .model_refresh import ModelRefresh
 from .patches import skip_disabled_levels
 from .platform import SAFETY, AccessRule, Api, set_log_category
 from .prompts import HostPrompts
-from .replaced_routes import leave_out_conversations
+from .replaced_routes import leave_out
 from .responses_provider import ResponsesProvider
 from .safety import HostSafety
 from .start_errors import sentence_last
@@ -74,6 +75,8 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
     inference = _inference(config, deps[Api.inference], refresh)
     stack = await _stack(config, deps, access, records, inference, telemetry)
     features = open_features(stack)
+    for name in {name for feature in features for name in feature.replaces}:
+        leave_out(name)
     authenticate = next((each.authenticate for each in features if each.authenticate), None)
     check_running_auth(has_keys=authenticate is not None)
     if authenticate:
@@ -134,6 +137,7 @@ async def _stack(
         Sealer(config.secret_bytes, secret_keeper(config.store, records)),
         _safety(config, deps.get(SAFETY)),
         vector_stores_of(vector_stores),
+        HostLargeFiles(deps[Api.files]) if Api.files in deps else None,
     )
 
 
@@ -162,7 +166,8 @@ async def _prepare_host(config: ResponsesConfig) -> None:
     # Without a category, the host would show only warnings of these loggers.
     for name in (ENDED, DELETED):
         set_log_category(name, category="openai_responses")
-    leave_out_conversations()
+    # This package serves the conversations that its responses continue, which every stack includes.
+    leave_out("conversations")
 
 
 async def _tool_runtime(router: Any, access: HostAccess) -> ToolRuntime:

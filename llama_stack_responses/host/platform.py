@@ -52,7 +52,14 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
         UnsupportedModelError,
     )
     from llama_stack_api.file_processors.models import ProcessFileRequest
-    from llama_stack_api.files.models import DeleteFileRequest, RetrieveFileContentRequest, RetrieveFileRequest
+    from llama_stack_api.files.models import (
+        DeleteFileRequest,
+        ExpiresAfter,
+        OpenAIFilePurpose,
+        RetrieveFileContentRequest,
+        RetrieveFileRequest,
+        UploadFileRequest,
+    )
     from llama_stack_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
     from llama_stack_api.prompts.models import DeletePromptRequest, GetPromptRequest, ListPromptVersionsRequest
     from llama_stack_api.router_utils import PUBLIC_ROUTE_KEY
@@ -98,7 +105,14 @@ else:
         UnsupportedModelError,
     )
     from ogx_api.file_processors.models import ProcessFileRequest
-    from ogx_api.files.models import DeleteFileRequest, RetrieveFileContentRequest, RetrieveFileRequest
+    from ogx_api.files.models import (
+        DeleteFileRequest,
+        ExpiresAfter,
+        OpenAIFilePurpose,
+        RetrieveFileContentRequest,
+        RetrieveFileRequest,
+        UploadFileRequest,
+    )
     from ogx_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
     from ogx_api.prompts.models import DeletePromptRequest, GetPromptRequest, ListPromptVersionsRequest
     from ogx_api.router_utils import PUBLIC_ROUTE_KEY
@@ -131,6 +145,7 @@ __all__ = [
     "DeleteFileRequest",
     "DeletePromptRequest",
     "EnvVarError",
+    "ExpiresAfter",
     "GetPromptRequest",
     "InlineProviderSpec",
     "InvalidParameterError",
@@ -140,6 +155,7 @@ __all__ = [
     "ModelNotFoundError",
     "ModelTypeError",
     "OpenAIAssistantMessageParam",
+    "OpenAIFilePurpose",
     "OpenAISearchVectorStoreRequest",
     "OpenAIUserMessageParam",
     "ProcessFileRequest",
@@ -160,6 +176,7 @@ __all__ = [
     "ToolDef",
     "ToolInvocationResult",
     "UnsupportedModelError",
+    "UploadFileRequest",
     "User",
     "default_policy",
     "fastapi_router_registry",

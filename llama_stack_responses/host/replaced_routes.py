@@ -52,16 +52,18 @@ def _router_of(provider: ResponsesProvider) -> APIRouter:
     return provider.router
 
 
-def leave_out_conversations() -> None:
-    """Make the host build no routes for its own conversations, which every stack includes.
+def leave_out(api: str) -> None:
+    """Make the host build no routes for one of its APIs, which this package serves with its own routes.
 
-    This package serves the conversations that its responses continue, with its own routes. A stack with another
-    responses provider keeps the host's.
+    A stack with another responses provider keeps the host's.
+
+    Args:
+        api: the name of the API, such as `conversations`.
 
     Raises:
         RuntimeError: the host has no table of router factories.
     """
-    _factories()["conversations"] = lambda _: APIRouter()
+    _factories()[api] = lambda _: APIRouter()
 
 
 def _factories() -> dict[str, Callable[[Any], APIRouter]]:

@@ -18,7 +18,7 @@ from ..jobs.background import BackgroundJobs
 from ..jobs.work_class import BACKGROUND, Work, WorkClass
 from ..requests.request import CreateRequest
 from ..store.archive import Archive
-from ..store.records import Op, Put, VersionIs
+from ..store.records import Condition, Op, Put, VersionIs
 from ..stream.events import Event
 from .idempotency import IdempotencyClaim, IdempotencyKeys
 from .response_reader import ResponseReader
@@ -40,6 +40,22 @@ class DetachedResponse:
     response: Json
     replayed: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the queue for a response that a feature creates.
+
+    Attributes:
+        response_id: the id of the response.
+        work: what its job is queued as.
+        ops, conditions: of the commit that queues it.
+    """
+
+    response_id: str
+    work: Work
+    ops: Sequence[Op] = ()
+    conditions: Sequence[Condition] = ()
 
 
 class DetachedResponses:
@@ -96,11 +112,7 @@ class DetachedResponses:
         """
         request, stored = start.request, start.stored
         response = self._factory.begin(request, start.moderation)
-        # The input is stored with the response; this stands in for it, since a request must have one.
-        newest = body["input"][-1:] if request.compacts else "..."
-        # The tools are the resolved ones: they name the versions of skills.
-        replaced = {"input": newest, "previous_response_id": None, "tools": request.tools}
-        work = self._parser.fields(body) | replaced
+        work = self._work(request, body)
         keys = self._access.provider_credentials()
         claims: list[Put] = []
         free: list[VersionIs] = []
@@ -126,6 +138,43 @@ class DetachedResponses:
                 **stored,
             )
         return DetachedResponse(response)
+
+    async def queue(
+        self, start: ResolvedInput, body: Json, place: Place, more_ops: Callable[[str], Sequence[Op]] | None = None
+    ) -> DetachedResponse:
+        """Queue a response that is no background response for its clients, at a place.
+
+        Args:
+            start: what the response starts from.
+            body: the request's decoded JSON.
+            place: its place.
+            more_ops: as in `create`.
+
+        Raises:
+            Conflict: a condition of the place does not hold.
+        """
+        response = self._factory.begin(start.request, start.moderation)
+        response |= {"id": place.response_id, "status": "queued"}
+        events = await self._queued(start, response)
+        ops = [*place.ops, *(more_ops(place.response_id) if more_ops else ())]
+        await self._jobs.submit(
+            response,
+            self._work(start.request, body),
+            events,
+            keys=self._access.provider_credentials(),
+            extra_ops=ops,
+            work=place.work,
+            conditions=place.conditions,
+            **start.stored,
+        )
+        return DetachedResponse(response)
+
+    def _work(self, request: CreateRequest, body: Json) -> Json:
+        """Return what a job stores of its request."""
+        # The input is stored with the response; this stands in for it, since a request must have one.
+        newest = body["input"][-1:] if request.compacts else "..."
+        # The tools are the resolved ones: they name the versions of skills.
+        return self._parser.fields(body) | {"input": newest, "previous_response_id": None, "tools": request.tools}
 
     async def _queued(self, start: ResolvedInput, response: Json) -> list[Event]:
         """Return the first events of a background response, if it can be run.

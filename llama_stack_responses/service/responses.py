@@ -21,7 +21,7 @@ from ..store.commit_outcome import until_known
 from ..store.records import Conflict
 from ..store.running_response import RunningResponse
 from ..tools.registry import available_tools
-from .detached_responses import DetachedResponse
+from .detached_responses import DetachedResponse, Place
 from .idempotency import IdempotencyClaim
 from .parts import Parts
 from .readiness import ReadinessReport
@@ -92,6 +92,25 @@ class OpenAIResponsesImpl(Parts):
         """
         self.start()
         return await self._in_turn(partial(self._created, body, key, hold))
+
+    async def queue(self, body: Any, place: Place) -> None:
+        """Queue a response for the current user, at a place that a feature has for it.
+
+        Args:
+            body: the request's decoded JSON.
+            place: its place.
+
+        Raises:
+            ApiError: the request is invalid or cannot be admitted. Nothing is stored.
+            Conflict: a condition of the place does not hold.
+        """
+        request = await self._parser.parse(body)
+
+        async def queue(permit: Permit | None) -> DetachedResponse:
+            start = await self._resolver.resolve(request)
+            return await self.detached.queue(start, body, place, permit.ops if permit else None)
+
+        await self._in_turn(lambda: self._admitted(request, queue))
 
     async def _in_turn[Created: ForegroundRun | DetachedResponse](
         self, create: Callable[[], Awaitable[Created]]

@@ -65,7 +65,11 @@ REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
 }
 """A request that needs a feature without a tool, and the parameter, code and message of its refusal."""
 
-PATHS: Final = {"page": ("/ui", "/v1/ui/session"), "webhooks": ("/v1/webhook_endpoints", "/v1/webhook_event_types")}
+PATHS: Final = {
+    "page": ("/ui", "/v1/ui/session"),
+    "webhooks": ("/v1/webhook_endpoints", "/v1/webhook_event_types"),
+    "batches": ("/v1/batches",),
+}
 """Paths of routes that the feature brings."""
 
 REPLAY: Final = """

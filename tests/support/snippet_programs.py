@@ -103,6 +103,9 @@ FEATURES: Final = {
     ),
     "docs/guides/prompts.md, Prompts, python": Program((SNOW,), ("It snows.",)),
     "docs/guides/usage.md, Read it, python": Program((), ()),
+    "docs/guides/batches.md, Run one, python": Program(
+        (SNOW,), ("completed BatchRequestCounts(completed=3, failed=0, total=3)", "line-2 It snows.")
+    ),
     "docs/guides/webhooks.md, Receive one, python": Program((SNOW,), ("response.completed It snows.",)),
     "docs/guides/moderation.md, Moderation, python": Program((SNOW,), ("completed It snows.", "violence")),
 }

@@ -1,0 +1,1 @@
+"""Durable batches: each line of an input file becomes a background job of the lowest class."""

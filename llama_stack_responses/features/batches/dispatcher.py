@@ -1,0 +1,173 @@
+"""Has the batches worked for that have work left, each by one server at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Final
+
+from ...concurrency.tasks import LoopTask
+from ...core.errors import ApiError
+from ...feature import Ended
+from ...logs import Outage, get_logger
+from ...store.records import Delete, Put, Records, VersionIs, committed, pages_of
+from .rows import WORK, Line, lease_key
+from .run import BatchRun, Parts
+
+logger = get_logger(__name__)
+
+_POLL_SECONDS: Final = 1.0
+"""Interval in which a server looks for batches that no server works for, and renews its leases."""
+_LEASE_SECONDS: Final = 10.0
+"""Time after which the lease of a dead server has expired."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A batch for which this server works.
+
+    Attributes:
+        of: the hash of its owner.
+        version: that of the lease.
+        until: when the lease expires, on the clock of the event loop.
+    """
+
+    of: str
+    run: BatchRun
+    task: asyncio.Task[None]
+    version: int
+    until: float
+
+
+class Dispatcher:
+    """Works for batches, as far as there is room.
+
+    Args:
+        records: the store.
+        poll_seconds: interval in which it looks for batches and renews its leases.
+        lease_seconds: how long a lease is valid.
+    """
+
+    def __init__(
+        self, records: Records, poll_seconds: float = _POLL_SECONDS, lease_seconds: float = _LEASE_SECONDS
+    ) -> None:
+        self._records = records
+        self._poll_seconds, self._lease_seconds = poll_seconds, lease_seconds
+        self.parts: Parts | None = None
+        """What the work needs, once the routes are made."""
+        self._name = token_hex(8).encode()
+        self._task = LoopTask(self._repeat)
+        self._wake = asyncio.Event()
+        self._running: dict[str, _Running] = {}
+
+    def start(self) -> None:
+        """Start in the running event loop, if the store is transactional."""
+        if self._records.transactional:
+            self._task.start()
+
+    async def stop(self) -> None:
+        """Stop. Other servers go on with the batches."""
+        await self._task.stop()
+        running, self._running = self._running, {}
+        for each in running.values():
+            each.task.cancel()
+        if running:
+            await asyncio.wait([each.task for each in running.values()])
+        with suppress(ApiError):
+            for batch_id, each in running.items():
+                await committed(
+                    self._records, [Delete(lease_key(batch_id))], [VersionIs(lease_key(batch_id), each.version)]
+                )
+
+    def look(self, batch_id: str | None = None) -> None:
+        """Look at once for batches that no server works for, or for what there is to do for a batch."""
+        if running := self._running.get(batch_id or ""):
+            running.run.wake()
+        self._wake.set()
+
+    def ended(self, ended: Ended) -> None:
+        """Look at once for what is next if the response is that of a line."""
+        line = Line.of_response(ended.response["id"])
+        if line and (running := self._running.get(line.batch)):
+            running.run.wake()
+
+    async def _repeat(self) -> None:
+        outage = Outage()
+        while True:
+            self._wake.clear()
+            try:
+                await self._renew()
+                await self._begin()
+                outage.over()
+            except ApiError as error:
+                if outage.should_log(error):
+                    logger.warning("could not look for batches: %s", error)
+            except Exception:
+                logger.exception("could not look for batches")
+            self._drop_expired()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._poll_seconds)
+
+    async def _renew(self) -> None:
+        """Renew the leases, and forget the batches that have ended."""
+        for batch_id, each in list(self._running.items()):
+            if each.task.done():
+                del self._running[batch_id]
+                if not each.task.cancelled() and (error := each.task.exception()):
+                    logger.error("work for a batch failed: %s", batch_id, exc_info=error)
+                await self._let_go(batch_id, each)
+                continue
+            renewed = asyncio.get_running_loop().time()
+            lease, until = lease_key(batch_id), await self._records.now() + self._lease_seconds
+            if await committed(self._records, [Put(lease, self._name, until)], [VersionIs(lease, each.version)]):
+                each.version += 1
+                each.until = renewed + self._lease_seconds
+            elif not await self._is_own(batch_id, each):
+                each.task.cancel()
+
+    async def _is_own(self, batch_id: str, running: _Running) -> bool:
+        """Return whether this server has the lease after all: an earlier commit was applied without an answer."""
+        lease = lease_key(batch_id)
+        found = (await self._records.get_many([lease])).get(lease)
+        if found is None or found.value != self._name:
+            return False
+        running.version = found.version
+        return True
+
+    async def _let_go(self, batch_id: str, running: _Running) -> None:
+        lease = lease_key(batch_id)
+        await committed(self._records, [Delete(lease)], [VersionIs(lease, running.version)])
+
+    def _drop_expired(self) -> None:
+        """End the work whose lease could not be renewed in time: another server may have begun it."""
+        now = asyncio.get_running_loop().time()
+        for each in self._running.values():
+            if now >= each.until:
+                each.task.cancel()
+
+    async def _begin(self) -> None:
+        """Begin to work for batches that no server works for, those of users with few running ones first."""
+        if self.parts is None:
+            return
+        waiting = list[tuple[str, str]]()
+        async for rows in pages_of(self._records, WORK):
+            waiting += [(key.removeprefix(WORK), row.value.decode()) for key, row in rows]
+        waiting = [each for each in waiting if each[0] not in self._running]
+        while waiting and len(self._running) < self.parts.settings.at_once:
+            shares = Counter(each.of for each in self._running.values())
+            waiting.sort(key=lambda each: (shares[each[1]], each[0]))
+            batch_id, of = waiting.pop(0)
+            await self._take(self.parts, batch_id, of)
+
+    async def _take(self, parts: Parts, batch_id: str, of: str) -> None:
+        lease, began = lease_key(batch_id), asyncio.get_running_loop().time()
+        until = await self._records.now() + self._lease_seconds
+        if not await committed(self._records, [Put(lease, self._name, until)], [VersionIs(lease, None)]):
+            return
+        run = BatchRun(parts, of, batch_id)
+        task = asyncio.create_task(run.run(), name=f"batch {batch_id}")
+        task.add_done_callback(lambda _: self._wake.set())
+        self._running[batch_id] = _Running(of, run, task, 1, began + self._lease_seconds)

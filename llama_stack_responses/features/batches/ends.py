@@ -1,0 +1,64 @@
+"""What the commit of a response's end writes if the response is that of a line."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ...feature import Ended
+from ...store.records import Delete, Op
+from ...telemetry.instrumentation import Telemetry
+from ...telemetry.metrics import Metric
+from .objects import counted_of, result_of
+from .rows import Line, Retry
+
+LINES: Final = Metric("llama_stack_responses.batch.lines", "{line}", "Ended tries of lines of batches, by their result")
+
+_BUSY: Final = frozenset({429, 500})
+_LONGEST_SECONDS: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """How often a line is tried.
+
+    Attributes:
+        most: how often.
+        first: seconds before the second try.
+    """
+
+    most: int
+    first: float
+
+    def pause(self, attempt: int) -> float:
+        """Return the seconds after this try, with jitter."""
+        pause = min(self.first * 2.0 ** min(attempt - 1, 30), _LONGEST_SECONDS)
+        return pause * random.uniform(0.8, 1.2)  # noqa: S311 (no secret)
+
+
+class LineEnds:
+    """Writes the ends of lines.
+
+    Args:
+        tries: how often a line is tried.
+        telemetry: records metrics.
+    """
+
+    def __init__(self, tries: Tries, telemetry: Telemetry) -> None:
+        self._tries, self._telemetry = tries, telemetry
+
+    def ops(self, ended: Ended) -> Sequence[Op]:
+        """Return what belongs to the commit of a response's end."""
+        line = Line.of_response(ended.response["id"])
+        if line is None:
+            return ()
+        result = result_of(ended.response)
+        if result.status in _BUSY and line.attempt < self._tries.most:
+            self._telemetry.record(LINES, 1, {"result": "retried"})
+            again = Retry(line.attempt + 1, ended.at + self._tries.pause(line.attempt))
+            return [again.put(line), Delete(line.key("r"))]
+        counted = counted_of(ended.response, result)
+        self._telemetry.record(LINES, 1, {"result": "completed" if counted.completed else "failed"})
+        return [result.put(line), counted.put(line), Delete(line.key("r"))]

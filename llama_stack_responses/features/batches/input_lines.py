@@ -1,0 +1,227 @@
+"""The lines of an input file: read in pieces, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from ...concurrency.offloading import INLINE_BYTES, in_thread
+from ...core import json_decoding
+from ...core.errors import ApiError
+from ...core.json_values import fits
+from ...core.shapes import check_json
+from ...core.types import Json
+
+_PAGE_LINES: Final = 256
+_PAGE_BYTES: Final = 2**20
+"""Lines and bytes after which a page of lines ends."""
+_VALUES: Final = 1_000_000
+_DEPTH: Final = 128
+"""Values of one line, and how deep they may be nested."""
+_MAX_ERRORS: Final = 100
+"""Errors of a file that are reported."""
+_MAX_ID: Final = 512
+_MEMBERS: Final = ("custom_id", "method", "url", "body")
+
+
+class RawLine(NamedTuple):
+    """A line of a file that is not blank.
+
+    Attributes:
+        number: its number, from 1; blank lines count.
+        text: the line; cut off if it is too long.
+        end: where the next line begins in the file, in bytes.
+    """
+
+    number: int
+    text: bytes
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What a file is checked for.
+
+    Attributes:
+        endpoint: the endpoint that all lines name.
+        lines: maximum number of lines.
+        line_bytes: maximum size of one line.
+    """
+
+    endpoint: str
+    lines: int
+    line_bytes: int
+
+
+class LineReader:
+    """Reads the lines of a file, a page at a time.
+
+    Args:
+        file: the file.
+        line_bytes: maximum size of a line; of a longer one, only its beginning is read.
+        number: the number of the first line that is read.
+        offset: where it begins, in bytes.
+    """
+
+    def __init__(self, file: BinaryIO, line_bytes: int, number: int = 1, offset: int = 0) -> None:
+        self._file, self._line_bytes = file, line_bytes
+        self._number, self._offset = number, offset
+
+    async def page(self) -> list[RawLine]:
+        """Return the next lines; none at the end of the file."""
+        return await in_thread(self._read)
+
+    def _read(self) -> list[RawLine]:
+        lines, size = list[RawLine](), 0
+        self._file.seek(self._offset)
+        while len(lines) < _PAGE_LINES and size < _PAGE_BYTES:
+            text = self._file.readline(self._line_bytes + 1)
+            if not text:
+                break
+            self._offset += len(text)
+            while not text.endswith(b"\n") and (rest := self._file.readline(2**16)):
+                self._offset += len(rest)
+                if rest.endswith(b"\n"):
+                    break
+            size += len(text)
+            if text.strip():
+                lines.append(RawLine(self._number, text, self._offset))
+            self._number += 1
+        return lines
+
+
+@dataclass(slots=True)
+class Checked:
+    """What is known of a file.
+
+    Attributes:
+        count: the number of its lines that are not blank.
+        models: the models that they name; three at most are noted.
+        errors: what is wrong, as the API has it.
+    """
+
+    count: int = 0
+    models: set[str] = field(default_factory=set)
+    errors: list[Json] = field(default_factory=list)
+    _ids: set[bytes] = field(default_factory=set)
+
+    @property
+    def model(self) -> str | None:
+        """The model that all lines name; None if they name several."""
+        return next(iter(self.models)) if len(self.models) == 1 else None
+
+    @property
+    def full(self) -> bool:
+        """Whether no more errors are noted."""
+        return len(self.errors) >= _MAX_ERRORS
+
+    def wrong(self, code: str, message: str, line: int | None = None, param: str | None = None) -> None:
+        """Note an error."""
+        if not self.full:
+            self.errors.append({"code": code, "line": line, "message": message, "param": param})
+
+    def add(self, lines: Sequence[RawLine], checks: Checks) -> None:
+        """Check lines; it takes long."""
+        for line in lines:
+            self.count += 1
+            if self.count > checks.lines:
+                message = f"The batch input file has more than {checks.lines} requests, the maximum of this server."
+                self.wrong("too_many_tasks", message)
+                return
+            if len(line.text) > checks.line_bytes:
+                message = f"This line is longer than {checks.line_bytes} bytes, the maximum of this server."
+                self.wrong("line_too_long", message, line.number)
+                continue
+            try:
+                self._check(decoded(line.text), line.number, checks.endpoint)
+            except ValueError as error:
+                self.wrong("invalid_json_line", str(error), line.number)
+
+    def _check(self, value: Any, number: int, endpoint: str) -> None:
+        if not isinstance(value, dict):
+            self.wrong("invalid_json_line", "This line is not a JSON object.", number)
+            return
+        for name in _MEMBERS:
+            kind, called = (dict, "an object") if name == "body" else (str, "a string")
+            if name not in value:
+                message = f"Missing required parameter: '{name}'."
+                self.wrong("missing_required_parameter", message, number, name)
+            elif not isinstance(value[name], kind):
+                self.wrong("invalid_type", f"Invalid type for '{name}': expected {called}.", number, name)
+            else:
+                self._check_member(name, value[name], number, endpoint)
+
+    def _check_member(self, name: str, value: Any, number: int, endpoint: str) -> None:
+        match name:
+            case "custom_id":
+                self._check_id(value, number)
+            case "method" if value != "POST":
+                self.wrong("invalid_value", "Invalid value for 'method': expected 'POST'.", number, name)
+            case "url" if value != endpoint:
+                message = f"The URL of this request does not match the batch's endpoint, '{endpoint}'."
+                self.wrong("url_mismatch", message, number, name)
+            case "body":
+                self._check_body(value, number)
+
+    def _check_id(self, custom_id: str, number: int) -> None:
+        if not 1 <= len(custom_id) <= _MAX_ID:
+            message = f"Invalid 'custom_id': expected 1 to {_MAX_ID} characters."
+            self.wrong("invalid_value", message, number, "custom_id")
+            return
+        name = blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if name in self._ids:
+            message = f"The custom_id '{custom_id[:80]}' of this request is not unique in the file."
+            self.wrong("duplicate_custom_id", message, number, "custom_id")
+        self._ids.add(name)
+
+    def _check_body(self, body: Json, number: int) -> None:
+        for name in ("stream", "background"):
+            if body.get(name):
+                message = f"Unsupported value: '{name}' cannot be true in a batch."
+                self.wrong("unsupported_value", message, number, f"body.{name}")
+        model = body.get("model")
+        if not isinstance(model, str) or not model:
+            self.wrong("missing_required_parameter", "Missing required parameter: 'model'.", number, "body.model")
+        elif len(self.models) < 2:
+            self.models.add(model)
+
+
+def decoded(text: bytes) -> Any:
+    """Return the value of a line.
+
+    Raises:
+        ValueError: it is no JSON, or has too many values or levels.
+    """
+    if not fits(text, _VALUES, _DEPTH):
+        raise ValueError(f"This line has more than {_VALUES} values, or more than {_DEPTH} levels.")
+    try:
+        value = json_decoding.loads(text)
+        check_json(value)
+    except (ValueError, ApiError):
+        raise ValueError("This line is not parseable as valid JSON.") from None
+    return value
+
+
+async def value_of(text: bytes) -> Any:
+    """Return the value of a line that was checked; decode a large one in a thread."""
+    return await in_thread(decoded, text) if len(text) > INLINE_BYTES else decoded(text)
+
+
+async def checked(file: BinaryIO, checks: Checks) -> Checked:
+    """Check a file.
+
+    Args:
+        file: the file.
+        checks: what it is checked for.
+    """
+    reader, found = LineReader(file, checks.line_bytes), Checked()
+    while lines := await reader.page():
+        await in_thread(found.add, lines, checks)
+        if found.full or found.count > checks.lines:
+            break
+    if not found.count:
+        message = "The batch input file is empty: it needs at least one request."
+        found.wrong("empty_file", message)
+    return found

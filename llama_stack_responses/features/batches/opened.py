@@ -1,0 +1,48 @@
+"""What runs batches, with the settings `batches`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter
+
+from ...core.setting_values import WrongConfiguration
+from ...feature import Feature, RouteAdmission, Stack
+from ...service.responses import OpenAIResponsesImpl
+from .dispatcher import Dispatcher
+from .ends import LineEnds, Tries
+from .routes import BatchRoutes, batches_router
+from .run import Parts
+from .settings import Batches
+from .stored_batches import StoredBatches
+
+_DAY_SECONDS: Final = 86_400.0
+
+
+def open_batches(stack: Stack, settings: Batches) -> Feature:
+    """Return what runs batches, and their routes, in place of the host's.
+
+    Raises:
+        WrongConfiguration: the stack has no Files API.
+    """
+    files = stack.large_files
+    if files is None:
+        raise WrongConfiguration(
+            "'batches' needs the API 'files' in the stack's configuration: add it, with a provider"
+        )
+    batches = StoredBatches(stack.records, settings.retention_days * _DAY_SECONDS)
+    ends = LineEnds(Tries(settings.tries, settings.retry_seconds), stack.telemetry)
+    dispatcher = Dispatcher(stack.records)
+
+    def routes(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
+        parts = dispatcher.parts = Parts(impl, batches, files, stack.sealer, settings, stack.config.share_of)
+        return batches_router(BatchRoutes(impl, parts, dispatcher.look, limits))
+
+    return Feature(
+        routes=[routes],
+        replaces=["batches"],
+        at_end=ends.ops,
+        on_end=dispatcher.ended,
+        start=dispatcher.start,
+        close=dispatcher.stop,
+    )

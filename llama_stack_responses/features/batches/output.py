@@ -1,0 +1,100 @@
+"""Writes the results of a batch to its output file and its error file."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from tempfile import TemporaryFile
+from typing import BinaryIO, Final
+
+from ...concurrency.offloading import in_thread, in_thread_if_large
+from ...core.json_blocks import dumps
+from ...core.types import Json
+from ...inputs.large_files import LargeFiles
+from .input_lines import LineReader, RawLine, value_of
+from .objects import line_object
+from .rows import Batch, Line, Result
+from .stored_batches import StoredBatches
+
+_AT_ONCE: Final = 64
+"""Lines whose results are read together."""
+
+Load = Callable[[str], Awaitable[Json | None]]
+"""Returns a stored response; None if it is not stored any more."""
+
+
+@dataclass(slots=True)
+class _Files:
+    """The two files while they are written.
+
+    Attributes:
+        completed, failed: the lines that they have.
+    """
+
+    output: BinaryIO
+    error: BinaryIO
+    completed: int = 0
+    failed: int = 0
+
+
+class Output:
+    """Writes the files of batches.
+
+    Args:
+        batches: the batches.
+        files: the file store.
+        load: returns stored responses.
+    """
+
+    def __init__(self, batches: StoredBatches, files: LargeFiles, load: Load) -> None:
+        self._batches, self._files, self._load = batches, files, load
+
+    async def write(self, batch: Batch, source: BinaryIO, line_bytes: int) -> Batch:
+        """Write the files of a batch, as the current user; return the batch with them and with what they count.
+
+        Args:
+            batch: the batch, of which no line runs any more.
+            source: its input file.
+            line_bytes: maximum size of one of its lines.
+
+        Raises:
+            ApiError: the store or the file store does not answer.
+        """
+        with TemporaryFile() as output, TemporaryFile() as error:
+            files, reader = _Files(output, error), LineReader(source, line_bytes)
+            while lines := await reader.page():
+                for start in range(0, len(lines), _AT_ONCE):
+                    await self._write_some(batch, lines[start : start + _AT_ONCE], files)
+            return replace(
+                batch,
+                completed=files.completed,
+                failed=files.failed,
+                output_file_id=await self._stored(batch, "output", files.output, files.completed),
+                error_file_id=await self._stored(batch, "error", files.error, files.failed),
+            )
+
+    async def _stored(self, batch: Batch, name: str, file: BinaryIO, lines: int) -> str | None:
+        if not lines:
+            return None
+        await in_thread(file.flush)
+        return await self._files.write(f"{batch.id}_{name}.jsonl", file, batch.output_seconds)
+
+    async def _write_some(self, batch: Batch, lines: Sequence[RawLine], files: _Files) -> None:
+        results = await self._batches.results([Line(batch.id, each.number) for each in lines])
+        for each in lines:
+            line, result = Line(batch.id, each.number), results.get(each.number)
+            response = await self._response_of(result)
+            shown = line_object(line, (await value_of(each.text))["custom_id"], result, response, batch.end)
+            text = await in_thread_if_large(partial(dumps, shown), shown) + b"\n"
+            if shown["error"] is None and shown["response"]["status_code"] == 200:
+                files.completed += 1
+                await in_thread(files.output.write, text)
+            else:
+                files.failed += 1
+                await in_thread(files.error.write, text)
+
+    async def _response_of(self, result: Result | None) -> Json | None:
+        if result is None or result.response is None or not result.status:
+            return None
+        return await self._load(result.response)

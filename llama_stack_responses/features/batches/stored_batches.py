@@ -1,0 +1,265 @@
+"""The batches in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ...core.errors import ApiError
+from ...store.conflict_retry import ConflictRetry
+from ...store.content_names import Hasher
+from ...store.records import (
+    Condition,
+    Delete,
+    Op,
+    Put,
+    Record,
+    Records,
+    VersionIs,
+    after_prefix,
+    committed,
+    pages_of,
+)
+from .rows import (
+    ENDED,
+    WORK,
+    Batch,
+    Counted,
+    Line,
+    Result,
+    Retry,
+    batch_key,
+    counter_key,
+    lease_key,
+    line_of,
+    line_rows,
+)
+
+_AT_ONCE: Final = 500
+"""Ends of lines that are added to a batch in one commit."""
+
+
+class StoredBatches:
+    """The batches, and the rows of their lines.
+
+    Args:
+        records: the store.
+        kept_seconds: how long a batch is kept after its end.
+    """
+
+    def __init__(self, records: Records, kept_seconds: float = 0.0) -> None:
+        self._records, self._kept_seconds = records, kept_seconds
+
+    async def now(self) -> float:
+        """Return the time of the store's clock, in seconds since the epoch."""
+        return await self._records.now()
+
+    async def create(self, batch: Batch, most: int) -> None:
+        """Store a new batch, unless its owner has `most` that have not ended.
+
+        Raises:
+            ApiError: 429, the owner has too many.
+        """
+        of, retry = Hasher(batch.owner).owner, ConflictRetry()
+        counter = counter_key(of)
+        while True:
+            await retry.wait()
+            found = (await self._records.get_many([counter])).get(counter)
+            if await self._unended(of) >= most:
+                message = f"You have {most} batches that have not ended: wait until one has, or cancel one."
+                raise ApiError(429, message, code="rate_limit_exceeded", retry_after=60)
+            unchanged = VersionIs(counter, found.version if found else None)
+            rows = {batch_key(of, batch.id): batch.encode(), f"{WORK}{batch.id}": of.encode(), counter: b""}
+            ops = [Put(key, value) for key, value in rows.items()]
+            if await committed(self._records, ops, [unchanged]):
+                return
+
+    async def _unended(self, of: str) -> int:
+        count = 0
+        async for rows in pages_of(self._records, WORK):
+            count += sum(row.value.decode() == of for _, row in rows)
+        return count
+
+    async def find(self, of: str, batch_id: str) -> Batch | None:
+        """Return a batch of the owner with this hash."""
+        found = await self._found(of, batch_id)
+        return Batch.decode(found.value) if found else None
+
+    async def counted(self, of: str, batch_id: str) -> tuple[Batch, list[Counted]] | None:
+        """Return a batch of an owner, and the lines that have ended and are not added to it yet."""
+        retry = ConflictRetry()
+        while found := await self._found(of, batch_id):
+            await retry.wait()
+            ended = [Counted.decode(row.value) async for rows in self._pages("n", batch_id) for _, row in rows]
+            again = await self._found(of, batch_id)
+            if again and again.version == found.version:
+                return Batch.decode(found.value), ended
+        return None
+
+    async def page(self, of: str, after: str | None, limit: int) -> tuple[list[Batch], bool]:
+        """Return batches of an owner, newest first, older than `after`, and whether there are more."""
+        prefix = batch_key(of, "")
+        end = batch_key(of, after) if after else after_prefix(prefix)
+        rows = await self._records.range(prefix, end, limit=limit + 1, reverse=True)
+        return [Batch.decode(row.value) for _, row in rows[:limit]], len(rows) > limit
+
+    async def every(self, of: str) -> list[Batch]:
+        """Return all batches of an owner, oldest first."""
+        return [Batch.decode(row.value) async for rows in pages_of(self._records, batch_key(of, "")) for _, row in rows]
+
+    async def change(
+        self, of: str, batch_id: str, change: Callable[[Batch], Batch | None], ops: Sequence[Op] = ()
+    ) -> Batch | None:
+        """Change a batch, and return it; None if it does not exist.
+
+        Args:
+            change: returns the batch as it shall be; None to leave it as it is.
+            ops: further ops of the commit.
+        """
+        retry = ConflictRetry()
+        while found := await self._found(of, batch_id):
+            await retry.wait()
+            old = Batch.decode(found.value)
+            new = change(old)
+            if new is None:
+                return old
+            if await self._replace(of, new, found, ops, []):
+                return new
+        return None
+
+    async def add_ended(self, of: str, batch_id: str, line: int, offset: int) -> Batch | None:
+        """Add the lines that have ended to a batch, and note which line is queued next; return the batch."""
+        retry, prefix = ConflictRetry(), line_rows("n", batch_id)
+        while found := await self._found(of, batch_id):
+            await retry.wait()
+            rows = await self._records.range(prefix, after_prefix(prefix), limit=_AT_ONCE)
+            old = Batch.decode(found.value)
+            new = _with(old, [Counted.decode(row.value) for _, row in rows])
+            new = replace(new, line=line, offset=offset) if line > new.line else new
+            if new == old:
+                return old
+            conditions = [VersionIs(key, row.version) for key, row in rows]
+            if await self._replace(of, new, found, [Delete(key) for key, _ in rows], conditions):
+                retry = ConflictRetry()
+                if len(rows) < _AT_ONCE:
+                    return new
+        return None
+
+    async def running(self, batch_id: str) -> dict[int, tuple[Line, VersionIs]]:
+        """Return the lines of a batch that are queued or run, by number, each with the condition that it still does."""
+        found = {}
+        async for rows in self._pages("r", batch_id):
+            for key, row in rows:
+                line = line_of(key, int(row.value))
+                found[line.number] = line, VersionIs(key, row.version)
+        return found
+
+    async def retries(self, batch_id: str) -> dict[int, tuple[Line, float]]:
+        """Return the lines of a batch that are tried again, by number, each with the time when."""
+        found = {}
+        async for rows in self._pages("t", batch_id):
+            for key, row in rows:
+                again = Retry.decode(row.value)
+                found[line_of(key).number] = line_of(key, again.attempt), again.due
+        return found
+
+    def queued(self, line: Line) -> tuple[list[Op], list[Condition]]:
+        """Return what the commit that queues a try of a line writes, and on which conditions."""
+        keys = [line.key("r"), line.key("d")] + ([line.key("t")] if line.attempt == 1 else [])
+        ops: list[Op] = [Put(line.key("r"), str(line.attempt).encode())]
+        if line.attempt > 1:
+            ops.append(Delete(line.key("t")))
+        return ops, [VersionIs(key, None) for key in keys]
+
+    async def end(self, line: Line, result: Result, conditions: Sequence[Condition] = ()) -> bool:
+        """Store what a line ended with that has no job; return False if it has ended, or runs."""
+        free = [VersionIs(line.key("d"), None), *(conditions or [VersionIs(line.key("r"), None)])]
+        ended = (result.put(line), Counted(result.status == 200).put(line))
+        ops: list[Op] = [*ended, Delete(line.key("r")), Delete(line.key("t"))]
+        return await committed(self._records, ops, free)
+
+    async def try_again(self, line: Line, due: float) -> bool:
+        """Have a line that was never queued tried again; return False if it has ended, or runs."""
+        free = [VersionIs(line.key(kind), None) for kind in ("d", "r")]
+        return await committed(self._records, [Retry(line.attempt, due).put(line)], free)
+
+    async def results(self, lines: Sequence[Line]) -> dict[int, Result]:
+        """Return what lines ended with, by their numbers."""
+        keys = {line.key("d"): line.number for line in lines}
+        found = await self._records.get_many(list(keys)) if keys else {}
+        return {keys[key]: Result.decode(row.value) for key, row in found.items()}
+
+    async def some_results(self, batch_id: str) -> list[tuple[Line, Result]]:
+        """Return what some lines of a batch ended with that are not dropped; none if there are no more."""
+        prefix = line_rows("d", batch_id)
+        rows = await self._records.range(prefix, after_prefix(prefix), limit=_AT_ONCE)
+        return [(line_of(key), Result.decode(row.value)) for key, row in rows]
+
+    async def drop(self, lines: Sequence[Line]) -> None:
+        """Delete the rows of lines of a batch that has ended."""
+        kinds: Any = ("r", "t", "d", "n")
+        await self._records.commit([Delete(line.key(kind)) for line in lines for kind in kinds])
+
+    async def finish(self, batch_id: str) -> None:
+        """Note that there is nothing left to do for a batch that has ended."""
+        for kind in ("r", "t", "n"):
+            async for rows in self._pages(kind, batch_id):
+                await self._records.commit([Delete(key) for key, _ in rows])
+        await self._records.commit([Delete(f"{WORK}{batch_id}"), Delete(lease_key(batch_id))])
+
+    async def delete(self, of: str, batch_id: str) -> None:
+        """Delete a batch with all its rows."""
+        for kind in ("r", "t", "d", "n"):
+            async for rows in self._pages(kind, batch_id):
+                await self._records.commit([Delete(key) for key, _ in rows])
+        await self._records.commit([Delete(batch_key(of, batch_id)), Delete(f"{WORK}{batch_id}")])
+
+    async def forget(self, of: str) -> None:
+        """Delete what is kept of an owner beside their batches."""
+        await self._records.commit([Delete(counter_key(of))])
+
+    async def _found(self, of: str, batch_id: str) -> Record | None:
+        key = batch_key(of, batch_id)
+        return (await self._records.get_many([key])).get(key)
+
+    async def _replace(
+        self, of: str, batch: Batch, found: Record, ops: Sequence[Op], conditions: Sequence[Condition]
+    ) -> bool:
+        key = batch_key(of, batch.id)
+        expires_at = await self._records.now() + self._kept_seconds if batch.status in ENDED else None
+        put = Put(key, batch.encode(), expires_at)
+        return await committed(self._records, [put, *ops], [VersionIs(key, found.version), *conditions])
+
+    def _pages(self, kind: str, batch_id: str) -> Any:
+        return pages_of(self._records, line_rows(kind, batch_id))
+
+
+def no_batch(batch_id: str) -> ApiError:
+    """Return the error for a batch that does not exist."""
+    return ApiError(404, f"No batch found with id '{batch_id[:80]}'.", param="batch_id", code="batch_not_found")
+
+
+def cancelled(now: float, batch: Batch) -> Batch | None:
+    """Return a batch that is being cancelled; None if it is already.
+
+    Raises:
+        ApiError: 409, it has ended.
+    """
+    if batch.status in ("cancelling", "cancelled"):
+        return None
+    if batch.status in ENDED or batch.status == "finalizing":
+        message = f"Cannot cancel a batch with status '{batch.status}'."
+        raise ApiError(409, message, code="invalid_batch_status")
+    times: Mapping[str, int] = {**batch.times, "cancelling_at": int(now)}
+    return replace(batch, status="cancelling", end="cancelled", times=times)
+
+
+def _with(batch: Batch, ended: Sequence[Counted]) -> Batch:
+    completed = sum(each.completed for each in ended)
+    return replace(
+        batch,
+        completed=batch.completed + completed,
+        failed=batch.failed + len(ended) - completed,
+        usage=[sum(tokens) for tokens in zip(batch.usage, *(each.usage for each in ended), strict=True)],
+    )

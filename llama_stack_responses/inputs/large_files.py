@@ -1,0 +1,31 @@
+"""Stored files that are not held in memory."""
+
+from __future__ import annotations
+
+from typing import BinaryIO, Protocol
+
+
+class LargeFiles(Protocol):
+    """The host's file store."""
+
+    async def open(self, file_id: str, max_bytes: int) -> BinaryIO:
+        """Open a file that the current user may read. The caller closes it.
+
+        Raises:
+            ApiError: 400 for a file that does not exist, belongs to another user or is larger; 503, the file store
+                fails.
+        """
+        ...
+
+    async def write(self, name: str, content: BinaryIO, seconds: int | None) -> str:
+        """Store a file of the current user, and return its id.
+
+        Args:
+            name: the name of the file.
+            content: what is stored, at least one byte; a file on disk.
+            seconds: time after which it expires; None for the default of the file store.
+
+        Raises:
+            ApiError: 503, the file store fails.
+        """
+        ...

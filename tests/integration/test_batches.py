@@ -1,0 +1,263 @@
+"""Batches of a live stack, with the client of the `openai` package."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import openai
+import pytest
+from openai.types import Batch
+
+from tests.support.auth import auth_server
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.upstream import Upstream, UpstreamProcess, error, reply, text
+from tests.support.variants import Json, responses_config, variant
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+
+ECHO: Final = "local/echo"
+TOKENS: Final = {name: f"token-of-{name}" for name in ("ada", "bob")}
+ENDED: Final = ("failed", "completed", "expired", "cancelled")
+
+
+@pytest.fixture(scope="module")
+def served(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    """A stack with users and batches."""
+    with auth_server({token: {"principal": name, "attributes": {}} for name, token in TOKENS.items()}) as url:
+
+        def change(config: Json) -> None:
+            responses_config(config)["batches"] = {"retry_seconds": 0.01, "tries": 3, "line_bytes": 10_000}
+            config["server"]["auth"] = {"provider_config": {"type": "custom", "endpoint": url}}
+
+        folder = tmp_path_factory.mktemp("batches")
+        env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+        config = variant(STARTER, folder / "config.yaml", change)
+        with LiveStack(config, env, folder / "state", host=host) as live:
+            yield live
+
+
+@pytest.fixture
+def ada(served: LiveStack) -> Iterator[openai.OpenAI]:
+    with client_of(served, "ada") as client:
+        yield client
+
+
+def client_of(stack: LiveStack, name: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{stack.base_url}/v1", api_key=TOKENS[name], max_retries=0)
+
+
+def line(custom_id: str, body: Mapping[str, Any], **changes: Any) -> Json:
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/responses", "body": body, **changes}
+
+
+def uploaded(client: openai.OpenAI, lines: Sequence[Any]) -> str:
+    """Upload an input file, and return its id."""
+    text = "\n".join(each if isinstance(each, str) else json.dumps(each) for each in lines)
+    return client.files.create(file=("lines.jsonl", io.BytesIO(text.encode())), purpose="batch").id
+
+
+def created(client: openai.OpenAI, lines: Sequence[Any], **fields: Any) -> Batch:
+    return client.batches.create(
+        input_file_id=uploaded(client, lines), endpoint="/v1/responses", completion_window="24h", **fields
+    )
+
+
+def until_ended(client: openai.OpenAI, batch: Batch) -> Batch:
+    found: list[Batch] = []
+
+    def ended() -> bool:
+        found.append(client.batches.retrieve(batch.id))
+        return found[-1].status in ENDED
+
+    wait_until(ended)
+    return found[-1]
+
+
+def lines_of(client: openai.OpenAI, file_id: str | None) -> list[Json]:
+    """Return the lines of a file of results."""
+    return [json.loads(each) for each in client.files.content(file_id).text.splitlines()] if file_id else []
+
+
+def test_each_line_is_in_the_output_file(ada: openai.OpenAI) -> None:
+    lines = [line(f"line-{number}", {"model": ECHO, "input": f"number {number}"}) for number in range(20)]
+    batch = created(ada, lines, metadata={"job": "nightly"})
+    assert (batch.status, batch.object, batch.metadata) == ("validating", "batch", {"job": "nightly"})
+    assert batch.expires_at == batch.created_at + 24 * 3600
+    ended = until_ended(ada, batch)
+    assert (ended.status, ended.error_file_id, ended.model) == ("completed", None, ECHO)
+    assert ended.request_counts is not None
+    assert ended.request_counts.to_dict() == {"total": 20, "completed": 20, "failed": 0}
+    output = lines_of(ada, ended.output_file_id)
+    assert [each["custom_id"] for each in output] == [each["custom_id"] for each in lines]
+    for number, each in enumerate(output):
+        body = each["response"]["body"]
+        assert (each["error"], each["response"]["status_code"], body["status"]) == (None, 200, "completed")
+        assert body["output"][0]["content"][0]["text"] == f"number {number}"
+        assert ada.responses.retrieve(body["id"]).output_text == f"number {number}"
+    assert ended.usage is not None
+    assert ended.usage.total_tokens == sum(each["response"]["body"]["usage"]["total_tokens"] for each in output)
+    times = [ended.created_at, ended.in_progress_at, ended.finalizing_at, ended.completed_at]
+    assert all(times)
+    assert times == sorted(times)  # type: ignore[type-var]
+
+
+def test_refused_and_failed_lines_are_in_the_error_file(ada: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script("failing", error(400, "No."))
+    lines = [
+        line("good", {"model": ECHO, "input": "Hi"}),
+        line("unknown", {"model": "nobody/here", "input": "Hi"}),
+        line("wrong", {"model": ECHO, "input": "Hi", "temperature": 9}),
+        line("failing", {"model": "local/failing", "input": "Hi"}),
+    ]
+    ended = until_ended(ada, created(ada, lines))
+    assert ended.request_counts is not None
+    assert ended.request_counts.to_dict() == {"total": 4, "completed": 1, "failed": 3}
+    assert [each["custom_id"] for each in lines_of(ada, ended.output_file_id)] == ["good"]
+    errors = {each["custom_id"]: each["response"] for each in lines_of(ada, ended.error_file_id)}
+    assert list(errors) == ["unknown", "wrong", "failing"]
+    assert [each["status_code"] for each in errors.values()] == [404, 400, 400]
+    assert errors["wrong"]["body"]["error"]["param"] == "temperature"
+    assert ended.model is None
+
+
+def test_line_is_tried_again_while_the_model_server_is_busy(ada: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script("busy", [error(500, "Broken."), error(503, "Busy."), reply(text("Done"))])
+    ended = until_ended(ada, created(ada, [line("a", {"model": "local/busy", "input": "Hi"})]))
+    assert ended.request_counts is not None
+    assert ended.request_counts.to_dict() == {"total": 1, "completed": 1, "failed": 0}
+    [output] = lines_of(ada, ended.output_file_id)
+    body = output["response"]["body"]
+    assert body["output"][0]["content"][0]["text"] == "Done"
+    assert body["id"][-2:] == "03"
+    stored = ada.get("/responses", cast_to=object, options={"params": {"model": "local/busy"}})
+    assert [each["id"] for each in stored["data"]] == [body["id"]]  # type: ignore[index]
+
+
+def test_line_that_is_not_stored_is_in_the_output_file_only(ada: openai.OpenAI) -> None:
+    ended = until_ended(ada, created(ada, [line("a", {"model": ECHO, "input": "secret", "store": False})]))
+    [output] = lines_of(ada, ended.output_file_id)
+    body = output["response"]["body"]
+    assert (body["store"], body["output"][0]["content"][0]["text"]) == (False, "secret")
+
+    def gone() -> bool:
+        try:
+            ada.responses.retrieve(body["id"])
+        except openai.NotFoundError:
+            return True
+        return False
+
+    wait_until(gone)
+
+
+BROKEN: Final[Mapping[str, tuple[Sequence[Any], Sequence[tuple[str, int | None]]]]] = {
+    "empty": (["", "  "], [("empty_file", None)]),
+    "no JSON": (
+        [line("a", {"model": ECHO}), "{", "[1]", '{"a": ' + "[" * 1000 + "]" * 1000 + "}"],
+        [("invalid_json_line", 2), ("invalid_json_line", 3), ("invalid_json_line", 4)],
+    ),
+    "twice": ([line("a", {"model": ECHO}), "", line("a", {"model": ECHO})], [("duplicate_custom_id", 3)]),
+    "members": (
+        [
+            {"custom_id": 7, "method": "GET", "url": "/v1/embeddings"},
+            line("b", {"model": ECHO, "stream": True}),
+            line("c", {}),
+        ],
+        [
+            ("invalid_type", 1),
+            ("invalid_value", 1),
+            ("url_mismatch", 1),
+            ("missing_required_parameter", 1),
+            ("unsupported_value", 2),
+            ("missing_required_parameter", 3),
+        ],
+    ),
+    "long": ([line("a", {"model": ECHO, "input": "x" * 10_000})], [("line_too_long", 1)]),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_file_that_cannot_be_used_fails_the_batch_with_lines_and_codes(ada: openai.OpenAI, name: str) -> None:
+    lines, problems = BROKEN[name]
+    ended = until_ended(ada, created(ada, lines))
+    assert (ended.status, ended.output_file_id, ended.error_file_id) == ("failed", None, None)
+    assert ended.errors is not None
+    assert [(each.code, each.line) for each in ended.errors.data or ()] == problems
+    assert ended.failed_at
+
+
+def test_file_of_another_user_fails_the_batch(ada: openai.OpenAI, served: LiveStack) -> None:
+    with client_of(served, "bob") as bob:
+        file_id = uploaded(bob, [line("a", {"model": ECHO, "input": "Hi"})])
+    batch = ada.batches.create(input_file_id=file_id, endpoint="/v1/responses", completion_window="24h")
+    ended = until_ended(ada, batch)
+    assert ended.errors is not None
+    assert [(each.code, each.param) for each in ended.errors.data or ()] == [("file_not_found", "input_file_id")]
+
+
+def test_batch_of_another_user_is_not_found(ada: openai.OpenAI, served: LiveStack) -> None:
+    batch = until_ended(ada, created(ada, [line("a", {"model": ECHO, "input": "Hi"})]))
+    with client_of(served, "bob") as bob:
+        assert bob.batches.list().data == []
+        for call in (bob.batches.retrieve, bob.batches.cancel):
+            with pytest.raises(openai.NotFoundError):
+                call(batch.id)
+        with pytest.raises(openai.NotFoundError):
+            bob.files.content(batch.output_file_id or "")
+
+
+def test_cancelled_batch_has_the_results_so_far(ada: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script("held", reply(text("a", "b"), hold=1))
+    lines = [line(f"good-{number}", {"model": ECHO, "input": "Hi"}) for number in range(3)]
+    lines += [line(f"held-{number}", {"model": "local/held", "input": "Hi"}) for number in range(80)]
+    batch = created(ada, lines)
+    wait_until(lambda: counts(ada, batch)["completed"] == 3 and bool(upstream.requests("held")))
+    cancelled = ada.batches.cancel(batch.id)
+    assert cancelled.status in ("cancelling", "cancelled")
+    ended = until_ended(ada, batch)
+    assert (ended.status, bool(ended.cancelling_at), bool(ended.cancelled_at)) == ("cancelled", True, True)
+    assert counts(ada, batch) == {"total": 83, "completed": 3, "failed": 80}
+    assert [each["custom_id"] for each in lines_of(ada, ended.output_file_id)] == [f"good-{n}" for n in range(3)]
+    errors = lines_of(ada, ended.error_file_id)
+    assert [each["custom_id"] for each in errors] == [f"held-{number}" for number in range(80)]
+    assert {(each["error"]["code"], each["response"]) for each in errors} == {("batch_cancelled", None)}
+    assert ada.batches.cancel(batch.id).status == "cancelled"
+
+
+def counts(client: openai.OpenAI, batch: Batch) -> Json:
+    found = client.batches.retrieve(batch.id).request_counts
+    return found.to_dict() if found else {}
+
+
+def test_batches_are_listed_newest_first(ada: openai.OpenAI) -> None:
+    first, second = (created(ada, [line("a", {"model": ECHO, "input": "Hi"})]) for _ in range(2))
+    page = ada.batches.list(limit=1)
+    assert ([each.id for each in page.data], page.has_more) == ([second.id], True)
+    assert ada.batches.list(limit=1, after=second.id).data[0].id == first.id
+    ended = until_ended(ada, first)
+    with pytest.raises(openai.ConflictError):
+        ada.batches.cancel(ended.id)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"endpoint": "/v1/videos"}, "endpoint"),
+        ({"completion_window": "1h"}, "completion_window"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 5}}, "output_expires_after.seconds"),
+        ({"input_file_id": ""}, "input_file_id"),
+        ({"extra_body": {"what": 1}}, "what"),
+    ],
+)
+def test_wrong_request_is_refused(ada: openai.OpenAI, fields: Json, param: str) -> None:
+    create: Callable[..., Any] = ada.batches.create
+    good = {"input_file_id": "file-1", "endpoint": "/v1/responses", "completion_window": "24h"}
+    with pytest.raises(openai.BadRequestError) as refused:
+        create(**good | fields)
+    assert refused.value.param == param
