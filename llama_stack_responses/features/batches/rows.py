@@ -2,7 +2,7 @@
 
     bt/o/<of>/<batch>       a batch of an owner; the ids of batches are ordered by their times
     bt/c/<of>               its version grows with each batch that the owner creates
-    bt/q/<batch>            there is work to do for the batch; the value is `<of>`
+    bt/q/<batch>            there is work to do for the batch; the value is `<of>`, the version 1 while it queues lines
     bt/p/<batch>            the lease of the server that does it; it expires if that server dies
     bt/r/<batch>/<line>     the line is queued or runs; the value is the number of the try
     bt/t/<batch>/<line>     the line is tried again: which try it will be, and when
@@ -10,7 +10,8 @@
     bt/n/<batch>/<line>     the same, in numbers, until they are added to the batch
 
 `<of>` is a hash of the owner; lines are hexadecimal, from 1. The commit that queues a line's job writes its `bt/r/` row
-on the condition that it has none of the first three rows; the commit of the job's end replaces that row by the others.
+on the condition that it has none of the first three rows, and that the version of the batch's `bt/q/` row is 1; the
+commit of the job's end replaces that row by the others.
 So each line ends exactly once, whichever servers die. A line's response has an id that names batch, line and try.
 """
 
@@ -83,6 +84,11 @@ class Batch:
     errors: Sequence[Json] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether lines may be queued, now or later."""
+        return self.status in ("validating", "in_progress")
 
     @staticmethod
     def new_id(at: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,7 @@ from ...service.detached_responses import Place
 from ...service.responses import OpenAIResponsesImpl
 from ...store.records import UNAVAILABLE, Conflict
 from .ends import Tries
-from .input_lines import Checks, LineReader, checked, value_of
+from .input_lines import Checks, LineReader, RawLine, checked, value_of
 from .objects import refusal
 from .output import Output
 from .rows import ENDED, Batch, Line, Result
@@ -239,7 +239,7 @@ class BatchRun:
             while room > 0 and (page := await reader.page()):
                 for start in range(0, min(len(page), room), _TOGETHER):
                     some = page[start : min(start + _TOGETHER, room)]
-                    await gather_or_cancel(self._queue(Line(self._id, each.number), each.text) for each in some)
+                    await self._queue_together(some)
                     line, offset = some[-1].number + 1, some[-1].end
                 self._marks.append((line, offset))
                 room -= len(page)
@@ -248,6 +248,13 @@ class BatchRun:
         if line > batch.line:
             await self._batches.add_ended(self._of, self._id, line, offset)
         return False
+
+    async def _queue_together(self, lines: Sequence[RawLine]) -> None:
+        """Queue lines at the same time."""
+        queued = (self._queue(Line(self._id, each.number), each.text) for each in lines)
+        for failure in await asyncio.gather(*queued, return_exceptions=True):
+            if failure:
+                raise failure
 
     async def _queue_again(self, line: Line, source: BinaryIO) -> None:
         """Queue a further try of a line."""

@@ -170,7 +170,7 @@ class StoredBatches:
         ops: list[Op] = [Put(line.key("r"), str(line.attempt).encode())]
         if line.attempt > 1:
             ops.append(Delete(line.key("t")))
-        return ops, [VersionIs(key, None) for key in keys]
+        return ops, [*(VersionIs(key, None) for key in keys), VersionIs(f"{WORK}{line.batch}", 1)]
 
     async def end(self, line: Line, result: Result, conditions: Sequence[Condition] = ()) -> bool:
         """Store what a line ended with that has no job; return False if it has ended, or runs."""
@@ -227,6 +227,8 @@ class StoredBatches:
         self, of: str, batch: Batch, found: Record, ops: Sequence[Op], conditions: Sequence[Condition]
     ) -> bool:
         key = batch_key(of, batch.id)
+        if Batch.decode(found.value).open and not batch.open:
+            ops = [*ops, Put(f"{WORK}{batch.id}", of.encode())]
         expires_at = await self._records.now() + self._kept_seconds if batch.status in ENDED else None
         put = Put(key, batch.encode(), expires_at)
         return await committed(self._records, [put, *ops], [VersionIs(key, found.version), *conditions])

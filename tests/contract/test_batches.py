@@ -1,0 +1,449 @@
+"""On every backend, each line of a batch ends exactly once, whichever servers work for the batch and die."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, BinaryIO, Final, cast
+
+import pytest
+
+from llama_stack_responses.concurrency.share import equal_share
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.batches.dispatcher import Dispatcher
+from llama_stack_responses.features.batches.ends import LineEnds, Tries
+from llama_stack_responses.features.batches.objects import batch_object
+from llama_stack_responses.features.batches.rows import ENDED, Batch, Line
+from llama_stack_responses.features.batches.run import Parts
+from llama_stack_responses.features.batches.settings import Batches
+from llama_stack_responses.features.batches.stored import BatchesOfOwners
+from llama_stack_responses.features.batches.stored_batches import StoredBatches, cancelled
+from llama_stack_responses.sealing.sealer import Sealer
+from llama_stack_responses.service.detached_responses import Place
+from llama_stack_responses.store.content_names import Hasher
+from llama_stack_responses.store.ends import Ended
+from llama_stack_responses.store.records import Conflict, Delete, Records, committed
+from llama_stack_responses.telemetry.instrumentation import Telemetry
+from tests.contract.backends import Clock
+from tests.support.waiting import turns, until
+
+pytestmark = [pytest.mark.needs("transactions"), pytest.mark.every_store]
+
+type Json = dict[str, Any]
+
+ADA: Final = Owner("ada")
+OF: Final = Hasher(ADA).owner
+HOUR: Final = 3600.0
+USAGE: Final = {
+    "input_tokens": 3,
+    "input_tokens_details": {"cached_tokens": 1},
+    "output_tokens": 2,
+    "output_tokens_details": {"reasoning_tokens": 1},
+    "total_tokens": 5,
+}
+
+
+@dataclass
+class Files:
+    """A file store in memory."""
+
+    contents: dict[str, bytes] = field(default_factory=dict)
+    written: list[str] = field(default_factory=list)
+
+    async def open(self, file_id: str, max_bytes: int) -> BinaryIO:
+        if file_id not in self.contents:
+            raise ApiError(400, "The file was not found.", code="file_not_found")
+        return io.BytesIO(self.contents[file_id])
+
+    async def write(self, name: str, content: BinaryIO, seconds: int | None) -> str:
+        content.seek(0)
+        self.contents[name] = content.read()
+        self.written.append(name)
+        return name
+
+
+class Responses:
+    """Queues and ends the responses of one server; the store has the rows of the batches only.
+
+    Args:
+        ends: writes the ends of lines.
+        behaviour: by the model of a line: how its response ends, or why it is refused, one for each try.
+    """
+
+    def __init__(self, records: Records, clock: Clock, ends: LineEnds, behaviour: Mapping[str, Sequence[Any]]) -> None:
+        self._records, self._clock, self._ends, self._behaviour = records, clock, ends, behaviour
+        self.waiting: dict[str, Json] = {}
+        self.stored: dict[str, Json] = {}
+        self.begun: list[str] = []
+        self.dispatcher: Dispatcher | None = None
+        self.access = SimpleNamespace(acting_for=self._acting_for)
+        self.archive = SimpleNamespace(load=self._load, delete=self._delete)
+        self.jobs = SimpleNamespace(find_many=self._find_many, cancel=self.cancel, forget=self._forget)
+
+    def _acting_for(self, owner: Owner, keys: Json) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def queue(self, body: Json, place: Place) -> None:
+        line = Line.of_response(place.response_id)
+        assert line is not None
+        ends = self._behaviour.get(body["model"], ["completed"])
+        end = ends[min(self.begun.count(body["input"]), len(ends) - 1)]
+        self.begun.append(body["input"])
+        if isinstance(end, ApiError):
+            raise end
+        await self._records.commit(place.ops, place.conditions)
+        self.waiting[place.response_id] = {"input": body["input"], "end": end, "store": body.get("store", True)}
+
+    async def end(self, response_id: str, status: str | None = None) -> None:
+        """End a response, as the commit of its job does."""
+        found = self.waiting.pop(response_id)
+        code, status = None, status or found["end"]
+        if status not in ("completed", "cancelled"):
+            code, status = status, "failed"
+        response = {"id": response_id, "status": status, "store": found["store"], "output": found["input"]}
+        response |= {"error": {"code": code, "message": "No."} if code else None, "usage": USAGE}
+        self.stored[response_id] = response
+        ended = Ended(response, ADA, None, self._clock())
+        await self._records.commit(self._ends.ops(ended))
+        if self.dispatcher:
+            self.dispatcher.ended(ended)
+
+    async def end_all(self) -> None:
+        for response_id in list(self.waiting):
+            await self.end(response_id)
+
+    async def cancel(self, response_id: str) -> None:
+        if response_id in self.waiting:
+            await self.end(response_id, "cancelled")
+
+    async def _find_many(self, ids: Sequence[str]) -> Json:
+        return {each: True for each in ids if each in self.waiting}
+
+    async def _load(self, response_id: str, expired: bool) -> Any:
+        found = self.stored.get(response_id)
+        return SimpleNamespace(response=found) if found else None
+
+    async def _delete(self, response_id: str) -> bool:
+        return self.stored.pop(response_id, None) is not None
+
+    async def _forget(self, response_id: str) -> None:
+        assert response_id not in self.stored
+
+
+class Server:
+    """A server that works for batches."""
+
+    def __init__(
+        self,
+        records: Records,
+        clock: Clock,
+        files: Files | None = None,
+        behaviour: Mapping[str, Sequence[Any]] | None = None,
+        responses: Responses | None = None,
+        **settings: Any,
+    ) -> None:
+        self.records, self.clock, self.files = records, clock, files or Files()
+        self.settings = Batches(**settings)
+        ends = LineEnds(Tries(self.settings.tries, self.settings.retry_seconds), Telemetry())
+        self.batches = StoredBatches(records, 30 * 24 * HOUR)
+        self.responses = responses or Responses(records, clock, ends, behaviour or {})
+        self.dispatcher = Dispatcher(records, poll_seconds=0.01)
+        impl = cast("Any", self.responses)
+        self.dispatcher.parts = Parts(impl, self.batches, self.files, Sealer([b"k" * 32]), self.settings, equal_share)
+        self.responses.dispatcher = self.dispatcher
+
+    async def create(self, *models: str, **fields: Any) -> str:
+        """Create a batch with a line for each model, and return its id."""
+        lines = [
+            {
+                "custom_id": f"line-{number}",
+                "method": "POST",
+                "url": "/v1/responses",
+                "body": {
+                    "model": model,
+                    "input": f"input {number}",
+                    **({} if model != "unstored" else {"store": False}),
+                },
+            }
+            for number, model in enumerate(models, 1)
+        ]
+        self.files.contents["file-1"] = "\n".join(map(json.dumps, lines)).encode()
+        now = self.clock()
+        batch = Batch(Batch.new_id(now), ADA, "/v1/responses", "file-1", "24h", now, now + 24 * HOUR)
+        batch = replace(batch, **fields)
+        await self.batches.create(batch, 5)
+        return batch.id
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        self.dispatcher.start()
+        try:
+            yield
+        finally:
+            await self.dispatcher.stop()
+
+    async def object(self, batch_id: str) -> Json:
+        found = await self.batches.counted(OF, batch_id)
+        assert found is not None
+        return batch_object(*found)
+
+    async def queued(self, count: int) -> None:
+        """Wait until so many lines are queued."""
+        await until(lambda: len(self.responses.waiting) == count)
+
+    async def ended(self, batch_id: str, *, ending: bool = True) -> Json:
+        """End all lines as they are queued, until the batch has ended and nothing is left to do for it.
+
+        Args:
+            ending: whether this ends lines; otherwise the batch does.
+        """
+        async with asyncio.timeout(60):
+            while (await self.object(batch_id))["status"] not in ENDED or await self.rows():
+                if ending:
+                    await self.responses.end_all()
+                await turns(20)
+        return await self.object(batch_id)
+
+    async def rows(self) -> list[str]:
+        """Return the keys of rows other than batches and counters."""
+        found = await self.records.range("bt/", "bt0", limit=10_000)
+        return [key for key, _ in found if key[:5] not in ("bt/o/", "bt/c/")]
+
+    def lines(self, file_id: str | None) -> dict[str, Json]:
+        """Return the lines of a file, by their custom ids."""
+        lines = [json.loads(each) for each in self.files.contents[file_id or ""].splitlines()] if file_id else []
+        found = {each["custom_id"]: each for each in lines}
+        assert len(found) == len(lines)
+        return found
+
+
+async def test_lines_end_once_each_in_their_order(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, ahead=7)
+    batch_id = await server.create(*["m"] * 30)
+    async with server.working():
+        await server.queued(7)
+        ended = await server.ended(batch_id)
+    assert (ended["status"], ended["model"], ended["error_file_id"]) == ("completed", "m", None)
+    assert ended["request_counts"] == {"total": 30, "completed": 30, "failed": 0}
+    assert (ended["usage"]["total_tokens"], ended["usage"]["input_tokens_details"]["cached_tokens"]) == (150, 30)
+    output = server.lines(ended["output_file_id"])
+    assert list(output) == [f"line-{number}" for number in range(1, 31)]
+    bodies = {name: each["response"]["body"]["output"] for name, each in output.items()}
+    assert bodies == {f"line-{number}": f"input {number}" for number in range(1, 31)}
+    assert sorted(server.responses.begun) == sorted(f"input {number}" for number in range(1, 31))
+
+
+async def test_counts_have_each_line_that_has_ended(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, behaviour={"bad": ["invalid_prompt"]}, ahead=10)
+    batch_id = await server.create(*["m", "bad"] * 5)
+    async with server.working():
+        await server.queued(10)
+        for ended, response_id in enumerate(sorted(server.responses.waiting), 1):
+            await server.responses.end(response_id)
+            counts = (await server.object(batch_id))["request_counts"]
+            assert counts["completed"] + counts["failed"] == ended
+        assert counts == {"total": 10, "completed": 5, "failed": 5}
+        await server.ended(batch_id)
+
+
+async def test_server_that_dies_is_replaced_and_no_line_is_lost_or_repeated(records: Records, clock: Clock) -> None:
+    files = Files()
+    dying = Server(records, clock, files, ahead=5)
+    batch_id = await dying.create(*["m"] * 20)
+    async with dying.working():
+        await dying.queued(5)
+        for response_id in sorted(dying.responses.waiting)[:2]:
+            await dying.responses.end(response_id)
+        # It is killed: its lease stays, and what it would do at its end is not done.
+        for each in dying.dispatcher._running.values():
+            each.task.cancel()
+        dying.dispatcher._running.clear()
+        dying.dispatcher.parts = None
+    other = Server(records, clock, files, responses=dying.responses, ahead=5)
+    async with other.working():
+        await asyncio.sleep(0.05)
+        assert not other.dispatcher._running, "the lease has not expired"
+        clock.now += 11
+        ended = await other.ended(batch_id)
+    assert ended["request_counts"] == {"total": 20, "completed": 20, "failed": 0}
+    assert len(other.lines(ended["output_file_id"])) == 20
+    assert len(set(other.responses.begun)) == 20
+    assert len(other.responses.stored) == 20
+
+
+async def test_two_servers_that_both_work_for_a_batch_end_each_line_once(records: Records, clock: Clock) -> None:
+    files = Files()
+    one = Server(records, clock, files, ahead=5)
+    other = Server(records, clock, files, responses=one.responses, ahead=5)
+    batch_id = await one.create(*["m"] * 25)
+    async with one.working():
+        await one.queued(5)
+        await records.commit([Delete(f"bt/p/{batch_id}")])
+        one.dispatcher._poll_seconds = HOUR
+        async with other.working():
+            ended = await other.ended(batch_id)
+    assert ended["request_counts"] == {"total": 25, "completed": 25, "failed": 0}
+    assert len(other.lines(ended["output_file_id"])) == 25
+    assert len(one.responses.stored) == 25
+
+
+async def test_line_is_not_queued_once_its_batch_has_ended_or_is_cancelled(records: Records, clock: Clock) -> None:
+    server = Server(records, clock)
+    batch_id = await server.create("m")
+    ops, conditions = server.batches.queued(Line(batch_id, 1))
+    await server.batches.change(OF, batch_id, partial(cancelled, clock()))
+    assert not await committed(records, ops, conditions)
+    async with server.working():
+        await server.ended(batch_id)
+    with pytest.raises(Conflict):
+        await records.commit(ops, conditions)
+
+
+async def test_busy_model_server_is_tried_again_with_pauses(records: Records, clock: Clock) -> None:
+    behaviour = {"busy": ["rate_limit_exceeded", "server_error", "completed"], "down": ["server_error"]}
+    server = Server(records, clock, behaviour=behaviour, tries=3, retry_seconds=10)
+    batch_id = await server.create("busy", "down")
+    async with server.working():
+        for passing in (7.0, 14.0):
+            await server.queued(2)
+            await server.responses.end_all()
+            clock.now += passing
+            await asyncio.sleep(0.6)
+            assert not server.responses.waiting, "it is not due"
+            clock.now += passing
+        await server.queued(2)
+        ended = await server.ended(batch_id)
+    assert ended["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
+    [error] = server.lines(ended["error_file_id"]).values()
+    assert (error["response"]["status_code"], error["response"]["body"]["error"]["message"]) == (500, "No.")
+    assert [each[-2:] for each in server.responses.stored] == ["03", "03"], "earlier tries are deleted"
+
+
+async def test_line_that_cannot_be_admitted_now_is_queued_later(records: Records, clock: Clock) -> None:
+    limited = [ApiError(429, "Slow down.", retry_after=30), ApiError(503, "Away."), "completed"]
+    server = Server(records, clock, behaviour={"limited": limited})
+    batch_id = await server.create("limited", "m")
+    async with server.working():
+        await until(lambda: "input 1" in server.responses.begun)
+        await asyncio.sleep(0.6)
+        assert server.responses.begun.count("input 1") == 1
+        clock.now += 31
+        await until(lambda: server.responses.begun.count("input 1") == 2)
+        clock.now += 31
+        ended = await server.ended(batch_id)
+    assert ended["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
+
+
+async def test_refused_line_is_in_the_error_file_with_its_error(records: Records, clock: Clock) -> None:
+    refusal = ApiError(404, "No such model.", code="model_not_found", param="model")
+    server = Server(records, clock, behaviour={"nobody": [refusal]})
+    batch_id = await server.create("nobody", "m")
+    async with server.working():
+        ended = await server.ended(batch_id)
+    [error] = server.lines(ended["error_file_id"]).values()
+    assert error["response"]["status_code"] == 404
+    assert error["response"]["body"] == refusal.body()
+
+
+async def test_batch_that_expires_has_its_other_lines_in_the_error_file(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, ahead=4)
+    batch_id = await server.create(*["m"] * 10)
+    async with server.working():
+        await server.queued(4)
+        for response_id in sorted(server.responses.waiting)[:3]:
+            await server.responses.end(response_id)
+        await until(lambda: len(server.responses.begun) == 7)
+        clock.now += 24 * HOUR + 1
+        await server.ended(batch_id, ending=False)
+        ended = await server.ended(batch_id)
+    assert (ended["status"], bool(ended["expired_at"]), bool(ended["finalizing_at"])) == ("expired", True, True)
+    assert ended["request_counts"] == {"total": 10, "completed": 3, "failed": 7}
+    errors = server.lines(ended["error_file_id"])
+    assert list(errors) == [f"line-{number}" for number in range(4, 11)]
+    assert {each["error"]["code"] for each in errors.values()} == {"batch_expired"}
+
+
+async def test_cancelled_batch_keeps_what_has_ended(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, ahead=4)
+    batch_id = await server.create(*["m"] * 10)
+    async with server.working():
+        await server.queued(4)
+        await server.responses.end(min(server.responses.waiting))
+        await server.batches.change(OF, batch_id, partial(cancelled, clock()))
+        server.dispatcher.look(batch_id)
+        await server.ended(batch_id, ending=False)
+    ended = await server.object(batch_id)
+    assert ended["status"] == "cancelled"
+    assert list(server.lines(ended["output_file_id"])) == ["line-1"]
+    assert {each["error"]["code"] for each in server.lines(ended["error_file_id"]).values()} == {"batch_cancelled"}
+
+
+async def test_line_whose_job_is_gone_ends(records: Records, clock: Clock) -> None:
+    server = Server(records, clock)
+    batch_id = await server.create("m", "m")
+    async with server.working():
+        await server.queued(2)
+        server.responses.waiting.pop(max(server.responses.waiting))
+        clock.now += 11
+        ended = await server.ended(batch_id)
+    [error] = server.lines(ended["error_file_id"]).values()
+    assert (error["custom_id"], error["error"]["code"]) == ("line-2", "request_cancelled")
+
+
+async def test_response_that_is_not_to_be_stored_is_deleted_after_the_batch(records: Records, clock: Clock) -> None:
+    server = Server(records, clock)
+    batch_id = await server.create("m", "unstored")
+    async with server.working():
+        ended = await server.ended(batch_id)
+    assert len(server.lines(ended["output_file_id"])) == 2
+    assert [each["output"] for each in server.responses.stored.values()] == ["input 1"]
+
+
+async def test_batch_whose_keys_or_file_are_gone_fails(records: Records, clock: Clock) -> None:
+    server = Server(records, clock)
+    sealed = await server.create("m", sealed="nothing")
+    clock.now += 1
+    missing = await server.create("m", input_file_id="file-9")
+    async with server.working():
+        of_keys, of_file = await server.ended(sealed), await server.ended(missing)
+    assert [of_keys["status"], of_file["status"]] == ["failed", "failed"]
+    assert [each["errors"]["data"][0]["code"] for each in (of_keys, of_file)] == ["server_error", "file_not_found"]
+
+
+async def test_user_with_many_batches_that_have_not_ended_is_refused(records: Records, clock: Clock) -> None:
+    server = Server(records, clock)
+    for _ in range(5):
+        await server.create("m")
+    with pytest.raises(ApiError, match="You have 5 batches"):
+        await server.create("m")
+
+
+async def test_batch_of_another_user_does_not_wait_for_many_of_one(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, at_once=2)
+    for _ in range(4):
+        await server.create("m")
+    clock.now += 1
+    other = await server.create("m", owner=Owner("bob"))
+    async with server.working():
+        await until(lambda: len(server.dispatcher._running) == 2)
+        assert other in server.dispatcher._running
+
+
+async def test_batches_of_an_owner_are_exported_and_deleted(records: Records, clock: Clock) -> None:
+    server, stored = Server(records, clock), BatchesOfOwners(records)
+    batch_id = await server.create("m")
+    assert [each async for each in stored.ids_of(ADA)] == [batch_id]
+    [exported] = [each async for each in stored.export(ADA)]
+    assert (exported.type, exported.fields["id"]) == ("batch", batch_id)
+    await stored.delete(ADA, batch_id)
+    await stored.forget(ADA)
+    assert not await records.range("bt/", "bt0", limit=10)
+    with pytest.raises(ApiError):
+        await stored.delete(ADA, batch_id)
