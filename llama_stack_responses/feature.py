@@ -5,8 +5,9 @@ have or lack:
 
 - `kinds.py` with `KINDS`, a `Kinds` of `items/kind.py`: its kinds of items and types of tools. It is imported with
   the checks of requests, and imports only `core/shapes.py`, `core/item_fields.py`, `items/kind.py` and what is below.
-- `settings.py` with a `FeatureSettings` of `core/feature_settings.py` for each of its keys of the configuration. It is
-  imported with the configuration, and imports only what is below `config/`.
+- `settings.py` with a `FeatureSettings` of `core/feature_settings.py` for each of its keys of the configuration, and a
+  `ProfileSettings` for each of those of single models. It is imported before the configuration, and imports only
+  `admission.py` and what is below it.
 - `stored.py` with `open_store(records, decoder) -> FeatureStore`: what it keeps for users in the store
   (`store/feature_store.py`), so that it is counted, exported and deleted with all that a user has.
 - `on_request.py` with `open_on_request(records, decoder, config) -> OwnedObjects`: what it keeps of users that is

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from ..core.feature_settings import ProfileSettings, with_features
 from .adaptation.adaptation import Step
 from .adaptation.registry import dialects
 
@@ -88,8 +90,9 @@ def entry_of(steps: Iterable[Step]) -> dict[str, Any]:
     return {name: each for name, each in (("parameters", parameters), ("dialect", dialect)) if each}
 
 
+@partial(with_features, kind=ProfileSettings)
 class Profile(BaseModel):
-    """Properties of the models whose name matches.
+    """Properties of the models whose name matches. Features add theirs (`core/feature_settings.py`).
 
     Attributes:
         match: shell-style pattern for the whole model name, such as `local/qwen3*`.
@@ -111,8 +114,6 @@ class Profile(BaseModel):
         inline_thinking: set for models whose server does not separate reasoning from text.
         custom_tools: whether the model server supports custom tools and enforces their grammar (`custom`), or gets each
             as a function with one string and the grammar in its description (`function`).
-        web_search: how web search is presented to the model: as `functions` for any model, or as the `browser` tool on
-            which gpt-oss was trained.
         context_length: the model's context in tokens, if neither the host nor the model server reports it.
         tokenizer: counts the tokens of texts if the model server does not: the path of a `tokenizer.json`, or the name
             of an encoding of tiktoken.
@@ -141,7 +142,6 @@ class Profile(BaseModel):
     audio: bool = True
     inline_thinking: InlineThinking | None = None
     custom_tools: Literal["function", "custom"] = "function"
-    web_search: Literal["functions", "browser"] = "functions"
     context_length: int | None = Field(default=None, ge=1)
     tokenizer: str | None = Field(default=None, min_length=1)
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"

@@ -16,15 +16,14 @@ from pydantic import (
     ModelWrapValidatorHandler,
     SecretStr,
     ValidationError,
-    create_model,
     model_validator,
 )
 
 from ..chat.profile import Profile
 from ..concurrency.share import Share
 from ..core import shapes
-from ..core.discovery import feature_names, modules_of_features
-from ..core.feature_settings import settings_of
+from ..core.discovery import feature_names
+from ..core.feature_settings import with_features
 from ..core.input_policy import InputPolicy
 from ..core.owner import Owner
 from ..core.setting_values import listed
@@ -82,14 +81,7 @@ def _off_or_long(seconds: float) -> float:
     return seconds
 
 
-def _with_features[Model: BaseModel](model: type[Model]) -> type[Model]:
-    """Return the model with the settings of the features too."""
-    found = [each for module in modules_of_features("settings").values() for each in settings_of(module)]
-    fields: Any = {each.key: (each.annotation, Field(default_factory=each.default)) for each in found}
-    return create_model(model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **fields)
-
-
-@_with_features
+@with_features
 class ResponsesConfig(BaseModel):
     """Configuration of the provider `inline::kv`. Features add their settings (`core/feature_settings.py`).
 

@@ -69,6 +69,8 @@ class ItemKind:
         includable: the values of `include` that ask for fields of it.
         imported: fields that an item needs here, and that the host's own provider omits.
         searches: for calls that may search the web: returns whether an item counts as a search in a response's usage.
+        container: for calls that may run in a container of this server: returns its id; None if it ran elsewhere.
+        makes: what each completed call makes, by the name under which the usage of users counts it.
     """
 
     form: ItemType
@@ -87,6 +89,8 @@ class ItemKind:
     includable: Sequence[str] = ()
     imported: Mapping[str, Any] = field(default_factory=dict)
     searches: Callable[[Json], bool] | None = None
+    container: Callable[[Json], str | None] | None = None
+    makes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

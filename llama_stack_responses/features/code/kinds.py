@@ -125,6 +125,11 @@ def _shown_outputs(item: Shown) -> Iterable[Printed]:
     ]
 
 
+def _container_id(item: Json) -> str | None:
+    container: str | None = item.get("container_id")
+    return container
+
+
 _CALL: Final = ItemKind(
     FORM,
     _ITEM,
@@ -133,6 +138,7 @@ _CALL: Final = ItemKind(
     result=_result,
     written={"code": ()},
     includable=(OUTPUTS,),
+    container=_container_id,
 )
 
 KINDS: Final = Kinds(

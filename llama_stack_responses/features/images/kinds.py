@@ -195,6 +195,7 @@ KINDS: Final = Kinds(
             _exchange,
             CallView("image_generation", text="revised_prompt", image="result"),
             written={"revised_prompt": ()},
+            makes="images",
         ),
     ),
     tools=(ToolType("image_generation", _tool),),

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ...core.owner import Owner
 from ...core.types import Json
 from ...feature import Ended
 from ...generation.timeline import round_fields
+from ...items.registry import ITEM_KINDS
 
 OTHER: Final = "other"
 """Stands for the values of a dimension beyond those that are counted by their names."""
 _CHARACTERS: Final = 200
 """Maximum characters of a value of a dimension."""
-_SANDBOX: Final = ("code_interpreter_call", "shell_call")
-"""The types of items whose calls run in a sandbox of the server, if the server runs them."""
+_CONTAINERS: Final = {name: kind.container for name, kind in ITEM_KINDS.items() if kind.container}
+_MADE: Final = {name: kind.makes for name, kind in ITEM_KINDS.items() if kind.makes}
 
 _OF_ROUNDS: Final = ("input_tokens", "output_tokens", "cached_tokens")
 """The tokens that are recorded of each round."""
@@ -60,8 +61,8 @@ def counts_of(ended: Ended) -> Counts:
     """Return what a response has used.
 
     Returns:
-        `requests`, `status.<status>`, `errors.<code>`, tokens, `tools.<type of the item>`, `images`, `sessions` of
-        containers, and `sandbox_ms`, those that are not 0.
+        `requests`, `status.<status>`, `errors.<code>`, tokens, `tools.<type of the item>`, what calls made, such as
+        `images`, `sessions` of containers, and `sandbox_ms`, those that are not 0.
     """
     response = ended.response
     counts: Counts = {"requests": 1, f"status.{response['status']}": 1}
@@ -74,7 +75,7 @@ def counts_of(ended: Ended) -> Counts:
     if output := response.get("output"):
         counts |= _tools(output)
     if ended.timing and (tools := ended.timing.get("tools")):
-        counts["sandbox_ms"] = sum(end - start for start, end, _, kind, *_ in tools if kind in _SANDBOX)
+        counts["sandbox_ms"] = sum(end - start for start, end, _, kind, *_ in tools if kind in _CONTAINERS)
     return {name: count for name, count in counts.items() if count > 0}
 
 
@@ -99,20 +100,19 @@ def _tools(output: Sequence[Json]) -> Counts:
     calls = Counter(item["type"] for item in output if item["type"].endswith("_call"))
     if not calls:
         return {}
-    made = (item for item in output if item["type"] == "image_generation_call" and item.get("status") == "completed")
+    made = Counter(
+        _MADE[item["type"]] for item in output if item["type"] in _MADE and item.get("status") == "completed"
+    )
     return {
         **{f"tools.{kind}": count for kind, count in calls.items()},
-        "images": sum(1 for _ in made),
-        "sessions": len(set(_containers(output))),
+        **made,
+        "sessions": len(set(filter(None, map(_container_of, output)))),
     }
 
 
-def _containers(output: Sequence[Json]) -> Iterator[str]:
-    for item in output:
-        if item["type"] in _SANDBOX:
-            container = item.get("container_id") or (item.get("environment") or {}).get("container_id")
-            if container:
-                yield container
+def _container_of(item: Json) -> str | None:
+    find = _CONTAINERS.get(item["type"])
+    return find(item) if find else None
 
 
 def add(to: Counts, more: Mapping[str, int]) -> None:

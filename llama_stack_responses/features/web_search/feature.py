@@ -16,6 +16,7 @@ from ...tools.hosted.runtime import ToolRuntime
 from ...tools.registry import HostedTool
 from ...tools.tool import Tool
 from .browser import Browser
+from .settings import PRESENTED
 from .tool import SEARCH_SERVICE, SearchServices, WebSearch
 
 
@@ -52,7 +53,7 @@ class SearchMaker:
     def __call__(self, declared: Json, request: CreateRequest) -> Tool:
         """Return the tool of a request."""
         pages = partial(self._pages.of, self._current_user()) if self._pages else None
-        browses = profile_for(request.model, self._profiles).web_search == "browser"
+        browses = PRESENTED.of(profile_for(request.model, self._profiles)) == "browser"
         services = SearchServices(self._runtime, pages)
         return Browser(declared, request, services) if browses else WebSearch(declared, request, services)
 

@@ -106,6 +106,11 @@ def _summary(item: Shown) -> str:
     return "; ".join(_commands(item))
 
 
+def _container_id(item: Json) -> str | None:
+    container: str | None = (item.get("environment") or {}).get("container_id")
+    return container
+
+
 SHELL_VIEW: Final = CallView("shell", written=_written, language="shell", summary=_summary, run_by="client")
 
 
@@ -114,7 +119,15 @@ def _result(item: Json) -> CallResult:
 
 
 KINDS: Final = (
-    ItemKind(SHELL_CALL, _CALL, call=_made, written={"action": ("commands",)}, whole=_whole, view=SHELL_VIEW),
+    ItemKind(
+        SHELL_CALL,
+        _CALL,
+        call=_made,
+        written={"action": ("commands",)},
+        whole=_whole,
+        view=SHELL_VIEW,
+        container=_container_id,
+    ),
     ItemKind(
         SHELL_CALL_OUTPUT,
         _OUTPUT,

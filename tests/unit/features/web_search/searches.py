@@ -14,6 +14,6 @@ from llama_stack_responses.tools.registry import HostedTool
 
 def search_of(runtime: ToolRuntime, pages: WebPages) -> dict[str, Any]:
     """Return the services of a stack whose model `gpt-oss` searches with a browser."""
-    profiles = [Profile(match="gpt-oss", web_search="browser")]
+    profiles = [Profile.model_validate({"match": "gpt-oss", "web_search": "browser"})]
     make = SearchMaker(runtime, pages, lambda: ANONYMOUS, profiles)
     return {"of_features": {"web_search": HostedTool(make)}}
