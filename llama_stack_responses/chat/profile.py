@@ -124,7 +124,8 @@ class Profile(BaseModel):
         dialect: other changes of chat requests, by name, such as those of messages.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Its checks are built when it is first used, with the features' settings.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     match: str = "*"
     system_messages: Literal["keep", "merge_leading", "merge_all"] = "merge_leading"

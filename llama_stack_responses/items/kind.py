@@ -94,6 +94,23 @@ class ItemKind:
 
 
 @dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """How the playground of the page offers a tool: with a checkbox, or with a field for ids.
+
+    Attributes:
+        label: the label of the field.
+        declaration: what the declaration has besides its type and the ids.
+        ids: the field of the declaration with the ids that the user writes; None for a checkbox.
+        example: an example of the ids.
+    """
+
+    label: str
+    declaration: Mapping[str, Any] = field(default_factory=dict)
+    ids: str | None = None
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolType:
     """A type of tool that a request can declare.
 
@@ -103,6 +120,7 @@ class ToolType:
         choice: checks a `tool_choice` that names the tool, without its `type`.
         single: whether a request can have only one such tool.
         echoed: returns a declaration as the response repeats it.
+        offered: how the playground offers it; None if users declare it as JSON.
     """
 
     type: str
@@ -110,6 +128,7 @@ class ToolType:
     choice: Check = _BY_TYPE
     single: bool = False
     echoed: Callable[[Json], Json] = _unchanged
+    offered: OfferedTool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from ...core.tool_fields import CALLERS, LOCAL_ENVIRONMENT
 from ...core.types import Json
 from ...items.call_result import CUT_OFF, CallResult, failed
 from ...items.form import ItemForm, stage_events, streamed_events
-from ...items.kind import ItemKind, Kinds, ToolType
+from ...items.kind import ItemKind, Kinds, OfferedTool, ToolType
 from ...items.view import CallView, Printed, Shown, objects
 from .containers.container_bodies import AUTO_CONTAINER
 
@@ -144,7 +144,12 @@ _CALL: Final = ItemKind(
 KINDS: Final = Kinds(
     items=(_CALL,),
     tools=(
-        ToolType("code_interpreter", _CODE_INTERPRETER, echoed=_echoed_interpreter),
+        ToolType(
+            "code_interpreter",
+            _CODE_INTERPRETER,
+            echoed=_echoed_interpreter,
+            offered=OfferedTool("Code interpreter", {"container": {"type": "auto"}}),
+        ),
         ToolType("shell", _SHELL, echoed=_echoed_shell),
     ),
 )

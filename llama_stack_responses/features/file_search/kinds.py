@@ -24,7 +24,7 @@ from ...core.shapes import (
 )
 from ...core.types import Json
 from ...items.form import ItemForm, stage_events
-from ...items.kind import ItemKind, Kinds, ToolType
+from ...items.kind import ItemKind, Kinds, OfferedTool, ToolType
 from ...items.view import CallView, Link, Shown, objects
 
 _VALUE: Final = scalar_or(array(scalar_or()))
@@ -152,4 +152,6 @@ _SEARCH_CALL: Final = ItemKind(
     includable=("file_search_call.results",),
 )
 
-KINDS: Final = Kinds(items=(_SEARCH_CALL,), tools=(ToolType("file_search", _FILE_SEARCH),))
+_OFFERED: Final = OfferedTool("File search in vector stores", ids="vector_store_ids", example="vs_…, vs_…")
+
+KINDS: Final = Kinds(items=(_SEARCH_CALL,), tools=(ToolType("file_search", _FILE_SEARCH, offered=_OFFERED),))

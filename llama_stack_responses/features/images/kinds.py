@@ -25,7 +25,7 @@ from ...core.shapes import (
 )
 from ...core.types import Json
 from ...items.form import ItemForm, Partial, stage_events
-from ...items.kind import ItemKind, Kinds, ToolType
+from ...items.kind import ItemKind, Kinds, OfferedTool, ToolType
 from ...items.view import CallView
 from .names import GENERATE, generated
 
@@ -198,5 +198,5 @@ KINDS: Final = Kinds(
             makes="images",
         ),
     ),
-    tools=(ToolType("image_generation", _tool),),
+    tools=(ToolType("image_generation", _tool, offered=OfferedTool("Images")),),
 )

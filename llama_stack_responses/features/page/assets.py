@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 from ...core.types import Json
 from ...items.kind import text_or_parts
-from ...items.registry import ITEM_KINDS, REPLIES, REQUESTS
+from ...items.registry import ITEM_KINDS, REPLIES, REQUESTS, TOOL_TYPES
 from ...items.view import View
 from ...stream.call_kinds import FORMS
 from .item_views import shown_as
@@ -72,16 +72,22 @@ class Assets:
 
 
 def _files(folder: Path) -> dict[str, Asset]:
-    """Return the files of a folder, and the module that tells the page what the server knows of kinds of items."""
+    """Return the files of a folder, and the module that tells the page what the server knows of items and tools."""
     return {**_read(folder), "kinds.js": _asset(_kinds(), ".js")}
 
 
 def _kinds() -> bytes:
-    """Return the module: how the page shows items, by their types, and the streamed fields, by the names of events."""
+    """Return the module.
+
+    It says how the page shows items, by their types, which fields are streamed, by the names of events, and which tools
+    the playground offers.
+    """
     kinds = {name: {**_live(kind.view), **_answer(name)} for name, kind in ITEM_KINDS.items()}
     fields = [form.streamed for form in FORMS.values() if form.streamed]
     streamed = {each.delta(0, "", 0, "")["type"].split(".")[1]: each.key for each in fields}
-    return f"export const KINDS = {json.dumps(kinds)};\nexport const STREAMED = {json.dumps(streamed)};\n".encode()
+    tools = [{"type": name, **asdict(tool.offered)} for name, tool in TOOL_TYPES.items() if tool.offered]
+    names = {"KINDS": kinds, "STREAMED": streamed, "TOOLS": tools}
+    return "".join(f"export const {name} = {json.dumps(value)};\n" for name, value in names.items()).encode()
 
 
 def _answer(name: str) -> Json:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from ...feature import Feature, Stack
-from .assets import Assets
-from .files import file_routes
-from .page_routes import ui_router
 from .settings import SETTINGS
 
 
@@ -14,6 +11,10 @@ def open_feature(stack: Stack) -> Feature:
     settings = SETTINGS.of(stack.config)
     if not settings.enabled:
         return Feature()
+    from .assets import Assets
+    from .files import file_routes
+    from .page_routes import ui_router
+
     return Feature(
         routes=[ui_router], public_routes=file_routes(Assets()), keeps_chat_requests=settings.record_requests
     )

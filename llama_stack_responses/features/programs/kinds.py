@@ -9,7 +9,7 @@ from ...core.program_names import PROGRAM, PROGRAM_OUTPUT, PROGRAMS, RUN_PROGRAM
 from ...core.shapes import object_of, one_of, string
 from ...core.types import Json
 from ...items.form import ItemForm
-from ...items.kind import ItemKind, Kinds, Names, Reply, ToolType, made_call
+from ...items.kind import ItemKind, Kinds, Names, OfferedTool, Reply, ToolType, made_call
 from ...items.view import CallView, OutputView, Shown
 
 CODE_CHARACTERS: Final = 131_072
@@ -62,5 +62,5 @@ KINDS: Final = Kinds(
             view=OutputView(_shown_result, failed_status="incomplete"),
         ),
     ),
-    tools=(ToolType(PROGRAMS, object_of({}), single=True),),
+    tools=(ToolType(PROGRAMS, object_of({}), single=True, offered=OfferedTool("Programs")),),
 )

@@ -10,7 +10,7 @@ from ...core.item_fields import CALL_STATUS, OWN_ID, TEXT
 from ...core.shapes import Check, Location, array, boolean, object_of, one_of, schema_of, string, tagged, takes
 from ...core.types import Json
 from ...items.form import Details, ItemForm, stage_events
-from ...items.kind import ItemKind, Kinds, ToolType
+from ...items.kind import ItemKind, Kinds, OfferedTool, ToolType
 from ...items.view import CallView, Link, Shown, objects
 
 _LOCATION: Final = object_of(
@@ -120,4 +120,6 @@ _SEARCH_CALL: Final = ItemKind(
     searches=_searches,
 )
 
-KINDS: Final = Kinds(items=(_SEARCH_CALL,), tools=(ToolType("web_search", _WEB_SEARCH),))
+KINDS: Final = Kinds(
+    items=(_SEARCH_CALL,), tools=(ToolType("web_search", _WEB_SEARCH, offered=OfferedTool("Web search")),)
+)

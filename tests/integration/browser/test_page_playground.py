@@ -270,7 +270,7 @@ def test_playground_fits_a_phone_with_its_settings_above_the_conversation(
         page.find(".panel-fold > summary", "local/poet · 1 kind of tools").tap()
         page.page.get_by_role("checkbox", name="Web search").wait_for(state="hidden")
         page.press("u", "Space")
-        assert not page.page.get_by_role("checkbox", name="Web search").is_checked()
+        page.page.get_by_role("checkbox", name="Images", checked=True).wait_for()
         page.find(".panel-fold > summary").tap()
         page.page.locator("textarea[name=input]").fill("Write.")
         page.page.get_by_role("button", name="Send").tap()
@@ -302,7 +302,7 @@ def test_everything_in_the_playground_is_reached_by_keys(
             "model",
             "instructions",
             "temperature",
-            "web_search",
+            "image_generation",
             "input",
         ]
         page.press("/")

@@ -36,13 +36,13 @@ async def test_start_freezes_loaded_objects_for_garbage_collector() -> None:
 
 @pytest.fixture(scope="module")
 def loaded() -> set[str]:
-    """The modules after a start without settings, in a new process: this one has imported what its tests use."""
+    """The modules after a start without settings and page, in a new process: this one has imported what tests use."""
     script = (
         "import asyncio, sys\n"
         "from llama_stack_responses.config import ResponsesConfig\n"
         "from llama_stack_responses.host import get_provider_impl\n"
         "from llama_stack_responses.host.platform import Api\n"
-        "config = ResponsesConfig.model_validate({'store': {'type': 'memory'}})\n"
+        "config = ResponsesConfig.model_validate({'store': {'type': 'memory'}, 'ui': False})\n"
         "asyncio.run(get_provider_impl(config, {Api.inference: None}, []))\n"
         "print(*sys.modules, sep='\\n')\n"
     )
@@ -69,6 +69,8 @@ def test_start_imports_nothing_of_features_that_are_not_configured(loaded: set[s
         "keys.opened_keys",
         "moderation.by_checks",
         "moderation.checks",
+        "page.assets",
+        "page.page_routes",
         "programs.runtime",
         "programs.tool",
         "usage.counting",

@@ -7,6 +7,7 @@ import { answerForm, asked, ending, Exchange, turnBefore } from "./exchange.js";
 import { bytes } from "./format.js";
 import { conversation, inOrder, itemElement, linksOf } from "./items.js";
 import { draftOf, keep, keepDraft, kept } from "./kept.js";
+import { TOOLS } from "./kinds.js";
 import { code, fold, jsonText, to } from "./pieces.js";
 import { apply, newState, whole } from "./reducer.js";
 import { format, HOSTED, pairsOf, parsed, shortened, toolsOf } from "./request_fields.js";
@@ -201,8 +202,7 @@ export class PlaygroundView extends TalkView {
     const { elements } = this.fields;
     elements.instructions.value = typeof response.instructions === "string" ? response.instructions : "";
     elements.tools.value = response.tools?.length ? jsonText(response.tools) : "";
-    elements.vector_store_ids.value = elements.mcp_url.value = "";
-    elements.web_search.checked = elements.code_interpreter.checked = elements.image_generation.checked = elements.programs.checked = false;
+    for (const name of Object.values(HOSTED)) Object.assign(elements[name], elements[name].type === "checkbox" ? { checked: false } : { value: "" });
   }
 
   welcome() {
@@ -277,8 +277,8 @@ export class PlaygroundView extends TalkView {
       part(
         "Tools",
         true,
-        h("div", { class: "choices" }, check("web_search", "Web search"), check("code_interpreter", "Code interpreter"), check("image_generation", "Images"), check("programs", "Programs")),
-        field("vector_store_ids", "File search in vector stores", { placeholder: "vs_…, vs_…" }),
+        h("div", { class: "choices" }, TOOLS.filter((tool) => !tool.ids).map((tool) => check(tool.type, tool.label))),
+        TOOLS.filter((tool) => tool.ids).map((tool) => field(tool.ids, tool.label, { placeholder: tool.example })),
         h("div", { class: "two" }, field("mcp_url", "MCP server", { type: "url", placeholder: "https://…/mcp" }), select("mcp_approval", "Approval of its calls", ["always", "never"])),
         area("tools", "Other tools, as JSON", jsonText(TOOL_EXAMPLE), 3),
         select("tool_choice", "Tool choice", ["", "auto", "required", "none"]),

@@ -1,7 +1,9 @@
 // The fields of the playground's form as fields of a request.
 
+import { TOOLS } from "./kinds.js"; // made by the server: the hosted tools of its features
+
 /** The field of each hosted tool, by the tool's type in a request. */
-export const HOSTED = { web_search: "web_search", code_interpreter: "code_interpreter", image_generation: "image_generation", programmatic_tool_calling: "programs", file_search: "vector_store_ids", mcp: "mcp_url" };
+export const HOSTED = { ...Object.fromEntries(TOOLS.map((tool) => [tool.type, tool.ids ?? tool.type])), mcp: "mcp_url" };
 
 class BadField extends Error {}
 
@@ -16,12 +18,10 @@ export function parsed(name, text, otherwise) {
 
 export function toolsOf(value) {
   const tools = [];
-  if (value("web_search")) tools.push({ type: "web_search" });
-  if (value("code_interpreter")) tools.push({ type: "code_interpreter", container: { type: "auto" } });
-  if (value("image_generation")) tools.push({ type: "image_generation" });
-  if (value("programs")) tools.push({ type: "programmatic_tool_calling" });
-  const stores = (value("vector_store_ids") ?? "").split(",").map((id) => id.trim()).filter(Boolean);
-  if (stores.length) tools.push({ type: "file_search", vector_store_ids: stores });
+  for (const { type, declaration, ids } of TOOLS) {
+    const found = (value(ids ?? type) ?? "").split(",").map((id) => id.trim()).filter(Boolean);
+    if (found.length) tools.push({ type, ...declaration, ...(ids && { [ids]: found }) });
+  }
   if (value("mcp_url")) tools.push({ type: "mcp", server_label: "mcp", server_url: value("mcp_url"), require_approval: value("mcp_approval") });
   const others = [parsed("Other tools", value("tools"), [])].flat();
   // Those of the response that is continued: the path of a server may be a secret, so it is not in a response.
