@@ -181,6 +181,16 @@ providers:
             "line 11: 'model_servers.nosuch' of 'responses': the stack has no inference provider 'nosuch', it has "
             "local.",
         ),
+        (
+            "",
+            "model_servers: {local: {concurrency_per_user: 2}}",
+            "line 11: 'model_servers.local.concurrency' of 'responses': this setting is missing.",
+        ),
+        (
+            "",
+            "model_servers: {local: {concurrency: 2, concurrency_per_user: 4}}",
+            "line 11: 'model_servers.local' of 'responses': 'concurrency_per_user' must be at most 'concurrency'.",
+        ),
         ("", "ready_providers: [local]", ""),
         ("", "model_servers: {local: {concurrency: 2}}", ""),
         ("", "ready_providers: any", ""),
