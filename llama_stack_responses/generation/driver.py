@@ -27,14 +27,18 @@ class GenerationDriver:
         assembler: builds the response.
         event_buffer: receives its events.
         clock: returns the time of its completion, in seconds since the epoch.
+
+    Attributes:
+        error: why it failed; None if it did not.
     """
 
-    __slots__ = ("_assembler", "_clock", "_event_buffer")
+    __slots__ = ("_assembler", "_clock", "_event_buffer", "error")
 
     def __init__(self, assembler: Assembler, event_buffer: EventBuffer, clock: Callable[[], float]) -> None:
         self._assembler = assembler
         self._event_buffer = event_buffer
         self._clock = clock
+        self.error: ApiError | None = None
 
     async def run(
         self, generate: Callable[[], Awaitable[Ending]], refused: Callable[[ApiError], Awaitable[bool]]
@@ -73,6 +77,7 @@ class GenerationDriver:
 
     async def fail(self, error: ApiError) -> None:
         """Close the open items and set the outcome `failed`."""
+        self.error = error
         await self._close()
         self._assembler.set_outcome("failed", error=error)
 

@@ -14,7 +14,9 @@ _MODEL_CHARACTERS: Final = 200
 """Maximum characters of a model's name in the line."""
 
 
-def log_ended(response: Mapping[str, Any], seconds: float, *, what: str = "response") -> None:
+def log_ended(
+    response: Mapping[str, Any], seconds: float, error: ApiError | None = None, *, what: str = "response"
+) -> None:
     """Log how a response ended, with its ids, model, tokens and duration as fields.
 
     The model's name is the field `model_name`: OGX redacts every field `model`.
@@ -22,9 +24,10 @@ def log_ended(response: Mapping[str, Any], seconds: float, *, what: str = "respo
     Args:
         response: the response in its final state.
         seconds: how long this server worked on it.
+        error: why it failed, if it did. Its code says more than that of the response, which is one of OpenAI's.
         what: `response`, or the kind of another result.
     """
-    usage, error = response["usage"] or {}, response.get("error")
+    usage, shown = response["usage"] or {}, response.get("error")
     fields = {
         "response_id": response["id"],
         "model_name": str(response["model"])[:_MODEL_CHARACTERS],
@@ -32,7 +35,7 @@ def log_ended(response: Mapping[str, Any], seconds: float, *, what: str = "respo
         "input_tokens": usage.get("input_tokens", 0),
         "output_tokens": usage.get("output_tokens", 0),
         "milliseconds": round(seconds * 1000),
-        **({"error": error["code"]} if error else {}),
+        **({"error": (error and error.code) or shown["code"]} if shown else {}),
     }
     logger.info("%s %s", what, response["status"], extra=fields)
 

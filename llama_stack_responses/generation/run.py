@@ -222,7 +222,7 @@ class ForegroundRun:
         if error := await self._kept():
             self.error = error
             self._assembler.set_outcome("failed", error=error)
-        log_ended(self._assembler.response, perf_counter() - self._created)
+        log_ended(self._assembler.response, perf_counter() - self._created, self.error)
         self.event_buffer.put(self._assembler.cut(error) if error and self.unknown else self._assembler.end())
 
     async def _kept(self) -> ApiError | None:

@@ -232,7 +232,7 @@ class JobRunner:
                 if not await driver.run(generate, self._refused) or self._lost:
                     return
         await self._conclude(context, stored)
-        log_ended(context.assembler.response, perf_counter() - began)
+        log_ended(context.assembler.response, perf_counter() - began, driver.error)
 
     async def _refused(self, error: ApiError) -> bool:
         """Return whether the error of the generation refuses the response, or is not the response's."""

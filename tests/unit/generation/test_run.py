@@ -426,9 +426,9 @@ async def test_shutdown_at_any_step_ends_stream_and_stores_output(steps: int) ->
 
 
 @asynccontextmanager
-async def busy_server() -> AsyncIterator[ModelServerQueues]:
+async def busy_server(**limits: Any) -> AsyncIterator[ModelServerQueues]:
     """Return the queues of a model server whose only slot another response holds."""
-    queues = ModelServerQueues({"fake": ModelServerLimits(concurrency=1)})
+    queues = ModelServerQueues({"fake": ModelServerLimits(concurrency=1, **limits)})
     telemetry, response = Telemetry(), new_response(parse_create({"model": "m", "input": "x"}), id="r", created_at=1)
     with telemetry.response(response) as whole, telemetry.round("m", whole) as operation:
         operation.provider = "fake"
@@ -458,6 +458,19 @@ async def test_waiting_stream_is_not_begun_by_a_server_that_accepts_no_more_requ
             await harness.run.begin()
     await harness.run.wait_ended()
     assert (harness.kept, harness.dropped, harness.inference.requests) == ([], 1, [])
+
+
+async def test_stream_that_waits_too_long_says_so_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """OpenAI's list of codes of a failed response has none for it."""
+    caplog.set_level("INFO")
+    async with busy_server(wait_seconds=0.01) as queues:
+        harness = Harness(HELLO, queues=queues, refusal_seconds=0.001)
+        await harness.run.begin()
+        final = await harness.read()
+    assert (final["error"]["code"], harness.events[-2]["code"]) == ("server_error", "server_error")
+    assert "had no free slot for this request" in harness.events[-2]["message"]
+    [line] = [record for record in caplog.records if record.getMessage() == "response failed"]
+    assert line.__dict__["error"] == "server_overloaded"
 
 
 async def test_stream_whose_head_was_sent_fails_at_shutdown_while_it_waits() -> None:
