@@ -125,7 +125,8 @@ class ResponsesConfig(BaseModel):
             one seals, all of them open.
         roles: which users are operators, or lead a team; none by default.
         teams: settings of teams, by name.
-        model_servers: limits of model servers, by the ids of their inference providers.
+        model_servers: limits of model servers, by the ids of their inference providers. They hold for responses and
+            compactions; the host's own routes, such as `/v1/chat/completions`, pass them by.
         background: limits of background responses.
         fetch: how URLs are fetched.
         files: limits of files and images.
