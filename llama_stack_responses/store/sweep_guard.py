@@ -1,7 +1,8 @@
 """Stops a deletion of expired responses that would delete far more than usual.
 
     sw/reached          how far the last deletion of responses of any server went (`Horizon`)
-    sw/reached/held     what a deletion of responses that was held back would have deleted (`Counts`)
+    sw/reached/held     what a deletion of responses that is held back would delete of how many, by the last count; or
+                        of how many there were before, if there are more by now (`Counts`)
     sw/conversations, sw/conversations/held    the same of conversations
 
 Servers delete every few minutes, so each deletion goes a few minutes further than the last one. One that goes more than
@@ -91,6 +92,8 @@ class SweepGuard:
         record, hold = rows.get(self._row), rows.get(held_row(self._row))
         reached = Horizon.decode(record.value) if record else NOTHING
         if not reached.is_far_before(due):
+            if self.held and reached.oldest > self._reached.oldest:
+                self._log_confirmed(self.held)
             self.held = None
         elif self.held is None or reached.oldest != self._reached.oldest or self._clock() >= self._recount_at:
             await self._decide(due, Counts.decode(hold.value) if hold else None)
@@ -98,13 +101,14 @@ class SweepGuard:
         return reached.clipped(due) if self.held else due
 
     async def _decide(self, due: Horizon, hold: Counts | None) -> None:
-        """Hold the deletion back, or not; `hold` is what it would have deleted when it was first held back."""
+        """Hold the deletion back, or not; `hold` is what its row says, if it is held back already."""
         counts = await self._count(due)
         # What is stored meanwhile, perhaps by a wrong clock, makes the share smaller, and confirms nothing.
         stored = min(counts.stored, hold.stored) if hold else counts.stored
         self.held = counts if min(counts.expired, stored) > self._max_share * stored else None
-        if self.held and hold is None:
-            await self._records.commit([Put(held_row(self._row), counts.encode())])
+        noted = Counts(counts.expired, stored)
+        if self.held and hold != noted:
+            await self._records.commit([Put(held_row(self._row), noted.encode())])
         self._recount_at = self._clock() + _RECOUNT_SECONDS
         self._log()
 
@@ -117,6 +121,14 @@ class SweepGuard:
         if horizon != self._reached:
             released = [] if self.held else [Delete(held_row(self._row))]
             await self._records.commit([Put(self._row, horizon.encode()), *released])
+
+    def _log_confirmed(self, counts: Counts) -> None:
+        """Log that a deletion is held back no longer; who confirmed it, such as a command, has another log."""
+        logger.info(
+            "the deletion of expired %s that was held back was confirmed: %d of %d are deleted",
+            *_WORDS[self._row][:1],
+            *counts,
+        )
 
     def _log(self) -> None:
         if self.held:

@@ -175,7 +175,10 @@ async def test_held_deletion_is_logged_again_only_with_the_next_count(
     assert caplog.text.count("held back") == 2
 
 
-async def test_confirmed_deletion_goes_on(records: Records, server: Server) -> None:
+async def test_confirmed_deletion_goes_on_and_is_logged(
+    records: Records, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     await server.save(MANY)
     await server.sweeper.sweep()
     server.wall.now += 31 * DAY
@@ -184,6 +187,8 @@ async def test_confirmed_deletion_goes_on(records: Records, server: Server) -> N
     await started.confirm()
     await started.sweeper.sweep()
     assert (started.sweeper.held, await started.stored()) == (None, 0)
+    confirmed = f"the deletion of expired responses that was held back was confirmed: {MANY} of {MANY} are deleted"
+    assert caplog.messages.count(confirmed) == 1
 
 
 async def test_deletion_without_confirmation_by_the_setting_goes_on(records: Records, server: Server) -> None:
@@ -243,6 +248,26 @@ async def test_held_deletion_stays_so_on_a_server_that_starts_and_one_command_re
         await each.sweeper.sweep()
         assert (each.sweeper.held, await each.stored()) == (None, MANY)
     assert await held_back(records) == 0
+
+
+async def test_number_of_a_held_deletion_is_that_of_the_last_count(records: Records, server: Server) -> None:
+    """Also for a server that starts, and the least number of all is kept beside it."""
+    await server.save(MANY)
+    await server.sweeper.sweep()
+    server.wall.now += 31 * DAY
+    await Server(records, server.wall).sweeper.sweep()
+    assert await held_back(records) == MANY
+    await server.save(5, age=31 * DAY)
+    started = Server(records, server.wall, server.elapsed)
+    await started.sweeper.sweep()
+    assert await held_back(records) == MANY + 5
+    await server.save(5, age=31 * DAY)
+    server.passes(3601)
+    await started.sweeper.sweep()
+    assert await held_back(records) == MANY + 10
+    await server.save(20 * MANY)
+    await Server(records, server.wall).sweeper.sweep()
+    assert await held_back(records) == MANY + 10
 
 
 async def test_held_deletion_goes_on_with_a_setting_that_never_waits(records: Records, server: Server) -> None:
