@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Final
 
 from ..core.errors import ApiError, UnusableAnswerError
@@ -163,6 +163,8 @@ class CallFragments:
             nameless := next((call for call in decided if not call.name and call.arguments.has_begun), None)
         ):
             raise _unclear(nameless)
+        if not cut:
+            self._check_beginnings()
         self._check_repetitions()
         return out
 
@@ -232,8 +234,13 @@ class CallFragments:
         if call.has_other_id(fragment):
             if not (name and call.is_named(name)):
                 return bool(name)
+            if not written or not arguments.has_begun:
+                return not written  # Arguments that nothing has begun are begun by the first ones, whatever their id.
+            # What a server sends once more at the end may have another id; two calls are sent in the same way.
+            if arguments.whole and arguments.pieces > 1 and not arguments.is_empty() and arguments.says(written):
+                return False
             # Another call of the same function begins with a bracket, what a server sends with changed ids does not.
-            return not (arguments.is_open and written) or written.lstrip().startswith(("{", "["))
+            return not arguments.is_open or written.lstrip().startswith(("{", "["))
         return bool(name and call.name) and arguments.has_begun and not call.is_named(name)
 
     def _begin(self, fragment: Fragment, rival: _Call | None = None) -> _Call:
@@ -285,6 +292,17 @@ class CallFragments:
         calls.pop()
         self._last = rival
         return False
+
+    def _check_beginnings(self) -> None:
+        """Refuse a call without arguments before one of the same function: it may be that call's, with another id.
+
+        Raises:
+            ApiError: there is one.
+        """
+        for calls in self._slots.values():
+            for one, other in pairwise(calls):
+                if one.is_named(other.name) and not one.arguments.has_begun and other.arguments.has_begun:
+                    raise _unclear(one)
 
     def _check_repetitions(self) -> None:
         """Refuse a call that came twice with the same id, at different places.

@@ -26,8 +26,8 @@ from ..stream.deltas import (
     ToolCall,
 )
 from .call_fragments import OTHER_MESSAGE, CallFragments, Fragment
-from .finish_reasons import guessed_meaning, meaning_of, reason_of, worse
-from .malformed_calls import WrittenCall, failed_call
+from .finish_reasons import guessed_meaning, may_end, meaning_of, reason_of, worse
+from .malformed_calls import ARGUMENTS, WrittenCall, failed_call
 from .pieces import (
     FEW,
     PIECE_CHARACTERS,
@@ -123,7 +123,7 @@ class _Extended:
         choices = raw.get("choices") if type(raw) is dict and raw.get("usage") is None else None
         if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
             return None
-        if choice.get("finish_reason") or choice.get("logprobs") or choice.get("index", 0) != self.choice:
+        if may_end(choice, raw) or choice.get("logprobs") or choice.get("index", 0) != self.choice:
             return None
         delta = choice.get("delta")
         if type(delta) is not dict or (
@@ -272,14 +272,15 @@ class ChunkReader:
         if chunk.usage is not None:
             self._note_usage(chunk, chunk.usage)
         if not chunk.choices:
+            self._note_reason(chunk, None)
             return []
         choice = chunk.choices[0]
         if (getattr(choice, "index", 0) or 0) != self._choice and (choice := self._chosen(chunk.choices)) is None:
             return []
         extra = getattr(choice, "__pydantic_extra__", None)
-        if choice.finish_reason or extra:
-            self._note_end(chunk, choice, extra)
         delta = choice.delta
+        if choice.finish_reason or extra or _has_more(chunk) or _has_more(delta):
+            self._note_end(chunk, choice, extra)
         if delta is None:
             return []
         fields = self._fields(extra, delta)
@@ -316,11 +317,13 @@ class ChunkReader:
     def _note_end(self, chunk: Any, choice: Any, extra: Any) -> None:
         """Note how the answer ends, with which it may go on: the worst of its reasons counts."""
         self._note_error(member(extra, "error"))
-        if choice.finish_reason and (reason := reason_of(choice)):
+        self._note_reason(chunk, choice)
+
+    def _note_reason(self, chunk: Any, choice: Any) -> None:
+        if reason := reason_of(chunk, choice):
             self._finish = worse(self._finish, reason)
-            self._note_error(
-                member(choice, "error") or (text(choice.finish_reason, "message") and choice.finish_reason)
-            )
+            given = member(choice, "finish_reason")
+            self._note_error(member(choice, "error") or (text(given, "message") and given))
             self.service_tier = text(chunk, "service_tier") or None
             self._note_usage(chunk, usage_of_chunk(chunk))
 
@@ -524,6 +527,9 @@ class ChunkReader:
             raise failed_call(f"the model server ended the answer with '{self._finish}'")
         if self._error:
             raise _failure(self._error)
+        if meaning == "tool_calls" and not (self._spoken or self._calls or self._only_words):
+            # The parsers of some servers lose calls (sglang issue 35564).
+            raise failed_call(f"the model server ended the answer with '{self._finish}' and sent no call")
         if meaning == "failed":
             raise ApiError(
                 502,
@@ -938,17 +944,32 @@ def _fragment(position: int, call: Any) -> Fragment:
     Raises:
         ApiError: it is invalid.
     """
-    index, call_id = member(call, "index"), member(call, "id") or ""
-    function, custom = member(call, "function"), member(call, "custom")
-    name, arguments = member(function, "name") or "", member(function, "arguments")
-    if custom:
-        name, arguments = member(custom, "name") or "", member(custom, "input")
+    index, call_id = _whole_number(member(call, "index")), member(call, "id") or ""
+    custom = member(call, "custom")
+    function = custom or member(call, "function")
+    name, arguments = member(function, "name") or "", _arguments_in(function)
     as_object = arguments is not None and not isinstance(arguments, str)
     written = orjson.dumps(arguments).decode() if as_object else arguments or ""
+    if isinstance(call_id, int | float):
+        call_id = ""  # Old versions of TGI give each call the id 0.
     if not (isinstance(name, str) and isinstance(call_id, str) and isinstance(index, int | str | None)):
         raise ApiError(502, "The model server's stream has an invalid tool call.")
     call_id = call_id.partition(_SIGNATURE_IN_ID)[0]
     return Fragment(index, position, call_id, name, written, as_object, bool(custom))
+
+
+def _has_more(value: Any) -> bool:
+    """Return whether a part of a chunk has members that it has no fields for."""
+    return bool(getattr(value, "__pydantic_extra__", None))
+
+
+def _whole_number(index: Any) -> Any:
+    return int(index) if isinstance(index, float) and index.is_integer() else index
+
+
+def _arguments_in(function: Any) -> Any:
+    """Return the arguments of a function, or the input of a custom tool; None if there are none."""
+    return next((found for name in ARGUMENTS if (found := member(function, name)) is not None), None)
 
 
 def _index(choice: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from ..stream.deltas import FinishReason
@@ -69,7 +70,7 @@ _BY_WORD: Final[tuple[tuple[Meaning, re.Pattern[str]], ...]] = (
         "failed",
         re.compile(
             "error|fail|abort|cancel|timed?_?out|unavail|overload|interrupt|exception|malformed|unload|disconnect|memory"
-            "|preempt|kill|shut_?down|crash|evict"
+            "|preempt|kill|shut_?down|crash|evict|expired?|dead|(?:^|_)(?:oom|died?|load|lost|reset|panic|reject)"
         ),
     ),
     (
@@ -78,7 +79,10 @@ _BY_WORD: Final[tuple[tuple[Meaning, re.Pattern[str]], ...]] = (
     ),
     (
         "length",
-        re.compile("length|limit|max|trunc|cut|repeti|context|budget|exceed|exhaust|quota|incompl|unfinish|partial"),
+        re.compile(
+            "length|limit|max|trunc|cut|repeti|context|budget|exceed|exhaust|quota|incompl|unfinish|partial"
+            "|(?:^|_)full(?:_|$)"
+        ),
     ),
 )
 """What a word of an unknown reason says, in this order. An answer that may be cut is never taken as complete."""
@@ -86,6 +90,12 @@ _BY_WORD: Final[tuple[tuple[Meaning, re.Pattern[str]], ...]] = (
 _WORST_FIRST: Final[tuple[Meaning, ...]] = ("failed", "malformed_call", "content_filter", "length")
 _NONE: Final = frozenset({"null", "none", "not_finished", "in_progress"})
 """What some servers send with each chunk instead of null: DashScope, watsonx."""
+_NAMES: Final = ("finish_reason", "finishReason", "native_finish_reason", "done_reason", "finish_details")
+"""Names of a finish reason: of OpenAI, Gemini, the server behind OpenRouter, Ollama, and an older API of OpenAI."""
+_STOPS: Final = ("stop_reason", "stopReason")
+"""Names of it in other APIs (Anthropic, Bedrock)."""
+_ALL_NAMES: Final = frozenset((*_NAMES, *_STOPS))
+_OTHER_NAMES: Final = _ALL_NAMES - {"finish_reason"}
 _CHARACTERS: Final = 100
 """Characters of a reason that are read."""
 _CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -123,20 +133,50 @@ def _word(reason: str) -> str:
     return last.replace("-", "_").replace(" ", "_")
 
 
-def reason_of(choice: Any) -> str | None:
-    """Return the finish reason of a choice that has one; None if it stands for none.
+def may_end(choice: dict[str, Any], chunk: dict[str, Any]) -> bool:
+    """Return whether the JSON of a choice or of its chunk has a finish reason outside of its delta."""
+    return bool(choice.get("finish_reason")) or _has_value(choice, _OTHER_NAMES) or _has_value(chunk, _ALL_NAMES)
 
-    OpenRouter and LiteLLM add the reason of the server behind them. It counts where they call a cut answer complete.
-    SGLang's own API has an object with a `type`. Of anything else, the words count.
+
+def _has_value(value: dict[str, Any], names: frozenset[str]) -> bool:
+    return not names.isdisjoint(value) and any(value.get(name) for name in names)
+
+
+def reason_of(chunk: Any, choice: Any) -> str | None:
+    """Return the finish reason of a chunk that has one; None if it stands for none.
+
+    That of the choice counts, under its own name, unless it calls an answer complete that another one calls cut: that
+    of the server behind a gateway (OpenRouter, LiteLLM), or one at another place or with another name.
+
+    Args:
+        chunk: the chunk.
+        choice: its choice; None if it has none.
     """
-    given = member(choice, "finish_reason")
-    reason = text(choice, "finish_reason") or text(given, "type") or reprlib.repr(given)
-    fields = member(choice, "provider_specific_fields")
-    native = text(choice, "native_finish_reason") or text(fields, "native_finish_reason")
-    reason, native = reason[:_CHARACTERS], native[:_CHARACTERS]
-    if _word(reason) in _NONE:
-        return None
-    return native if _is_complete(meaning_of(reason)) and not _is_complete(meaning_of(native) or "stop") else reason
+    delta, fields = member(choice, "delta"), member(choice, "provider_specific_fields")
+    places = [_more(each) for each in (choice, delta, fields, chunk)]
+    found = [_written(member(choice, "finish_reason")), *_found(places, _NAMES)]
+    reasons = [each for each in found if each and _word(each) not in _NONE]
+    if not reasons:
+        # vLLM has the stop sequence there, beside a reason.
+        return next(filter(None, _found(places, _STOPS)), None)
+    cut = (each for each in reasons if not _is_complete(meaning_of(each) or "stop"))
+    return next(cut, reasons[0]) if _is_complete(meaning_of(reasons[0])) else reasons[0]
+
+
+def _more(value: Any) -> Mapping[str, Any]:
+    """Return the members of an object that it has no fields for; all those of a dict."""
+    return value if isinstance(value, dict) else getattr(value, "__pydantic_extra__", None) or {}
+
+
+def _found(places: Iterable[Mapping[str, Any]], names: Iterable[str]) -> Iterator[str]:
+    return (_written(place[name]) for name in names for place in places if name in place)
+
+
+def _written(value: Any) -> str:
+    """Return a reason as text. SGLang's own API has an object with a `type`; of anything else, the words count."""
+    if not value or isinstance(value, str):
+        return value[:_CHARACTERS] if value else ""
+    return (text(value, "type") or reprlib.repr(value))[:_CHARACTERS]
 
 
 def _is_complete(meaning: Meaning | None) -> bool:

@@ -23,12 +23,19 @@ from ..core.types import Json
 MAX_REPAIRS: Final = 2
 """Times that a model is asked again in one round."""
 
-_CODE: Final = "tool_use_failed"
+_CODES: Final = ("tool_use_failed", "output_parse_failed", "tool_call_failed", "incomplete_json_output", "3100")
+"""Groq's first two, Cerebras' next two, and Mistral's."""
 _QUOTED: Final = "failed_generation"
+_CALL_WORDS: Final = r"(?:tool|function)[ _]?calls?\b"
 _WORDS: Final = re.compile(
-    r"\bfailed to call a function\b|\btool call validation failed\b|\berror parsing tool call\b"
-    r"|\bfailed to (?:parse|generate a) tool call\b(?! arguments)|^no function provided\b"
-    r"|^tool error: ",  # TGI
+    r"\bfailed to call a function\b|\btool call validation failed\b"
+    rf"|\b(?:error parsing|failed to (?:parse|generate)(?: a)?) {_CALL_WORDS}(?! arguments)"
+    # Bedrock, Mistral, LM Studio, Cerebras: what the model did, and what is wrong with it, in any order
+    r"|\bmodel (?:has )?(?:generated|produced|wrote|emitted)\b[^.]{0,40}"
+    r"\b(?:invalid|malformed|incomplete|unparsable|could not be (?:parsed|read))\b"
+    r"|^no function provided\b|^tool error: "  # the second one: TGI
+    # SGLang, and Ollama with Qwen3-Coder
+    r"|^failed to parse fc related info\b|^xml syntax error on line \d",
     re.IGNORECASE,
 )
 _NO_CALL: Final = re.compile(r"\bdid not call a tool\b", re.IGNORECASE)
@@ -37,7 +44,8 @@ _OF_TEMPLATE: Final = re.compile(
     # llama.cpp: its parser first read the output in another way, or not at all; it may quote it.
     r"(?:Invalid diff: |Failed to parse input at pos |The model produced output that does not match the expected "
     # vLLM with gpt-oss.
-    r"|unexpected tokens remaining in message header|Unexpected token \d+ while expecting start token)"
+    r"|unexpected tokens remaining in message header|Unexpected token \d+ while expecting start token"
+    r"|Unknown role: functions?\b)"
 )
 _UNREADABLE: Final = (
     "The model server could not read the model's output, which does not keep to the form of its chat template: try "
@@ -45,6 +53,8 @@ _UNREADABLE: Final = (
 )
 _OLLAMA: Final = ("raw='", "', err=")
 """What Ollama has before and behind what the model wrote."""
+ARGUMENTS: Final = ("arguments", "parameters", "args", "input")
+"""Names of the arguments of a call: of OpenAI, Llama, Gemini, and Anthropic and custom tools."""
 _READ_CHARACTERS: Final = 16_384
 _SHOWN_CHARACTERS: Final = 1_000
 _MAX_CALLS: Final = 32
@@ -73,7 +83,8 @@ def malformed_call(message: str, code: Any, body: Any) -> MalformedCallError | N
     text = message[:_READ_CHARACTERS]
     if _OF_TEMPLATE.match(text):
         return MalformedCallError(_UNREADABLE, "it does not keep to the form of the chat template", "", of_stream=True)
-    if _NO_CALL.search(text) or (code != _CODE and _CODE not in text and not _WORDS.search(text)):
+    said = str(code) in _CODES or any(each in text for each in _CODES if not each.isdigit())
+    if _NO_CALL.search(text) or not (said or _WORDS.search(text)):
         return None
     quoted = body if isinstance(body, dict) and _QUOTED in body else _quoted_in(text)
     words, written = (each if isinstance(each := quoted.get(name), str) else "" for name in ("message", _QUOTED))
@@ -137,7 +148,7 @@ def _call(value: Any) -> WrittenCall | None:
         value = inner
     if not isinstance(value, dict) or not isinstance(name := value.get("name"), str):
         return None
-    arguments = value.get("arguments", value.get("parameters"))
+    arguments = next((value[each] for each in ARGUMENTS if each in value), None)
     try:
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):

@@ -471,6 +471,7 @@ def begun(call_id: str | None, fragment: str) -> list[Json]:
 
 STOPPED: Final = finish("tool_calls")
 WHOLE: Final[Json] = {"id": "other", "type": "function", "function": {"name": "f", "arguments": '{"a": "x"}'}}
+WANTED: Final[Json] = {"a": "x"}
 OTHER: Final = function("g", "a")
 NAMED: Final[Json] = {"tools": [TOOL, OTHER], "tool_choice": {"type": "function", "name": "g"}}
 CALLS: Final[Json] = {"tools": [TOOL]}
@@ -590,6 +591,22 @@ ANSWERED: Final[Mapping[str, Answered]] = {
         "completed",
         "Hello",
     ),
+    "reason under another name": Answered(
+        "jakobdylanc/llmcord 84",
+        [reply(text("Hel"), [{"delta": {"content": "lo"}, "finishReason": "MAX_TOKENS"}], end="no_finish")],
+        "incomplete",
+        "Hello",
+        {},
+        LENGTH,
+    ),
+    "reason beside the choices": Answered(
+        "Ollama",
+        [reply(text("Hello"), [{"choices": [], "done": True, "done_reason": "length"}], end="no_finish")],
+        "incomplete",
+        "Hello",
+        {},
+        LENGTH,
+    ),
     "no reason": Answered("vllm-project/vllm 27572", [reply(text("Hello"), end="no_finish")], "completed", "Hello"),
     "null as text": Answered(
         "DashScope",
@@ -619,6 +636,43 @@ ANSWERED: Final[Mapping[str, Answered]] = {
                 },
             ),
             arguments('{"a":"x"}'),
+        ],
+        "completed",
+        '{"a":"x"}',
+        CALLS,
+    ),
+    "lost call": Answered(
+        "sgl-project/sglang 35564", [reply(STOPPED), arguments('{"a":"x"}')], "completed", '{"a":"x"}', CALLS
+    ),
+    "unreadable call as the first event": Answered(
+        "Bedrock",
+        [
+            reply(
+                raw(
+                    'data: {"error": {"message": "Model produced invalid sequence as part of ToolUse.", '
+                    '"code": "modelStreamErrorException"}}\n\n'
+                )
+            ),
+            arguments('{"a":"x"}'),
+        ],
+        "completed",
+        '{"a":"x"}',
+        CALLS,
+    ),
+    "another id in each fragment": Answered(
+        "vllm-project/vllm 23522",
+        [reply(begun("c1", ""), begun("c2", '{"a":'), begun("c3", '"x"}'), STOPPED)],
+        "completed",
+        '{"a":"x"}',
+        CALLS,
+    ),
+    "other names of arguments": Answered(
+        "a server with Llama's names",
+        [
+            reply(
+                [{"delta": {"tool_calls": [{"index": 0.0, "id": 0, "function": {"name": "f", "parameters": WANTED}}]}}],
+                STOPPED,
+            )
         ],
         "completed",
         '{"a":"x"}',

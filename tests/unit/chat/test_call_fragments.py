@@ -91,6 +91,12 @@ ONE: Final = {
     "names with quotes": [part("", "f", "a"), part(OSLO, "f", "a")],
     "other ids": [part("", "f", "a"), part(OSLO[:9], "", "b"), part(OSLO[9:], "", "c")],
     "other ids with names": [part(OSLO[:9], "f", "a"), part(OSLO[9:12], "f", "b"), part(OSLO[12:], "f", "c")],
+    "other ids with names, the first one without arguments": [
+        part("", "f", "a"),
+        part(OSLO[:9], "f", "b"),
+        part(OSLO[9:], "f", "c"),
+    ],
+    "once more with name and another id": [part(OSLO[:9], "f", "a"), part(OSLO[9:]), part(OSLO, "f", "b")],
     "no index": [part(each, name, index=None, call_id="a") for each, name in ((OSLO[:9], "f"), (OSLO[9:], ""))],
     "no index in the rest": [part("", "f", "a", 3), part(OSLO[:9], index=None), part(OSLO[9:], index=None)],
     "another index in the rest": [part("", "f", "a", 3), part(OSLO[:9], "", "a", 4), part(OSLO[9:], "", "a", 5)],
@@ -103,6 +109,19 @@ ONE: Final = {
 def test_one_call_in_any_form_is_that_call(form: str) -> None:
     [(name, call_id, arguments)] = read(ONE[form])
     assert (name, call_id, json.loads(arguments)) == ("f", "a", json.loads(OSLO))
+
+
+def test_call_without_arguments_before_those_of_another_id_is_an_error() -> None:
+    assert "'f'" in unclear([part("", "f", "a"), part("", "f", "b"), part(OSLO[:9], "f", "c"), part(OSLO[9:])])
+
+
+def test_calls_without_arguments_are_separated_by_ids() -> None:
+    assert read([part("", "f", "a"), part("", "f", "b")]) == [("f", "a", ""), ("f", "b", "")]
+
+
+def test_call_in_pieces_is_another_one_even_if_it_is_equal() -> None:
+    pieces = [part(OSLO[:9], "f", "a"), part(OSLO[9:]), part(OSLO[:9], "f", "b"), part(OSLO[9:])]
+    assert read(pieces) == [("f", "a", OSLO), ("f", "b", OSLO)]
 
 
 def test_object_as_arguments_becomes_text() -> None:

@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from llama_stack_openai_chat.chunks import chat_chunk, whole
 from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.profile import InlineThinking, Profile
-from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.errors import ApiError, MalformedCallError
 from llama_stack_responses.core.surrogates import without_surrogates
 from llama_stack_responses.model_server.whole_answer import in_one
 from llama_stack_responses.stream.deltas import (
@@ -348,6 +348,18 @@ def test_call_may_begin_without_function() -> None:
     assert created == [("a", "f", "{}")]
 
 
+@pytest.mark.parametrize("more", [{"id": 0}, {"id": 7}, {"index": 0.0}])
+def test_number_as_id_and_index_with_a_fraction_are_taken(more: Json) -> None:
+    [(call_id, name, arguments)] = called([[fragment(name="f", arguments='{"a":') | more], [fragment(arguments="1}")]])
+    assert (call_id, name, arguments) == ("", "f", '{"a":1}')
+
+
+@pytest.mark.parametrize("name", ["parameters", "args", "input"])
+def test_arguments_with_another_name_are_read(name: str) -> None:
+    call = {"index": 0, "id": "a", "function": {"name": "f", name: {"a": "x"}}}
+    assert called([[call]]) == [("a", "f", '{"a":"x"}')]
+
+
 def test_late_call_id_is_used() -> None:
     created = called([[fragment(0, None, "f")], [fragment(0, "a", None, "{")], [fragment(0, None, None, "}")]])
     assert created == [("a", "f", "{}")]
@@ -510,6 +522,8 @@ FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "maxPredictedTokensReached": "length",
     "REASON_MAX_CONTEXT": "length",
     "output_budget_exhausted": "length",
+    "kv_cache_full": "length",
+    "successfully_done": "stop",
     "MODEL_ARMOR": "content_filter",
     "policy_violation": "content_filter",
     "eosFound": "stop",
@@ -525,7 +539,7 @@ def test_finish_reasons_are_mapped(reason: str, meant: FinishReason) -> None:
 @any_maker
 @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter", "function_call"])
 def test_finish_reasons_are_read_from_every_chunk_type(make: Maker, reason: str) -> None:
-    assert ended([chunk(finish=reason)], make).reason == FINISH_REASONS[reason]
+    assert ended([chunk(CALL), chunk(finish=reason)], make).reason == FINISH_REASONS[reason]
 
 
 def test_unknown_finish_reason_is_logged_and_counts_as_stop(caplog: pytest.LogCaptureFixture) -> None:
@@ -537,6 +551,33 @@ CALL: Final = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", 
 HALF: Final = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"a":'}}]}
 
 
+@pytest.mark.parametrize("place", ["choice", "delta", "chunk", "chunk alone"])
+@pytest.mark.parametrize("name", ["finishReason", "done_reason", "finish_details", "stop_reason", "finish_reason"])
+@pytest.mark.parametrize(("reason", "meant"), [("MAX_TOKENS", "length"), ("length", "length"), ("stop", "stop")])
+def test_finish_reason_with_another_name_or_at_another_place_is_read(
+    place: str, name: str, reason: str, meant: FinishReason
+) -> None:
+    value = {"type": reason} if name == "finish_details" else reason
+    last = envelope([]) if place == "chunk alone" else chunk({"content": "b"})
+    if place in ("choice", "delta"):
+        [choice] = last["choices"]
+        (choice if place == "choice" else choice["delta"])[name] = value
+    else:
+        last[name] = value
+    reader = ChunkReader(Profile(), MOST)
+    reader.read(as_client(chunk({"content": "a"})))
+    if place != "delta":
+        assert reader.extension(last) is None
+    reader.read(as_client(last))
+    assert reader.end()[-1] == Finish(meant, UNKNOWN)
+
+
+def test_stop_sequence_beside_a_finish_reason_is_none() -> None:
+    last = chunk(finish="stop")
+    last["choices"][0]["stop_reason"] = "length"
+    assert ended([chunk({"content": "a"}), last]).reason == "stop"
+
+
 @pytest.mark.parametrize("where", ["native_finish_reason", "provider_specific_fields"])
 @pytest.mark.parametrize(("native", "meant"), [("MAX_TOKENS", "length"), ("SAFETY", "content_filter"), ("x", "stop")])
 def test_reason_of_the_server_behind_a_gateway_counts_if_it_cut_the_answer(
@@ -545,6 +586,15 @@ def test_reason_of_the_server_behind_a_gateway_counts_if_it_cut_the_answer(
     last = chunk(finish="stop")
     last["choices"][0][where] = native if where == "native_finish_reason" else {"native_finish_reason": native}
     assert ended([chunk({"content": "a"}), last]).reason == meant
+
+
+@pytest.mark.parametrize("before", [[], [chunk({"reasoning_content": "a"})]])
+def test_answer_that_ends_with_calls_without_having_one_is_asked_for_again(before: list[Json]) -> None:
+    with pytest.raises(MalformedCallError, match="sent no call"):
+        ended([*before, chunk(finish="tool_calls")])
+    reader = ChunkReader(Profile(), MOST, only_words=True)
+    assert not reader.read(as_client(chunk(finish="tool_calls")))
+    assert reader.end() == [Finish("tool_calls", UNKNOWN)]
 
 
 def test_object_as_finish_reason_is_read() -> None:
@@ -680,6 +730,7 @@ def test_half_call_of_cut_answer_stays_half(finish: str) -> None:
         *("abort", "cancelled", "modelUnloaded", "MALFORMED_RESPONSE", "malformed_tool_use"),
         *("MALFORMED_FUNCTION_CALL", "function_call_filter: MALFORMED_FUNCTION_CALL"),
         *("client_disconnect", "disconnected", "out_of_memory", "preempted", "killed", "shutdown"),
+        *("oom", "engine_dead", "expired", "load"),
     ],
 )
 def test_finish_reason_error_is_502(reason: str) -> None:

@@ -95,10 +95,36 @@ def test_error_about_the_answer_of_the_model_is_told_from_others(
         "Failed to parse tool call arguments as JSON: [json.exception.parse_error.101]",
         "Failed to generate JSON. Please adjust your prompt. See 'failed_generation' for more details.",
         "Unsupported parameter: 'tools'",
+        "messages.1.tool_calls: invalid function call in the history",
+        "Unknown role: developer",
+        "The model does not support function calls",
     ],
 )
 def test_error_about_the_request_is_another(message: str) -> None:
     assert malformed_call(message, None, {"message": message}) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("Parsing failed. The model generated output that could not be parsed.", "output_parse_failed"),  # Groq
+        ("Parsing failed. The model generated output that could not be parsed.", None),
+        ("Failed to generate tool_calls. Please adjust your prompt.", "tool_call_failed"),  # Cerebras
+        ("Failed to generate tool_calls. Please adjust your prompt.", None),
+        ("The model produced an invalid tool call: Expecting ',' delimiter", "incomplete_json_output"),
+        ("The model produced an invalid tool call: Expecting ',' delimiter", None),
+        ("Unknown role: functions", None),  # vLLM with gpt-oss
+        ("Model generated invalid tool call: Unexpected end of content", None),  # LM Studio
+        ("Model produced invalid sequence as part of ToolUse. Please refer to the guide.", None),  # Bedrock
+        ("XML syntax error on line 3: element <parameter> closed by </function>", None),  # Ollama
+        ("Failed to parse fc related info to json format!", None),  # SGLang
+        ("Model produced an invalid function call", "3100"),  # Mistral
+        ("It failed.", 3100),
+        ("Error parsing tool calls: Expecting value", None),  # Together
+    ],
+)
+def test_error_about_the_answer_is_told_by_its_words_or_its_code(message: str, code: Any) -> None:
+    assert malformed_call(message, code, {"message": message})
 
 
 def test_required_call_that_did_not_come_is_another() -> None:
