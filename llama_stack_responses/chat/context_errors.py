@@ -60,6 +60,7 @@ pull request 5929 and octo-agent pull request 2124.
 
 _OF_ANSWER: Final = re.compile(
     r"\bmax_(?:completion_|output_|new_)?tokens\b\W{0,3}(?: or \W?max_\w{1,20}\W?)? must be less than or equal to"
+    r"|\bmax(?:imum)? (?:output |completion )?tokens must be (?:less|at most|<=)|\bmaximum output\b"
     r"|range of max_tokens|\bmax_tokens\W{0,2}\d{0,15} cannot be greater than",
     re.IGNORECASE,
 )
@@ -96,6 +97,9 @@ _LENGTH: Final = re.compile(
     re.IGNORECASE,
 )
 
+_MIN_LENGTH: Final = 256
+"""The fewest tokens that are taken for a context: a smaller number is one of images, of tools or of megabytes."""
+
 _TOKENS: Final = re.compile(
     r"(?<!\d)(\d{1,15}) in the messages"
     r"|(?:has|passed|contains|contains at least|resulted in|Given:) (\d{1,15}) (?:input )?(?:`inputs` )?tokens"
@@ -125,8 +129,9 @@ def says_too_long(message: str, *codes: object) -> bool:
 def too_long(message: str) -> TooLongError:
     """Return the error, with the lengths of the context and the request as far as the message gives them."""
     length, tokens = _LENGTH.search(message, 0, _READ_CHARACTERS), _TOKENS.search(message, 0, _READ_CHARACTERS)
+    named = int(length[1]) if length else 0
     return TooLongError(
         message,
-        length=int(length[1]) if length else None,
+        length=named if named >= _MIN_LENGTH else None,
         tokens=int(next(filter(None, tokens.groups()))) if tokens else None,
     )

@@ -153,6 +153,7 @@ class ContextFit:
 
     def note_usage(self, usage: Usage) -> None:
         """Note what the model server reports about the request that was sent last."""
+        self._servers.took(self._model, usage.input_tokens)
         estimate, self._sent_estimate = self._sent_estimate, None
         if not estimate or usage.input_tokens < _MIN_TOKENS:
             return

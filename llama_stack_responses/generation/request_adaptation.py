@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from ..chat.adaptation.adaptation import Step
+from ..chat.adaptation.contents import NO_IMAGES
 from ..chat.adaptation.enforced import Expectation, expected
+from ..chat.adaptation.lasting import image_marks
 from ..chat.adaptation.refusal import Refusal
 from ..chat.adaptation.registry import (
     adapted,
@@ -121,6 +123,8 @@ class ModelServers:
         self._read_again: dict[str, float] = {}  # by server: when, by the store's clock
         self._corrections: LruCache[str, float] = LruCache(_MAX_MODELS)
         self._store_again: LruCache[str, float] = LruCache(_MAX_MODELS)  # corrections: when, by the store's clock
+        self._refused_images: LruCache[str, frozenset[tuple[int, str, str]]] = LruCache(_MAX_MODELS)
+        self._taken: LruCache[str, int] = LruCache(_MAX_MODELS)
         self._outage = Outage()
         self._tasks = set[asyncio.Task[None]]()
 
@@ -151,6 +155,11 @@ class ModelServers:
             server = known.server
             self._begin(self._stored.correct(self._name_of(server), server.provider, model, correction))
 
+    def took(self, model: str, tokens: int) -> None:
+        """Note that a model's server has taken a request of so many tokens, which its context therefore has."""
+        if tokens > (self._taken.get(model) or 0):
+            self._taken.set(model, tokens)
+
     async def context_length(self, model: str, profile: Profile) -> int | None:
         """Return the tokens of a model's context: those that its server has named in a refusal, those of the profile,
         or those that the host knows; None if they are unknown.
@@ -161,7 +170,7 @@ class ModelServers:
     async def learn_context_length(self, model: str, length: int) -> None:
         """Keep the tokens of a model's context that its server has named in a refusal."""
         known = await self._known_of(model)
-        if known.context == length:
+        if known.context == length or length < (self._taken.get(model) or 0):
             return
         server, name, now = known.server, self._name_of(known.server), self._clock()
         learned = self._learned[name]
@@ -235,6 +244,21 @@ class ModelServers:
         self._note(server, model)
         if self._stored:
             self._begin(self._stored.add(name, server.provider, model, steps, refused))
+
+    def lasts(self, step: Step, refusal: Refusal, chat: Json) -> bool:
+        """Return whether a change is remembered that a refusal of a chat request asked for.
+
+        That a model sees no images is remembered once other images were refused too: one image may be broken.
+        """
+        if not lasts(step, refusal, chat):
+            return False
+        if step.kind != NO_IMAGES:
+            return True
+        model, images = chat["model"], frozenset(image_marks(chat))
+        before = self._refused_images.get(model)
+        if before is None:
+            self._refused_images.set(model, images)
+        return before is not None and before.isdisjoint(images)
 
     def _begin(self, storing: Coroutine[Any, Any, None]) -> None:
         """Store something in the background."""
@@ -356,7 +380,7 @@ class AdaptedRequest:
         self._retries += not new or not all(map(is_hint, new))
         sent = self.chat
         await self.use(in_order([*known, *new]))
-        self._new += tuple(step for step in new if lasts(step, refusal))
+        self._new += tuple(step for step in new if self._servers.lasts(step, refusal, sent))
         self._servers.count(self._server, new)
         return self.applied != before or await self._forget(refusal, sent)
 

@@ -236,6 +236,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         lambda chat: "response_format" not in chat or in_words(chat),
         {"text": FORMAT, "tools": [TOOL]},
         answer='{"a":[]}',
+        lasts=False,
     ),
     "fields of schemas": Refused(
         "musistudio/claude-code-router 708",
@@ -314,6 +315,8 @@ REFUSED: Final[Mapping[str, Refused]] = {
         ),
         lambda chat: images(chat) == 0,
         items=[user([{"type": "input_text", "text": "Which?"}, IMAGE])],
+        # The same image might be broken.
+        lasts=False,
     ),
     "null": Refused(
         "Dicklesworthstone/pi_agent_rust 45",

@@ -48,6 +48,8 @@ class Adaptation:
             of the request in place.
         tell: corrects the fields of a response whose chat request was changed, so that they say what was asked.
         lasts: returns whether what a refusal asks for is remembered, or is for the refused request alone.
+        of_two: whether it changes only requests that have both of two parts, so that it is remembered although a server
+            refuses them together.
         instead_of: the kind of which it takes the place, if the model server refuses what that has changed too.
         walks_messages: whether `apply` works on all messages or schemas, which takes long for a long request. One
             whose argument is a path within messages always does.
@@ -58,6 +60,7 @@ class Adaptation:
     apply: Callable[[Json, Any], Json]
     tell: Callable[[Json, Any], None] = _tells_nothing
     lasts: Callable[[Refusal], bool] = _always
+    of_two: bool = False
     instead_of: str = ""
     walks_messages: bool = False
 

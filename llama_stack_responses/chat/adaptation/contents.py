@@ -22,13 +22,14 @@ from .message_edits import (
 )
 from .refusal import Refusal
 
+NO_IMAGES: Final = "no_images"
 _BLANK: Final = "(empty)"
 
 _REASONING: Final = (*TEXT_FIELDS, DETAILS, BLOCKS)
 _SIGNATURES: Final = ("extra_content", "provider_specific_fields", OPAQUE)
 """Members of a message with its reasoning, and of a message or a call with a signature."""
 
-_NO_IMAGES: Final = re.compile(
+_TAKES_NO_IMAGES: Final = re.compile(
     r"\b(?:images?|image_url|multi-?modal|vision)\b(?: inputs?| content| parts?)?(?: is| are)? ?"
     r"not (?:currently )?(?:support|allow|accept|enabl|available)"
     r"|(?:not|n't|cannot|unable to|no) (?:support|accept|see|view|allow|take|have)\w*[^.]{0,24}"
@@ -50,10 +51,12 @@ _NO_IMAGES: Final = re.compile(
 _SUCH_IMAGES: Final = re.compile(
     r"\bimages? (?:with (?!this|the|your)|larger|smaller|bigger|over|above|of|at|from|that|which|exceed)"
     r"|\b(?:dimensions?|pixels?|resolution|transparen\w*|animated|truncated|corrupt\w*|broken|decod\w*)\b"
-    r"|\b(?:webp|gif|svg|heic|avif|tiff|bmp)\b|\d ?[KMG]i?B\b",
+    r"|\b(?:webp|gif|svg|heic|avif|tiff|bmp|cmyk|colou?r space)\b|\d ?[KMG]i?B\b"
+    r"|\b(?:polic(?:y|ies)|safety|violat\w+|moderat\w+|quota|tier|checksum|header|signature|fetch\w*|download\w*)\b"
+    r"|\b(?:this|the) image (?:is|was|has|could)\b|\bimage (?:is )?not available\b|\burl returned\b|\bin message \d",
     re.IGNORECASE,
 )
-"""Words about the size, the form or the state of one image: another one may be taken."""
+"""Words about the size, the form, the content or the state of one image, or about a rule: another one may be taken."""
 _SOME_IMAGES: Final = re.compile(
     r"\b(?:at most|up to|max(?:imum)?(?: of)?|only|more than|limit of|limited to)\W{1,3}([1-9]\d{0,2}) images?\b"
     r"|\bimages?\b[^.]{0,40}\b(?:at most|maximum(?: of| is)?|limit(?: of| is)?)\W{1,3}([1-9]\d{0,2})\b",
@@ -178,7 +181,7 @@ def _few_images(chat: Json, most: Any) -> Json:
 
 
 _NO_IMAGE_PARTS: Final = _without("image_url")
-_SAY_NO_IMAGES: Final = answers(_NO_IMAGES, _NO_IMAGE_PARTS)
+_SAY_NO_IMAGES: Final = answers(_TAKES_NO_IMAGES, _NO_IMAGE_PARTS)
 
 
 def _asks_no_images(refusal: Refusal, chat: Json) -> Iterable[None]:
@@ -347,7 +350,7 @@ CONTENTS: Final = (
         _CONTENT_AS_REASONING,
         walks_messages=True,
     ),
-    Adaptation("no_images", _asks_no_images, _NO_IMAGE_PARTS, walks_messages=True),
+    Adaptation(NO_IMAGES, _asks_no_images, _NO_IMAGE_PARTS, walks_messages=True),
     # Its argument is the number of images that there may be, or None for one.
     Adaptation("few_images", _asks_few_images, _few_images, walks_messages=True),
     Adaptation("no_audio", answers(_NO_AUDIO, _NO_AUDIO_PARTS), _NO_AUDIO_PARTS, walks_messages=True),

@@ -194,13 +194,21 @@ def _format_in_words(chat: Json, _: Any) -> Json:
     return changed if told else with_instructions(changed, _JSON_WORDS)
 
 
+_OF_ONE_CALL: Final = re.compile(r"\bdid(?: not|n't) (?:call|produce|generate|make|use|return)\b", re.IGNORECASE)
+"""Words about an answer without the call that was required: the server takes the choice, its model did not."""
+
+
+def _of_all_calls(refusal: Refusal) -> bool:
+    return not _OF_ONE_CALL.search(refusal.words)
+
+
 def _of_all_answers(refusal: Refusal) -> bool:
     return not _OF_ONE_ANSWER.search(refusal.words)
 
 
 ENFORCED: Final = (
     Adaptation(OBJECT, _asks_object, _object_as_schema),
-    Adaptation(CALL, _asks_call, _call_in_words),
+    Adaptation(CALL, _asks_call, _call_in_words, lasts=_of_all_calls),
     # Its argument is the digest of the one schema that was refused, or None for all schemas.
     Adaptation(SCHEMA, _asks_schema, _schema_in_words, lasts=_of_all_answers, walks_messages=True),
     Adaptation(FORMAT, _asks_format, _format_in_words, lasts=_of_all_answers),

@@ -80,10 +80,16 @@ def _fields(refusal: Refusal, chat: Json) -> Iterator[str]:
     if "tool_choice" in chat and refusal.names("tool_choice", "tool choice"):
         yield "tool_choice"
     for name in chat:
-        if name not in _NEVER and any(map(refusal.names, LIMITS if name in LIMITS else (name,))):
+        if name not in _NEVER and _names(refusal, name):
             yield _FIELDS.get(name, name)
     if chat.get("tools") and _NO_TOOLS.search(refusal.words):
         yield "tools"
+
+
+def _names(refusal: Refusal, name: str) -> bool:
+    if name in LIMITS:
+        return any(refusal.names(each, "max tokens", "maximum output") for each in LIMITS)
+    return refusal.names(name)
 
 
 def _first_strict(chat: Json) -> int:

@@ -83,6 +83,8 @@ _MAY_BE_UNSET: Final = re.compile(r"\bor (?:be )?(?:unset|omitted|left out)\b|\b
 """Words of Anthropic about a parameter that has hardly any value beside reasoning."""
 _OF_ONE_EFFORT: Final = re.compile(rf"['\"`](?:{'|'.join(EFFORTS)})['\"`]")
 """An effort that a refusal quotes: it says nothing of others."""
+_UNKNOWN_ERROR: Final = re.compile(r"\bunknown error\b", re.IGNORECASE)
+"""Words of a failure, in which a server may quote the request."""
 _LEAST: Final = "low"
 """The least effort that all models take that always reason."""
 
@@ -114,6 +116,7 @@ def _may_drop(refusal: Refusal, chat: Json) -> Iterator[str]:
     yield from refused_members(refusal, chat)
     effort = chat.get("reasoning_effort")
     of_effort = effort and names_effort(refusal, effort) and not _known_efforts(refusal, effort)
+    of_effort = of_effort and not _UNKNOWN_ERROR.search(refusal.words)
     if of_effort or (effort and _NO_THINKING_BEFORE.search(refusal.words)):
         yield "reasoning_effort"
 

@@ -27,7 +27,8 @@ _OUTER: Final = frozenset({"body", "request", "data", "json"})
 _UNSUPPORTED: Final = re.compile(
     r"not (?:\w+ )?(?:support|permit|allow|implement|available|enabl|recogni[sz]|accept|compatible)|incompatible"
     r"|n't support|unsupported|no longer (?:support|allow|accept|available)|not (?:in|among|one of) the\b"
-    r"|unrecogni[sz]ed|unknown|unexpected|unavailable|extra (?:inputs|fields|parameters?)|forbidden|cannot find field"
+    r"|unrecogni[sz]ed|unknown(?! error)|unexpected(?! error)|unavailable"
+    r"|extra (?:inputs|fields|parameters?)|forbidden|cannot find field"
     r"|no such|(?:cannot|can't|must not|may not|should not) be (?:set|used|specified|combined|modified|changed|adjusted"
     r"|customi[sz]ed|overridden|altered|configured|provided|included|sent)\b|deprecated|disabled"
     r"|must be (?:removed|omitted|unset|null)|invalid (?:parameter|argument|field)\b|no endpoints found"
@@ -39,7 +40,8 @@ _UNSUPPORTED: Final = re.compile(
 
 _BOUNDED: Final = re.compile(
     r"(?:less|greater|smaller|larger|more) than|at (?:most|least)|too (?:large|small|high|low|long|big)|out of range"
-    r"|\bup to \d|\d to \d|between|must be (?:in|positive|a |an )|exceed|range of|maximum|minimum",
+    r"|\bup to \d|\d to \d|between|must be (?:in|positive|a |an )|exceed|range of|maximum|minimum"
+    r"|[<>]=|\u2264|\u2265|\brange\b",
     re.IGNORECASE,
 )
 """Words that say that a value is out of its bounds."""
@@ -118,7 +120,7 @@ class Refusal:
         name = path.rpartition(".")[2]
         if last and any(place.startswith(f"{first}.") and place.endswith(f".{name}") for place in self.places):
             return True
-        if self.is_placed:
+        if self.is_placed and not any(path.startswith(f"{place}.") for place in self.places):
             return False
         if self._mentions(name):
             return True

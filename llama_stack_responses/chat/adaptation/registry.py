@@ -15,15 +15,17 @@ from .adaptation import Adaptation, Step
 from .calls import CALLS
 from .contents import CONTENTS
 from .enforced import ENFORCED
+from .lasting import is_general, is_passing
 from .parameters import DROP, HINTS, PARAMETERS
 from .refusal import Refusal
 from .roles import ROLES
 from .schemas import SCHEMAS
 from .streaming import STREAMING
 
-ADAPTATIONS: Final[tuple[Adaptation, ...]] = (*STREAMING, *ENFORCED, *CONTENTS, *CALLS, *ROLES, *SCHEMAS, *PARAMETERS)
+ADAPTATIONS: Final[tuple[Adaptation, ...]] = (*ENFORCED, *CONTENTS, *CALLS, *STREAMING, *ROLES, *SCHEMAS, *PARAMETERS)
 """All kinds, in the order in which they are applied."""
 
+_OF_PARAMETERS: Final = frozenset(each.name for each in PARAMETERS)
 _KINDS: Final = {each.name: (number, each) for number, each in enumerate(ADAPTATIONS)}
 
 
@@ -75,13 +77,19 @@ def asked_by(refusal: Refusal, chat: Json, tried: Sequence[Step] = ()) -> list[S
     asked = [Step(each.name, argument) for each in ADAPTATIONS for argument in each.asks(refusal, chat)]
     past = {kind for step in tried for kind in _former(step.kind)}
     new = [step for step in asked if step not in tried and step.kind not in past]
+    if any(map(is_hint, new)):
+        # What else the words may mean is tried if the refusal comes again.
+        new = [step for step in new if step.kind in _OF_PARAMETERS]
     kinds = {step.kind for step in new}
     return [step for step in new if kinds.isdisjoint(_former(step.kind))]
 
 
-def lasts(step: Step, refusal: Refusal) -> bool:
-    """Return whether a change is remembered that a refusal asked for."""
-    return _KINDS[step.kind][1].lasts(refusal)
+def lasts(step: Step, refusal: Refusal, chat: Json) -> bool:
+    """Return whether a change is remembered that a refusal of a chat request asked for."""
+    kind = _KINDS[step.kind][1]
+    if not kind.lasts(refusal):
+        return False
+    return not is_passing(refusal) if kind.of_two or is_hint(step) else is_general(refusal, chat)
 
 
 def is_hint(step: Step) -> bool:
@@ -99,7 +107,7 @@ def refusal_names(refusal: Refusal, step: Step) -> bool:
 
 def dialects() -> frozenset[str]:
     """Return the names of the kinds that need no argument, which a profile can name."""
-    return frozenset(_KINDS) - {each.name for each in PARAMETERS}
+    return frozenset(_KINDS) - _OF_PARAMETERS
 
 
 def tell(response: Json, steps: Iterable[Step]) -> None:

@@ -32,9 +32,10 @@ _SYSTEM_ORDER: Final = re.compile(
     re.IGNORECASE,
 )
 _NO_SYSTEM: Final = re.compile(
-    r"\bsystem\b\W{0,3}(?:roles?|messages?|instructions?|prompts?)?\b[^.]{0,40}"
+    r"(?:\bsystem\b\W{0,3}(?:roles?|messages?|instructions?|prompts?)\b|['\"`]system['\"`])[^.]{0,40}"
     r"(?:\bnot (?:support|allow|enabl|permit|recogni|accept)|unsupported|n't support)"
-    r"|(?:not|n't) support\w*[^.]{0,30}\bsystem\b(?!_)"
+    r"|(?:not|n't) support\w*[^.]{0,30}"
+    r"(?:\bsystem\b\W{0,3}(?:roles?|messages?|instructions?|prompts?)\b|['\"`]system\b)"
     r"|(?:unknown|unsupported|invalid|unrecogni[sz]ed)\W+(?:message )?role\W{1,5}system\b"
     r"|developer instruction is not enabled",
     re.IGNORECASE,

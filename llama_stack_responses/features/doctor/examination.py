@@ -212,8 +212,9 @@ class Examination:
         new = await in_thread(asked_by, error.refusal, sent, (*self._steps, *attempt.extra))
         attempt.words = attempt.words or error.refusal.shown
         attempt.new += new
-        self._steps = in_order([*self._steps, *(step for step in new if lasts(step, error.refusal))])
-        attempt.extra += tuple(step for step in new if not lasts(step, error.refusal))
+        lasting = [step for step in new if lasts(step, error.refusal, sent)]
+        self._steps = in_order([*self._steps, *lasting])
+        attempt.extra += tuple(step for step in new if step not in lasting)
         return bool(new)
 
     async def _sent(self, chat: Json) -> Answer:

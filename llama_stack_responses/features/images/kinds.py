@@ -146,10 +146,10 @@ _CALL_FIELDS: Final = object_of(
 
 @takes(schema_of(_CALL_FIELDS))
 def _item(value: Any, at: Location) -> dict[str, Any]:
-    """Check the item of a call. Without its image, it has to name a stored call, which takes its place."""
+    """Check the item of a call. Without a result, it has to name a stored call, which takes its place."""
     item: dict[str, Any] = _CALL_FIELDS(value, at)
-    if item.get("result") or item.get("status", "completed") != "completed":
-        return item
+    if item.get("result") is not None or item.get("status", "completed") != "completed":
+        return item  # Codex empties the result for a model without images.
     if not item.get("id"):
         raise missing(at.key("id"))
     return {"type": "item_reference", "id": item["id"]}
@@ -158,6 +158,8 @@ def _item(value: Any, at: Location) -> dict[str, Any]:
 def _exchange(item: Json) -> Json:
     if item.get("result"):
         output = generated(item.get("id", ""))
+    elif item.get("status", "completed") == "completed":
+        output = "(The image was generated, and is left out here.)"
     else:
         output = (item.get("error") or {}).get("message") or "(The image was not generated.)"
     return exchange(GENERATE, {"prompt": item.get("revised_prompt") or ""}, output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.support.exported_telemetry import ExportedTelemetry
 from tests.support.generation_harness import GenerationHarness
 from tests.support.generations import model_servers
 from tests.support.inference import FakeInference, Round, call, finish, text
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.records import WatchedRecords
 from tests.support.waiting import turns
 
@@ -190,6 +192,34 @@ async def test_change_is_not_learned_if_the_changed_request_was_refused_too() ->
     await server.ask(**KEY)
     assert server.sent("prompt_cache_key") == [True, False, True]
     assert await stored(records) == []
+
+
+NO_IMAGES = refused("This model does not support images")
+
+
+def look(name: bytes) -> list[Json]:
+    """Return the input with an image that has this name."""
+    head, _, data = ONE_PIXEL.partition(",")
+    named = b64encode(b64decode(data) + name).decode()
+    return [{"role": "user", "content": [{"type": "input_image", "image_url": f"{head},{named}"}]}]
+
+
+async def test_images_are_kept_from_a_model_once_two_were_refused() -> None:
+    """One image may be broken, whatever the server says of it, and others must not lose theirs."""
+    server = Server(MemoryRecords(), *[NO_IMAGES, ANSWER] * 3, ANSWER)
+    for name in (b"a", b"a", b"b", b"c"):
+        await server.ask(input=look(name))
+    sent = ["image_url" in str(each["messages"]) for each in server.inference.requests]
+    assert sent == [True, False, True, False, True, False, False]
+
+
+async def test_context_that_a_server_names_is_not_shorter_than_what_it_took() -> None:
+    server = Server(MemoryRecords(), [text("Hello"), finish(read=5_000)])
+    await server.ask()
+    await server.servers.learn_context_length("m", 4_000)
+    assert await server.servers.context_length("m", Profile()) != 4_000
+    await server.servers.learn_context_length("m", 6_000)
+    assert await server.servers.context_length("m", Profile()) == 6_000
 
 
 NO_OBJECT = refused("'response_format.type' must be 'json_schema' or 'text'")

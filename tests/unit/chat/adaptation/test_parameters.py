@@ -299,7 +299,7 @@ def test_refusal_of_one_effort_leaves_others(text: str, expected: bool) -> None:
     refusal = Refusal(400, text)
     [step] = asked_by(refusal, BASE | {"reasoning_effort": "xhigh"})
     assert str(step) == "drop reasoning_effort"
-    assert lasts(step, refusal) is expected
+    assert lasts(step, refusal, BASE) is expected
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,18 @@ def test_image_format_does_not_restrict_values_that_mean_the_same_as_absent_ones
     assert tools({**plain, "output_format": "gif"}, plain) == [{**plain, "output_format": "gif"}, plain]
 
 
-@pytest.mark.parametrize("more", [{}, {"result": None}, {"result": "", "status": "completed"}])
+@pytest.mark.parametrize("more", [{}, {"result": None}, {"result": None, "status": "completed"}])
 def test_image_call_without_its_image_names_a_stored_call(more: Json) -> None:
     assert parse_input([USER, {"type": "image_generation_call", "id": "ig_1", **more}]) == [
         USER,
         {"type": "item_reference", "id": "ig_1"},
     ]
+
+
+@pytest.mark.parametrize("more", [{}, {"id": "ig_1"}])
+def test_image_call_whose_image_codex_has_emptied_stays_without_it(more: Json) -> None:
+    call = {"type": "image_generation_call", "status": "completed", "revised_prompt": "x", "result": "", **more}
+    assert parse_input([USER, call]) == [USER, call]
 
 
 def test_failed_image_call_stays_what_it_is() -> None:
