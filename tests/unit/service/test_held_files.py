@@ -13,10 +13,11 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
+from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, Round, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.waiting import until
-from tests.unit.service.test_short_requests import SingleUserAccess, server
+from tests.unit.service.test_short_requests import server
 
 type Json = dict[str, Any]
 type Start = Callable[..., OpenAIResponsesImpl]

@@ -14,10 +14,11 @@ from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.inputs.connection_memory import ConnectionMemory
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
+from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, call, finish, text
 from tests.support.loop_walks import walks_of_event_loop
 from tests.support.reservations import unlimited
-from tests.unit.service.test_short_requests import SingleUserAccess, server
+from tests.unit.service.test_short_requests import server
 
 type Json = dict[str, Any]
 

@@ -17,8 +17,9 @@ from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.inputs.connection_memory import ConnectionMemory
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
+from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, finish, text
-from tests.unit.service.test_short_requests import SingleUserAccess, server
+from tests.unit.service.test_short_requests import server
 
 ROOM = Admission(Quota("histories", 10**6, 10**6))
 BODY = {"model": "m", "input": "Hello"}

@@ -6,16 +6,13 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
 from llama_stack_responses.admission import Admission
 from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.core.access import Action, Kind
-from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.dependencies import Dependencies
 from llama_stack_responses.generation.run import ForegroundRun
@@ -31,6 +28,7 @@ from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Record, Records, writes_of
 from llama_stack_responses.telemetry.instrumentation import Telemetry
 from llama_stack_responses.tools.registry import HostedToolServices
+from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, finish, text
 from tests.support.records import WatchedRecords
 
@@ -63,22 +61,6 @@ class CountingRecords(WatchedRecords):
         if any("/resp_" in key for key in keys):
             self.written.append(keys)
         await super().commit(ops, conditions)
-
-
-class SingleUserAccess:
-    """One user with all permissions."""
-
-    def current_user(self) -> Owner:
-        return ANONYMOUS
-
-    def provider_credentials(self) -> Mapping[str, Any]:
-        return {}
-
-    def acting_for(self, owner: Owner, keys: Mapping[str, Any]) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def allows(self, action: Action, kind: Kind, identifier: str, owner: Owner) -> bool:
-        return True
 
 
 @pytest.fixture

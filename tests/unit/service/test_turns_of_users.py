@@ -15,11 +15,12 @@ from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.inputs.connection_memory import ConnectionMemory
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
+from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, finish, text
 from tests.support.shares import as_user
 from tests.support.waiting import turns
 from tests.unit.service.test_running_share import ROOM
-from tests.unit.service.test_short_requests import SingleUserAccess, server
+from tests.unit.service.test_short_requests import server
 
 MANY = 60
 BODY = {"model": "m", "input": "Hello", "stream": True}

@@ -24,10 +24,11 @@ from llama_stack_responses.wire import sse
 from llama_stack_responses.wire.http_responses import RunEventsResponse, RunJsonResponse
 from llama_stack_responses.wire.request_cycle import RequestCycle
 from llama_stack_responses.wire.websocket.session import _nested
+from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, Round, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.strict import validate_response
-from tests.unit.service.test_short_requests import SingleUserAccess, server
+from tests.unit.service.test_short_requests import server
 
 type Json = dict[str, Any]
 

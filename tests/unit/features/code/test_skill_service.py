@@ -4,43 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.concurrency.large_work import LargeWork
-from llama_stack_responses.core.access import Action, Kind
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.code.skills import bundle, service
 from llama_stack_responses.features.code.skills.declared import SkillReader
 from llama_stack_responses.features.code.skills.store import SkillQuota, SkillStore
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.store.memory import MemoryRecords
+from tests.support.access import SingleUserAccess
 from tests.support.shares import as_user
 from tests.support.skills import FILES
 
 ADA: Final = Owner("ada", {})
 FOLDER: Final = [service.UploadedFile(*file) for file in FILES.items()]
-
-
-class Access:
-    """One user with all permissions."""
-
-    def current_user(self) -> Owner:
-        return ADA
-
-    def provider_credentials(self) -> Mapping[str, Any]:
-        return {}
-
-    def acting_for(self, owner: Owner, keys: Mapping[str, Any]) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def allows(self, action: Action, kind: Kind, identifier: str, owner: Owner) -> bool:
-        return True
 
 
 class Packing:
@@ -65,7 +48,7 @@ async def test_folders_of_one_user_are_packed_one_at_a_time(monkeypatch: pytest.
     """Packing takes seconds. Other users need the threads."""
     packing = Packing()
     monkeypatch.setattr(service, "packed", packing)
-    access, store, pool = Access(), SkillStore(MemoryRecords()), WorkerPool(PoolLimits())
+    access, store, pool = SingleUserAccess(ADA), SkillStore(MemoryRecords()), WorkerPool(PoolLimits())
     large_work = LargeWork()
     reader = SkillReader(Admission(Quota("files", 2**20, 2**20)), access.current_user, store)
     skills = service.Skills(store, reader, pool, access, SkillQuota(9, 9, 2**20), large_work)

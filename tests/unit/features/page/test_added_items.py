@@ -11,8 +11,9 @@ from llama_stack_responses.core.types import Json
 from llama_stack_responses.features.page.added_items import answered_requests
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
+from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference
-from tests.unit.service.test_short_requests import SingleUserAccess, server
+from tests.unit.service.test_short_requests import server
 
 REQUEST: Json = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "add", "server_label": "s", "arguments": "{}"}
 

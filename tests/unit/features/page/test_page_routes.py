@@ -14,8 +14,9 @@ from llama_stack_responses.feature import Feature, Stack
 from llama_stack_responses.features.page.feature import open_feature
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.wire.response_routes import create_router
+from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference
-from tests.unit.service.test_short_requests import SingleUserAccess, server
+from tests.unit.service.test_short_requests import server
 
 
 class Gate:

@@ -11,8 +11,9 @@ from llama_stack_responses.features.page.streams import Streams
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
+from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, finish, text
-from tests.unit.service.test_short_requests import SingleUserAccess, server
+from tests.unit.service.test_short_requests import server
 
 
 async def newest_first(impl: OpenAIResponsesImpl, count: int) -> list[str]:
