@@ -95,6 +95,22 @@ class TextChecker(Protocol):
         ...
 
 
+class PlainInference(Protocol):
+    """Asks the models of the stack without the Responses API."""
+
+    async def answer(self, endpoint: str, body: Json) -> Json:
+        """Return the answer to a request of the current user.
+
+        Args:
+            endpoint: `/v1/chat/completions`, `/v1/completions` or `/v1/embeddings`.
+            body: the request's decoded JSON.
+
+        Raises:
+            ApiError: the request is invalid, or the model server refuses it or fails.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Stack:
     """What features use of the stack. A service that the stack lacks is None.
@@ -116,6 +132,7 @@ class Stack:
         telemetry: records metrics.
         activity: counts what the server does, and has the responses that it generates now.
         sealer: seals what features store for users.
+        plain_inference: asks the models without the Responses API.
     """
 
     config: ResponsesConfig
@@ -131,6 +148,7 @@ class Stack:
     telemetry: Telemetry
     activity: Activity
     sealer: Sealer
+    plain_inference: PlainInference
     safety: TextChecker | None = None
     vector_stores: VectorStores | None = None
     large_files: LargeFiles | None = None

@@ -41,6 +41,7 @@ from .keyvalue import backend
 from .large_files import HostLargeFiles
 from .model_refresh import ModelRefresh
 from .patches import skip_disabled_levels
+from .plain_inference import HostPlainInference
 from .platform import SAFETY, AccessRule, Api, set_log_category
 from .prompts import HostPrompts
 from .replaced_routes import leave_out
@@ -135,6 +136,7 @@ async def _stack(
         telemetry,
         Activity(),
         Sealer(config.secret_bytes, secret_keeper(config.store, records)),
+        HostPlainInference(deps[Api.inference]),
         _safety(config, deps.get(SAFETY)),
         vector_stores_of(vector_stores),
         HostLargeFiles(deps[Api.files]) if Api.files in deps else None,

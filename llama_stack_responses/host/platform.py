@@ -61,6 +61,8 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
         UploadFileRequest,
     )
     from llama_stack_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
+    from llama_stack_api.inference.models import OpenAICompletionRequestWithExtraBody as CompletionRequest
+    from llama_stack_api.inference.models import OpenAIEmbeddingsRequestWithExtraBody as EmbeddingsRequest
     from llama_stack_api.prompts.models import DeletePromptRequest, GetPromptRequest, ListPromptVersionsRequest
     from llama_stack_api.router_utils import PUBLIC_ROUTE_KEY
     from llama_stack_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
@@ -114,6 +116,8 @@ else:
         UploadFileRequest,
     )
     from ogx_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
+    from ogx_api.inference.models import OpenAICompletionRequestWithExtraBody as CompletionRequest
+    from ogx_api.inference.models import OpenAIEmbeddingsRequestWithExtraBody as EmbeddingsRequest
     from ogx_api.prompts.models import DeletePromptRequest, GetPromptRequest, ListPromptVersionsRequest
     from ogx_api.router_utils import PUBLIC_ROUTE_KEY
     from ogx_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
@@ -140,10 +144,12 @@ __all__ = [
     "Api",
     "AuthenticationRequiredError",
     "ChatRequest",
+    "CompletionRequest",
     "ConversationServiceConfig",
     "ConversationServiceImpl",
     "DeleteFileRequest",
     "DeletePromptRequest",
+    "EmbeddingsRequest",
     "EnvVarError",
     "ExpiresAfter",
     "GetPromptRequest",

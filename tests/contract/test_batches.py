@@ -14,14 +14,15 @@ from typing import Any, BinaryIO, Final, cast
 
 import pytest
 
+from llama_stack_responses.concurrency.fair_budget import FairBudget
 from llama_stack_responses.concurrency.share import equal_share
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.batches.dispatcher import Dispatcher
 from llama_stack_responses.features.batches.ends import LineEnds, Tries
 from llama_stack_responses.features.batches.objects import batch_object
+from llama_stack_responses.features.batches.parts import Parts
 from llama_stack_responses.features.batches.rows import ENDED, Batch, Line
-from llama_stack_responses.features.batches.run import Parts
 from llama_stack_responses.features.batches.settings import Batches
 from llama_stack_responses.features.batches.stored import BatchesOfOwners
 from llama_stack_responses.features.batches.stored_batches import StoredBatches, cancelled
@@ -40,6 +41,7 @@ type Json = dict[str, Any]
 
 ADA: Final = Owner("ada")
 OF: Final = Hasher(ADA).owner
+CHAT: Final = "/v1/chat/completions"
 HOUR: Final = 3600.0
 USAGE: Final = {
     "input_tokens": 3,
@@ -137,6 +139,32 @@ class Responses:
         assert response_id not in self.stored
 
 
+@dataclass
+class Models:
+    """Answers requests without the Responses API.
+
+    Attributes:
+        answers: by model: what it answers or raises, one for each try; without any, it answers at once.
+        asked: the inputs that were asked for.
+        going_on: is set while models answer.
+    """
+
+    answers: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    going_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, endpoint: str, body: Json) -> Json:
+        assert endpoint == CHAT
+        answers = self.answers.get(body["model"], [{}])
+        answer = answers[min(self.asked.count(body["input"]), len(answers) - 1)]
+        self.asked.append(body["input"])
+        await self.going_on.wait()
+        if isinstance(answer, ApiError):
+            raise answer
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        return {"object": "chat.completion", "said": body["input"], "usage": usage, **answer}
+
+
 class Server:
     """A server that works for batches."""
 
@@ -147,6 +175,7 @@ class Server:
         files: Files | None = None,
         behaviour: Mapping[str, Sequence[Any]] | None = None,
         responses: Responses | None = None,
+        models: Models | None = None,
         **settings: Any,
     ) -> None:
         self.records, self.clock, self.files = records, clock, files or Files()
@@ -156,7 +185,18 @@ class Server:
         self.responses = responses or Responses(records, clock, ends, behaviour or {})
         self.dispatcher = Dispatcher(records, poll_seconds=0.01)
         impl = cast("Any", self.responses)
-        self.dispatcher.parts = Parts(impl, self.batches, self.files, Sealer([b"k" * 32]), self.settings, equal_share)
+        self.models = models or Models()
+        self.dispatcher.parts = Parts(
+            impl,
+            self.models,
+            FairBudget(8),
+            self.batches,
+            self.files,
+            Sealer([b"k" * 32]),
+            self.settings,
+            equal_share,
+            Telemetry(),
+        )
         self.responses.dispatcher = self.dispatcher
 
     async def create(self, *models: str, **fields: Any) -> str:
@@ -165,7 +205,7 @@ class Server:
             {
                 "custom_id": f"line-{number}",
                 "method": "POST",
-                "url": "/v1/responses",
+                "url": fields.get("endpoint", "/v1/responses"),
                 "body": {
                     "model": model,
                     "input": f"input {number}",
@@ -415,6 +455,64 @@ async def test_batch_whose_keys_or_file_are_gone_fails(records: Records, clock: 
         of_keys, of_file = await server.ended(sealed), await server.ended(missing)
     assert [of_keys["status"], of_file["status"]] == ["failed", "failed"]
     assert [each["errors"]["data"][0]["code"] for each in (of_keys, of_file)] == ["server_error", "file_not_found"]
+
+
+async def test_lines_of_another_endpoint_are_answered_by_the_models(records: Records, clock: Clock) -> None:
+    refusal = ApiError(400, "Wrong.", param="messages")
+    answers: dict[str, list[Any]] = {
+        "busy": [ApiError(429, "Busy."), {}],
+        "wrong": [refusal],
+        "down": [ApiError(502, "Down.")],
+    }
+    models = Models(answers)
+    models.going_on.set()
+    server = Server(records, clock, models=models, tries=2, retry_seconds=1)
+    batch_id = await server.create("m", "busy", "wrong", "down", endpoint=CHAT)
+    async with server.working():
+        await until(lambda: len(models.asked) == 4)
+        clock.now += 9
+        ended = await server.ended(batch_id)
+    assert ended["request_counts"] == {"total": 4, "completed": 2, "failed": 2}
+    assert ended["usage"]["total_tokens"] == 10
+    output = server.lines(ended["output_file_id"])
+    bodies = {name: each["response"]["body"]["said"] for name, each in output.items()}
+    assert bodies == {"line-1": "input 1", "line-2": "input 2"}
+    errors = server.lines(ended["error_file_id"])
+    assert [each["response"]["status_code"] for each in errors.values()] == [400, 502]
+    assert errors["line-3"]["response"]["body"] == refusal.body()
+    assert not server.responses.begun
+
+
+async def test_lines_that_a_dead_server_was_asking_for_are_asked_again(records: Records, clock: Clock) -> None:
+    files, dying_models, models = Files(), Models(), Models()
+    dying = Server(records, clock, files, models=dying_models, ahead=5)
+    batch_id = await dying.create(*["m"] * 12, endpoint=CHAT)
+    async with dying.working():
+        await until(lambda: len(dying_models.asked) == 5)
+        for each in dying.dispatcher._running.values():
+            each.task.cancel()
+        dying.dispatcher._running.clear()
+        dying.dispatcher.parts = None
+    models.going_on.set()
+    other = Server(records, clock, files, models=models, ahead=5)
+    clock.now += 11
+    async with other.working():
+        ended = await other.ended(batch_id)
+    assert ended["request_counts"] == {"total": 12, "completed": 12, "failed": 0}
+    assert len(other.lines(ended["output_file_id"])) == 12
+    assert sorted(models.asked) == sorted(f"input {number}" for number in range(1, 13))
+
+
+async def test_cancelled_batch_ends_what_its_server_asks(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, ahead=3)
+    batch_id = await server.create(*["m"] * 5, endpoint=CHAT)
+    async with server.working():
+        await until(lambda: len(server.models.asked) == 3)
+        await server.batches.change(OF, batch_id, partial(cancelled, clock()))
+        server.dispatcher.look(batch_id)
+        ended = await server.ended(batch_id, ending=False)
+    assert (ended["status"], ended["request_counts"]["failed"]) == ("cancelled", 5)
+    assert {each["error"]["code"] for each in server.lines(ended["error_file_id"]).values()} == {"batch_cancelled"}
 
 
 async def test_user_with_many_batches_that_have_not_ended_is_refused(records: Records, clock: Clock) -> None:

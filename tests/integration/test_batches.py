@@ -33,6 +33,7 @@ def served(
 
         def change(config: Json) -> None:
             responses_config(config)["batches"] = {"retry_seconds": 0.01, "tries": 3, "line_bytes": 10_000}
+            config["providers"]["inference"][0]["config"]["embedding_models"] = {"words-64": 64}
             config["server"]["auth"] = {"provider_config": {"type": "custom", "endpoint": url}}
 
         folder = tmp_path_factory.mktemp("batches")
@@ -105,6 +106,49 @@ def test_each_line_is_in_the_output_file(ada: openai.OpenAI) -> None:
     times = [ended.created_at, ended.in_progress_at, ended.finalizing_at, ended.completed_at]
     assert all(times)
     assert times == sorted(times)  # type: ignore[type-var]
+
+
+BODIES: Final[Mapping[str, tuple[Json, str]]] = {
+    "/v1/chat/completions": (
+        {"model": ECHO, "messages": [{"role": "user", "content": "Hello there"}]},
+        "chat.completion",
+    ),
+    "/v1/completions": ({"model": ECHO, "prompt": "Hello there"}, "text_completion"),
+    "/v1/embeddings": ({"model": "local/words-64", "input": ["otters", "sleep"]}, "list"),
+}
+
+
+@pytest.mark.parametrize("endpoint", BODIES)
+def test_lines_of_other_endpoints_have_the_answers_of_the_host(ada: openai.OpenAI, endpoint: Any) -> None:
+    body, kind = BODIES[endpoint]
+    lines = [line(f"line-{number}", body, url=endpoint) for number in range(3)]
+    lines.append(line("wrong", {"model": body["model"]}, url=endpoint))
+    lines.append(line("unknown", body | {"model": "nobody"}, url=endpoint))
+    file_id = uploaded(ada, lines)
+    batch = ada.batches.create(input_file_id=file_id, endpoint=endpoint, completion_window="24h")
+    ended = until_ended(ada, batch)
+    assert counts(ada, batch) == {"total": 5, "completed": 3, "failed": 2}
+    output = [each["response"] for each in lines_of(ada, ended.output_file_id)]
+    assert [(each["status_code"], each["body"]["object"]) for each in output] == [(200, kind)] * 3
+    errors = {each["custom_id"]: each["response"] for each in lines_of(ada, ended.error_file_id)}
+    assert [errors[name]["status_code"] for name in ("wrong", "unknown")] == [400, 404]
+    assert errors["wrong"]["body"]["error"]["code"] == "invalid_value"
+    path = endpoint.removeprefix("/v1")
+    direct: Json = ada.post(path, body=body, cast_to=dict[str, Any])
+    same = ("choices", "data")
+    assert {name: output[0]["body"].get(name) for name in same} == {
+        name: without_nulls(direct.get(name)) for name in same
+    }
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a value without members that are null."""
+    match value:
+        case dict():
+            return {name: without_nulls(each) for name, each in value.items() if each is not None}
+        case list():
+            return [without_nulls(each) for each in value]
+    return value
 
 
 def test_refused_and_failed_lines_are_in_the_error_file(ada: openai.OpenAI, upstream: Upstream) -> None:

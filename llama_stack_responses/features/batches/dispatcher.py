@@ -14,8 +14,9 @@ from ...core.errors import ApiError
 from ...feature import Ended
 from ...logs import Outage, get_logger
 from ...store.records import Delete, Put, Records, VersionIs, committed, pages_of
+from .parts import Parts
 from .rows import WORK, Line, lease_key
-from .run import BatchRun, Parts
+from .run import BatchRun
 
 logger = get_logger(__name__)
 

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from ...core.shapes import Location, integer, metadata, object_of, one_of, schema_of, string
 
-ENDPOINTS: Final = ("/v1/responses",)
+RESPONSES: Final = "/v1/responses"
+ENDPOINTS: Final = (RESPONSES, "/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 """The endpoints that the lines of a batch may name."""
 
 _HOUR_SECONDS: Final = 3_600

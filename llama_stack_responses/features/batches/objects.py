@@ -102,6 +102,15 @@ def counted_of(response: Json, result: Result) -> Counted:
     return Counted(result.status == 200, (given, cached, made, reasoning, total))
 
 
+def counted_of_answer(answer: Json) -> Counted:
+    """Return in numbers a line with the answer to a chat completion, a completion or embeddings."""
+    usage: Any = answer.get("usage") or {}
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    reasoning = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
+    given, made, total = (usage.get(f"{name}_tokens") or 0 for name in ("prompt", "completion", "total"))
+    return Counted(True, (given, cached, made, reasoning, total))
+
+
 def refusal(error: ApiError) -> Result:
     """Return the result of a line whose request was refused."""
     return Result(None, False, error.status, error.body())

@@ -6,13 +6,15 @@ from typing import Final
 
 from fastapi import APIRouter
 
+from ...concurrency.fair_budget import FairBudget
 from ...core.setting_values import WrongConfiguration
 from ...feature import Feature, RouteAdmission, Stack
+from ...jobs.worker import WorkerLimits
 from ...service.responses import OpenAIResponsesImpl
 from .dispatcher import Dispatcher
 from .ends import LineEnds, Tries
+from .parts import Parts
 from .routes import BatchRoutes, batches_router
-from .run import Parts
 from .settings import Batches
 from .stored_batches import StoredBatches
 
@@ -32,10 +34,20 @@ def open_batches(stack: Stack, settings: Batches) -> Feature:
         )
     batches = StoredBatches(stack.records, settings.retention_days * _DAY_SECONDS)
     ends = LineEnds(Tries(settings.tries, settings.retry_seconds), stack.telemetry)
-    dispatcher = Dispatcher(stack.records)
+    dispatcher, limits_of_work = Dispatcher(stack.records), WorkerLimits.of(stack.config.background)
 
     def routes(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-        parts = dispatcher.parts = Parts(impl, batches, files, stack.sealer, settings, stack.config.share_of)
+        parts = dispatcher.parts = Parts(
+            impl,
+            stack.plain_inference,
+            FairBudget(limits_of_work.concurrency_deferred, limits_of_work.concurrency_per_user),
+            batches,
+            files,
+            stack.sealer,
+            settings,
+            stack.config.share_of,
+            stack.telemetry,
+        )
         return batches_router(BatchRoutes(impl, parts, dispatcher.look, limits))
 
     return Feature(

@@ -20,8 +20,8 @@ from ...wire.request_handling import Handler, Query, add_fallback, page_of, rout
 from ...wire.route_admission import RouteAdmission
 from .new_batch import ENDPOINTS, SCHEMA, checked_batch
 from .objects import TIMES, batch_object
+from .parts import Parts
 from .rows import Batch
-from .run import Parts, seal_keys
 from .stored_batches import cancelled, no_batch
 
 _STATUSES: Final = (
@@ -117,7 +117,7 @@ class BatchRoutes:
                 "the same store. Its operator can set 'secrets' in the configuration of the responses provider.",
                 code="unsupported_value",
             )
-        return replace(batch, sealed=seal_keys(self.parts.sealer, keys, batch))
+        return replace(batch, sealed=self.parts.seal_keys(keys, batch))
 
     @property
     def _of(self) -> str:

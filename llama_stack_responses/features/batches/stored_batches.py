@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
+from ...concurrency.offloading import in_thread_if_large
 from ...core.errors import ApiError
 from ...store.conflict_retry import ConflictRetry
 from ...store.content_names import Hasher
@@ -38,6 +40,10 @@ from .rows import (
 
 _AT_ONCE: Final = 500
 """Ends of lines that are added to a batch in one commit."""
+
+
+Running = Mapping[int, tuple[Line, VersionIs]]
+"""Lines that are queued or run, by number, each with the condition that it still does."""
 
 
 class StoredBatches:
@@ -146,8 +152,8 @@ class StoredBatches:
                     return new
         return None
 
-    async def running(self, batch_id: str) -> dict[int, tuple[Line, VersionIs]]:
-        """Return the lines of a batch that are queued or run, by number, each with the condition that it still does."""
+    async def running(self, batch_id: str) -> Running:
+        """Return the lines of a batch that are queued or run."""
         found = {}
         async for rows in self._pages("r", batch_id):
             for key, row in rows:
@@ -172,17 +178,27 @@ class StoredBatches:
             ops.append(Delete(line.key("t")))
         return ops, [*(VersionIs(key, None) for key in keys), VersionIs(f"{WORK}{line.batch}", 1)]
 
+    async def begun(self, line: Line) -> bool:
+        """Note that a try of a line runs that has no job; return False if the line has ended, or runs."""
+        return await committed(self._records, *self.queued(line))
+
+    async def answered(self, line: Line, result: Result, counted: Counted) -> bool:
+        """Store what a line ended with that runs and has no job; return False if it has ended."""
+        put = await in_thread_if_large(partial(result.put, line), result.body)
+        ops: list[Op] = [put, counted.put(line), Delete(line.key("r"))]
+        return await committed(self._records, ops, [VersionIs(line.key("r"), 1)])
+
+    async def again(self, line: Line, due: float) -> bool:
+        """Have a line tried again that runs and has no job; return False if it has ended."""
+        ops: list[Op] = [Retry(line.attempt + 1, due).put(line), Delete(line.key("r"))]
+        return await committed(self._records, ops, [VersionIs(line.key("r"), 1)])
+
     async def end(self, line: Line, result: Result, conditions: Sequence[Condition] = ()) -> bool:
         """Store what a line ended with that has no job; return False if it has ended, or runs."""
         free = [VersionIs(line.key("d"), None), *(conditions or [VersionIs(line.key("r"), None)])]
         ended = (result.put(line), Counted(result.status == 200).put(line))
         ops: list[Op] = [*ended, Delete(line.key("r")), Delete(line.key("t"))]
         return await committed(self._records, ops, free)
-
-    async def try_again(self, line: Line, due: float) -> bool:
-        """Have a line that was never queued tried again; return False if it has ended, or runs."""
-        free = [VersionIs(line.key(kind), None) for kind in ("d", "r")]
-        return await committed(self._records, [Retry(line.attempt, due).put(line)], free)
 
     async def results(self, lines: Sequence[Line]) -> dict[int, Result]:
         """Return what lines ended with, by their numbers."""

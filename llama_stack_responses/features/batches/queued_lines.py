@@ -1,0 +1,95 @@
+"""The lines of a batch that are responses: each is a job of the queue, which any server runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from ...concurrency.tasks import gather_or_cancel
+from ...core.errors import ApiError
+from ...jobs.work_class import Work, WorkClass
+from ...service.detached_responses import Place
+from ...store.records import UNAVAILABLE, Conflict
+from .input_lines import value_of
+from .objects import refusal
+from .parts import Parts
+from .rows import Line, Result
+from .stored_batches import Running
+
+_TOGETHER: Final = 8
+"""Jobs that are cancelled at the same time."""
+_LONGEST_PAUSE_SECONDS: Final = 60.0
+
+
+class Later(Exception):  # noqa: N818 (the batch goes on later)
+    """No line can begin now.
+
+    Args:
+        seconds: when the next one may.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class QueuedLines:
+    """Queues lines for the current user.
+
+    Args:
+        parts: what it needs.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._tried: dict[int, int] = {}
+
+    async def begin(self, line: Line, text: bytes) -> None:
+        """Queue a line, or store why it is refused; do nothing if it was queued before.
+
+        Raises:
+            Later: no line can be queued now.
+        """
+        ops, conditions = self._parts.batches.queued(line)
+        place = Place(line.response_id, Work(WorkClass.BATCH), ops, conditions)
+        try:
+            await self._parts.impl.queue((await value_of(text))["body"], place)
+        except Conflict:
+            return
+        except ApiError as error:
+            if error.status in (UNAVAILABLE, 429):
+                raise Later(min(error.retry_after or self._parts.tries.first, _LONGEST_PAUSE_SECONDS)) from error
+            tried = self._tried[line.number] = self._tried.get(line.number, 0) + 1
+            if error.status >= 500 and tried < self._parts.tries.most:
+                raise Later(self._parts.tries.pause(tried)) from error
+            await self._parts.batches.end(line, refusal(error))
+        self._tried.pop(line.number, None)
+        if line.attempt > 1:
+            await self._parts.forget(Line(line.batch, line.number, line.attempt - 1).response_id)
+
+    def left(self, _: Running) -> Sequence[Line]:
+        """Return the lines that a dead server has left: none, since another one goes on with its jobs."""
+        return ()
+
+    async def go_on(self, line: Line, text: bytes) -> None:
+        """Go on with a line that a dead server has left."""
+
+    async def end_lost(self, running: Running) -> None:
+        """End the lines whose job is gone although they have not ended: their response was deleted."""
+        jobs: Mapping[str, object] = await self._parts.impl.jobs.find_many(
+            [line.response_id for line, _ in running.values()]
+        )
+        for line, unchanged in running.values():
+            if line.response_id not in jobs:
+                await self._parts.batches.end(line, Result(line.response_id, True, 0), [unchanged])
+
+    async def cancel(self, running: Running) -> None:
+        """Cancel the lines that are queued or run."""
+        lines = [line for line, _ in running.values()]
+        for start in range(0, len(lines), _TOGETHER):
+            some = lines[start : start + _TOGETHER]
+            await gather_or_cancel(self._parts.impl.jobs.cancel(line.response_id) for line in some)
+        await self.end_lost(running)
+
+    async def stop(self) -> None:
+        """Do nothing: the lines are those of the queue."""
