@@ -68,14 +68,31 @@ class AddressPolicy:
             addresses = []
         if not addresses:
             raise UrlRefused(f"The host '{host}' was not found.")
+        # IPv4 first: without IPv6 connectivity, a host's IPv6 address is still found but cannot be reached.
+        return sorted(self._allowed_of(host, addresses), key=lambda each: ":" in each)
+
+    def check_written(self, host: str) -> None:
+        """Check a host that is written as an address. One that has to be resolved is not: its addresses may change.
+
+        Raises:
+            UrlRefused: it may not be connected to.
+        """
+        if addresses := _written(host):
+            self._allowed_of(host, addresses)
+
+    def _allowed_of(self, host: str, addresses: Sequence[str]) -> Sequence[str]:
+        """Return those of a host's addresses that may be connected to.
+
+        Raises:
+            UrlRefused: there are none.
+        """
         allowed = [each for each in dict.fromkeys(addresses) if self.allows(ip_address(each))]
         if not allowed:
             raise UrlRefused(
                 f"The host '{host}' has no public address. The operator of this server can allow it with the setting "
                 "'fetch.allowed_networks', which the starter template takes from the variable ALLOWED_NETWORKS."
             )
-        # IPv4 first: without IPv6 connectivity, a host's IPv6 address is still found but cannot be reached.
-        return sorted(allowed, key=lambda each: ":" in each)
+        return allowed
 
     def allows(self, address: Address) -> bool:
         """Return whether this address is public or allowed; a cloud's metadata service only by its exact address."""

@@ -140,9 +140,12 @@ def test_wrong_endpoint_is_refused(served: LiveStack, body: Json, param: str) ->
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-def test_sample_to_a_private_address_is_refused(served: LiveStack) -> None:
+def test_endpoint_at_a_private_address_is_refused(served: LiveStack, receiver: Web) -> None:
+    private = "https://10.0.0.1/hook"
     with client_of(served, "ada") as ada:
-        endpoint = ada.webhooks.create(name="A", url="https://10.0.0.1/hook", event_types=["response.completed"])
         with pytest.raises(openai.BadRequestError, match=r"fetch\.allowed_networks"):
-            ada.webhooks.test(endpoint.id, event_type="response.completed")
+            ada.webhooks.create(name="A", url=private, event_types=["response.completed"])
+        endpoint = ada.webhooks.create(name="A", url=receiver.url("/hook"), event_types=["response.completed"])
+        with pytest.raises(openai.BadRequestError, match=r"fetch\.allowed_networks"):
+            ada.webhooks.update(endpoint.id, url=private)
         ada.webhooks.delete(endpoint.id)

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import httpx
+
 from ...core.errors import ApiError, bad_request
 from ...core.shapes import Location, missing
+from ...fetch.address_policy import AddressPolicy, UrlRefused
 from .settings import EVENT_TYPES
 
 _NAME_CHARACTERS: Final = 256
@@ -15,18 +18,21 @@ _URL_CHARACTERS: Final = 2_048
 _KEEP: Final = "keep_old_secret_active_for_24_hours"
 
 
-def checked_endpoint(body: Mapping[str, Any], allow_http: bool, *, whole: bool) -> dict[str, Any]:
+def checked_endpoint(
+    body: Mapping[str, Any], allow_http: bool, address_policy: AddressPolicy, *, whole: bool
+) -> dict[str, Any]:
     """Return what a request says of an endpoint: `name`, `url` and `event_types`.
 
     Args:
         body: the request.
         allow_http: whether the URL may begin with `http://`.
+        address_policy: which addresses the URL may have in the place of a name.
         whole: whether all are required.
 
     Raises:
         ApiError: 400, a value cannot be used; `param` names it.
     """
-    checks = {"name": _name, "url": lambda url: _url(url, allow_http), "event_types": _types}
+    checks = {"name": _name, "url": lambda url: _url(url, allow_http, address_policy), "event_types": _types}
     _check_names(body, checks)
     if whole:
         for name in checks:
@@ -72,23 +78,48 @@ def _name(name: Any) -> str:
     return name
 
 
-def _url(url: Any, allow_http: bool) -> str:
-    expected = "a URL that begins with https:// and has a host"
-    if not isinstance(url, str) or len(url) > _URL_CHARACTERS or not url.isprintable():
-        raise _wrong("url", expected)
+def _url(url: Any, allow_http: bool, address_policy: AddressPolicy) -> str:
+    if not isinstance(url, str):
+        raise _wrong("url", "a string")
+    if problem := _problem_of_text(url) or _problem_of_parts(url, allow_http):
+        raise bad_request(f"'url' {problem}.", "url", "invalid_value")
+    try:
+        address_policy.check_written(httpx.URL(url).host)
+    except httpx.InvalidURL as error:
+        raise bad_request(f"'url' cannot be connected to: {error}.", "url", "invalid_value") from None
+    except UrlRefused as error:
+        raise bad_request(str(error), "url", "invalid_value") from None
+    return url
+
+
+def _problem_of_text(url: str) -> str:
+    if not url:
+        return "is empty"
+    if len(url) > _URL_CHARACTERS:
+        return f"is longer than {_URL_CHARACTERS} characters"
+    if not url.isprintable() or " " in url:
+        return "has a space or a control character: a space is written as %20"
+    return ""
+
+
+def _problem_of_parts(url: str, allow_http: bool) -> str:
+    begins = "https:// or http://" if allow_http else "https://"
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
     except ValueError:
-        raise _wrong("url", expected) from None
+        return "has an IPv6 address that is not written as [ADDRESS]"
     if parts.scheme == "http" and not allow_http:
-        message = "'url' begins with http://: use https://, or have the operator set 'webhooks.allow_http'."
-        raise bad_request(message, "url", "invalid_value")
-    if parts.scheme not in ("http", "https") or not host:
-        raise _wrong("url", expected)
+        return "begins with http://: use https://, or have the operator set 'webhooks.allow_http'"
+    if parts.scheme not in ("http", "https"):
+        return f"does not begin with {begins}"
+    if not parts.hostname:
+        return f"has no host after {parts.scheme}://"
     if parts.username is not None or parts.password is not None:
-        raise bad_request("'url' has a user or a password: the signature says who sends.", "url", "invalid_value")
-    return url
+        return "has a user or a password: the signature says who sends"
+    try:
+        return "" if parts.port != 0 else "has the port 0"
+    except ValueError:
+        return "has a port that is not a number from 1 to 65535"
 
 
 def _types(types: Any) -> list[str]:

@@ -35,8 +35,8 @@ def open_webhooks(stack: Stack, settings: Webhooks) -> Feature:
     dispatcher = Dispatcher(records, endpoints, deliveries, targets, sender, retries, stack.telemetry)
 
     def of_users(_: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-        look, user = dispatcher.look, stack.current_user
-        return webhooks_router(EndpointRoutes(endpoints, deliveries, sender, look, settings, user, limits))
+        look, user, policy = dispatcher.look, stack.current_user, stack.address_policy
+        return webhooks_router(EndpointRoutes(endpoints, deliveries, sender, policy, look, settings, user, limits))
 
     def of_types(_: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
         return event_types_router(limits)

@@ -14,6 +14,7 @@ from ...core.ids import check_id, new_id
 from ...core.owner import Owner
 from ...core.shapes import Schema, or_null
 from ...core.types import Json
+from ...fetch.address_policy import AddressPolicy
 from ...items.listed_items import page_after
 from ...store.content_names import Hasher
 from ...wire.http_responses import JsonResponse
@@ -75,6 +76,7 @@ class EndpointRoutes:
 
     Attributes:
         sender: sends samples.
+        address_policy: which addresses endpoints may have.
         look: has the dispatcher look for what is due.
         current_user: returns the user of the current request.
     """
@@ -82,16 +84,22 @@ class EndpointRoutes:
     endpoints: Endpoints
     deliveries: Deliveries
     sender: Sender
+    address_policy: AddressPolicy
     look: Callable[[], None]
     settings: Webhooks
     current_user: Callable[[], Owner]
     limits: RouteAdmission
 
     async def create(self, request: Request) -> Response:
-        given = checked_endpoint(await self.limits.bodies.json(request), self.settings.allow_http, whole=True)
+        given = await self._given(request, whole=True)
         most = self.settings.per_user
         created, secret = await self.endpoints.create(self.current_user(), most=most, **given)
         return JsonResponse(endpoint_object(created, None) | {"signing_secret": secret})
+
+    async def _given(self, request: Request, *, whole: bool) -> Json:
+        """Return what a request says of an endpoint."""
+        body = await self.limits.bodies.json(request)
+        return checked_endpoint(body, self.settings.allow_http, self.address_policy, whole=whole)
 
     async def list(self, request: Request) -> Response:
         query = Query(request)
@@ -107,7 +115,7 @@ class EndpointRoutes:
         return JsonResponse(await self._object(await self._found(webhook_endpoint_id)))
 
     async def update(self, webhook_endpoint_id: str, request: Request) -> Response:
-        given = checked_endpoint(await self.limits.bodies.json(request), self.settings.allow_http, whole=False)
+        given = await self._given(request, whole=False)
         found = await self._found(webhook_endpoint_id)
         changed = await self.endpoints.update(self.current_user(), found.id, given)
         return JsonResponse(endpoint_object(changed, None))
