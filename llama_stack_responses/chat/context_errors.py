@@ -93,6 +93,8 @@ _LENGTH: Final = re.compile(
     r"|less than max_seq_len \(|maximum length |tokens limit |max cache length |max context of |maximum is "
     r"|max input tokens: |sequence length is (?:just |only )?|max tokens of |exceed model limit |\(\d{1,15} > "
     r"|\u4e0a\u4e0b\u6587\u957f\u5ea6\D{0,4}"
+    # Input and answer together (Anthropic)
+    r"|context limit: \d{1,15} \+ \d{1,15} > "
     r"|cache size \(\d{1,15} > |maximum input length is |provide less than |maximum number of input tokens )(\d{1,15})",
     re.IGNORECASE,
 )
@@ -107,6 +109,7 @@ _TOKENS: Final = re.compile(
     r" \(?(?:length )?\(?(\d{1,15})|(?:prompt_tokens|cache size) \((\d{1,15})"
     r"|(?<!maximum number of )input tokens (\d{1,15})|input token count: (\d{1,15})"
     r"|(?:prompt is|tokens of messages) (\d{1,15})|for this model \((\d{1,15}) > "
+    r"|context limit: (\d{1,15}) \+|(?<!\d)(\d{1,15}) tokens from the input"
     r"|(\d{1,15}) tokens(?:, session_len|\) for)|,(?: but)? got (\d{1,15})",
     re.IGNORECASE,
 )

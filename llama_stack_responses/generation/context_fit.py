@@ -52,6 +52,7 @@ class ContextFit:
     """
 
     __slots__ = (
+        "_answer_room",
         "_counts",
         "_estimate",
         "_is_calibrated",
@@ -86,6 +87,7 @@ class ContextFit:
         self._estimate: tuple[int, int, int] | None = None  # of the last request: its items, by identity and number
         self._sent_estimate: int | None = None
         self._shortest = False
+        self._answer_room: int | None = None
 
     async def fit(self, items: Sequence[Json], make: Make, max_tokens: int | None, *, to_answer: bool = True) -> Json:
         """Build the request, without as many of the oldest turns as necessary to fit the context.
@@ -161,6 +163,33 @@ class ContextFit:
         self._servers.correct(self._model, correction)
         if correction > (self._scale or 1):
             self._scale = correction
+
+    def answer_tokens(self, max_tokens: int | None) -> int | None:
+        """Return the maximum number of tokens of an answer for which the context has room.
+
+        Args:
+            max_tokens: the maximum without that; None for no bound.
+        """
+        return max_tokens if max_tokens is None or self._answer_room is None else min(max_tokens, self._answer_room)
+
+    def shorten_answer(self, refusal: TooLongError, max_tokens: int | None) -> bool:
+        """Return whether a request that was refused as too long may be sent again with a lower bound on its answer.
+
+        That is so if its input has room in the context, and leaves as much for an answer as is reserved without a
+        bound. A model server that adds both may say that the context is exceeded (vLLM, Anthropic).
+
+        Args:
+            refusal: the model server's error.
+            max_tokens: as for `answer_tokens`.
+        """
+        bound = self.answer_tokens(max_tokens)
+        if bound is None or refusal.length is None or refusal.tokens is None:
+            return False
+        room = refusal.length - refusal.tokens
+        if not refusal.length // _ANSWER_DIVISOR <= room < bound:
+            return False
+        self._answer_room = room
+        return True
 
     async def shorten(self, refusal: TooLongError) -> bool:
         """Adjust the bounds after the last request was refused; return whether the next one can be shorter."""

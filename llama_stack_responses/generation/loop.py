@@ -430,8 +430,11 @@ class Generation:
         Raises:
             TooLongError: it cannot be sent again.
         """
+        is_begun = self._assembler.numbered > numbered
+        if not is_begun and self._model_round.shorten_answer(error, self._tokens_left()):
+            return self._assembler.numbered
         compact = await self._auto_compaction.possible(self._shown)
-        if self._assembler.numbered > numbered or not await self._model_round.shorten(error, otherwise=compact):
+        if is_begun or not await self._model_round.shorten(error, otherwise=compact):
             raise error
         if compact:
             await self._compact(self._auto_compaction.before_answer)

@@ -263,12 +263,13 @@ class ModelRound:
             ApiError: the model server failed, or the model wrote nothing.
         """
         while True:
-            make = self._auto_compaction(max_tokens)
-            chat = await self._context_fit.fit(items, make, max_tokens, to_answer=False)
+            bound = self._context_fit.answer_tokens(max_tokens)
+            chat = await self._context_fit.fit(items, self._auto_compaction(bound), bound, to_answer=False)
             try:
                 return await self._written(chat, begun, operation)
             except TooLongError as refusal:
-                if not await self._context_fit.shorten(refusal):
+                fit = self._context_fit
+                if not (fit.shorten_answer(refusal, max_tokens) or await fit.shorten(refusal)):
                     raise
 
     async def passes(self, items: Sequence[Json], threshold: int | None, max_tokens: int | None) -> bool:
@@ -279,10 +280,15 @@ class ModelRound:
 
     async def chat(self, items: Sequence[Json], max_tokens: int | None) -> Json:
         """Return the chat request of the next round on `items`; with `truncation: auto`, it is cut to the context."""
+        max_tokens = self._context_fit.answer_tokens(max_tokens)
         make = await self._chatting(max_tokens)
         if self._request.truncation == "auto":
             return await self._context_fit.fit(items, make, max_tokens)
         return await self._context_fit.whole(items, make)
+
+    def shorten_answer(self, refusal: TooLongError, max_tokens: int | None) -> bool:
+        """Return whether a request that was refused as too long may be sent again with a lower bound on its answer."""
+        return self._context_fit.shorten_answer(refusal, max_tokens)
 
     async def shorten(self, refusal: TooLongError, *, otherwise: bool) -> bool:
         """Return whether a request that was refused as too long may be sent again, shorter.

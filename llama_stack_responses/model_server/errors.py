@@ -36,6 +36,13 @@ _OTHER_REASONS: Final = frozenset({401, 403, 404, 408, 429})
 _NOT_OF_REQUEST: Final = frozenset({401, 402, 403, 408, 429, 502, 503, 504})
 """Statuses that no change of a request helps against, unless a gateway quotes a refusal with 502 or 503."""
 
+_MODERATED: Final = re.compile(
+    r"\bmoderation\b|\bflagged\b|\b(?:usage|content|safety) (?:guidelines?|polic(?:y|ies))\b|\bsafety_?check"
+    r"|\bviolates?\b[^.]{0,40}\b(?:guidelines?|polic(?:y|ies)|terms)\b",
+    re.IGNORECASE,
+)
+"""Words of a refusal for what the input says, with status 403: OpenRouter, xAI."""
+
 _AWAY: Final = re.compile(r"\bdegraded function\b|\bstream (?:disconnected|closed) before\b", re.IGNORECASE)
 """Words that say that the server is not there now, although its status blames the request: NVIDIA NIM (freellmapi issue
 522), gateways (litellm issue 41777)."""
@@ -90,13 +97,7 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
         return too_long(message)
     match error.status_code:
         case 401 | 403:
-            # The provider's text may quote the key.
-            return ApiError(
-                502,
-                f"The inference provider refused the credentials it was given ({error.status_code}). "
-                "Check the provider's API key in the stack's configuration.",
-                upstream=Upstream("credentials", error.status_code),
-            )
+            return _denied(message, error)
         case 404:
             return no_model(message if "model" in message.lower() else _NOT_THERE.format(message))
         case 408:
@@ -110,6 +111,18 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
         case status if status >= 500 or _is_away(message, error):
             return _failed(message, error)
     return ApiError(400, message, code=_code(error))
+
+
+def _denied(message: str, error: openai.APIStatusError) -> ApiError:
+    if error.status_code == 403 and _MODERATED.search(message[:_SHOWN_CHARACTERS]):
+        return ApiError(400, message, code=_code(error))
+    # The provider's text may quote the key.
+    return ApiError(
+        502,
+        f"The inference provider refused the credentials it was given ({error.status_code}). "
+        "Check the provider's API key in the stack's configuration.",
+        upstream=Upstream("credentials", error.status_code),
+    )
 
 
 def _is_away(message: str, error: openai.APIStatusError) -> bool:

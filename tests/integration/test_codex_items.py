@@ -84,3 +84,19 @@ def test_thread_with_items_of_codex_is_compacted_and_continued(wire: Wire, upstr
     assert (first, second[1].startswith(READ[1][1])) == (READ[0], True)
     wire.create(model=f"local/{MODEL}", input=[*answer.json()["output"], {"role": "user", "content": "How many?"}])
     assert "They counted four otters." in str(upstream.requests(MODEL)[-1].body["messages"])
+
+
+@pytest.mark.parametrize("more", [{"id": "ig_1"}, {}])
+def test_image_that_codex_has_cleared_is_a_note(
+    wire: Wire, stack: LiveStack, upstream: Upstream, more: dict[str, Any]
+) -> None:
+    cleared: Any = {"type": "image_generation_call", "status": "completed", "revised_prompt": "x", "result": "", **more}
+    sent = [SENT[0], cleared, {"role": "user", "content": "Sure?"}]
+    upstream.script(MODEL, [reply(text("Yes."))] * 3)
+    assert output_text(wire.create(model=f"local/{MODEL}", input=sent, store=False)) == "Yes."
+    assert "left out here" in str(upstream.requests(MODEL)[-1].body["messages"])
+    with WebSocketClient(stack) as websocket:
+        websocket.ask(model=f"local/{MODEL}", input=sent, store=False)
+        assert output_text(websocket.response()) == "Yes."
+    answer = wire.http.post("/responses/compact", json={"model": f"local/{MODEL}", "input": sent})
+    assert answer.status_code == 200, answer.text

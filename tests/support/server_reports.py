@@ -229,6 +229,14 @@ REFUSED: Final[Mapping[str, Refused]] = {
         adapted=("reasoning",),
         lasts=False,
     ),
+    "answer with the input": Refused(
+        "vLLM",
+        "This model's maximum context length is 131072 tokens. However, you requested 128000 output tokens and your "
+        "prompt contains at least 3073 input tokens, for a total of at least 131073 tokens.",
+        lambda chat: chat["max_completion_tokens"] == 131072 - 3073,
+        {"max_output_tokens": 128_000, "truncation": "auto"},
+        lasts=False,
+    ),
     # Structured answers
     "mime type": Refused(
         "Gemini",

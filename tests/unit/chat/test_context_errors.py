@@ -43,6 +43,19 @@ from llama_stack_responses.chat.context_errors import says_too_long, too_long
         ("This model's maximum prompt length is 131072 but the request contains 537812 tokens.", 131072, 537812),
         ("Invalid request: Your request exceeded model token limit: 262144 (requested: 291351)", 262144, 291351),
         ("Please reduce the length of the messages or completion.", None, None),
+        ("input length and `max_tokens` exceed context limit: 3000 + 130000 > 131072", 131072, 3000),
+        (
+            "This model's maximum context length is 131072 tokens. However, you requested 128000 output tokens and "
+            "your prompt contains at least 3073 input tokens, for a total of at least 131073 tokens.",
+            131072,
+            3073,
+        ),
+        (
+            "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total of "
+            "5220 tokens: 3210 tokens from the input messages and 2010 tokens for the completion.",
+            4096,
+            3210,
+        ),
         ("Please reduce the length of the messages. Current length is 9000 while limit is 8192", 8192, 9000),
         ("Input is too long for requested model.", None, None),
         ("<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]", 98304, None),
@@ -125,6 +138,7 @@ def test_token_counts_are_read_from_refusal(message: str, length: int | None, to
         "`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less than the "
         "`context_window` for this model",
         "max_tokens=9000 cannot be greater than max_model_len=4096",
+        "too many tokens: max tokens must be less than or equal to 4096, the maximum output for this model - received 9000.",
         "The input is too short",
         "input image is too long on one side",
     ],

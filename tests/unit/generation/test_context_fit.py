@@ -98,6 +98,29 @@ async def test_refusal_with_token_counts_is_retried_once_shorter() -> None:
     assert len(harness.seen[0]) == 18
 
 
+@pytest.mark.parametrize("truncation", ["auto", "disabled"])
+async def test_answer_for_which_the_context_has_no_room_is_bounded_by_what_the_input_leaves(truncation: str) -> None:
+    refusal = too_long(DEAR.format(9_000, 2_000))
+    harness = Conversation(refusal, ANSWER, truncation=truncation, max_output_tokens=8_000)
+    assert await harness.generation.run() == COMPLETED
+    assert [request["max_completion_tokens"] for request in harness.inference.requests] == [8_000, 7_000]
+    assert harness.seen[0] == harness.seen[1]
+
+
+async def test_input_that_leaves_hardly_any_room_is_shortened_rather_than_its_answer() -> None:
+    harness = Conversation(too_long(DEAR.format(2_000, 1_900)), ANSWER, max_output_tokens=1_000)
+    assert await harness.generation.run() == COMPLETED
+    assert [request["max_completion_tokens"] for request in harness.inference.requests] == [1_000, 1_000]
+    assert len(harness.seen[1]) < len(harness.seen[0])
+
+
+async def test_bounded_answer_that_is_refused_again_is_not_bounded_twice_in_the_same_way() -> None:
+    harness = Conversation(*[too_long(DEAR.format(9_000, 2_000))] * 20, max_output_tokens=8_000)
+    with pytest.raises(TooLongError):
+        await harness.generation.run()
+    assert len(harness.inference.requests) < 20
+
+
 async def test_refusal_without_token_counts_is_retried_shorter_until_accepted() -> None:
     refusal = TooLongError("Your input exceeds the context window of this model.")
     harness = Conversation(refusal, refusal, refusal, ANSWER)

@@ -318,6 +318,21 @@ def test_error_about_output_that_a_model_server_cannot_read_is_told_apart(said: 
     assert [isinstance(each, MalformedCallError) for each in found] == [is_unreadable] * 2
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        'm requires moderation on Together. Your input was flagged for "violence". No credits were charged.',
+        "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO",
+        "The prompt was blocked by our content policy.",
+    ],
+)
+def test_input_that_a_moderation_has_refused_is_the_fault_of_the_request(said: str) -> None:
+    request = httpx2.Request("POST", "http://localhost/v1/chat/completions")
+    error = openai.PermissionDeniedError(said, response=httpx2.Response(403, request=request), body={"message": said})
+    found = to_api_error(error)
+    assert (found.status, found.message, found.upstream) == (400, said, None)
+
+
 def status_error(status: int) -> openai.APIStatusError:
     response = httpx2.Response(status, request=httpx2.Request("POST", "http://localhost/v1/chat/completions"))
     return openai.APIStatusError("no", response=response, body=None)

@@ -39,6 +39,7 @@ def shown(text: str, status: int = 400, error: ApiError | None = None, body: Any
         ("'strict' is not supported", "tools[1].strict"),
         ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', "tool_choice"),
         ("max_completion_tokens is too large", "max_output_tokens"),
+        ("too many tokens: max tokens must be less than or equal to 4096, the maximum output", "max_output_tokens"),
         # DeepSeek, Ollama, OpenRouter
         ("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", "max_output_tokens"),
         ("registry.ollama.ai/library/deepseek-r1:14b does not support tools", "tools"),

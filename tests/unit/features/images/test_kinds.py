@@ -7,8 +7,10 @@ from typing import Any, Final, get_type_hints
 import pytest
 from openai.types.responses.tool_param import ImageGeneration
 
+from llama_stack_responses.chat.function_calls import as_functions
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.features.images.kinds import FORM
+from llama_stack_responses.items.listed_items import with_ids
 from llama_stack_responses.requests.input_items import parse_input
 from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.stream import events
@@ -97,10 +99,12 @@ def test_image_call_without_its_image_names_a_stored_call(more: Json) -> None:
     ]
 
 
-@pytest.mark.parametrize("more", [{}, {"id": "ig_1"}])
-def test_image_call_whose_image_codex_has_emptied_stays_without_it(more: Json) -> None:
-    call = {"type": "image_generation_call", "status": "completed", "revised_prompt": "x", "result": "", **more}
-    assert parse_input([USER, call]) == [USER, call]
+@pytest.mark.parametrize("more", [{"id": "ig_1"}, {}])
+def test_image_call_with_an_empty_image_stays_what_it_is(more: Json) -> None:
+    cleared = {"type": "image_generation_call", "status": "completed", "revised_prompt": "x", "result": "", **more}
+    assert parse_input([cleared]) == [cleared]
+    [call, output] = as_functions(with_ids([cleared]), {})
+    assert (call["name"], output["output"]) == ("generate_image", "(The image was generated, and is left out here.)")
 
 
 def test_failed_image_call_stays_what_it_is() -> None:
