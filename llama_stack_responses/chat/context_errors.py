@@ -47,6 +47,14 @@ _TOO_LONG: Final = re.compile(
             r"\bmax tokens of \d{1,15} exceeded",  # Snowflake
             r"(?:input|prompt|messages?) exceeds? the maximum (?:allowed )?tokens",
             r"(?:tokens|length) of (?:the )?messages\b[^.]{0,20}exceeds? (?:the )?model(?:'s token)? limit",
+            r"contextwindowexceedederror",  # LiteLLM
+            r"\b\d{1,15} tokens\b[^.]{0,40}\babove the model'?s limit",
+            r"reduce your prompt; or completion length",  # OpenAI, of old
+            r"(?:request|prompt|input)(?: |_)tokens\b[^.]{0,20}(?:exceed\w*|> ?(?:\d|n_ctx))",
+            r"\btokens\) does not fit in the kv cache\b|\bmax tokens allowed: \d|\bexceeded max tokens: prompt\b",
+            r"\btoken limit exceeded: \d|\binput exceeds \d{1,15} tokens\b|\byour request was too long\b",
+            r"\bmessages too long: \d|\bmax input characters is \d|\bprompt_tokens \d{1,15} > n_ctx",
+            r"token\u6570\u91cf\u8d85\u8fc7|\u8f93\u5165\u957f\u5ea6\u8d85\u8fc7",  # Spark
             # Input too long, the longest context
             r"(?:\u8f93\u5165|\u63d0\u793a|\u6d88\u606f)[^\u3002]{0,8}(?:\u8fc7\u957f|\u8d85\u957f)"
             r"|\u6700\u5927\u4e0a\u4e0b\u6587|\u4e0a\u4e0b\u6587\u957f\u5ea6",
@@ -127,6 +135,11 @@ def says_too_long(message: str, *codes: object) -> bool:
     return _TOO_LONG.search(message, 0, _READ_CHARACTERS) is not None and not any(
         other.search(message, 0, _READ_CHARACTERS) for other in (_RATE, _OF_ANSWER)
     )
+
+
+def says_rate(message: str) -> bool:
+    """Return whether a server's error is about too many requests or tokens in some time."""
+    return _RATE.search(message, 0, _READ_CHARACTERS) is not None
 
 
 def too_long(message: str) -> TooLongError:

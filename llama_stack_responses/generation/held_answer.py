@@ -11,7 +11,7 @@ from ..core.errors import UnusableAnswerError
 from ..core.json_blocks import dumps
 from ..core.types import Json
 from ..process_pool.pool import Task, WorkerPool
-from ..stream.deltas import Annotation, Delta, Finish, Text, ToolCall
+from ..stream.deltas import Annotation, Delta, Finish, Refusal, Text, ToolCall
 from ..stream.usage import Usage
 
 CheckJson = Callable[[str, Json], Awaitable[str]]
@@ -54,7 +54,7 @@ class UnfitAnswer(Exception):  # noqa: N818 - a reason to ask again
 class HeldAnswer:
     """A delta filter that holds text until the answer is known to be right.
 
-    Reasoning and calls pass. Once the model has called a tool, text passes too.
+    Reasoning, calls and refusals pass. Once the model has called a tool, or has refused, text passes too.
 
     Args:
         expectation: what the answer must have.
@@ -66,7 +66,7 @@ class HeldAnswer:
         self._expectation = expectation
         self._check = check
         self._held: list[Delta] = []
-        self._called = False
+        self._passes = False
         self._spent = spent
 
     async def feed(self, delta: Delta) -> AsyncGenerator[Delta]:
@@ -76,11 +76,11 @@ class HeldAnswer:
             UnfitAnswer: the answer has ended, and lacks what the request demands.
         """
         match delta:
-            case Text() | Annotation() if not self._called:
+            case Text() | Annotation() if not self._passes:
                 self._held.append(delta)
                 return
-            case ToolCall():
-                self._called = True
+            case ToolCall() | Refusal():  # A model that refuses would refuse again.
+                self._passes = True
                 for each in self._released():
                     yield each
             case Finish():
@@ -95,7 +95,7 @@ class HeldAnswer:
 
     async def _ended(self, finish: Finish) -> list[Delta]:
         """Return the held deltas, if they are right."""
-        if self._called or finish.reason not in ("stop", "tool_calls"):
+        if self._passes or finish.reason not in ("stop", "tool_calls"):
             return self._released()
         text = "".join(each.text for each in self._held if isinstance(each, Text))
         problem, shown = "it calls no tool.", text

@@ -17,7 +17,7 @@ from llama_stack_openai_chat.errors import status_in, whole, words_of
 from llama_stack_openai_chat.retries import is_of_request, says_of_request
 
 from ..chat.adaptation.refusal import Refusal, RefusedError, places_of, plain
-from ..chat.context_errors import says_too_long, too_long
+from ..chat.context_errors import says_rate, says_too_long, too_long
 from ..chat.malformed_calls import malformed_call
 from ..core.errors import ApiError, ConnectionFailedError, TooLongError, Upstream
 from ..logs import get_logger
@@ -29,6 +29,9 @@ _INVALID_ANSWER: Final = "invalid_answer"
 
 _RATE_LIMIT: Final = "rate_limit_exceeded"
 """The code of a limit on rates; Groq has it with status 413 too, for a request over a limit on tokens per minute."""
+
+_NO_QUOTA: Final = "insufficient_quota"
+"""The code of an account without credit."""
 
 _OTHER_REASONS: Final = frozenset({401, 403, 404, 408, 429})
 """Statuses that are never about the length of a request."""
@@ -103,7 +106,7 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
         case 408:
             return ApiError(504, f"The inference provider timed out: {message}", upstream=Upstream("timeout", 408))
         case status if status in (402, 429) or error.code == _RATE_LIMIT:
-            usual = "insufficient_quota" if status == 402 else _RATE_LIMIT
+            usual = _NO_QUOTA if status == 402 else _RATE_LIMIT
             code, failure = _code(error) or usual, Upstream("rate_limit", status)
             return ApiError(429, message, code=code, retry_after=_retry_after(error), upstream=failure)
         case status if status >= 500 and error.code == _INVALID_ANSWER:
@@ -138,14 +141,21 @@ def _failed(message: str, error: openai.APIStatusError) -> ApiError:
 def _from_event(error: openai.APIError) -> ApiError:
     """Return the API error for an error event in the provider's stream."""
     message = _message(error)
-    if error.code == _RATE_LIMIT or str(error.type).startswith("rate_limit") or status_in(error.body) == 429:
+    status = status_in(error.body)
+    if error.code == _NO_QUOTA or status == 402:
+        return ApiError(429, message, code=_NO_QUOTA, upstream=Upstream("rate_limit", 402))
+    if error.code == _RATE_LIMIT or str(error.type).startswith("rate_limit") or status == 429:
         return ApiError(429, message, code=_RATE_LIMIT, upstream=Upstream("rate_limit", 429))
     if _is_too_long(error):
         return too_long(message)
+    if status == 404:
+        return no_model(message if "model" in message.lower() else _NOT_THERE.format(message))
+    if error.code == "content_filter":
+        return ApiError(400, message, code="content_filter")
     return ApiError(
         502,
         f"The inference provider failed in the middle of its answer: {_shown(message)}",
-        upstream=Upstream("server_error", status_in(error.body)),
+        upstream=Upstream("server_error", status),
     )
 
 
@@ -174,7 +184,11 @@ def no_model(message: str) -> ApiError:
 
 
 def _is_too_long(error: openai.APIError) -> bool:
-    return says_too_long(_message(error), error.code, error.type)
+    """Return whether an error is about the length of the request; any 413 is, unless it is about a rate."""
+    message = _message(error)
+    if isinstance(error, openai.APIStatusError) and error.status_code == 413:
+        return error.code != _RATE_LIMIT and not says_rate(message)
+    return says_too_long(message, error.code, error.type)
 
 
 def _message(error: openai.APIError) -> str:

@@ -23,7 +23,8 @@ FORMAT: Final = "format_in_words"
 OBJECT: Final = "json_object_as_schema"
 
 _OF_FORMAT: Final = re.compile(
-    r"\b(?:response[ _](?:format|mime[ _]type)|json[ _]schema|structured outputs?|json mode|grammar)\b"
+    r"\b(?:response[ _](?:format|mime[ _]type)|json[ _]schema|structured[ _]outputs?|output_config\.format"
+    r"|json mode|grammar)\b"
     r"|\bcontrolled generation\b"
     r"|guided.(?:json|decoding)|xgrammar|outlines|llguidance|failed to generate json"
     # llama.cpp, with tools and the generic chat format: it cannot read an answer that is not a string.
@@ -41,6 +42,8 @@ _OF_ONE_ANSWER: Final = re.compile(r"failed to generate|^content path", re.IGNOR
 
 _DIGEST_BYTES: Final = 8
 
+_FORCED: Final = ("forced tool", "forced function", "calling config mode any", "required tool use", "mode any")
+"""Other names of a required call."""
 _CALL_WORDS: Final = "You must call {} now. Do not answer with text before you have called it."
 _SCHEMA_WORDS: Final = (
     "Answer with one JSON value and nothing else: no Markdown, no text before or after it. It must be valid against "
@@ -48,6 +51,8 @@ _SCHEMA_WORDS: Final = (
 )
 _JSON_WORDS: Final = "Answer with one JSON object and nothing else: no Markdown, no text before or after it."
 
+_THOUGHT: Final = re.compile(r"\A\s*<think>.*?</think>\s*(?=[\[{\"`])", re.DOTALL)
+"""Reasoning that a server leaves in the text."""
 _FENCE: Final = re.compile(r"\s*```(?:json)?[ \t]*\n(.*?)\n?```\s*", re.DOTALL | re.IGNORECASE)
 
 
@@ -98,7 +103,8 @@ def expected(chat: Json, applied: Sequence[Step]) -> Expectation | None:
 
 
 def json_text(text: str) -> str:
-    """Return the text of a JSON answer without a fence of Markdown around it."""
+    """Return the text of a JSON answer without reasoning before it, and without a fence of Markdown around it."""
+    text = _THOUGHT.sub("", text, count=1)
     fence = _FENCE.fullmatch(text)
     return fence[1] if fence else text.strip()
 
@@ -120,7 +126,7 @@ def _must_call(chat: Json) -> bool:
 
 
 def _asks_call(refusal: Refusal, chat: Json) -> Iterator[None]:
-    if _must_call(chat) and refusal.names("tool_choice", "tool choice"):
+    if _must_call(chat) and refusal.names("tool_choice", "tool choice", *_FORCED):
         yield None
 
 

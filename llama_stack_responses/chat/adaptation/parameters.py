@@ -81,8 +81,10 @@ _NO_THINKING_BEFORE: Final = re.compile(
 """Words of Anthropic about a conversation with calls that another model made, or this one without reasoning."""
 _MAY_BE_UNSET: Final = re.compile(r"\bor (?:be )?(?:unset|omitted|left out)\b|\bmay only be set to\b", re.IGNORECASE)
 """Words of Anthropic about a parameter that has hardly any value beside reasoning."""
-_OF_ONE_EFFORT: Final = re.compile(rf"['\"`](?:{'|'.join(EFFORTS)})['\"`]")
+_OF_ONE_EFFORT: Final = re.compile(rf"(?<!['\"]: )['\"`](?:{'|'.join(EFFORTS)})['\"`]")
 """An effort that a refusal quotes: it says nothing of others."""
+_LISTS_EFFORTS: Final = re.compile(r"['\"`]low['\"`], ?['\"`]medium['\"`],? (?:and |or )?['\"`]high['\"`]")
+"""A list of efforts, which says of what a refused value is."""
 _UNKNOWN_ERROR: Final = re.compile(r"\bunknown error\b", re.IGNORECASE)
 """Words of a failure, in which a server may quote the request."""
 _LEAST: Final = "low"
@@ -140,6 +142,8 @@ def names_effort(refusal: Refusal, effort: str) -> bool:
     ):
         return True
     if _NO_THINKING.search(refusal.words) or _must_reason(refusal, effort):
+        return True
+    if re.search(rf"['\"`]{effort}['\"`]", refusal.words) and _LISTS_EFFORTS.search(refusal.words):
         return True
     value = rf"\b(?:level|effort|(?:reasoning|think(?:ing)?)(?: (?:value|mode|option))?)\W{{1,4}}{effort}\b"
     return bool(re.search(value, refusal.words, re.IGNORECASE))

@@ -33,7 +33,7 @@ def whole(error: Exception) -> Exception:
 
     The client keeps the member `error` alone, which may be a title beside the message, and pages of HTML as they are.
     """
-    if not isinstance(error, openai.APIStatusError) or isinstance(error.body, dict | list):
+    if not isinstance(error, openai.APIStatusError) or (isinstance(error.body, dict | list) and error.body):
         return error
     try:
         content = error.response.content
@@ -48,7 +48,8 @@ def _from_content(response: httpx2.Response) -> openai.APIStatusError:
     try:
         body = loads(content)
     except ValueError:
-        body = _text_of(content) or f"(No reason was given for the status {response.status_code}.)"
+        body = _text_of(content)
+    body = body or f"(No reason was given for the status {response.status_code}.)"
     inner = reported(body) or body
     return _from_response(response, words_of(inner) or str(body), inner)
 
@@ -148,6 +149,9 @@ _STATUSES: Final = ("status", "status_code", "statusCode", "http_code", "http_st
 _WORDS: Final = (
     *("message", "Message", "msg", "status_msg", "detail", "details", "error_message", "error_msg", "errorMessage"),
     *("error_description", "errors", "error", "base_resp"),
+    # Databricks, Tencent, Spark, Apigee, SageMaker, Azure
+    *("external_model_message", "Response", "Error", "header", "err_msg", "reason", "fault", "faultstring"),
+    *("OriginalMessage", "innererror"),
 )
 """Members of an error that may have its text."""
 _TITLES: Final = frozenset(status.phrase.lower() for status in HTTPStatus)

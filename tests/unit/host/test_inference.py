@@ -197,6 +197,26 @@ def test_refusal_as_an_event_before_any_output_is_a_400(body: Json, expected: in
 
 
 @pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"message": "You are out of credit.", "code": "insufficient_quota"}, 429, "insufficient_quota"),
+        ({"message": "Pay first.", "code": 402}, 429, "insufficient_quota"),
+        ({"message": "No endpoints found for m.", "code": 404}, 404, "model_not_found"),
+        ({"message": "It was filtered.", "code": "content_filter"}, 400, "content_filter"),
+    ],
+)
+def test_code_of_an_event_is_read_like_a_status(body: Json, status: int, code: str) -> None:
+    error = openai.APIError(body["message"], httpx2.Request("POST", "http://localhost/v1"), body=body)
+    found = to_api_error(error)
+    assert (found.status, found.code) == (status, code)
+
+
+@pytest.mark.parametrize("answer", [{"text": ""}, {"html": "<title>413 Request Entity Too Large</title>"}])
+def test_request_that_is_too_large_for_a_model_server_is_too_long(answer: Json) -> None:
+    assert to_api_error(of_client(413, **answer)).code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
     ("said", "expected"),
     [
         ("tools param requires --jinja flag", 400),
@@ -243,6 +263,19 @@ def of_client(status: int, **answer: Any) -> openai.APIStatusError:
         ({"error": "Validation failed", "details": [{"field": "user", "message": "x"}]}, "user: x", ("user",)),
         ({"error": "invalid_request", "error_description": "It is odd"}, "It is odd", ()),
         ({"error": None, "message": "It is odd"}, "It is odd", ()),
+        ({"Response": {"Error": {"Code": "InvalidParameter", "Message": "It is odd"}}}, "It is odd", ()),
+        ({"header": {"code": 10163, "message": "It is odd"}}, "It is odd", ()),
+        ({"err_code": 1, "err_msg": "It is odd"}, "It is odd", ()),
+        ({"reason": "It is odd"}, "It is odd", ()),
+        ({"fault": {"faultstring": "It is odd"}}, "It is odd", ()),
+        (
+            {
+                "error": "Received error from databricks-model-serving",
+                "external_model_message": {"error_code": "INVALID", "message": "INVALID: Unknown parameter: 'user'"},
+            },
+            "INVALID: Unknown parameter: 'user'",
+            (),
+        ),
     ],
 )
 def test_words_beside_a_title_are_read_that_the_client_of_the_host_has_left_out(
@@ -253,6 +286,11 @@ def test_words_beside_a_title_are_read_that_the_client_of_the_host_has_left_out(
     assert (found.message, found.refusal.text, found.refusal.places) == (words, words, places)
     busy = to_api_error(of_client(500, json=body))
     assert words in busy.message
+
+
+@pytest.mark.parametrize("content", [b"{}", b"null", b"[]"])
+def test_answer_without_words_is_said_to_give_no_reason(content: bytes) -> None:
+    assert to_api_error(of_client(400, content=content)).message.endswith("(No reason was given for the status 400.)")
 
 
 def test_length_beside_a_title_is_that_of_a_context() -> None:

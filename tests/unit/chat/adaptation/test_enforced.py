@@ -47,6 +47,12 @@ REQUIRED: Json = BASE | {
         (OBJECT, "Function calling with a response mime type: 'application/json' is unsupported", FORMAT),
         (REQUIRED, "Invalid tool_choice type: 'object'. Supported string values: none, auto, required", CALL),
         (REQUIRED, "This model doesn't support the toolConfig.toolChoice.any field.", CALL),
+        (REQUIRED, "Forced tool calling is not supported by this model", CALL),
+        (REQUIRED, "Forced function calling (mode ANY) is not supported", CALL),
+        (REQUIRED, "Function calling config mode ANY is not supported", CALL),
+        (REQUIRED, "This model does not support required tool use", CALL),
+        (STRUCTURED, "structured_outputs is not available", SCHEMA),
+        (STRUCTURED, "The output_config.format is not supported", SCHEMA),
         (REQUIRED, "Tool choice is required, but model did not call a tool", CALL),
     ],
 )

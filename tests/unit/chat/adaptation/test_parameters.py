@@ -289,10 +289,25 @@ def test_effort_is_dropped_where_the_model_has_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "Invalid value: 'xhigh'. Supported values are: 'none', 'minimal', 'low', 'medium', and 'high'.",
+        "Input should be 'low', 'medium' or 'high' [type=literal_error, input_value='xhigh', input_type=str]",
+    ],
+)
+def test_effort_is_known_by_the_list_of_others(text: str) -> None:
+    assert asked({"reasoning_effort": "xhigh"}, text) == {"map reasoning_effort xhigh high"}
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("Unsupported value: 'reasoning_effort' does not support 'xhigh' with this model.", False),
         ("Unsupported parameter: 'reasoning_effort' is not supported with this model.", True),
+        (
+            "litellm.UnsupportedParamsError: ollama_chat does not support parameters: {'reasoning_effort': 'xhigh'}",
+            True,
+        ),
     ],
 )
 def test_refusal_of_one_effort_leaves_others(text: str, expected: bool) -> None:
