@@ -56,6 +56,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.whole_run
 @pytest.mark.timeout(2400)  # the interpreter of Triton takes minutes, and longer beside other tests
 def test_all_sections_run_on_small_shapes(tmp_path: Path) -> None:
     """Each has results besides its time, and nothing failed; kernels that are compared agree."""

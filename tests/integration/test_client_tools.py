@@ -1,5 +1,6 @@
 """Client tools other than functions: their streams, stored items, and outputs in the next request."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import openai
@@ -69,69 +70,101 @@ def test_namespace_function_is_called_by_its_qualified_name(client: openai.OpenA
         helper.until_done()
 
 
-def test_parallel_calls_of_all_client_tools_are_streamed_and_continued(
-    client: openai.OpenAI, upstream: Upstream
-) -> None:
-    tools: list[Any] = [
-        PATCH,
-        FILES,
-        {"type": "shell"},
-        {"type": "apply_patch"},
-        {"type": "local_shell"},
-        {"type": "computer"},
-    ]
-    calls = interleaved_calls(
+@dataclass(frozen=True)
+class ClientCall:
+    """A call that the client runs.
+
+    Attributes:
+        written: the id of the call, its function, and the pieces of its arguments.
+        type: the type of its item.
+        output: the item of its output, with the id.
+        read: what the model reads of the output.
+    """
+
+    written: tuple[str, str, str, str]
+    type: str
+    output: Json
+    read: str
+
+
+ALL_TOOLS: Final[list[Any]] = [
+    PATCH,
+    FILES,
+    {"type": "shell"},
+    {"type": "apply_patch"},
+    {"type": "local_shell"},
+    {"type": "computer"},
+]
+ALL_CALLS: Final = (
+    ClientCall(
         ("c1", "patch", '{"input":', '"a"}'),
-        ("c2", "mcp__files__read", '{"path":', '"a"}'),
-        ("c3", "shell", '{"commands":', '["ls"]}'),
-        ("c4", "apply_patch", '{"type":"delete_file",', '"path":"a"}'),
-        ("c5", "local_shell", '{"command":', '["ls"]}'),
-        ("c6", "computer", '{"actions":[{"type":', '"screenshot"}]}'),
-    )
-    upstream.script(NAME, [reply(calls), SAID])
-    response = stream(client, model=MODEL, input="Hi", tools=tools).response
-    assert {item["call_id"]: item["type"] for item in response["output"]} == {
-        "c1": "custom_tool_call",
-        "c2": "function_call",
-        "c3": "shell_call",
-        "c4": "apply_patch_call",
-        "c5": "local_shell_call",
-        "c6": "computer_call",
-    }
-    exit_code = {"type": "exit", "exit_code": 0}
-    outputs: list[Any] = [
+        "custom_tool_call",
         {"type": "custom_tool_call_output", "call_id": "c1", "output": "1"},
+        "1",
+    ),
+    ClientCall(
+        ("c2", "mcp__files__read", '{"path":', '"a"}'),
+        "function_call",
         {"type": "function_call_output", "call_id": "c2", "output": "2"},
-        {"type": "shell_call_output", "call_id": "c3", "output": [{"stdout": "3", "stderr": "", "outcome": exit_code}]},
+        "2",
+    ),
+    ClientCall(
+        ("c3", "shell", '{"commands":', '["ls"]}'),
+        "shell_call",
+        {
+            "type": "shell_call_output",
+            "call_id": "c3",
+            "output": [{"stdout": "3", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
+        },
+        "Exit code: 0\n3",
+    ),
+    ClientCall(
+        ("c4", "apply_patch", '{"type":"delete_file",', '"path":"a"}'),
+        "apply_patch_call",
         {"type": "apply_patch_call_output", "call_id": "c4", "status": "completed"},
+        "Status: completed",
+    ),
+    ClientCall(
+        ("c5", "local_shell", '{"command":', '["ls"]}'),
+        "local_shell_call",
         {"type": "local_shell_call_output", "id": "c5", "output": "5"},
+        "5",
+    ),
+    ClientCall(
+        ("c6", "computer", '{"actions":[{"type":', '"screenshot"}]}'),
+        "computer_call",
         {
             "type": "computer_call_output",
             "call_id": "c6",
-            "output": {
-                "type": "computer_screenshot",
-                "image_url": ONE_PIXEL,
-            },
+            "output": {"type": "computer_screenshot", "image_url": ONE_PIXEL},
         },
-    ]
-    again = create(client, model=MODEL, input=outputs, tools=tools, previous_response_id=response["id"])
-    received = {
-        message["tool_call_id"]: message["content"] for message in messages(upstream) if message["role"] == "tool"
-    }
-    assert received == {
-        "c1": "1",
-        "c2": "2",
-        "c3": "Exit code: 0\n3",
-        "c4": "Status: completed",
-        "c5": "5",
-        "c6": "(see the attachment in the next message)",
-    }
+        "(see the attachment in the next message)",
+    ),
+)
+
+
+def test_parallel_calls_of_all_client_tools_are_streamed_and_continued(
+    client: openai.OpenAI, upstream: Upstream
+) -> None:
+    calls, outputs = interleaved_calls(*(each.written for each in ALL_CALLS)), [each.output for each in ALL_CALLS]
+    upstream.script(NAME, [reply(calls), SAID])
+    response = stream(client, model=MODEL, input="Hi", tools=ALL_TOOLS).response
+    types = {item["call_id"]: item["type"] for item in response["output"]}
+    assert types == {each.written[0]: each.type for each in ALL_CALLS}
+    again = create(client, model=MODEL, input=outputs, tools=ALL_TOOLS, previous_response_id=response["id"])
+    read = {each["tool_call_id"]: each["content"] for each in messages(upstream) if each["role"] == "tool"}
+    assert read == {each.written[0]: each.read for each in ALL_CALLS}
     listed = client.responses.input_items.list(again["id"], limit=100).data
     assert len(listed) == 1 + len(calls_of(response)) + len(outputs)
-    upstream.script(NAME, reply(calls))
-    with client.responses.stream(model=MODEL, input="Hi", tools=tools) as helper:
+
+
+def test_stream_helper_of_the_client_collects_calls_of_all_client_tools(
+    client: openai.OpenAI, upstream: Upstream
+) -> None:
+    upstream.script(NAME, reply(interleaved_calls(*(each.written for each in ALL_CALLS))))
+    with client.responses.stream(model=MODEL, input="Hi", tools=ALL_TOOLS) as helper:
         kinds = [item.type for item in helper.get_final_response().output]
-    assert sorted(kinds) == sorted(item["type"] for item in response["output"])
+    assert sorted(kinds) == sorted(each.type for each in ALL_CALLS)
 
 
 def calls_of(response: Json) -> list[Json]:
