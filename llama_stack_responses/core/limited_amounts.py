@@ -24,7 +24,7 @@ class LimitedAmounts(BaseModel):
         budget_per_month: costs in a month, by the prices.
         running: responses that run at a time, except in the background.
         background: background responses that wait or run at a time.
-        stored_bytes: bytes of stored responses and conversations.
+        stored_bytes: bytes of stored responses, conversations and skills.
     """
 
     model_config = ConfigDict(extra="forbid")

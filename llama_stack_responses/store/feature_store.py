@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..core.discovery import modules_of_features
 from ..core.owner import Owner
@@ -12,7 +12,7 @@ from ..core.types import Json
 from .decoder import Decoder
 from .records import Records
 
-__all__ = ["Decoder", "Exported", "FeatureStore", "OwnedObjects"]
+__all__ = ["Decoder", "Exported", "FeatureStore", "OwnedObjects", "Sized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,15 @@ class FeatureStore(OwnedObjects, Protocol):
 
     async def resume(self, limit: int) -> None:
         """Finish at most `limit` deletions that were interrupted."""
+        ...
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A `FeatureStore` whose objects may be large."""
+
+    def sizes(self) -> AsyncIterator[tuple[Owner, int]]:
+        """Yield the owner of each object, and the bytes that it takes in the store."""
         ...
 
 

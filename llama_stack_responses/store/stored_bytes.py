@@ -1,7 +1,8 @@
-"""Counts the bytes that the responses and conversations of each user take, by reading all of them.
+"""Counts the bytes that the responses and conversations of each user take, by reading all of them, and large objects.
 
 Counted are the keys and values of responses and of their rows in lists, of the content that they refer to, of recorded
-chat requests, and of conversations and their items. References and pointers, which are small, are not.
+chat requests, and of conversations and their items, and what features say of objects that may be large, such as skills.
+References and pointers, which are small, are not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ..core.owner import Owner
 from ..core.types import Json
 from .codec import UnreadableError
 from .decoder import Decoder
+from .feature_store import Sized, open_feature_stores
 from .history_nodes import parent_of
 from .layout import Entry, chat_request
 from .records import Record, Records, bytes_of, pages_of
@@ -39,7 +41,7 @@ class StoredBytes:
         self._records, self._decoder, self._pause = records, decoder, pause
 
     async def count(self) -> AsyncIterator[tuple[Owner, int]]:
-        """Yield the owner of each response and conversation, and bytes that it takes.
+        """Yield the owner of each response, conversation and large object of a feature, and bytes that it takes.
 
         Content that responses of a user share counts for one of them. Of a user with more than a million pieces of
         content, a piece that many responses share may count several times.
@@ -56,6 +58,15 @@ class StoredBytes:
                     yield each
         async for each in self._conversations():
             yield each
+        async for each in self._of_features():
+            yield each
+
+    async def _of_features(self) -> AsyncIterator[tuple[Owner, int]]:
+        for store in open_feature_stores(self._records, self._decoder):
+            if isinstance(store, Sized):
+                async for each in store.sizes():
+                    yield each
+                    await self._pause(0)
 
     async def _conversations(self) -> AsyncIterator[tuple[Owner, int]]:
         async for rows in self._pages("c/"):

@@ -22,12 +22,14 @@ from llama_stack_responses.features.code.skills.store import (
     SkillVersion,
     StoredSkill,
 )
+from llama_stack_responses.features.usage.limits.stored import Row, row_of
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Delete, Records, Unanswered
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
 from tests.contract.counting_proxy import CountingProxy
 from tests.contract.test_archive import ALICE, BOB, keys
+from tests.support.recounts import recount
 
 QUOTA: Final = SkillQuota(skills=3, versions=3, bytes=4 * PART_BYTES)
 HOUR: Final = 3_600
@@ -72,6 +74,23 @@ async def left(records: Records) -> list[str]:
 
 def refused(error: pytest.ExceptionInfo[ApiError]) -> tuple[int, str | None, str | None]:
     return error.value.status, error.value.param, error.value.code
+
+
+@pytest.mark.needs("transactions")
+async def test_archives_of_skills_count_as_stored_bytes_of_their_owners(store: SkillStore, records: Records) -> None:
+    skill = await create(store, b"x" * PART_BYTES)
+    await add(store, skill, b"y" * PART_BYTES)
+    await create(store, b"z" * PART_BYTES, owner=BOB)
+
+    async def counted(owner: Owner) -> int:
+        await recount(records)
+        key = row_of("user", f"\0{owner.principal}")
+        return Row.of((await records.get_many([key])).get(key)).counted
+
+    assert 2 * PART_BYTES < await counted(ALICE) < 2 * PART_BYTES + 1000
+    assert PART_BYTES < await counted(BOB) < PART_BYTES + 1000
+    await store.delete(ALICE, skill.id)
+    assert await counted(ALICE) == 0
 
 
 async def test_created_skill_is_loaded_with_its_archive(store: SkillStore, counting: CountingProxy) -> None:

@@ -11,7 +11,7 @@ from ...core.owner import Owner
 from ...core.types import Json
 from ...store.decoder import Decoder
 from ...store.feature_store import Exported
-from ...store.records import Records
+from ...store.records import Records, pages_of
 from .containers.deleted_owners import end_containers_of
 from .skills.store import SKILL_PREFIX, SkillStore, StoredSkill
 
@@ -32,7 +32,7 @@ class SkillsOfOwners:
 
     def __init__(self, records: Records, decoder: Decoder, page: int = _PAGE_ROWS) -> None:
         self._store = store = SkillStore(records, decoder)
-        self._page = page
+        self._records, self._decoder, self._page = records, decoder, page
         self.delete, self.resume = store.delete, store.resume
         self.forget = partial(end_containers_of, records)
 
@@ -46,6 +46,16 @@ class SkillsOfOwners:
         async for skill in self._skills_of(owner):
             fields = {"id": skill.id, "created_at": skill.created_at, "default_version": str(skill.default)}
             yield Exported("skill", skill.owner, fields, "versions", self._versions_of(skill))
+
+    async def sizes(self) -> AsyncIterator[tuple[Owner, int]]:
+        """Yield the owner of each skill, and the bytes of its row and of the archives of its versions."""
+        async for rows in pages_of(self._records, SKILL_PREFIX, self._page):
+            for (key, record), value in zip(
+                rows, await self._decoder.decode([each.value for _, each in rows]), strict=True
+            ):
+                skill = StoredSkill.from_stored(value)
+                versions = [each.archive.bytes async for each in self._store.every_version(skill)]
+                yield skill.owner, len(key) + len(record.value) + sum(versions)
 
     async def _skills_of(self, owner: Owner) -> AsyncIterator[StoredSkill]:
         after, more = None, True
