@@ -45,6 +45,7 @@ from .process_pool.pool import WorkerPool
 from .requests.request import CreateRequest
 from .sealing.sealer import Sealer
 from .store.ends import AtEnd, Ended, OnEnd
+from .store.object_events import ObjectEvent, ObjectEvents
 from .store.records import Records
 from .telemetry.instrumentation import Telemetry
 from .tools.hosted.runtime import ToolRuntime
@@ -63,6 +64,7 @@ __all__ = [
     "Ended",
     "Feature",
     "LargeWork",
+    "ObjectEvent",
     "OnEnd",
     "Permit",
     "PublicRoute",
@@ -133,6 +135,7 @@ class Stack:
         activity: counts what the server does, and has the responses that it generates now.
         sealer: seals what features store for users.
         plain_inference: asks the models without the Responses API.
+        events: tells features what becomes of the objects of others.
     """
 
     config: ResponsesConfig
@@ -149,6 +152,7 @@ class Stack:
     activity: Activity
     sealer: Sealer
     plain_inference: PlainInference
+    events: ObjectEvents
     safety: TextChecker | None = None
     vector_stores: VectorStores | None = None
     large_files: LargeFiles | None = None

@@ -24,6 +24,7 @@ from ..process_pool.pool import WorkerPool
 from ..sealing.sealer import Sealer
 from ..store.factory import open_records, secret_keeper
 from ..store.instrumented import MeasuredRecords
+from ..store.object_events import ObjectEvents
 from ..store.records import Records
 from ..telemetry.instrumentation import Telemetry
 from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
@@ -137,6 +138,7 @@ async def _stack(
         Activity(),
         Sealer(config.secret_bytes, secret_keeper(config.store, records)),
         HostPlainInference(deps[Api.inference]),
+        ObjectEvents(),
         _safety(config, deps.get(SAFETY)),
         vector_stores_of(vector_stores),
         HostLargeFiles(deps[Api.files]) if Api.files in deps else None,

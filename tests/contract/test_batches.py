@@ -30,7 +30,8 @@ from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.detached_responses import Place
 from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.ends import Ended
-from llama_stack_responses.store.records import Conflict, Delete, Records, committed
+from llama_stack_responses.store.object_events import ObjectEvent, ObjectEvents
+from llama_stack_responses.store.records import Conflict, Delete, Put, Records, committed
 from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.contract.backends import Clock
 from tests.support.waiting import turns, until
@@ -181,7 +182,8 @@ class Server:
         self.records, self.clock, self.files = records, clock, files or Files()
         self.settings = Batches(**settings)
         ends = LineEnds(Tries(self.settings.tries, self.settings.retry_seconds), Telemetry())
-        self.batches = StoredBatches(records, 30 * 24 * HOUR)
+        self.events = ObjectEvents()
+        self.batches = StoredBatches(records, 30 * 24 * HOUR, self.events)
         self.responses = responses or Responses(records, clock, ends, behaviour or {})
         self.dispatcher = Dispatcher(records, poll_seconds=0.01)
         impl = cast("Any", self.responses)
@@ -278,6 +280,26 @@ async def test_lines_end_once_each_in_their_order(records: Records, clock: Clock
     bodies = {name: each["response"]["body"]["output"] for name, each in output.items()}
     assert bodies == {f"line-{number}": f"input {number}" for number in range(1, 31)}
     assert sorted(server.responses.begun) == sorted(f"input {number}" for number in range(1, 31))
+
+
+async def test_end_of_a_batch_is_recorded_once_with_it(records: Records, clock: Clock) -> None:
+    server, written = Server(records, clock), list[ObjectEvent]()
+    server.events.add(lambda event: [Put(f"seen/{event.id}", event.type.encode())], written.append)
+    completed = await server.create("m")
+    clock.now += 1
+    failed = await server.create("m", input_file_id="file-9")
+    async with server.working():
+        await server.ended(completed)
+        await server.ended(failed)
+    rows = await records.range("seen/", "seen0", limit=9)
+    assert [(key, row.value, row.version) for key, row in rows] == [
+        (f"seen/{completed}", b"batch.completed", 1),
+        (f"seen/{failed}", b"batch.failed", 1),
+    ]
+    assert sorted((event.id, event.type, event.owner) for event in written) == [
+        (completed, "batch.completed", ADA),
+        (failed, "batch.failed", ADA),
+    ]
 
 
 async def test_counts_have_each_line_that_has_ended(records: Records, clock: Clock) -> None:

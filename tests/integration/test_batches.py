@@ -14,8 +14,9 @@ from openai.types import Batch
 from tests.support.auth import auth_server
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, error, reply, text
-from tests.support.variants import Json, responses_config, variant
+from tests.support.variants import Json, open_this_machine, responses_config, variant
 from tests.support.waiting import wait_until
+from tests.support.web import Answer, Web
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
@@ -33,6 +34,8 @@ def served(
 
         def change(config: Json) -> None:
             responses_config(config)["batches"] = {"retry_seconds": 0.01, "tries": 3, "line_bytes": 10_000}
+            responses_config(config)["webhooks"] = {"allow_http": True}
+            open_this_machine(config)
             config["providers"]["inference"][0]["config"]["embedding_models"] = {"words-64": 64}
             config["server"]["auth"] = {"provider_config": {"type": "custom", "endpoint": url}}
 
@@ -106,6 +109,20 @@ def test_each_line_is_in_the_output_file(ada: openai.OpenAI) -> None:
     times = [ended.created_at, ended.in_progress_at, ended.finalizing_at, ended.completed_at]
     assert all(times)
     assert times == sorted(times)  # type: ignore[type-var]
+
+
+def test_webhook_says_that_a_batch_has_ended_and_not_its_responses(ada: openai.OpenAI) -> None:
+    with Web() as web:
+        web.answer_all = lambda _: Answer(b"ok")
+        types: Any = ["batch.completed", "response.completed"]
+        endpoint = ada.webhooks.create(name="Jobs", url=web.url("/hook"), event_types=types)
+        batch = created(ada, [line("a", {"model": ECHO, "input": "Hi"})])
+        wait_until(lambda: bool(web.seen))
+        until_ended(ada, batch)
+        ada.webhooks.delete(endpoint.id)
+        [sent] = web.seen
+    event: Any = ada.webhooks.unwrap(sent.body, sent.headers, secret=endpoint.signing_secret)
+    assert (event.type, event.data.id) == ("batch.completed", batch.id)
 
 
 BODIES: Final[Mapping[str, tuple[Json, str]]] = {

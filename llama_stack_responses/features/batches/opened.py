@@ -25,14 +25,18 @@ def open_batches(stack: Stack, settings: Batches) -> Feature:
     """Return what runs batches, and their routes, in place of the host's.
 
     Raises:
-        WrongConfiguration: the stack has no Files API.
+        WrongConfiguration: the stack has no Files API, or no transactional store.
     """
     files = stack.large_files
     if files is None:
         raise WrongConfiguration(
             "'batches' needs the API 'files' in the stack's configuration: add it, with a provider"
         )
-    batches = StoredBatches(stack.records, settings.retention_days * _DAY_SECONDS)
+    if not stack.records.transactional:
+        raise WrongConfiguration(
+            "'batches' needs a transactional store: set 'store' to 'sqlite', 'redis' or 'postgres'"
+        )
+    batches = StoredBatches(stack.records, settings.retention_days * _DAY_SECONDS, stack.events)
     ends = LineEnds(Tries(settings.tries, settings.retry_seconds), stack.telemetry)
     dispatcher, limits_of_work = Dispatcher(stack.records), WorkerLimits.of(stack.config.background)
 

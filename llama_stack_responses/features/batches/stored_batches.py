@@ -11,6 +11,7 @@ from ...concurrency.offloading import in_thread_if_large
 from ...core.errors import ApiError
 from ...store.conflict_retry import ConflictRetry
 from ...store.content_names import Hasher
+from ...store.object_events import ObjectEvent, ObjectEvents
 from ...store.records import (
     Condition,
     Delete,
@@ -52,10 +53,11 @@ class StoredBatches:
     Args:
         records: the store.
         kept_seconds: how long a batch is kept after its end.
+        events: what other features record of the end of a batch.
     """
 
-    def __init__(self, records: Records, kept_seconds: float = 0.0) -> None:
-        self._records, self._kept_seconds = records, kept_seconds
+    def __init__(self, records: Records, kept_seconds: float = 0.0, events: ObjectEvents | None = None) -> None:
+        self._records, self._kept_seconds, self._events = records, kept_seconds, events or ObjectEvents()
 
     async def now(self) -> float:
         """Return the time of the store's clock, in seconds since the epoch."""
@@ -245,9 +247,15 @@ class StoredBatches:
         key = batch_key(of, batch.id)
         if Batch.decode(found.value).open and not batch.open:
             ops = [*ops, Put(f"{WORK}{batch.id}", of.encode())]
-        expires_at = await self._records.now() + self._kept_seconds if batch.status in ENDED else None
-        put = Put(key, batch.encode(), expires_at)
-        return await committed(self._records, [put, *ops], [VersionIs(key, found.version), *conditions])
+        now = await self._records.now()
+        put = Put(key, batch.encode(), now + self._kept_seconds if batch.status in ENDED else None)
+        event = ObjectEvent(f"batch.{batch.status}", batch.id, batch.owner, now)
+        ends = batch.status in ENDED and Batch.decode(found.value).status not in ENDED
+        ops = [put, *ops, *(self._events.ops(event) if ends else ())]
+        applied = await committed(self._records, ops, [VersionIs(key, found.version), *conditions])
+        if applied and ends:
+            self._events.written(event)
+        return applied
 
     def _pages(self, kind: str, batch_id: str) -> Any:
         return pages_of(self._records, line_rows(kind, batch_id))

@@ -7,7 +7,7 @@ from functools import partial
 
 from fastapi import APIRouter
 
-from ...feature import Ended, Feature, RouteAdmission, Stack
+from ...feature import Ended, Feature, ObjectEvent, RouteAdmission, Stack
 from ...service.responses import OpenAIResponsesImpl
 from ...store.content_names import Hasher
 from ...store.records import Op
@@ -34,6 +34,8 @@ def open_webhooks(stack: Stack, settings: Webhooks) -> Feature:
     sender = Sender(stack.address_policy, settings.seconds)
     dispatcher = Dispatcher(records, endpoints, deliveries, targets, sender, retries, stack.telemetry)
 
+    stack.events.add(partial(recorded_of_object, kept_seconds), lambda _: dispatcher.look())
+
     def of_users(_: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
         look, user, policy = dispatcher.look, stack.current_user, stack.address_policy
         return webhooks_router(EndpointRoutes(endpoints, deliveries, sender, policy, look, settings, user, limits))
@@ -48,6 +50,13 @@ def open_webhooks(stack: Stack, settings: Webhooks) -> Feature:
         start=dispatcher.start,
         close=dispatcher.stop,
     )
+
+
+def recorded_of_object(kept_seconds: float, event: ObjectEvent) -> Sequence[Op]:
+    """Return the op that records what has become of an object, such as a batch, for this time at most."""
+    if event.type not in EVENT_TYPES:
+        return ()
+    return [Event(event.type, event.id, Hasher(event.owner).owner, event.at).put(event.at + kept_seconds)]
 
 
 def recorded(kept_seconds: float, ended: Ended) -> Sequence[Op]:

@@ -13,7 +13,16 @@ from ...core.setting_values import address
 PREFIX: Final = "whsec_"
 """The beginning of each signing secret, as Standard Webhooks has it."""
 
-EventType = Literal["response.completed", "response.failed", "response.cancelled", "response.incomplete"]
+EventType = Literal[
+    "response.completed",
+    "response.failed",
+    "response.cancelled",
+    "response.incomplete",
+    "batch.completed",
+    "batch.failed",
+    "batch.expired",
+    "batch.cancelled",
+]
 EVENT_TYPES: Final[tuple[EventType, ...]] = get_args(EventType)
 
 
@@ -31,7 +40,7 @@ def _secret(secret: SecretStr) -> SecretStr:
 
 
 class WebhookEndpoint(BaseModel):
-    """A webhook endpoint that receives the events of all users' background responses.
+    """A webhook endpoint that receives the events of all users' background responses and batches.
 
     Attributes:
         url: where events are posted.
@@ -52,8 +61,8 @@ class Webhooks(BaseModel):
     """How events are delivered to webhook endpoints.
 
     Attributes:
-        endpoints: webhook endpoints that receive the events of all users' background responses, in addition to those
-            that users create.
+        endpoints: webhook endpoints that receive the events of all users' background responses and batches, in addition
+            to those that users create.
         per_user: maximum number of endpoints that one user may create.
         allow_http: whether URLs of users may begin with `http://`. Private addresses also need
             `fetch.allowed_networks`.
