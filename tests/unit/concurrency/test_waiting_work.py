@@ -174,6 +174,12 @@ class Works:
         if waiting:
             waiting[number % len(waiting)].cancel()
 
+    def cancel_large(self) -> None:
+        """Cancel all work for which too few units are left, whoever waits behind it."""
+        for task, _, units in self.waiting():
+            if units > self.budget.left:
+                task.cancel()
+
     def pass_on(self, user: str) -> None:
         """Give units back, and in the same iteration cancel the work that gets them, with all that waits."""
         self.leave(user)
@@ -196,9 +202,12 @@ class Works:
         left = self.budget.total - held.total()
         assert (self.budget.left, self.budget.waiting) == (left, len(self.waiting()))
         assert left >= 0
-        if waiting := self.waiting():
-            fits = [left >= units and held[user] + units <= self._per_user for _, user, units in waiting]
-            assert not all(fits), "work waits although there is room for all that waits"
+        first = {user: units for _, user, units in reversed(self.waiting())}
+        may_go = [min(units, self.budget.total) for user, units in first.items() if self._may_hold(user, units, held)]
+        assert not may_go or max(may_go) > left, "work waits although there is room for it, whoever is next"
+
+    def _may_hold(self, user: str, units: int, held: Counter[str]) -> bool:
+        return not held[user] or held[user] + units <= self._per_user
 
     async def end(self) -> None:
         """Let all work have its units and end."""
@@ -215,7 +224,7 @@ def failed(task: asyncio.Task[Share]) -> bool:
 
 _STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["enter", "enter", "enter", "leave", "cancel", "pass on"]),
+        st.sampled_from(["enter", "enter", "enter", "leave", "cancel", "cancel large", "pass on"]),
         st.sampled_from("abc"),
         st.integers(0, 9),
         st.sampled_from([0, 0, 1, 2, None]),
@@ -250,6 +259,8 @@ async def _enter_and_leave(
                 works.leave(user)
             case "cancel":
                 works.cancel(user, number)
+            case "cancel large":
+                works.cancel_large()
             case _:
                 works.pass_on(user)
         if iterations is None:
