@@ -1,4 +1,4 @@
-"""Keeps what the host's auth answered for a token, for a short time, and its HTTP connections.
+"""Keeps what the host's auth answered for a token, for a short time, and its HTTP connections; lets users take turns.
 
 The host asks its auth service for each request, and builds a client with a TLS context of its own to do so. A service
 that does not answer is reported as a wrong token, which clients do not repeat. And it builds the rules of its default
@@ -23,7 +23,9 @@ from typing import Any, Final
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from ..concurrency.fair_yield import FairYield
 from ..concurrency.offloading import in_own_thread
+from ..concurrency.share import Share
 from ..config.stack_file import KEYS_ENDPOINT
 from ..core.access import Authenticate
 from ..core.errors import ApiError
@@ -51,6 +53,8 @@ _VERIFYING: Final = 4
 _UNAVAILABLE: Final = "The authentication service {}. Try again in a second."
 _WRONG_KEY: Final = "Incorrect API key provided: it is unknown, revoked or expired. Ask the operator for another one."
 _MAX_CLIENTS: Final = 8
+_PAUSE: Final = 4
+"""Iterations of the event loop between two of many requests of one user. A response of another begins in about 25."""
 _UNREACHABLE: Final = frozenset(
     {"ApiError", "AuthServiceUnavailableError", "OSError", "PyJWKClientConnectionError", "TransportError"}
 )
@@ -232,12 +236,15 @@ def remembering_users(seconds: float, authenticate: Authenticate | None = None) 
     """Return what makes the host's middleware for auth remember users, and answer 503 without its service.
 
     The middleware may have been made before. A WebSocket has one of its own with the same settings: they share one.
+    Requests that arrive together take turns by what identifies their users, as these are not known yet: otherwise the
+    request of one user would wait until the host has begun with the two hundred that another one has sent.
 
     Args:
         seconds: time for which an accepted token is kept.
         authenticate: knows the keys of this store, if it has some.
     """
     made: dict[int, RememberedAuth] = {}
+    arrivals = FairYield(_PAUSE)
 
     def remembered(provider: Any) -> Any:
         if type(provider).__name__ not in _BY_TOKEN:
@@ -250,6 +257,7 @@ def remembering_users(seconds: float, authenticate: Authenticate | None = None) 
         async def called(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
             if type(self.auth_provider) is not RememberedAuth:
                 self.auth_provider = remembered(self.auth_provider)
+            await arrivals.wait_behind_others(Share(_credentials(scope)))
             try:
                 await call(self, scope, receive, send)
             except AuthUnavailable as unavailable:
@@ -260,6 +268,11 @@ def remembering_users(seconds: float, authenticate: Authenticate | None = None) 
         return called
 
     return remembering
+
+
+def _credentials(scope: Scope) -> bytes:
+    """Return the header of a request that says whose it is; nothing if it has none."""
+    return next((value for name, value in scope.get("headers", ()) if name == b"authorization"), b"")
 
 
 def keep_what_auth_builds() -> None:

@@ -1,8 +1,8 @@
 """Returns freed memory to the system after a load has ended.
 
-The C library keeps what a program has freed, unless it lies at the end of a heap. And a connection that was reset
-during an answer is held by reference cycles, with all that was not sent, until the garbage collector visits old
-objects, which happens rarely while few new ones are made. After a load, a process would keep most of its memory.
+The C library keeps what a program has freed, unless it lies at the end of a heap. And what is in a reference cycle, as
+the traceback of an error often is, stays until the garbage collector visits old objects, which happens rarely while few
+new ones are made. After a load, a process would keep most of its memory.
 """
 
 from __future__ import annotations

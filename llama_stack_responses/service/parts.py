@@ -46,10 +46,10 @@ from .token_counting import TokenCounting
 
 _BEGINNINGS: Final = 8
 """Responses that begin at a time, until the model server has accepted them; users take turns."""
-_BEGINNINGS_PER_USER: Final = 2
-"""Those of one authenticated user. With eight, the first token of another user took eleven times as long, not three."""
-_BEGINNING_SECONDS: Final = 0.01
-"""Time after which a beginning that waits, for the model server or a URL, no longer counts if the server is idle."""
+_BEGINNINGS_PER_USER: Final = 1
+"""Those of one authenticated user: in the time in which the request of another user begins, one of theirs does too."""
+_BEGINNING_SECONDS: Final = 0.001
+"""Time after which a beginning that waits, for the store or a model server, no longer counts if the server is idle."""
 
 
 class Parts:

@@ -27,6 +27,11 @@ class NotSent(ApiError):  # noqa: N818 - a kind of 503
         super().__init__(503, message, retry_after=1)
 
 
+def shared_connections(connections: int) -> FairBudget:
+    """Return the budget of the connections of a pool: one authenticated user leaves a quarter of them to others."""
+    return FairBudget(connections, max(1, connections * 3 // 4))
+
+
 class ConnectionSlots:
     """Admits as many calls at a time as there are connections, in one event loop.
 
@@ -39,9 +44,8 @@ class ConnectionSlots:
     """
 
     def __init__(self, connections: int, seconds: float) -> None:
-        self._connections = connections
         self._seconds = seconds
-        self._free = FairBudget(connections)
+        self._free = shared_connections(connections)
         self.closed = False
 
     @asynccontextmanager
@@ -62,8 +66,7 @@ class ConnectionSlots:
     async def close(self) -> None:
         """Let waiting calls fail, and wait until the others have ended."""
         self.closed = True
-        for _ in range(self._connections):
-            await self._free.enter()
+        await self._free.enter(self._free.total)
 
     async def _take(self) -> Share:
         if self.closed:

@@ -17,6 +17,7 @@ import asyncpg
 from ..concurrency.fair_budget import FairBudget
 from ..concurrency.loop_local import Closing, LoopLocal
 from ..core.errors import ApiError
+from .connection_slots import shared_connections
 from .durability import POSTGRES_SETTINGS, losses_of_postgres
 from .postgres_errors import TimedOut, Unreachable, errors_as_503
 from .postgres_locks import LOCKS_PER_CONNECTION, lock_id, locks
@@ -227,7 +228,7 @@ class PostgresRecords:
         self._id = secrets.token_hex(8)
         # The commits of this process hold no more locks than fit in the server's lock table.
         self._locks = FairBudget(connections * LOCKS_PER_CONNECTION)
-        self._slots = FairBudget(connections)  # users take turns, which they do not in the pool
+        self._slots = shared_connections(connections)  # users take turns, which they do not in the pool
         self._sender = NotificationSender(self._notify)
         self._local_pool = LoopLocal(self._open)
         self._closes = 0

@@ -13,6 +13,9 @@ behind a request without a complete answer would get the rest of that answer, so
 
 A connection holds no deque: an empty one takes 600 bytes, and uvicorn has one for pipelined requests, and one in the
 event that waits for a client to read.
+
+A connection that has ended holds nothing in a reference cycle. uvicorn's would hold what was not sent, and all that the
+request had, until the garbage collector visits old objects.
 """
 
 from __future__ import annotations
@@ -88,6 +91,7 @@ class HttpProtocol(HttpToolsProtocol):
             answered.disconnected = True
             answered.message_event.set()
         super().connection_lost(exc)
+        self._let_go()
 
     def data_received(self, data: bytes) -> None:
         """Parse these bytes, now or in later iterations of the event loop."""
@@ -140,6 +144,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.refuse(NotBegunError())
         else:
             super().handle_websocket_upgrade()
+            self._let_go()
 
     def close_after_answer(self) -> None:
         """Close the connection after the answer under way, or else after the next one, and say so in its head.
@@ -166,6 +171,15 @@ class HttpProtocol(HttpToolsProtocol):
         head = _REFUSAL % (error.status, _PHRASES[error.status], len(body), new_id("req").encode())
         self.transport.write(head + body)
         self.transport.close()
+
+    def _let_go(self) -> None:
+        """End the references to what refers to this protocol; a request that is being answered keeps its own."""
+        self._unset_keepalive_if_required()
+        self._flow.end()
+        self.parser = None  # type: ignore[assignment]  # as in uvicorn
+        self.cycle = None  # type: ignore[assignment]  # as before the first request
+        self._answered = None
+        self.pipeline.clear()
 
     def _is_answering(self) -> bool:
         newest: RequestResponseCycle | None = self.cycle
@@ -227,7 +241,7 @@ class _Flow:
     def __init__(self, protocol: HttpProtocol, transport: asyncio.Transport) -> None:
         self.read_paused = False
         self.write_paused = False
-        self._protocol = protocol
+        self._protocol: HttpProtocol | None = protocol
         self._transport = transport
         self._writable = SmallEvent(is_set=True)
         self._loop = asyncio.get_running_loop()
@@ -236,6 +250,11 @@ class _Flow:
         self._planned = False
         self._since_progress = 0
         self._parts = 0
+
+    def end(self) -> None:
+        """Parse nothing more."""
+        self._protocol = None
+        self._waiting.clear()
 
     async def drain(self) -> None:
         """Wait until the client reads."""
@@ -290,7 +309,7 @@ class _Flow:
 
     def _step(self) -> None:
         self._planned = False
-        if self._transport.is_closing() or self._transport.get_protocol() is not self._protocol:
+        if self._transport.is_closing():
             self._waiting.clear()
         elif self._waiting and not self.read_paused:
             data = bytes(self._waiting[: self._slice])
@@ -299,9 +318,12 @@ class _Flow:
             self._continue()
 
     def _parse(self, data: bytes) -> None:
+        protocol = self._protocol
+        if protocol is None:
+            return
         self._since_progress += len(data)
         self._parts = 0
-        self._protocol.parse(data)
+        protocol.parse(data)
         self._slice = SMALL_SLICE_BYTES if self._parts * _SMALL_CHUNK_BYTES > len(data) else SLICE_BYTES
         if self._since_progress > MAX_HEAD_BYTES and not self._transport.is_closing():
-            self._protocol.refuse(_TOO_LARGE)
+            protocol.refuse(_TOO_LARGE)

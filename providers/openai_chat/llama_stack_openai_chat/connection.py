@@ -244,6 +244,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection at once. In the middle of a response, this makes the server stop its work."""
         self.closed = True
+        self._pieces.clear()
         self._transport.abort()
 
     async def _more(self) -> None:
@@ -315,6 +316,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the end of the connection."""
         self.closed = True
+        self._parser = None  # it refers to this object in turn
         if self.head and not (self._sized or exc or self._error):
             # A body without a length ends with its connection.
             self._complete = True

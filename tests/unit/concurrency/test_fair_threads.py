@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -107,4 +108,22 @@ async def test_call_of_one_user_gets_a_connection_before_the_many_of_another() -
     await as_user("one", call("one"))
     assert served.index("one") <= 3
     await asyncio.gather(*many)
+    await slots.close()
+
+
+async def test_calls_of_one_user_leave_connections_to_others() -> None:
+    slots, going, end = ConnectionSlots(16, 60.0), Counter[str](), asyncio.Event()
+
+    async def call(user: str) -> None:
+        async with slots.taken():
+            going[user] += 1
+            await end.wait()
+
+    calls = [as_user("many", call("many")) for _ in range(200)]
+    await turns(2)
+    calls += [as_user("one", call("one")) for _ in range(4)]
+    await turns(2)
+    assert going == {"many": 12, "one": 4}
+    end.set()
+    await asyncio.gather(*calls)
     await slots.close()

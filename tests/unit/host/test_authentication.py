@@ -97,6 +97,19 @@ async def test_many_requests_at_once_ask_once_for_each_token(endpoint: str, aske
     assert sorted(each["token"] for each in asked) == ["a", "b"]
 
 
+async def test_request_behind_many_of_another_user_is_among_the_first(endpoint: str) -> None:
+    ask, answered = middleware(endpoint), list[str]()
+    await ask("a")
+    await ask("b")
+
+    async def answer(token: str) -> None:
+        await ask(token)
+        answered.append(token)
+
+    await asyncio.gather(*(answer(token) for token in "a" * 100 + "b"))
+    assert answered.index("b") <= 3
+
+
 async def test_client_that_leaves_does_not_end_the_question_of_others(endpoint: str, asked: list[Json]) -> None:
     ask = middleware(endpoint)
     first, second = (asyncio.ensure_future(ask("a")) for _ in range(2))

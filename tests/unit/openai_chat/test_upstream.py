@@ -26,8 +26,9 @@ from llama_stack_openai_chat.upstream import Upstream
 from tests.support.certificates import Certificates
 from tests.support.clock import LoopClock
 from tests.support.http_server import DONE, END, OPENING, HttpServer, Peer, event, in_chunk, serving, whole
+from tests.support.memory import no_garbage_collection
 from tests.support.process import free_port
-from tests.support.waiting import until
+from tests.support.waiting import turns, until
 
 type Json = dict[str, Any]
 
@@ -545,6 +546,29 @@ async def test_idle_connection_holds_no_context_of_request(count: int) -> None:
         await asyncio.sleep(0.3)  # The cancelled timer of the drain has a context until it is due.
         gc.collect()
         assert (opener(), next_one()) == (None, None)
+
+
+class WatchedConnection(Connection):
+    """A connection that can be referred to weakly."""
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_ended_connection_is_freed_without_garbage_collection(reset: bool) -> None:
+    connection, wire = WatchedConnection(SECONDS), Wire()
+    connection.connection_made(wire)
+    asking = asyncio.create_task(connection.ask(b"GET / HTTP/1.1\r\n\r\n"))
+    await wire.written.wait()
+    connection.data_received(OPENING + event({"text": "x" * 1000}))
+    await asking
+    watched = weakref.ref(connection)
+    with no_garbage_collection():
+        if not reset:
+            connection.close()
+            assert not connection._pieces, "the transport may keep the connection for a while"
+        connection.connection_lost(ConnectionResetError() if reset else None)
+        del connection, asking
+        await turns(2)
+        assert watched() is None
 
 
 async def test_connect_cancelled_after_opening_closes_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ The protocol is uvicorn's; only its transport is replaced.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import Any
 
 import orjson
@@ -24,6 +25,7 @@ from llama_stack_responses.host.web_server.http_protocol import (
     SMALL_SLICE_BYTES,
     HttpProtocol,
 )
+from tests.support.memory import no_garbage_collection
 from tests.support.waiting import turns, until
 from tests.unit.host.web_server.transport import MemoryTransport
 
@@ -232,3 +234,23 @@ async def test_answer_under_way_of_stopping_server_says_that_the_connection_clos
     server.answers.set()
     await until(lambda: server.transport.closed)
     assert b"connection: close" in server.transport.written
+
+
+@pytest.mark.parametrize("requests", [b"", GET, GET * 3], ids=["idle", "answering", "pipelined"])
+@pytest.mark.parametrize("error", [None, ConnectionResetError()], ids=["closed", "reset"])
+async def test_ended_connection_is_freed_without_garbage_collection(requests: bytes, error: Exception | None) -> None:
+    server = Server()
+    server.answers.set()
+    server.protocol.data_received(GET)
+    await turns(5)
+    server.answers.clear()
+    server.protocol.data_received(requests)
+    await turns(5)
+    connection = weakref.ref(server.protocol)
+    with no_garbage_collection():
+        server.transport.closed, server.transport.protocol = True, None
+        server.protocol.connection_lost(error)
+        server.answers.set()
+        del server.protocol
+        await turns(5)
+        assert connection() is None
