@@ -35,7 +35,7 @@ TEXT_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text")
 """Members of a delta or a message that have the text of the reasoning; the last one: GitHub Copilot."""
 OPAQUE: Final = "reasoning_opaque"
 """GitHub Copilot's signature of a message (opencode's pull request 8900)."""
-_SIGNATURES: Final = ("thought_signature", "thought_signatures", "thoughtSignature", OPAQUE)
+SIGNATURES: Final = ("thought_signature", "thought_signatures", "thoughtSignature", OPAQUE)
 """Names of Gemini's signatures: its own API's, those of LiteLLM's `provider_specific_fields`, and Copilot's."""
 
 
@@ -160,7 +160,7 @@ def signatures_in(value: Json, depth: int = 3) -> Json:
     """
     found: Json = {}
     for name, each in value.items():
-        if name in _SIGNATURES:
+        if name in SIGNATURES:
             if kept := mended(each) if isinstance(each, str) else each:
                 found[name] = kept
         elif isinstance(each, dict) and depth and (inner := signatures_in(each, depth - 1)):

@@ -396,6 +396,20 @@ REFUSED: Final[Mapping[str, Refused]] = {
             *loop()[1:],
         ],
     ),
+    "text beside calls": Refused(
+        "vllm-project/vllm 16774",
+        "Assistant message must have either content or tool_calls, but not both.",
+        lambda chat: not called(chat).get("content") and "Let me see." in str(chat["messages"]),
+        {"tools": [TOOL]},
+        [user(), {"role": "assistant", "content": "Let me see."}, *loop()[1:]],
+    ),
+    "text content only": Refused(
+        "mlx-lm",
+        error(404, "Only 'text' content type is supported."),
+        lambda chat: images(chat) == 0,
+        items=[user([{"type": "input_text", "text": "Which?"}, IMAGE])],
+        lasts=False,
+    ),
     # Tools
     "descriptions": Refused(
         "BerriAI/litellm 19384",

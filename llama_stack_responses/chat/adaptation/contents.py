@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from ...core.types import Json
-from ..reasoning_entries import BLOCKS, DETAILS, OPAQUE, TEXT_FIELDS, signatures_in
+from ..reasoning_entries import BLOCKS, DETAILS, SIGNATURES, TEXT_FIELDS, signatures_in
 from .adaptation import Adaptation, answers
 from .calls import names_calls
 from .message_edits import (
@@ -15,6 +15,7 @@ from .message_edits import (
     WithReasoning,
     are_same,
     each_message,
+    joined,
     parts_of,
     text_of,
     walking,
@@ -26,8 +27,8 @@ NO_IMAGES: Final = "no_images"
 _BLANK: Final = "(empty)"
 
 _REASONING: Final = (*TEXT_FIELDS, DETAILS, BLOCKS)
-_SIGNATURES: Final = ("extra_content", "provider_specific_fields", OPAQUE)
-"""Members of a message with its reasoning, and of a message or a call with a signature."""
+_SIGNATURES: Final = ("extra_content", "provider_specific_fields", *SIGNATURES)
+"""Members of a message with its reasoning, and of a message, a call or its function with a signature."""
 
 _TAKES_NO_IMAGES: Final = re.compile(
     r"\b(?:images?|image_url|multi-?modal|vision)\b(?: inputs?| content| parts?)?(?: is| are)? ?"
@@ -43,7 +44,9 @@ _TAKES_NO_IMAGES: Final = re.compile(
     r"|\bimage_url\b[^.]{0,40}\bdoes not match any of the expected tags\b|\btype: input should be 'text'"
     r"|\bimage_url\b[^.]{0,30}(?:not |un|only )supported"
     r"|\btext[- ]only\b|only (?:supports?|accepts?|allows?)(?: \w+)? text\b"
-    r"|only text\b[^.]{0,20}(?:support|allow|accept)"
+    r"|only \W?text\b[^.]{0,20}(?:support|allow|accept)|\bvision\b[^.]{0,20} is not loaded\b"
+    # GLM
+    r"|\bcontent(?:\[\d{1,4}\])?\.type\s?(?:\u7c7b\u578b\u9519\u8bef|\u53c2\u6570\u975e\u6cd5)"
     r"|\u4e0d\u652f\u6301.{0,8}(?:\u56fe|\u89c6\u89c9|\u591a\u6a21\u6001)",
     re.IGNORECASE,
 )
@@ -59,7 +62,10 @@ _SUCH_IMAGES: Final = re.compile(
 """Words about the size, the form, the content or the state of one image, or about a rule: another one may be taken."""
 _SOME_IMAGES: Final = re.compile(
     r"\b(?:at most|up to|max(?:imum)?(?: of)?|only|more than|limit of|limited to)\W{1,3}([1-9]\d{0,2}) images?\b"
-    r"|\bimages?\b[^.]{0,40}\b(?:at most|maximum(?: of| is)?|limit(?: of| is)?)\W{1,3}([1-9]\d{0,2})\b",
+    r"|\bimages?\b[^.]{0,40}\b(?:at most|maximum(?: of| is)?|limit(?: of| is)?)\W{1,3}([1-9]\d{0,2})\b"
+    # vLLM, and texts that compare
+    r"|[{,] ?\W?image\W{1,4}([1-9]\d{0,2})\W{0,2}[,}]|\bimages\b[^.]{0,20}: \d{1,4} > ([1-9]\d{0,2})\b"
+    r"|\bmax(?:imum)? images: ([1-9]\d{0,2})\b|\b(?:only|at most|up to) (one|a single) image\b",
     re.IGNORECASE,
 )
 """Words about too many images, with the number that there may be."""
@@ -73,8 +79,13 @@ _NO_AUDIO: Final = re.compile(
     re.IGNORECASE,
 )
 _TEXT_CONTENT: Final = re.compile(
-    r"(?:expect\w*|must be|should be|needs to be|require\w*|not)\W+(?:an? )?(?:valid )?(?:string|str)\b"
-    r"|(?:got|is|received|not support\w*)(?: an?)? (?:array|list|sequence)|invalid type: sequence"
+    r"(?:expect\w*|must be|should be|needs to be|require\w*|not)\W+(?:an? )?(?:valid )?(?:(?:of )?type )?"
+    r"\W?(?:string|str)\b"
+    r"|(?:got|is|received|found|wrong type:|not support\w*)(?: an?)? \W?(?:array|list|sequence)|invalid type: sequence"
+    r"|expects input with json type \W?string\b"
+    # Templates, TGI
+    r"|'list' object has no attribute '(?:l?strip|rstrip|r?split|startswith|endswith|replace|find|lower|upper)'"
+    r"|unhashable type: 'list'|untagged enum messagecontent"
     r"|unknown (?:part|content) type|\bArrayValue\b|(?:str|string) type expected|cannot unmarshal array"
     r"|\(not \"list\"\) to str|only (?:string|plain text) content",
     re.IGNORECASE,
@@ -84,6 +95,10 @@ _NULL_CONTENT: Final = re.compile(
     r"|(?:\bnull\b|\bNone(?:Type)?\b|missing|required|string)\b.{0,200}\bcontent\b|\bNoneType\b"
     # serde without the name of the member, Ollama, Chinese servers
     r"|\bmessages\b.{0,80}\binvalid type: null|\bcontent\b[^.]{0,40}<nil>"
+    r"|\bmust (?:contain|have)\W{1,3}content\b|\bNone'[^.]{0,20}has no attribute\b"
+    # GLM
+    r"|\bprompt parameter was not received\b|\u672a\u6b63\u5e38\u63a5\u6536\u5230prompt"
+    r"|\u8f93\u5165\u4e0d\u80fd\u4e3a\u7a7a"
     # DeepSeek: without any content
     r"|\btoken length must be in \(0, ?\d{1,15}\], but got 0\b"
     r"|(?<!\w)content['\"`]?\s?(?:\u4e0d\u80fd|\u4e0d\u5f97|\u4e0d\u53ef)?(?:\u4e3a|\u662f)(?:\u7a7a|null)",
@@ -99,8 +114,22 @@ _NO_CONTENT: Final = re.compile(
     r"\bcontent\b.{0,80}\b(?:missing|required)|\b(?:missing|required)\b.{0,80}\bcontent\b", re.DOTALL | re.IGNORECASE
 )
 _BLANK_CONTENT: Final = re.compile(
-    r"\b(?:empty|blank|non-?empty|non-?whitespace|min_length|at least (?:1|one) char\w*|have either)\b", re.IGNORECASE
+    r"\b(?:empty|blank|non-?empty|non-?whitespace|min_length|at least (?:1|one) char\w*"
+    r"|have either(?![^.]{0,80}\bnot both))\b"
+    # GLM
+    r"|\bprompt parameter was not received\b|\u672a\u6b63\u5e38\u63a5\u6536\u5230prompt"
+    r"|\u8f93\u5165\u4e0d\u80fd\u4e3a\u7a7a",
+    re.IGNORECASE,
 )
+_NOT_BESIDE_CALLS: Final = re.compile(r"\bcontent\b[^.]{0,20}\btool_?calls\b[^.]{0,20}\bnot both\b", re.IGNORECASE)
+_NO_SPACE_LAST: Final = re.compile(r"\b(?:end|trailing)\b[^.]{0,30}\bwhitespace\b", re.IGNORECASE)
+_NO_THINKING_PARTS: Final = re.compile(
+    r"\b(?:tag|type|part|chunk|variant|kind)\b[^.]{0,30}\b(?:redacted_)?thinking\b(?! (?:mode|is|budget))",
+    re.IGNORECASE,
+)
+SAID_BEFORE: Final = "(You said this before the call:)"
+OUTPUT: Final = "(The output of the call:)"
+"""What is before the text of the assistant and the output, where the text cannot be beside the call."""
 _DEMANDED: Final = re.compile(
     r"(?:reasoning_content|reasoning_details|\bthinking\b|\breasoning\b).{0,80}"
     r"(?:passed back|must be (?:passed|provided|included|returned|present|set)|is (?:missing|required)|not provided"
@@ -118,7 +147,8 @@ _NOT_BESIDE_REASONING: Final = re.compile(
 _INVALID_SIGNATURE: Final = re.compile(
     r"(?:invalid|corrupted|not valid|mismatch\w*|could not be (?:verified|decrypted))\b[^.]{0,30}\bsignature"
     r"|\bsignature\b[^.]{0,30}(?:invalid|corrupted|not valid|mismatch|could not be verified)"
-    r"|encrypted[_ ]content\b[^.]{0,40}could not be",
+    r"|encrypted[_ ]content\b[^.]{0,40}could not be"
+    r"|thinking\W{1,3}blocks\b[^.]{0,60}\bcannot be modified\b",
     re.IGNORECASE,
 )
 _SIGNATURE: Final = re.compile(r"\bthought.?signature", re.IGNORECASE)
@@ -156,7 +186,8 @@ def _without(kind: str) -> Callable[[Json, Any], Json]:
 
 def _asks_few_images(refusal: Refusal, chat: Json) -> Iterator[int]:
     count = _SOME_IMAGES.search(refusal.words)
-    most = int(next(filter(None, count.groups()))) if count else 0
+    number = next(filter(None, count.groups())) if count else "0"
+    most = int(number) if number.isdigit() else 1
     if most and _few_images(chat, most) is not chat:
         yield most
 
@@ -195,7 +226,8 @@ def _asks_text_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_content = "content" in refusal.words or any("content" in place for place in refusal.places)
     says = _TEXT_CONTENT.search(refusal.words) and (of_content or "messages" in refusal.words or not refusal.places)
     in_parts = any(isinstance(message.get("content"), list) for message in chat["messages"])
-    if says and in_parts and not any(True for _ in _asks_no_images(refusal, chat)):
+    others = (_asks_no_images, _asks_no_thinking_parts)
+    if says and in_parts and not any(True for asks in others for _ in asks(refusal, chat)):
         yield None
 
 
@@ -218,6 +250,33 @@ def _asks_empty_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     says = of_content or _NULL_CONTENT.search(refusal.words) or _LOST_CALLS.search(refusal.words)
     if lacking and says and not _names_others(refusal):
         yield None
+
+
+def _content_in_outputs(chat: Json, _: Any) -> Json:
+    """Return a chat request in which the text of the assistant beside calls is before the output of the first one."""
+    changed, said = list[Json](), ""
+    messages = chat["messages"]
+    for place, message in enumerate(messages):
+        text, after = text_of(message.get("content")), messages[place + 1 : place + 2]
+        if message.get("tool_calls") and text and after and after[0]["role"] == "tool":
+            changed.append(message | {"content": ""})
+            said = text
+        elif said:
+            before = "\n\n".join((SAID_BEFORE, said, OUTPUT))
+            changed.append(message | {"content": joined(before, message.get("content"))})
+            said = ""
+        else:
+            changed.append(message)
+    return with_messages(chat, changed)
+
+
+def _trimmed(chat: Json, _: Any) -> Json:
+    """Return a chat request whose last message, if it is the assistant's, ends without whitespace."""
+    *rest, last = chat["messages"] or [{}]
+    content = last.get("content")
+    if last.get("role") != "assistant" or not isinstance(content, str) or content == content.rstrip():
+        return chat
+    return chat | {"messages": [*rest, last | {"content": content.rstrip()}]}
 
 
 def _with_content(message: Json) -> Json:
@@ -268,7 +327,8 @@ def refused_members(refusal: Refusal, chat: Json) -> Iterator[str]:
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     for name in (*_REASONING, *_SIGNATURES):
         if any(place.endswith(f".{name}") for place in refusal.places) or _names(refusal, name):
-            holders = {"messages": messages, "messages.tool_calls": calls}
+            functions = [each for call in calls if isinstance(each := call.get("function"), dict)]
+            holders = {"messages": messages, "messages.tool_calls": calls, "messages.tool_calls.function": functions}
             yield from (f"{path}.{name}" for path, some in holders.items() if any(name in each for each in some))
 
 
@@ -292,9 +352,16 @@ def _as_reasoning(message: Json) -> Json:
 
 
 def _names(refusal: Refusal, name: str) -> bool:
-    """Return whether a refusal names a member of messages; a word of sentences has to be in marks or behind a dot."""
-    before, after = ("", "") if "_" in name else (r"['\"`.\[]", r"['\"`\]:]")
-    return bool(re.search(rf"{before}(?<!\w){name}(?!\w){after}", refusal.subject))
+    """Return whether a refusal names a member of messages.
+
+    A word of sentences has to be in marks, in a place, beside a noun such as "field", or said to be in messages.
+    """
+    if "_" in name or name != name.lower():
+        return bool(re.search(rf"(?<!\w){name}(?!\w)", refusal.subject))
+    noun = r"(?:keys?|fields?|propert(?:y|ies)|members?)"
+    marked = rf"['\"`.\[](?<!\w){name}(?!\w)['\"`\]:]|\bmessages?(?:\[\d{{1,6}}\]|\.\d{{1,6}})?\.{name}\b"
+    named = rf"\b{noun}(?:\(s\))?\W{{1,3}}{name}\b|\b{name} {noun}\b|\b{name}\b[^.]{{0,40}} in (?:\w+ )?messages?\b"
+    return bool(re.search(f"{marked}|{named}", refusal.subject, re.IGNORECASE))
 
 
 def _without_reasoning(message: Json) -> Json:
@@ -305,12 +372,30 @@ def _without_reasoning(message: Json) -> Json:
     content = message.get("content")
     if isinstance(content, list):
         changed = changed | {"content": text_of(content) or None}
-    if any(name in call for call in message.get("tool_calls") or () for name in _SIGNATURES):
-        calls = [
-            {name: value for name, value in call.items() if name not in _SIGNATURES} for call in message["tool_calls"]
-        ]
-        changed = changed | {"tool_calls": calls}
-    return changed
+    calls = message.get("tool_calls") or ()
+    unsigned = [_unsigned(call) for call in calls]
+    return changed if are_same(unsigned, calls) else changed | {"tool_calls": unsigned}
+
+
+def _unsigned(call: Json) -> Json:
+    """Return a call without signatures, in it and in its function; the same one if there are none."""
+    kept = {
+        name: _unsigned(each) if name == "function" and isinstance(each, dict) else each
+        for name, each in call.items()
+        if name not in _SIGNATURES
+    }
+    return call if are_same([*kept.values()], [*call.values()]) else kept
+
+
+def _without_thinking_parts(message: Json) -> Json:
+    content = message.get("content")
+    if message["role"] != "assistant" or not isinstance(content, list):
+        return message
+    parts = [part for part in parts_of(content) if part.get("type") not in _THINKING_PARTS]
+    if are_same(parts, content):
+        return message
+    plain = all(part.get("type") == "text" for part in parts)
+    return message | {"content": (text_of(parts) or None) if plain else parts}
 
 
 def _asks_all_reasoning(refusal: Refusal, chat: Json) -> Iterator[None]:
@@ -327,6 +412,9 @@ def _with_reasoning(message: Json) -> Json:
     return message | {"reasoning_content": known if isinstance(known, str) else ""}
 
 
+_THINKING_PARTS: Final = ("thinking", "redacted_thinking")
+_DROP_THINKING_PARTS: Final = walking(_without_thinking_parts)
+_asks_no_thinking_parts: Final = answers(_NO_THINKING_PARTS, _DROP_THINKING_PARTS)
 _NO_AUDIO_PARTS: Final = _without("input_audio")
 _CONTENT_AS_REASONING: Final = walking(_as_reasoning)
 _WITH_STAND_INS: Final = walking(_with_stand_in)
@@ -350,6 +438,11 @@ CONTENTS: Final = (
         _CONTENT_AS_REASONING,
         walks_messages=True,
     ),
+    Adaptation("no_thinking_parts", _asks_no_thinking_parts, _DROP_THINKING_PARTS, walks_messages=True),
+    Adaptation(
+        "content_in_outputs", answers(_NOT_BESIDE_CALLS, _content_in_outputs), _content_in_outputs, walks_messages=True
+    ),
+    Adaptation("trimmed_end", answers(_NO_SPACE_LAST, _trimmed), _trimmed),
     Adaptation(NO_IMAGES, _asks_no_images, _NO_IMAGE_PARTS, walks_messages=True),
     # Its argument is the number of images that there may be, or None for one.
     Adaptation("few_images", _asks_few_images, _few_images, walks_messages=True),

@@ -28,7 +28,9 @@ _SYSTEM_ORDER: Final = re.compile(
     r"\b(?:begin|first|start|top|once|one|single|multiple|(?:index|position) 0)"
     r"|\b(?:only|multiple|single|one|first|several)\b[^.]{0,40}\bsystem (?:message|role|prompt)"
     r"|role\W{1,3}(?:system|developer)\W{1,3}after\b|\bsystem\W{1,3}role\b[^.]{0,40}\b(?:first|begin|start)"
-    r"|\bonly the first message\b[^.]{0,40}\bsystem\b|\binitial optional system\b",
+    r"|\bonly the first message\b[^.]{0,40}\bsystem\b|\binitial optional system\b"
+    # MiniMax
+    r"|\bsystem role\b[^.]{0,20}\bin the middle\b|\binvalid chat setting\b",
     re.IGNORECASE,
 )
 _NO_SYSTEM: Final = re.compile(
@@ -63,7 +65,15 @@ _AFTER_TOOL: Final = re.compile(
     re.IGNORECASE,
 )
 _USER_FIRST: Final = re.compile(
-    r"\b(?:first|begin|start)\w*\b[^.]{0,60}\buser\b|\bno user (?:query|message)|at least one user\b", re.IGNORECASE
+    r"\b(?:first|begin|start)\w*\b[^.]{0,60}\buser\b|\bno user (?:query|message)|at least one (?:user|message)\b"
+    # DashScope, Gemini
+    r"|\bnot contain elements with the role of user\b|\bfunction call turn comes immediately after a user turn\b",
+    re.IGNORECASE,
+)
+_ILLEGAL: Final = r"|\bmessages parameter is illegal\b|\bmessages \u53c2\u6570\u975e\u6cd5"
+"""What GLM says of any order that it does not take."""
+_FIRST_SYSTEM, _FIRST_USER = (
+    re.compile(each.pattern + _ILLEGAL, re.IGNORECASE) for each in (_SYSTEM_ORDER, _USER_FIRST)
 )
 _USER_LAST: Final = re.compile(r"\b(?:last|ends?|final)\b[^.]{0,60}\buser\b|\bprefill", re.IGNORECASE)
 _LISTED: Final = re.compile(
@@ -206,9 +216,9 @@ def _together(one: Json, other: Json) -> Json:
 
 ROLES: Final = (
     Adaptation("no_developer", _asks_no_developer, _as_system, walks_messages=True),
-    Adaptation("system_first", answers(_SYSTEM_ORDER, _system_first), _system_first, walks_messages=True),
+    Adaptation("system_first", answers(_FIRST_SYSTEM, _system_first), _system_first, walks_messages=True),
     Adaptation("no_system", _asks_no_system, _no_system, walks_messages=True),
-    Adaptation("user_first", answers(_USER_FIRST, _user_first), _user_first, walks_messages=True),
+    Adaptation("user_first", answers(_FIRST_USER, _user_first), _user_first, walks_messages=True),
     Adaptation(
         "assistant_after_tool", answers(_AFTER_TOOL, _assistant_after_tool), _assistant_after_tool, walks_messages=True
     ),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
 from llama_stack_responses.chat.adaptation.calls import short_id
-from llama_stack_responses.chat.adaptation.contents import LEFT_OUT
+from llama_stack_responses.chat.adaptation.contents import LEFT_OUT, OUTPUT, SAID_BEFORE
 from llama_stack_responses.chat.adaptation.message_edits import MEDIA, WithReasoning, text_of
 from llama_stack_responses.chat.adaptation.refusal import Refusal, places_of
 from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, dialects, in_order
@@ -163,7 +163,35 @@ REFUSALS: Final[list[tuple[str, Json, str]]] = [
         {"messages": [user([text("a")])]},
         "text_content",
     ),
-    ("Unknown part type: thinking in content", {"messages": [said([{"type": "thinking"}])]}, "text_content"),
+    ("Unknown part type: thinking in content", {"messages": [said([{"type": "thinking"}])]}, "no_thinking_parts"),
+    # Mistral behind another server
+    (
+        "Input tag 'thinking' found using 'type' does not match any of the expected tags: 'text', 'image_url'",
+        {"messages": [user([text("a"), IMAGE]), said([{"type": "thinking"}, text("b")])]},
+        "no_thinking_parts",
+    ),
+    # vLLM with Mistral's templates (issue 16774)
+    (
+        "Assistant message must have either content or tool_calls, but not both.",
+        {"messages": [user(), called("c1", content="Let me see."), tool("c1")]},
+        "content_in_outputs",
+    ),
+    # Anthropic
+    (
+        "messages: final assistant content cannot end with trailing whitespace",
+        {"messages": [user(), said("So: ")]},
+        "trimmed_end",
+    ),
+    (
+        "messages.1.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be "
+        "modified. These blocks must remain as they were in the original response.",
+        {"messages": [user(), said(thinking_blocks=[{"type": "thinking"}])]},
+        "no_reasoning",
+    ),
+    # GLM (opencode issue 2557)
+    ("messages 参数非法。请检查文档。", {"messages": [system(), said()]}, "user_first"),
+    ("The messages parameter is illegal. Please check the documentation.", {"messages": [system()]}, "user_first"),
+    ("输入不能为空", {"messages": [user(), said("")]}, "no_blank_content"),
     # LM Studio (issue 261), llama.cpp (issue 13471), docker-agent issue 63
     (
         "Invalid 'content': 'content' field must be a string or an array of objects.",
@@ -324,6 +352,10 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "this model is missing data required for image input",
         "Provided model does not support image_url content",
         "Model 'x' is text-only",
+        "Error: ValueError: Vision add-on is not loaded, but images were provided for processing",
+        "Only 'text' content type is supported.",
+        "messages.content.type 类型错误",
+        "messages[0].content[0].type参数非法",
         "image_url content is not allowed for this model",
         "Failed to process image: no vision encoder",
         "multimodal inputs are not supported",
@@ -334,6 +366,16 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "This model cannot process images",
         "messages.0.content.1: Input tag 'image_url' found using 'type' does not match any of the expected tags: 'text'",
         "messages.0.content.1.type: Input should be 'text'",
+    ],
+    "few_images 3": [
+        """You set or defaulted to '{"image": 3}' in `--limit-mm-per-prompt`, but passed 7 image items in the same prompt.""",
+        "Too many images in request: 7 > 3",
+        "Exceeded limit on max images: 3",
+    ],
+    "user_first": [
+        "The input messages do not contain elements with the role of user",
+        "Please ensure that function call turn comes immediately after a user turn or after a function response turn.",
+        "messages: at least one message is required",
     ],
     "alternate": [
         "Jinja Exception: Conversation roles must alternate user/assistant",
@@ -375,6 +417,8 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "The system message must be at position 0",
         "Multiple system messages are not supported",
         "Conversation can only have one system message",
+        "invalid params, invalid chat setting (2013)",
+        "chat content has system role in the middle",
     ],
     "no_system": [
         "System messages are not supported by this model",
@@ -398,6 +442,10 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "json: cannot unmarshal null into field content of type string",
         "messages[2]: invalid type: null, expected a string at line 1 column 200",
         "invalid message content type: <nil>",
+        "All non-assistant messages must contain 'content'",
+        "'None' has no attribute 'split'",
+        "未正常接收到prompt参数。",
+        "The prompt parameter was not received normally.",
         "messages[1] 的 content 不能为空",
         "messages[1].content不能为空",
         "Messages token length must be in (0, 1048576], but got 0",
@@ -413,6 +461,15 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "json: cannot unmarshal array into Go struct field .messages.content of type string",
         'can only concatenate str (not "list") to str',
         "Only string content is supported",
+        "Unable to parse json body for request, field 'messages.content' expects input with json type 'string' but got "
+        "'array'",
+        "messages[0].content: expected type string, found array",
+        "content must be of type string",
+        "'content' has wrong type: list",
+        "[] is not of type 'string' - 'messages.0.content'",
+        "'list' object has no attribute 'strip'",
+        "unhashable type: 'list'",
+        "Input validation error: messages[0].content: data did not match any variant of untagged enum MessageContent",
     ],
     "all_reasoning": [
         "reasoning_content is required",
@@ -428,6 +485,19 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "body.messages.1.reasoning_content: Extra inputs are not permitted",
         "Unrecognized key(s) in object: 'reasoning_content'",
         "unknown field `reasoning_content`, expected one of `role`, `content`",
+    ],
+    "drop messages.reasoning": [
+        "unsupported field messages[1].reasoning",
+        "unexpected key reasoning in message",
+        "The message has invalid field(s): reasoning, which is not supported",
+        "reasoning is not allowed in assistant messages",
+        "The reasoning field is not supported in messages",
+    ],
+    "drop messages.tool_calls.thought_signature": [
+        "'messages.1.tool_calls.0' : property 'thought_signature' is unsupported",
+        "Extra inputs are not permitted, field: 'messages[1].tool_calls[0].thought_signature'",
+        "unknown field `thought_signature`, expected one of `id`, `type`, `function`",
+        "Additional properties are not allowed ('thought_signature' was unexpected)",
     ],
     "plain_schemas": [
         "Invalid schema for function 'f': format is not supported",
@@ -471,6 +541,7 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
         "At most 1 image(s) may be provided in one prompt.",
         "Model 'moonshotai/kimi-k2.6' supports at most 1 image per prompt.",
         "Too many images: the maximum is 1 image",
+        "This model supports only one image per prompt",
     ],
     "stand_in_signatures": [
         "Unable to submit request because function call `default_api:read_file` in the 3. content block is missing a "
@@ -487,6 +558,9 @@ OTHER_WORDS: Final[dict[str, list[str]]] = {
 }
 """Other words for the same, as servers, templates and languages have them."""
 
+SIGNED: Final = called("call_1")
+SIGNED["tool_calls"][0]["thought_signature"] = "S"
+
 REFUSED: Final[dict[str, list[Json]]] = {
     "all_reasoning": [user(), said(), user()],
     "alternate": [user(), user()],
@@ -498,13 +572,17 @@ REFUSED: Final[dict[str, list[Json]]] = {
     "described_tools": [user()],
     "drop": [user(), said(reasoning_content="a")],
     "drop reasoning_effort": LOOP,
+    "drop messages.reasoning": [user(), said(reasoning="a")],
+    "drop messages.tool_calls.thought_signature": [user(), SIGNED, tool("call_1")],
     "few_images 1": [user([IMAGE]), user([IMAGE])],
+    "few_images 3": [user([IMAGE] * 4)],
     "no_system": [system(), user()],
     "object_schemas": [user()],
     "plain_schemas": [user()],
     "stand_in_signatures": LOOP,
     "system_first": [system(), user(), system(), user()],
     "text_content": [user([text("a")])],
+    "user_first": [system(), called("call_1"), tool("call_1")],
     "user_last": [user(), said()],
 }
 """A history that a server refuses with such words."""
@@ -710,6 +788,30 @@ def test_alternatives_of_an_answer_stand_alone_where_gemini_asks_for_it() -> Non
     assert [option["description"] for option in lone["anyOf"]] == ["Some.", "Some."]
 
 
+@pytest.mark.parametrize("place", ["call", "function"])
+def test_signature_of_a_call_or_of_its_function_is_dropped_where_it_is_unknown(place: str) -> None:
+    chat: Json = {"messages": deepcopy(LOOP)}
+    [call] = chat["messages"][1]["tool_calls"]
+    (call if place == "call" else call["function"])["thought_signature"] = "S"
+    loc = ["body", "messages", 1, "assistant", "tool_calls", 0, "thought_signature"]
+    entry = {"type": "extra_forbidden", "loc": loc, "msg": "Extra inputs are not permitted"}
+    for refusal in (
+        Refusal(422, json.dumps([entry]), places=places_of([entry])),
+        Refusal(400, "unknown field `thought_signature`, expected one of `name`, `arguments`"),
+    ):
+        steps = asked_by(refusal, chat)
+        assert adapted(chat, steps)[0]["messages"] == LOOP
+    assert adapted(chat, [Step("no_reasoning")])[0]["messages"] == LOOP
+
+
+def test_text_beside_calls_goes_before_the_output_where_it_cannot_be_beside_them() -> None:
+    chat = {"messages": [user(), called("a", "b", content="Let me see."), tool("a", "1"), tool("b", "2")]}
+    changed, _ = adapted(chat, [Step("content_in_outputs")])
+    [_, call, first, second] = changed["messages"]
+    assert (call["content"], second["content"]) == ("", "2")
+    assert first["content"] == f"{SAID_BEFORE}\n\nLet me see.\n\n{OUTPUT}\n\n1"
+
+
 def test_alternatives_within_alternatives_are_bounded() -> None:
     schema: Json = {"type": "string"}
     for depth in range(12):
@@ -748,7 +850,16 @@ MESSAGES: Final = st.lists(
 
 def words(messages: Iterable[Json]) -> list[str]:
     """Return the words of all texts, in any order, without what dialects add."""
-    added = {BRIDGE, "(The conversation begins.)", "Continue.", "(empty)", LEFT_OUT, *MEDIA.values()}
+    added = {
+        SAID_BEFORE,
+        OUTPUT,
+        BRIDGE,
+        "(The conversation begins.)",
+        "Continue.",
+        "(empty)",
+        LEFT_OUT,
+        *MEDIA.values(),
+    }
     texts = (each for message in messages for each in text_of(message.get("content")).split("\n\n"))
     return sorted(each for each in texts if each and each not in added)
 
