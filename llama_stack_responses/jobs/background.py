@@ -36,10 +36,10 @@ from .live_responses import LiveResponses
 from .notification_listener import NotificationListener
 from .notifier import Notifier
 from .overview import Overview, leases_of, overview_of
-from .queue import QUEUE, JobQueue
+from .queue import QUEUE, Backlog, JobQueue
 from .runner import JobRunner
 from .shared_commits import SharedCommits
-from .work_class import BACKGROUND, Work
+from .work_class import BACKGROUND, Work, WorkClass
 from .worker import Worker, WorkerLimits
 
 _OPENED: Final = "responses with an Idempotency-Key"
@@ -201,8 +201,8 @@ class BackgroundJobs:
         """Return the response's job; None if the job has ended or the response never had one."""
         return await self._jobs.find(response_id)
 
-    async def backlog(self) -> tuple[int, float]:
-        """Return how many jobs wait for a worker of any server, and for how many seconds the longest has waited."""
+    async def backlog(self) -> dict[WorkClass, Backlog]:
+        """Return what waits in each class for a worker of any server."""
         return await self._jobs.backlog()
 
     async def overview(self, owner: Owner) -> Overview:

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import cycle
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..concurrency.share import current_share
 from ..core.errors import ApiError
@@ -87,6 +88,18 @@ _OTHERS_TURN: Final = 16
 """Of so many claims of a server, one begins at a lower class, so that no class waits for ever."""
 
 _RETRY_AFTER_SECONDS: Final = 10
+
+
+class Backlog(NamedTuple):
+    """The jobs of a class that wait.
+
+    Attributes:
+        length: how many there are.
+        age: for how many seconds the longest has waited; 0 without any.
+    """
+
+    length: int
+    age: float
 
 
 class JobQueue:
@@ -292,13 +305,16 @@ class JobQueue:
         lost = [worker for worker in state.lost if f"p/{worker}" not in living]
         return replace(state, lost=lost, tries=state.tries - (len(state.lost) - len(lost)))
 
-    async def backlog(self) -> tuple[int, float]:
-        """Return how many jobs wait, and for how many seconds the longest has waited; 0 without any."""
-        count, oldest = 0, inf
+    async def backlog(self) -> dict[WorkClass, Backlog]:
+        """Return what waits in each class."""
+        counts, oldest = Counter[WorkClass](), dict[WorkClass, float]()
         async for rows in pages_of(self._records, "q/", self._page_rows):
-            count += len(rows)
-            oldest = min(oldest, *(fair_order.queued_at(key.split("/")[1]) for key, _ in rows))
-        return count, max(await self._records.now() - oldest, 0.0) if count else 0.0
+            for key, _ in rows:
+                kind, queued_at = _class_of(key), fair_order.queued_at(key.split("/")[1])
+                counts[kind] += 1
+                oldest[kind] = min(oldest.get(kind, inf), queued_at)
+        now = await self._records.now()
+        return {kind: Backlog(counts[kind], max(now - oldest.get(kind, now), 0.0)) for kind in WorkClass}
 
     async def hints_written(self) -> None:
         """Wait until the hints about jobs queued and claimed here are written."""

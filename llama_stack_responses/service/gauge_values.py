@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..admission import Admission, InFlightCounter
 from ..jobs.background import BackgroundJobs
+from ..jobs.work_class import WorkClass
 from ..lifecycle.durability_check import DurabilityCheck
 from ..lifecycle.integrity_check import IntegrityCheck
 from ..store.records import Limited, Records
@@ -55,8 +56,9 @@ class GaugeValues:
 
     async def store(self) -> StoreState:
         """Return what the store counts."""
-        length, age = await self._jobs.backlog()
+        backlog = {kind.name.lower(): each for kind, each in (await self._jobs.backlog()).items()}
+        queued = backlog.pop(WorkClass.BACKGROUND.name.lower())
         free = await self._records.free() if isinstance(self._records, Limited) else None
         losing, damaged = int(self._durability.volatile), int(self._integrity.damaged)
         held = await held_back(self._records)
-        return StoreState(length, age, await self._records.size(), free, losing, damaged, held)
+        return StoreState(queued.length, queued.age, backlog, await self._records.size(), free, losing, damaged, held)

@@ -28,8 +28,9 @@ class StoreState:
     """The numbers that the store knows.
 
     Attributes:
-        queued: number of background responses that wait for a worker of any server.
+        queued: number of background responses that wait for a worker of any server, without those that can wait.
         age: seconds for which the longest has waited; 0 without any.
+        deferred: the same two of each class of those that can wait, by its name.
         size: bytes that the store takes; None if it does not report it.
         free: bytes that it can still take; None if it does not report it.
         volatile: 1 if the store may lose acknowledged responses, else 0.
@@ -39,6 +40,7 @@ class StoreState:
 
     queued: int
     age: float
+    deferred: Mapping[str, tuple[int, float]]
     size: int | None
     free: int | None
     volatile: int
@@ -84,6 +86,11 @@ _STORED: Final[Sequence[tuple[str, str, str, Callable[[StoreState], float | None
     ("store.held_back", "{object}", "Expired objects whose deletion is held back", lambda state: state.held_back),
 )
 """Name, unit and description of each gauge, and its value."""
+_DEFERRED: Final = (
+    ("queue.deferred.length", "{response}", "Background responses that wait and can wait, by their class", 0),
+    ("queue.deferred.age", "s", "Time that the oldest of them has waited", 1),
+)
+"""Name, unit and description of each gauge by class, and which of two numbers it is."""
 
 
 class Gauges:
@@ -112,6 +119,8 @@ class Gauges:
             ("clock.difference", "s", "Time by which this machine's clock is ahead of the store's", self._clock),
         ):
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [observe], unit, what)
+        for name, unit, what, part in _DEFERRED:
+            meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._deferred(part)], unit, what)
         for name, unit, what, value in _STORED:
             meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._stored(value)], unit, what)
 
@@ -146,6 +155,14 @@ class Gauges:
             state = self._sample()
             number = value(state) if state else None
             return [] if number is None else [Observation(number)]
+
+        return observe
+
+    def _deferred(self, part: int) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            state = self._sample()
+            found = state.deferred.items() if state else ()
+            return [Observation(of[part], {f"{_PREFIX}.work": name}) for name, of in found]
 
         return observe
 

@@ -36,7 +36,7 @@ from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.contract.backends import Clock
 from tests.support.waiting import turns, until
 
-pytestmark = [pytest.mark.needs("transactions"), pytest.mark.every_store]
+pytestmark = pytest.mark.needs("transactions")
 
 type Json = dict[str, Any]
 
@@ -266,6 +266,7 @@ class Server:
         return found
 
 
+@pytest.mark.every_store
 async def test_lines_end_once_each_in_their_order(records: Records, clock: Clock) -> None:
     server = Server(records, clock, ahead=7)
     batch_id = await server.create(*["m"] * 30)
@@ -282,6 +283,7 @@ async def test_lines_end_once_each_in_their_order(records: Records, clock: Clock
     assert sorted(server.responses.begun) == sorted(f"input {number}" for number in range(1, 31))
 
 
+@pytest.mark.every_store
 async def test_end_of_a_batch_is_recorded_once_with_it(records: Records, clock: Clock) -> None:
     server, written = Server(records, clock), list[ObjectEvent]()
     server.events.add(lambda event: [Put(f"seen/{event.id}", event.type.encode())], written.append)
@@ -315,6 +317,7 @@ async def test_counts_have_each_line_that_has_ended(records: Records, clock: Clo
         await server.ended(batch_id)
 
 
+@pytest.mark.every_store
 async def test_server_that_dies_is_replaced_and_no_line_is_lost_or_repeated(records: Records, clock: Clock) -> None:
     files = Files()
     dying = Server(records, clock, files, ahead=5)
@@ -340,6 +343,7 @@ async def test_server_that_dies_is_replaced_and_no_line_is_lost_or_repeated(reco
     assert len(other.responses.stored) == 20
 
 
+@pytest.mark.every_store
 async def test_two_servers_that_both_work_for_a_batch_end_each_line_once(records: Records, clock: Clock) -> None:
     files = Files()
     one = Server(records, clock, files, ahead=5)
@@ -356,6 +360,7 @@ async def test_two_servers_that_both_work_for_a_batch_end_each_line_once(records
     assert len(one.responses.stored) == 25
 
 
+@pytest.mark.every_store
 async def test_line_is_not_queued_once_its_batch_has_ended_or_is_cancelled(records: Records, clock: Clock) -> None:
     server = Server(records, clock)
     batch_id = await server.create("m")
@@ -505,6 +510,7 @@ async def test_lines_of_another_endpoint_are_answered_by_the_models(records: Rec
     assert not server.responses.begun
 
 
+@pytest.mark.every_store
 async def test_lines_that_a_dead_server_was_asking_for_are_asked_again(records: Records, clock: Clock) -> None:
     files, dying_models, models = Files(), Models(), Models()
     dying = Server(records, clock, files, models=dying_models, ahead=5)

@@ -149,12 +149,12 @@ async def test_cancelled_job_of_a_class_leaves_the_queue(queue: Queue, records: 
     assert not await records.range("q/", "q0", limit=1)
 
 
-async def test_backlog_of_all_classes_has_the_age_of_the_oldest(queue: Queue, clock: Clock) -> None:
+async def test_backlog_has_the_count_and_the_oldest_of_each_class(queue: Queue, clock: Clock) -> None:
     await queue.submit("batch", BATCH)
     clock.now += 50
     await queue.submit("window", LATE)
-    count, age = await queue.jobs.backlog()
-    assert (count, round(age)) == (2, 50)
+    found = {kind.name: (each.length, round(each.age)) for kind, each in (await queue.jobs.backlog()).items()}
+    assert found == {"BACKGROUND": (0, 0), "WINDOW": (1, 0), "FLEX": (0, 0), "BATCH": (1, 50)}
 
 
 async def test_jobs_of_an_earlier_version_are_background_work(queue: Queue, records: Records) -> None:

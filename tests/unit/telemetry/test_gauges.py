@@ -9,6 +9,8 @@ COUNTS = {("responses.running", "foreground"): 3, ("connections.open", "stream")
 STORE = {
     "llama_stack_responses.queue.length": 4,
     "llama_stack_responses.queue.age": 1.5,
+    "llama_stack_responses.queue.deferred.length": 7,
+    "llama_stack_responses.queue.deferred.age": 8.5,
     "llama_stack_responses.store.size": 1000,
     "llama_stack_responses.store.free": 5000,
     "llama_stack_responses.store.volatile": 1,
@@ -33,7 +35,7 @@ class Store:
     async def load(self) -> StoreState:
         self.reads += 1
         await self.answers.wait()
-        return StoreState(4, 1.5, 1000, 5000, 1, 1, 25)
+        return StoreState(4, 1.5, {"batch": (7, 8.5)}, 1000, 5000, 1, 1, 25)
 
 
 def shown(store: Store) -> ExportedTelemetry:
