@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from fastapi import APIRouter
 
 from ..config import ResponsesConfig
 from ..core.access import Access, Authenticate
 from ..generation.dependencies import Dependencies
+from ..lifecycle.garbage import THRESHOLDS
 from ..sealing.sealer import Sealer
 from ..service.responses import OpenAIResponsesImpl
 from ..store.records import Records
 from ..wire.response_routes import Routed
 from .platform import Api
-
-GARBAGE: Final = (4_000, 10, 10)
-"""The thresholds of Python's garbage collector.
-
-By default, it visits all that running streams hold after every few hundred requests: 70 ms for 256 streams.
-"""
 
 
 class ResponsesProvider(OpenAIResponsesImpl):
@@ -60,7 +55,7 @@ class ResponsesProvider(OpenAIResponsesImpl):
         if began:
             gc.freeze()
             if self.config.host_shortcuts:
-                gc.set_threshold(*GARBAGE)
+                gc.set_threshold(*THRESHOLDS)
         return began
 
     async def health(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Final
 
 from ..concurrency.offloading import in_thread
 from ..logs import get_logger
+from .garbage import has_few_objects
 from .periodic import Periodic
 
 logger = get_logger(__name__)
@@ -29,9 +30,6 @@ _UNCHANGED_BYTES: Final = 2**20
 
 _PAUSES: Final = 2
 """Intervals that are left out after little was returned: what is left may be in use for long."""
-
-_MAX_OBJECTS: Final = 50_000
-"""Number of objects up to which reference cycles are collected: that takes about 0.1 µs for each, in the event loop."""
 
 _STATM: Final = Path("/proc/self/statm")
 
@@ -74,7 +72,7 @@ class MemoryReturn(Periodic):
         if self._pauses:
             self._pauses -= 1
             return
-        if len(gc.get_objects()) <= _MAX_OBJECTS:
+        if has_few_objects():
             # In this thread: objects of the event loop must not be freed in another.
             gc.collect()
         await in_thread(self._trim)

@@ -13,6 +13,7 @@ from ..intervals import Intervals
 from ..lifecycle.certificates import CertificateCheck, watched
 from ..lifecycle.clock_check import ClockCheck
 from ..lifecycle.durability_check import DurabilityCheck
+from ..lifecycle.garbage import OldGarbage
 from ..lifecycle.integrity_check import IntegrityCheck
 from ..lifecycle.memory_return import MemoryReturn
 from ..lifecycle.periodic import Periodic
@@ -60,6 +61,7 @@ class ServerChecks:
             *self._sweepers,
             self._secret,
             ClockCheck(clock, intervals),
+            OldGarbage(intervals.memory_return_seconds),
             MemoryReturn(intervals.memory_return_seconds),
             self.durability,
             self.integrity,

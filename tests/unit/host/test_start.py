@@ -13,7 +13,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host import get_provider_impl
 from llama_stack_responses.host.platform import Api, fastapi_router_registry
 from llama_stack_responses.host.replaced_routes import enter_router
-from llama_stack_responses.host.responses_provider import GARBAGE
+from llama_stack_responses.lifecycle.garbage import THRESHOLDS
 
 
 async def test_start_freezes_loaded_objects_for_garbage_collector() -> None:
@@ -27,7 +27,7 @@ async def test_start_freezes_loaded_objects_for_garbage_collector() -> None:
         assert spared > 10_000
         assert not provided.start(), "it runs"
         assert gc.get_freeze_count() <= spared, "what came since is looked at"
-        assert gc.get_threshold() == GARBAGE
+        assert gc.get_threshold() == THRESHOLDS
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()
@@ -107,7 +107,7 @@ async def test_start_without_shortcuts_leaves_thresholds_of_garbage_collector() 
     thresholds = gc.get_threshold()
     try:
         assert provided.start()
-        assert gc.get_threshold() == thresholds != GARBAGE
+        assert gc.get_threshold() == thresholds != THRESHOLDS
     finally:
         gc.unfreeze()
         await provided.shutdown()

@@ -90,7 +90,7 @@ class Cycle:
 async def test_reference_cycles_are_collected_unless_there_are_many_objects(
     most: int, is_held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llama_stack_responses.lifecycle.memory_return._MAX_OBJECTS", most)
+    monkeypatch.setattr("llama_stack_responses.lifecycle.garbage._MAX_OBJECTS", most)
     process = Process([160, 900, 900], [170])
     returning = MemoryReturn(10.0, process.read, process.trim)
     with no_garbage_collection():
