@@ -18,7 +18,7 @@ again with every request does not have all its ids stored again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final
@@ -42,14 +42,24 @@ COMPARED_BYTES: Final = 128 * 2**20
 
 
 async def indices_with_other_ids(
-    records: Records, hasher: Hasher, names: Sequence[str], items: Sequence[Json], computation: Computation
+    records: Records,
+    hasher: Hasher,
+    names: Sequence[str],
+    items: Sequence[Json],
+    computation: Computation,
+    *,
+    known: Mapping[str, Record],
+    read: Set[str],
+    new: int,
 ) -> list[int]:
-    """Return the indices of the items that may be stored under other ids than theirs, in one round trip.
+    """Return the indices of the items that may be stored under other ids than theirs, in one round trip at most.
 
     Args:
         names: for each item, the name of the history that it ends. The last one is a stored node.
         items: items whose content is stored.
         computation: computes on `items`.
+        known: the stored records with the keys `read`.
+        new: the index from which the ids are new, so that nothing is stored with them.
     """
 
     def rows_of_items() -> tuple[dict[str, int], list[str]]:
@@ -59,7 +69,9 @@ async def indices_with_other_ids(
     rows, keys = await computation.run(rows_of_items)
     if not rows:
         return []
-    stored = await records.get_many(keys)
+    stored = {key: known[key] for key in keys if key in known}
+    if unread := [key for key in keys if key not in read and rows[key] < new]:
+        stored |= await records.get_many(unread)
     return await computation.run(partial(_indices_stored_under_other_ids, names, rows, stored))
 
 

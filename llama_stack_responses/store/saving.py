@@ -153,10 +153,10 @@ class Saving:
         earlier = self._inputs[:-_RECENT_ITEMS]
         if earlier and not any(f"n/{name}" in known for name in self._inputs[-_RECENT_ITEMS:]):
             known |= await records.get_many(await self.computation.run(partial(self._earlier_keys, earlier)))
-        return known | await self._read_ids(records, decoder, known, compared_bytes)
+        return known | await self._read_ids(records, decoder, known, frozenset(keys), compared_bytes)
 
     async def _read_ids(
-        self, records: Records, decoder: Decoder, known: Mapping[str, Record], compared_bytes: int
+        self, records: Records, decoder: Decoder, known: Mapping[str, Record], read: Set[str], compared_bytes: int
     ) -> dict[str, Record]:
         """Find out which items are stored with other ids; return the node with theirs if it is stored."""
         self._own_ids, self._ids = (), self._base_ids
@@ -164,7 +164,11 @@ class Saving:
         computation = self.computation
         shared = await computation.run(partial(self._shared, names, known))
         names, items = names[:shared], items[:shared]
-        others = await item_ids.indices_with_other_ids(records, self._hasher, names, items, computation)
+        # A response that is not stored has generated the ids of its output itself.
+        new = shared if self._key in known else len(self._inputs)
+        others = await item_ids.indices_with_other_ids(
+            records, self._hasher, names, items, computation, known=known, read=read, new=new
+        )
         if not others:
             return {}
         self._own_ids = await item_ids.node_items(

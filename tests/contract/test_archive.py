@@ -308,6 +308,16 @@ async def test_items_are_found_by_id(archive: Archive) -> None:
     assert await stored_item(archive, ALICE, "msg_unknown") is None
 
 
+async def test_save_of_words_that_are_stored_reads_pointers_once(archive: Archive, counting: CountingProxy) -> None:
+    await turn(archive, None, "q", "a")
+    counting.reads = 0
+    again = await turn(archive, None, "q", "a")
+    # The history and the pointers of its input, the node with its own ids, and what is loaded.
+    assert counting.reads == 3
+    for item in await archive.history(again.history):
+        assert await stored_item(archive, ALICE, item["id"]) == item
+
+
 async def test_items_of_one_record_are_read_together(archive: Archive, counting: CountingProxy) -> None:
     items = [user(f"{number}") for number in range(250)]
     await archive.save(response(), owner=ALICE, base=None, input_items=items)
