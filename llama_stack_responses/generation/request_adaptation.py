@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from ..chat.adaptation.adaptation import Step
-from ..chat.adaptation.contents import NO_IMAGES
+from ..chat.adaptation.contents import WITHOUT_MEDIA
 from ..chat.adaptation.enforced import Expectation, expected
-from ..chat.adaptation.lasting import image_marks
+from ..chat.adaptation.lasting import Mark, media_marks
 from ..chat.adaptation.refusal import Refusal
 from ..chat.adaptation.registry import (
     adapted,
@@ -123,7 +123,7 @@ class ModelServers:
         self._read_again: dict[str, float] = {}  # by server: when, by the store's clock
         self._corrections: LruCache[str, float] = LruCache(_MAX_MODELS)
         self._store_again: LruCache[str, float] = LruCache(_MAX_MODELS)  # corrections: when, by the store's clock
-        self._refused_images: LruCache[str, frozenset[tuple[int, str, str]]] = LruCache(_MAX_MODELS)
+        self._refused_media: LruCache[tuple[str, str], frozenset[Mark]] = LruCache(_MAX_MODELS)
         self._taken: LruCache[str, int] = LruCache(_MAX_MODELS)
         self._outage = Outage()
         self._tasks = set[asyncio.Task[None]]()
@@ -248,17 +248,17 @@ class ModelServers:
     def lasts(self, step: Step, refusal: Refusal, chat: Json) -> bool:
         """Return whether a change is remembered that a refusal of a chat request asked for.
 
-        That a model sees no images is remembered once other images were refused too: one image may be broken.
+        That a model takes no images, or no audio, is remembered once others were refused too: one may be broken.
         """
         if not lasts(step, refusal, chat):
             return False
-        if step.kind != NO_IMAGES:
+        if step.kind not in WITHOUT_MEDIA:
             return True
-        model, images = chat["model"], frozenset(image_marks(chat))
-        before = self._refused_images.get(model)
+        key, media = (chat["model"], step.kind), frozenset(media_marks(chat))
+        before = self._refused_media.get(key)
         if before is None:
-            self._refused_images.set(model, images)
-        return before is not None and before.isdisjoint(images)
+            self._refused_media.set(key, media)
+        return before is not None and before.isdisjoint(media)
 
     def _begin(self, storing: Coroutine[Any, Any, None]) -> None:
         """Store something in the background."""

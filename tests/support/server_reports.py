@@ -189,6 +189,37 @@ REFUSED: Final[Mapping[str, Refused]] = {
         {"tools": [TOOL]},
         adapted=("tools",),
     ),
+    "strict in its place": Refused(
+        "Cerebras",
+        Reply(
+            status=400,
+            body={
+                "message": "Tools with strict=True are not supported by this model",
+                "type": "invalid_request_error",
+                "param": "tools",
+                "code": "wrong_api_format",
+            },
+        ),
+        lambda chat: "strict" not in chat["tools"][0]["function"],
+        {"tools": [TOOL]},
+        adapted=("tools",),
+    ),
+    "beside reasoning": Refused(
+        "OpenAI",
+        "Unsupported parameter: 'temperature' is not supported when reasoning effort is set.",
+        without("temperature"),
+        {"temperature": 0.3, **EFFORT},
+        adapted=("temperature",),
+        lasts=False,
+    ),
+    "busy": Refused(
+        "a gateway",
+        "parallel_tool_calls temporarily unavailable, the server is overloaded",
+        without("parallel_tool_calls"),
+        {"parallel_tool_calls": False, "tools": [TOOL]},
+        adapted=("parallel_tool_calls",),
+        lasts=False,
+    ),
     # Efforts
     "efforts in marks": Refused(
         "Ollama",
@@ -411,6 +442,15 @@ REFUSED: Final[Mapping[str, Refused]] = {
         lasts=False,
     ),
     # Tools
+    "calls without tools, in one piece": Refused(
+        "Bedrock",
+        [
+            "The toolConfig field must be defined when using toolUse and toolResult content blocks.",
+            "This model doesn't support tool use in streaming mode.",
+        ],
+        lambda chat: bool(chat.get("tools")) and not chat["stream"],
+        items=[*loop(), user()],
+    ),
     "descriptions": Refused(
         "BerriAI/litellm 19384",
         "1 validation error detected: Value '' at 'toolConfig.tools.1.member.toolSpec.description' failed to satisfy "

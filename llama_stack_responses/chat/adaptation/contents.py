@@ -23,7 +23,8 @@ from .message_edits import (
 )
 from .refusal import Refusal
 
-NO_IMAGES: Final = "no_images"
+WITHOUT_MEDIA: Final = ("no_images", "no_audio")
+"""The kinds that take images or audio from a model."""
 _BLANK: Final = "(empty)"
 
 _REASONING: Final = (*TEXT_FIELDS, DETAILS, BLOCKS)
@@ -443,7 +444,7 @@ CONTENTS: Final = (
         "content_in_outputs", answers(_NOT_BESIDE_CALLS, _content_in_outputs), _content_in_outputs, walks_messages=True
     ),
     Adaptation("trimmed_end", answers(_NO_SPACE_LAST, _trimmed), _trimmed),
-    Adaptation(NO_IMAGES, _asks_no_images, _NO_IMAGE_PARTS, walks_messages=True),
+    Adaptation("no_images", _asks_no_images, _NO_IMAGE_PARTS, walks_messages=True),
     # Its argument is the number of images that there may be, or None for one.
     Adaptation("few_images", _asks_few_images, _few_images, walks_messages=True),
     Adaptation("no_audio", answers(_NO_AUDIO, _NO_AUDIO_PARTS), _NO_AUDIO_PARTS, walks_messages=True),

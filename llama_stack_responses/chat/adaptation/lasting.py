@@ -48,7 +48,7 @@ _UNNAMED: Final = frozenset({"messages", "model", "n", "stream_options", "tools"
 
 def is_general(refusal: Refusal, chat: Json) -> bool:
     """Return whether a refusal is of what it names alone, at any time: not of two parts of a request together."""
-    return not (is_passing(refusal) or _is_of_two(refusal.subject, chat))
+    return not (is_passing(refusal) or is_of_two(refusal, chat))
 
 
 def is_passing(refusal: Refusal) -> bool:
@@ -56,8 +56,9 @@ def is_passing(refusal: Refusal) -> bool:
     return _PASSING.search(refusal.words) is not None
 
 
-def _is_of_two(text: str, chat: Json) -> bool:
-    """Return whether a text says that parts of a request, which it has, are refused together."""
+def is_of_two(refusal: Refusal, chat: Json) -> bool:
+    """Return whether a refusal says that parts of a request, which it has, are refused together."""
+    text = refusal.subject
     found = {name: at for name in _parts(chat) if (at := _place(name, text)) is not None}
     if not _OF_TOOLS.isdisjoint(found):
         found.pop("tools", None)
@@ -80,7 +81,7 @@ def _parts(chat: Json) -> Iterator[str]:
         yield "tools"
         if any(_members(tool).get("strict") for tool in chat["tools"]):
             yield "strict"
-    if next(image_marks(chat), None):
+    if any(kind == "image_url" for kind, *_ in media_marks(chat)):
         yield "image_url"
 
 
@@ -90,13 +91,20 @@ def _members(tool: Any) -> Json:
 
 
 _MARK_CHARACTERS: Final = 64
+_DATA: Final = {"image_url": "url", "input_audio": "data"}
+"""The member that has the data of a part, or its address, by the type of the part."""
 
 
-def image_marks(chat: Json) -> Iterator[tuple[int, str, str]]:
-    """Yield what tells the images of a chat request apart: their lengths, beginnings and ends, since they are large."""
+type Mark = tuple[str, int, str, str]
+
+
+def media_marks(chat: Json) -> Iterator[Mark]:
+    """Yield what tells the images and recordings of a chat request apart: their types, lengths, beginnings and ends."""
     for message in chat.get("messages") or ():
         content = message.get("content")
         for part in parts_of(content) if isinstance(content, list) else ():
-            url = (part.get("image_url") or {}).get("url") if part.get("type") == "image_url" else None
-            if isinstance(url, str):
-                yield len(url), url[:_MARK_CHARACTERS], url[-_MARK_CHARACTERS:]
+            kind = str(part.get("type"))
+            held = part.get(kind) if kind in _DATA else None
+            data = held.get(_DATA[kind]) if isinstance(held, dict) else None
+            if isinstance(data, str):
+                yield kind, len(data), data[:_MARK_CHARACTERS], data[-_MARK_CHARACTERS:]

@@ -12,7 +12,7 @@ from .contents import refused_members
 from .message_edits import are_same
 from .refusal import Refusal
 
-_ESSENTIAL: Final = frozenset(
+ESSENTIAL: Final = frozenset(
     {
         "max_completion_tokens",
         "max_tokens",
@@ -125,7 +125,7 @@ def _may_drop(refusal: Refusal, chat: Json) -> Iterator[str]:
 
 def _is_droppable(refusal: Refusal, name: str, value: Any) -> bool:
     """Return whether a refusal names a parameter that may be dropped for what it says."""
-    if name in _ESSENTIAL or (name == "tool_choice" and value != "auto") or not refusal.names(name):
+    if name in ESSENTIAL or (name == "tool_choice" and value != "auto") or not refusal.names(name):
         return False
     return name in HINTS or isinstance(value, bool) or _cannot_be_used(refusal)
 

@@ -15,8 +15,8 @@ from .adaptation import Adaptation, Step
 from .calls import CALLS
 from .contents import CONTENTS
 from .enforced import ENFORCED
-from .lasting import is_general, is_passing
-from .parameters import DROP, HINTS, PARAMETERS
+from .lasting import is_general, is_of_two, is_passing
+from .parameters import DROP, ESSENTIAL, HINTS, PARAMETERS
 from .refusal import Refusal
 from .roles import ROLES
 from .schemas import SCHEMAS
@@ -80,6 +80,8 @@ def asked_by(refusal: Refusal, chat: Json, tried: Sequence[Step] = ()) -> list[S
     if any(map(is_hint, new)):
         # What else the words may mean is tried if the refusal comes again.
         new = [step for step in new if step.kind in _OF_PARAMETERS]
+    if len(new) > 1 and is_of_two(refusal, chat):
+        new = [step for step in new if step.kind == DROP and step.argument not in ESSENTIAL] or new
     kinds = {step.kind for step in new}
     return [step for step in new if kinds.isdisjoint(_former(step.kind))]
 

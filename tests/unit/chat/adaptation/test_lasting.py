@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
-from llama_stack_responses.chat.adaptation.lasting import image_marks
+from llama_stack_responses.chat.adaptation.lasting import media_marks
 from llama_stack_responses.chat.adaptation.refusal import Refusal
 from llama_stack_responses.chat.adaptation.registry import asked_by, lasts
 from tests.support.one_pixel import ONE_PIXEL
@@ -90,6 +90,12 @@ def test_refusal_of_one_part_is_remembered(chat: Json, words: str) -> None:
     steps = asked_by(refusal, chat)
     assert steps
     assert all(lasts(step, refusal, chat) for step in steps)
+
+
+def test_of_two_parts_the_one_that_only_steers_is_dropped() -> None:
+    chat = PLAIN | {"temperature": 0.5, "reasoning_effort": "low"}
+    words = "Unsupported parameter: 'temperature' is not supported when reasoning effort is set."
+    assert asked_by(Refusal(400, words), chat) == [Step("drop", "temperature")]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +188,7 @@ def test_place_of_the_whole_leaves_the_word_for_the_part() -> None:
     assert asked_by(refusal, TOOLS) == [Step("drop", "tools.function.strict")]
 
 
-def test_images_are_told_apart_by_their_ends() -> None:
+def test_media_are_told_apart_by_their_ends() -> None:
     other = {"type": "image_url", "image_url": {"url": f"{ONE_PIXEL}A"}}
-    marks = [set(image_marks(SEEN | {"messages": [{"content": [each]}]})) for each in (IMAGE, IMAGE, other)]
+    marks = [set(media_marks(SEEN | {"messages": [{"content": [each]}]})) for each in (IMAGE, IMAGE, other)]
     assert marks[0] == marks[1] != marks[2]
