@@ -46,9 +46,12 @@ _MODERATED: Final = re.compile(
 )
 """Words of a refusal for what the input says, with status 403: OpenRouter, xAI."""
 
-_AWAY: Final = re.compile(r"\bdegraded function\b|\bstream (?:disconnected|closed) before\b", re.IGNORECASE)
+_AWAY: Final = re.compile(
+    r"\bdegraded function\b|\bmodel unloaded\b|\bmodel has crashed\b|\bstream (?:disconnected|closed) before\b",
+    re.IGNORECASE,
+)
 """Words that say that the server is not there now, although its status blames the request: NVIDIA NIM (freellmapi issue
-522), gateways (litellm issue 41777)."""
+522), LM Studio, gateways (litellm issue 41777)."""
 
 _SHOWN_CHARACTERS: Final = 1_000
 """Characters of the text of a failure that are passed on."""
@@ -87,6 +90,8 @@ def _refused(result: ApiError, error: openai.APIError, status: int) -> ApiError:
     """Return the error with what the model server said, if a change of the request may help."""
     if isinstance(result, TooLongError) or error.code == _INVALID_ANSWER:
         return result
+    if isinstance(error, openai.APIStatusError) and result.status >= 500 > status:
+        return result  # The server is away.
     if status in _NOT_OF_REQUEST and not says_of_request(status, words_of(error.body) or error.message):
         return result
     code = next((str(each) for each in (error.code, error.type) if each), "")

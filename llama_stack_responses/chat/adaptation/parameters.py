@@ -85,6 +85,8 @@ _OF_ONE_EFFORT: Final = re.compile(rf"(?<!['\"]: )['\"`](?:{'|'.join(EFFORTS)})[
 """An effort that a refusal quotes: it says nothing of others."""
 _LISTS_EFFORTS: Final = re.compile(r"['\"`]low['\"`], ?['\"`]medium['\"`],? (?:and |or )?['\"`]high['\"`]")
 """A list of efforts, which says of what a refused value is."""
+_NO_BUDGET: Final = re.compile(r"\binvalid thinking\.type\b|\bthinking[ _]budget\b[^.]{0,40}\binvalid\b", re.IGNORECASE)
+"""Words of MiniMax and Gemini about what their gateways have made of an effort."""
 _UNKNOWN_ERROR: Final = re.compile(r"\bunknown error\b", re.IGNORECASE)
 """Words of a failure, in which a server may quote the request."""
 _LEAST: Final = "low"
@@ -141,7 +143,7 @@ def names_effort(refusal: Refusal, effort: str) -> bool:
         "reasoning_effort", "reasoning effort", "reasoning.effort", "output_config"
     ):
         return True
-    if _NO_THINKING.search(refusal.words) or _must_reason(refusal, effort):
+    if _must_reason(refusal, effort) or any(each.search(refusal.words) for each in (_NO_THINKING, _NO_BUDGET)):
         return True
     if re.search(rf"['\"`]{effort}['\"`]", refusal.words) and _LISTS_EFFORTS.search(refusal.words):
         return True
@@ -156,6 +158,8 @@ def _must_reason(refusal: Refusal, effort: str) -> bool:
 
 def _known_efforts(refusal: Refusal, effort: str) -> list[str]:
     """Return the efforts that a refusal names, without the refused one."""
+    if _NO_BUDGET.search(refusal.words):
+        return []  # What it quotes is no effort.
     words = re.findall(r"[a-z]+", refusal.words.lower())
     counts = {each: words.count(each) for each in (*EFFORTS, *_LIKE)}
     quoted = set(re.findall(r"['\"`\u201c\u2018]([a-z]+)['\"`\u201d\u2019]", refusal.words.lower()))
@@ -260,7 +264,7 @@ def _tell_mapped(response: Json, argument: Any) -> None:
 
 
 def _of_all_requests(refusal: Refusal) -> bool:
-    return not (_NO_THINKING_BEFORE.search(refusal.words) or _OF_ONE_EFFORT.search(refusal.words))
+    return not any(each.search(refusal.words) for each in (_NO_THINKING_BEFORE, _OF_ONE_EFFORT, _NO_BUDGET))
 
 
 def _never(_: Refusal, __: Json) -> tuple[()]:

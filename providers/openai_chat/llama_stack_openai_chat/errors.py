@@ -187,6 +187,9 @@ def reported(value: Any) -> Any:
         # A text may be a title beside the message (Spring, NestJS, OAuth).
         is_title = isinstance(error, str) and not value.get("choices") and words_of(value) != error
         return value if is_title else error
+    wrapped = value.get("Response")
+    if isinstance(wrapped, dict) and isinstance(wrapped.get("Error"), dict):
+        return wrapped["Error"]  # Tencent
     base = value.get("base_resp")
     if isinstance(base, dict) and base.get("status_code"):
         code = base["status_code"]
@@ -238,7 +241,7 @@ def status_in(error: Any) -> int | None:
 def words_of(error: Any, depth: int = 0) -> str:
     """Return the text of an error; empty if it has none."""
     if isinstance(error, str):
-        return error
+        return _quoted(error, depth) or error
     if isinstance(error, list) and depth < _DEPTH:
         # FastAPI lists the invalid fields.
         return "; ".join(filter(None, (words_of(each, depth + 1) for each in error[:_MAX_DETAILS])))
@@ -276,11 +279,18 @@ def _other_words(error: Any, depth: int) -> str:
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     if not isinstance(raw, str) or len(raw) > _QUOTED_CHARACTERS:
         return ""
+    return _quoted(raw, depth) or raw
+
+
+def _quoted(text: str, depth: int) -> str:
+    """Return the text of an error that is quoted as JSON; empty if the text is anything else."""
+    if depth >= _DEPTH or len(text) > _QUOTED_CHARACTERS or not text.lstrip().startswith(("{", "[{")):
+        return ""
     try:
-        value = loads(raw.encode())
+        value = loads(text.encode(errors="replace"))
     except ValueError:
-        return raw
-    return words_of(reported(value) or value, depth + 1) or raw
+        return ""
+    return words_of(reported(value) or value, depth + 1)
 
 
 def plain_words(data: bytes) -> str:

@@ -139,6 +139,8 @@ def test_limit_on_tokens_per_minute_is_a_429_whatever_its_status() -> None:
         ("Function id '87ea0ddc': DEGRADED function cannot be invoked", None),
         ("stream disconnected before completion: stream closed before response.completed", "request_timeout"),
         ("It took too long.", "request_timeout"),
+        ("Model unloaded.", None),
+        ("The model has crashed without additional information. (Exit code: 1)", None),
     ],
 )
 def test_server_that_is_away_is_no_error_of_the_client_whatever_its_status(said: str, code: str | None) -> None:
@@ -146,6 +148,7 @@ def test_server_that_is_away_is_no_error_of_the_client_whatever_its_status(said:
     error = openai.BadRequestError(said, response=response, body={"message": said, "code": code})
     found = to_api_error(error)
     assert (found.status, found.upstream and found.upstream.cause) == (502, "server_error")
+    assert not isinstance(found, RefusedError), "no change of the request helps"
 
 
 @pytest.mark.parametrize(
@@ -267,6 +270,9 @@ def of_client(status: int, **answer: Any) -> openai.APIStatusError:
         ({"header": {"code": 10163, "message": "It is odd"}}, "It is odd", ()),
         ({"err_code": 1, "err_msg": "It is odd"}, "It is odd", ()),
         ({"reason": "It is odd"}, "It is odd", ()),
+        ({"ErrorCode": "CLIENT_ERROR", "OriginalMessage": '{"error": "It is odd"}'}, "It is odd", ()),
+        ({"error": {"message": '{"error": {"code": 400, "message": "It is odd"}}'}}, "It is odd", ()),
+        ({"error": {"message": "A", "innererror": {"code": "x", "message": "It is odd"}}}, "It is odd", ()),
         ({"fault": {"faultstring": "It is odd"}}, "It is odd", ()),
         (
             {

@@ -128,6 +128,11 @@ def test_refusal_that_is_no_json_is_a_text(content: bytes, said: str) -> None:
     assert words_of(error.body) == said
 
 
+def test_error_of_tencent_in_an_answer_is_one() -> None:
+    value = {"Response": {"Error": {"Code": "InvalidParameter", "Message": "It is odd"}, "RequestId": "r"}}
+    assert words_of(reported(value)) == "It is odd"
+
+
 def test_field_of_a_list_is_named() -> None:
     assert words_of({"error": "Validation failed", "details": [{"field": "user", "message": "is not known"}]}) == (
         "user: is not known"

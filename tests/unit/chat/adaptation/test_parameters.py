@@ -304,6 +304,8 @@ def test_effort_is_known_by_the_list_of_others(text: str) -> None:
     [
         ("Unsupported value: 'reasoning_effort' does not support 'xhigh' with this model.", False),
         ("Unsupported parameter: 'reasoning_effort' is not supported with this model.", True),
+        ('invalid thinking.type: "enabled" (allowed: adaptive, disabled) (2013)', False),
+        ("The thinking budget 32768 is invalid. Please choose a value between 128 and 24576.", False),
         (
             "litellm.UnsupportedParamsError: ollama_chat does not support parameters: {'reasoning_effort': 'xhigh'}",
             True,
