@@ -14,6 +14,7 @@ from .calls import names_call_ids
 from .message_edits import are_same
 from .refusal import Refusal
 from .schema_members import ALONE, LISTS, each_schema, with_parts
+from .schema_rules import SCHEMA_RULES, asks_flat, asks_rule, keyword_kind, unknown_keywords
 
 _MAX_DEPTH: Final = 64
 _MAX_NODES: Final = 10_000
@@ -232,13 +233,18 @@ def _described_tools(chat: Json, _: Any) -> Json:
 
 
 def _asks_object_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:
+    if any(True for _ in asks_flat(refusal, chat)):
+        return
     if _OBJECT.search(refusal.subject) and _object_schemas(chat, None) is not chat:
         yield None
 
 
 def _asks_plain_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_tools = any(place.startswith("tools") for place in refusal.places)
-    if LONE.search(refusal.words) and lone_alternatives(chat, None) is not chat:
+    if asks_rule(refusal, chat) or (LONE.search(refusal.words) and lone_alternatives(chat, None) is not chat):
+        return
+    unknown = unknown_keywords(refusal)
+    if unknown and _PLAIN.isdisjoint(unknown):
         return
     if refusal.names("response_format") or names_call_ids(refusal) or not (of_tools or _SCHEMA.search(refusal.subject)):
         return
@@ -246,7 +252,12 @@ def _asks_plain_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:
         yield None
 
 
+_PLAIN: Final = _GONE | {*_NOTED, "const", "oneOf"}
+"""Keywords without which plain schemas are."""
+
 SCHEMAS: Final = (
+    *SCHEMA_RULES,
+    keyword_kind(_PLAIN | {"additionalProperties"}),
     Adaptation("object_schemas", _asks_object_schemas, _object_schemas, walks_messages=True),
     Adaptation("described_tools", answers(_NO_DESCRIPTION, _described_tools), _described_tools, walks_messages=True),
     Adaptation("plain_schemas", _asks_plain_schemas, _plain_schemas, walks_messages=True),

@@ -693,6 +693,93 @@ def test_schema_that_gemini_does_not_read_is_written_out(schema: Json, words: st
     assert changed == {"type": "object", "properties": {"g": plain}}
 
 
+def cannot_find(name: str) -> str:
+    return (
+        f'Invalid JSON payload received. Unknown name "{name}" at '
+        "'tools[0].function_declarations[0].parameters.properties[0].value': Cannot find field."
+    )
+
+
+@pytest.mark.parametrize("name", ["default", "examples", "prefixItems", "readOnly", "x-foo", "title"])
+def test_keyword_that_a_refusal_names_is_left_out_and_no_other(name: str) -> None:
+    part = {"type": "string", "minLength": 1}
+    schema = {"type": "object", "properties": {name: part | {name: ["a"]}}, "required": [name]}
+    chat: Json = {"messages": [user()], "tools": [function(schema)]}
+    [step] = asked_by(Refusal(400, cannot_find(name)), chat)
+    assert step == Step("no_keyword", name)
+    changed = adapted(chat, [step])[0]["tools"]
+    assert changed == [function({"type": "object", "properties": {name: part}, "required": [name]})]
+
+
+def test_schemas_that_hold_together_are_merged_where_they_are_unknown() -> None:
+    a, b = (dict[str, Any](type="object", properties={name: {"type": "string"}}, required=[name]) for name in "ab")
+    chat: Json = {"messages": [user()], "tools": [function({"allOf": [a, b], "description": "Both."})]}
+    [step] = asked_by(Refusal(400, cannot_find("allOf")), chat)
+    [tool_] = adapted(chat, [step])[0]["tools"]
+    both = {"type": "object", "properties": a["properties"] | b["properties"], "required": ["a", "b"]}
+    assert tool_ == function(both | {"description": "Both."})
+
+
+ONE_PROPERTY: Final[Json] = {"type": "object", "properties": {"a": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "words", "dialect", "changed"),
+    [
+        (
+            {"type": "object", "properties": {"a": {"type": "integer", "enum": [7, 8]}}},
+            "Invalid value at 'tools[0].function_declarations[0].parameters.properties[0].value.enum[0]' (TYPE_STRING), 7",
+            "text_enums",
+            {"type": "object", "properties": {"a": {"type": "integer", "description": "(enum: [7, 8])"}}},
+        ),
+        (
+            {"type": "object", "properties": {"a": {"type": "string", "enum": ["", "b"]}}},
+            "* GenerateContentRequest.tools[0].function_declarations[0].parameters.properties[a].enum[0]: cannot be empty",
+            "text_enums",
+            {"type": "object", "properties": {"a": {"type": "string", "enum": ["b"]}}},
+        ),
+        (
+            ONE_PROPERTY | {"required": ["a", "b"]},
+            "* GenerateContentRequest.tools[0].function_declarations[0].parameters.required[1]: property is not defined",
+            "known_required",
+            ONE_PROPERTY | {"required": ["a"]},
+        ),
+        (
+            {"type": "object", "properties": {}},
+            "* GenerateContentRequest.tools[0].function_declarations[0].parameters.properties: should be non-empty for "
+            "OBJECT type",
+            "no_empty_schemas",
+            None,
+        ),
+        (
+            {"type": "object", "oneOf": [ONE_PROPERTY, {"properties": {"b": {}}}], "properties": {"c": {}}},
+            "Invalid schema for function 'f': schema must have type 'object' and not have "
+            "'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.",
+            "flat_schemas",
+            {
+                "type": "object",
+                "properties": {"c": {}, "a": {"type": "string"}, "b": {}},
+                "description": f"({json.dumps({'oneOf': [ONE_PROPERTY, {'properties': {'b': {}}}]})})",
+            },
+        ),
+        (
+            {"allOf": [ONE_PROPERTY | {"required": ["a"]}]},
+            "tools.0.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level",
+            "flat_schemas",
+            ONE_PROPERTY | {"required": ["a"]},
+        ),
+    ],
+)
+def test_schema_that_breaks_one_rule_of_a_server_is_changed_for_that_rule_alone(
+    schema: Json, words: str, dialect: str, changed: Json | None
+) -> None:
+    chat: Json = {"messages": [user()], "tools": [function(schema)]}
+    [step] = asked_by(Refusal(400, words), chat)
+    assert step == Step(dialect)
+    got = adapted(chat, [step])[0]["tools"][0]["function"]
+    assert got == ({"name": "f"} if changed is None else {"name": "f", "parameters": changed})
+
+
 ALONGSIDE: Final = (
     "Unable to submit request because `f` functionDeclaration `parameters.g` schema specified other fields alongside "
     "any_of. When using any_of, it must be the only field set."
