@@ -147,6 +147,15 @@ class NotBegunError(ApiError):
         super().__init__(421, message, type="server_error", code="server_stopping", retry_after=1, headers=headers)
 
 
+def stopped(*, begun: bool) -> ApiError:
+    """Return the error of a request that a server gives up while it shuts down.
+
+    Args:
+        begun: whether something was done for it, so that another server must not repeat it.
+    """
+    return ApiError(503, "The server is shutting down. Try again.", retry_after=1) if begun else NotBegunError()
+
+
 def cut_off(error: ApiError) -> ApiError:
     """Return the error of a connection to a model server, after it had begun to answer."""
     if error.upstream and error.upstream.cause == "connection":

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Protocol
 
-from ..core.errors import ApiError, NotBegunError, OutcomeUnknown, UnusableAnswerError
+from ..core.errors import ApiError, OutcomeUnknown, UnusableAnswerError, stopped
 from ..core.types import Json
 from ..logs import about, get_logger
 from ..stream.assembler import Assembler
@@ -193,7 +193,7 @@ class ForegroundRun:
             self._ending = True
             await self._driver.cancel()
         else:
-            error = _stopped() if self._generation.begun else NotBegunError()
+            error = stopped(begun=self._generation.begun)
             if await self._refused(error):
                 return
             await self._driver.fail(error)
@@ -237,7 +237,3 @@ class ForegroundRun:
             logger.exception("could not store a response: %s", response_id)
             return ApiError(500, "The response could not be stored. The server's log has the details.")
         return None
-
-
-def _stopped() -> ApiError:
-    return ApiError(503, "The server is shutting down. Try again.", retry_after=1)

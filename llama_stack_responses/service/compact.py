@@ -7,10 +7,13 @@ from functools import partial
 from typing import Final
 
 from ..admission import Admission
+from ..core.errors import stopped
 from ..core.ids import new_id
 from ..core.types import Json
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationFactory
+from ..generation.interruption import Interruption
+from ..generation.model_round import ModelRound
 from ..generation.response_log import log_ended
 from ..inputs.history import Hold
 from ..inputs.request_parser import RequestParser
@@ -21,6 +24,7 @@ from ..requests.configuration_updates import without_updates
 from ..store.archive import Archive
 from ..store.ends import Ended
 from ..stream.usage import usage_of
+from .foreground_responses import ForegroundResponses
 
 COMPACTED: Final = frozenset(
     {
@@ -48,6 +52,7 @@ class Compaction:
         parser: parses the body of a request.
         running: counts the running foreground responses and compactions.
         archive: writes what a compaction has used.
+        foreground: ends compactions when the server shuts down.
     """
 
     def __init__(
@@ -57,8 +62,9 @@ class Compaction:
         parser: RequestParser,
         running: Admission,
         archive: Archive,
+        foreground: ForegroundResponses,
     ) -> None:
-        self._factory = factory
+        self._factory, self._foreground = factory, foreground
         self._archive = archive
         self._resolver = resolver
         self._parser = parser
@@ -91,9 +97,11 @@ class Compaction:
             telemetry.round(request.model, whole) as operation,
         ):
             items = await context.model_items(sent, held)
-            written = await context.model_round(request, EventBuffer(wanted=False), held).summarise(
-                items, None, _ignore, operation
-            )
+            model_round = context.model_round(request, EventBuffer(wanted=False), held)
+            running = _Running(model_round)
+            with self._foreground.running_beside(running):
+                summary = model_round.summarise(items, None, _ignore, operation)
+                written = await running.interruption.within(summary)
             operation.ended(written.finish, ())
             response |= {"usage": usage_of(written.finish.usage), "status": "completed"}
             whole.ended(response, "completed", 1)
@@ -108,6 +116,21 @@ class Compaction:
             "output": [*kept, {"id": new_id("cmp"), "type": "compaction", "encrypted_content": seal}],
             "usage": response["usage"],
         }
+
+
+class _Running:
+    """A compaction that runs.
+
+    Attributes:
+        interruption: ends it early.
+    """
+
+    def __init__(self, model_round: ModelRound) -> None:
+        self._model_round, self.interruption = model_round, Interruption()
+
+    def shut_down(self) -> None:
+        """End it, because the server shuts down."""
+        self.interruption.end(stopped(begun=self._model_round.asked))
 
 
 def _kept(

@@ -1,9 +1,11 @@
-"""Responses that end with their requests."""
+"""Responses that end with their requests, and other work that does."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Protocol
 
 from ..admission import Admission, Reservation
 from ..core.errors import NotBegunError
@@ -19,6 +21,14 @@ from ..logs import about
 from ..store.archive import Archive
 from ..stream.transcript import Transcript
 from .response_writer import ResponseWriter
+
+
+class Stoppable(Protocol):
+    """Work for a request."""
+
+    def shut_down(self) -> None:
+        """End it, because the server shuts down."""
+        ...
 
 
 class ForegroundResponses:
@@ -53,13 +63,13 @@ class ForegroundResponses:
         self._admission = admission
         self._refusal_seconds = refusal_seconds
         self._intervals = intervals
-        self._runs = set[ForegroundRun]()
+        self._runs = set[Stoppable]()
         self._stopped = False
         self.finishing = Finishing(self._runs, *finishing)
 
     @property
     def running(self) -> int:
-        """The number of responses that run."""
+        """The number of responses and compactions that run."""
         return len(self._runs)
 
     def shut_down(self) -> None:
@@ -67,6 +77,21 @@ class ForegroundResponses:
         self._stopped = True
         for run in self._runs:
             run.shut_down()
+
+    @contextmanager
+    def running_beside(self, work: Stoppable) -> Iterator[None]:
+        """Have a shutdown wait for other work within the block, and end it as it ends responses.
+
+        Raises:
+            NotBegunError: the server shuts down.
+        """
+        if self._stopped:
+            raise NotBegunError
+        self._runs.add(work)
+        try:
+            yield
+        finally:
+            self._runs.discard(work)
 
     async def run(self, start: ResolvedInput, connection: ConnectionOptions | None = None) -> ForegroundRun:
         """Begin a response.

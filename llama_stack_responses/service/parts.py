@@ -185,7 +185,7 @@ class Parts:
     @cached_property
     def compaction(self) -> Compaction:
         """Compacts conversations."""
-        return Compaction(self._factory, self._resolver, self._parser, self._admission, self.archive)
+        return Compaction(self._factory, self._resolver, self._parser, self._admission, self.archive, self._foreground)
 
     @cached_property
     def jobs(self) -> BackgroundJobs:

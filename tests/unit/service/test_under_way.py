@@ -99,6 +99,7 @@ async def start(
     gate.set()
     for each in started:
         for run in list(each._foreground._runs):
+            assert isinstance(run, ForegroundRun)
             await run.wait_ended()
         await each.shutdown()
 
