@@ -82,7 +82,7 @@ def to_api_error(error: Exception) -> ApiError:
         case openai.APIError():
             return _refused(_from_event(error), error, status_in(error.body) or 400)
         case ValueError():
-            return ApiError(502, "The inference provider sent an event that is not JSON.")
+            return ApiError(502, "The inference provider sent an event that is not JSON, or no chunk of an answer.")
     return _of_transport(error)
 
 

@@ -628,6 +628,12 @@ ANSWERED: Final[Mapping[str, Answered]] = {
     "words as an event": Answered(
         "a proxy", [reply(text("Hel"), raw("data: Internal Server Error\n\n"))], "failed", "Internal Server Error"
     ),
+    "signs of life as data": Answered(
+        "a proxy",
+        [reply(raw("data: ping\n\ndata: [HEARTBEAT]\n\n"), text("Hello"), finish("stop"), raw("data: [done]\n\n"))],
+        "completed",
+        "Hello",
+    ),
     "null first, success last": Answered(
         "a gateway",
         [

@@ -246,6 +246,16 @@ def _tell_dropped(response: Json, path: str) -> None:
         response["tools"] = [tool | {"strict": False} if tool.get("strict") else tool for tool in response["tools"]]
 
 
+def _tell_added(response: Json, argument: Any) -> None:
+    name, value = argument
+    if name == "reasoning_effort":
+        _set_inner(response, "reasoning", "effort", value)
+    elif name == "verbosity":
+        _set_inner(response, "text", "verbosity", value)
+    elif name in _DEFAULTS and name in response:
+        response[name] = value
+
+
 def _set_inner(response: Json, field: str, name: str, value: Any) -> None:
     """Set a member of a field to a new value; a dict that was sent in an event is never changed."""
     inner = response.get(field)
@@ -276,5 +286,5 @@ PARAMETERS: Final = (
     Adaptation("map", _map_asks, _mapped, _tell_mapped),
     Adaptation("rename", _rename_asks, _renamed),
     Adaptation(DROP, _may_drop, dropped, _tell_dropped, lasts=_of_all_requests),
-    Adaptation("add", _never, _added),
+    Adaptation("add", _never, _added, _tell_added),
 )

@@ -48,13 +48,15 @@ class TextOfParts(str):
 
     @classmethod
     def of(cls, content: Any) -> Any:
-        """Convert a list of parts; return text unchanged.
+        """Convert a list of parts, or one part; return text unchanged.
 
         Raises:
             TypeError: it is neither.
         """
         if isinstance(content, str):
             return content
+        if isinstance(content, dict) and isinstance(content.get("text"), str):
+            content = [content]
         if not isinstance(content, list):
             raise TypeError("The content is not text.")
         texts = [text for each in content if isinstance(each, dict) and isinstance(text := each.get("text"), str)]
@@ -149,11 +151,18 @@ _CHOICE: Final = _shape(
     ),
     logprobs=_shape(ChoiceLogprobs, content=_each(_LOGPROB, _MAX_TOKENS), refusal=_each(_LOGPROB, _MAX_TOKENS)),
 )
+
+
+def _if_object(build: Build) -> Build:
+    """Return a function that builds a model from an object; None from anything else."""
+    return lambda raw: build(raw) if isinstance(raw, dict) else None
+
+
 _USAGE: Final = _shape(
     CompletionUsage,
     {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
-    prompt_tokens_details=_shape(PromptTokensDetails),
-    completion_tokens_details=_shape(CompletionTokensDetails),
+    prompt_tokens_details=_if_object(_shape(PromptTokensDetails)),
+    completion_tokens_details=_if_object(_shape(CompletionTokensDetails)),
 )
 
 
@@ -178,7 +187,7 @@ _CHUNK: Final = _shape(
     ChatCompletionChunk,
     {"id": "", "created": 0, "model": "", "object": "chat.completion.chunk", "choices": []},
     choices=_numbered(_CHOICE, _MAX_CHOICES),
-    usage=lambda raw: _USAGE(_counted(raw)) if isinstance(raw, dict) else None,
+    usage=_if_object(lambda raw: _USAGE(_counted(raw))),
 )
 
 
@@ -192,7 +201,9 @@ def _with_delta(choice: Any) -> Any:
 
     Perplexity sends the message so far beside each delta.
     """
-    if choice.get("delta"):
+    if isinstance(delta := choice.get("delta"), str):
+        return {**choice, "delta": {"content": delta}}
+    if delta:
         return {name: value for name, value in choice.items() if name != "message"}
     if isinstance(message := choice.get("message"), dict):
         return {**choice, "delta": message}
@@ -207,7 +218,9 @@ def chat_chunk(raw: Any) -> ChatCompletionChunk:
     """
     raw = raw or {}
     try:
-        if (choices := raw.get("choices")) and ("delta" not in choices[0] or "message" in choices[0]):
+        if (choices := raw.get("choices")) and (
+            "delta" not in (first := choices[0]) or "message" in first or type(first["delta"]) is str
+        ):
             raw = _as_chunk(raw)
         chunk: ChatCompletionChunk = _CHUNK(raw)
     except (AttributeError, IndexError, KeyError, TypeError) as error:

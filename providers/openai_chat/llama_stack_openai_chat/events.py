@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -12,6 +13,13 @@ from .frames import FrameSplitter
 from .json_encoding import loads, loads_few
 
 _DONE: Final = b"[DONE]"
+_ANY_DONE: Final = re.compile(rb'\s*"?\[?done\]?"?\s*', re.IGNORECASE)
+"""Other forms of `[DONE]`."""
+_SIGN: Final = re.compile(
+    rb'"?(?:\[(?!\w*(?:err|fail|abort))[\w -]{1,32}\]|: ?[\w -]{0,64}|ping|pong|heart-?beat|keep-?alive)"?\s*',
+    re.IGNORECASE,
+)
+"""A sign of life that some proxies send as data: a word for it, any one in brackets, or a comment."""
 _SMALL_BYTES: Final = 1 << 16
 """Size up to which an event is decoded without counting its values."""
 _MAX_VALUES: Final = 1 << 14
@@ -83,9 +91,13 @@ class EventReader:
         try:
             value = loads(data) if len(data) <= _SMALL_BYTES else loads_few(data, _MAX_VALUES)
         except ValueError:
+            if self._is_mark(data):
+                return None
             if words := errors.plain_words(data):
                 raise errors.from_event(words, self._request()) from None
             raise
+        if type(value) is str and self._is_mark(data):
+            return None
         if type(value) is dict and (
             not value.get("choices")
             # Tests of single members are the fastest, and most events have none of these.
@@ -97,6 +109,11 @@ class EventReader:
         ):
             self._refuse_error(value)
         return value
+
+    def _is_mark(self, data: bytes) -> bool:
+        """Return whether data that is no event says that the stream ends or goes on; `done` is set if it ends."""
+        self.done = _ANY_DONE.fullmatch(data) is not None
+        return self.done or _SIGN.fullmatch(data) is not None
 
     def _refuse_error(self, value: Any) -> None:
         if error := errors.reported(value):

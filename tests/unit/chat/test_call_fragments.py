@@ -370,6 +370,7 @@ def test_large_arguments_sent_again_are_one_call() -> None:
         "tools.get_weather",
         " get_weather",
         "get_weather",
+        "get_weather()",
     ],
 )
 def test_name_means_the_tool_within_its_marks(name: str) -> None:
@@ -379,6 +380,10 @@ def test_name_means_the_tool_within_its_marks(name: str) -> None:
 @pytest.mark.parametrize("name", ["functions.f", "f<|x|>", "get", "get_weather2", "", "<|", "functions.", "x" * 9999])
 def test_name_of_unknown_tool_stays(name: str) -> None:
     assert meant_name(name, {"get_weather"}) == name
+
+
+def test_name_with_a_dot_means_the_function_of_a_namespace() -> None:
+    assert meant_name("mcp__x.f", {"mcp__x__f"}) == "mcp__x__f"
 
 
 def test_known_name_is_never_another_tool() -> None:

@@ -381,7 +381,7 @@ async def test_profile_changes_requests_without_a_refusal() -> None:
         drop=["prompt_cache_key"],
         rename={"max_completion_tokens": "max_tokens"},
         map={"reasoning_effort": {"minimal": "low"}},
-        add={"top_k": 7},
+        add={"top_k": 7, "temperature": 0.5},
     )
     inference = FakeInference(ANSWER)
     servers: ModelServers = model_servers(inference, Profile(parameters=parameters))
@@ -392,6 +392,7 @@ async def test_profile_changes_requests_without_a_refusal() -> None:
     assert "prompt_cache_key" not in chat
     assert (chat["max_tokens"], chat["reasoning_effort"], chat["top_k"]) == (16, "low", 7)
     assert harness.assembler.response["reasoning"]["effort"] == "low"
+    assert harness.assembler.response["temperature"] == 0.5
 
 
 # Demands that a model server does not enforce

@@ -145,7 +145,7 @@ def test_null_among_calls_is_left_out() -> None:
     assert [each.id for each in built.choices[0].delta.tool_calls or ()] == ["a"]
 
 
-@pytest.mark.parametrize("content", [1, 0.5, True, {}, {"text": "x"}])
+@pytest.mark.parametrize("content", [1, 0.5, True, {}, {"text": 1}])
 def test_non_text_content_is_refused(content: Any) -> None:
     """The host's router joins the content of all chunks."""
     with pytest.raises(ValueError, match="not a chunk"):

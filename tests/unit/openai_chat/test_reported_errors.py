@@ -201,6 +201,36 @@ def test_empty_frame_is_ignored() -> None:
     assert chunk.choices[0].delta.content == "a"
 
 
+@pytest.mark.parametrize("done", ["[done]", "DONE", '"[DONE]"', " [DONE] "])
+def test_end_of_the_stream_in_other_forms_is_one(done: str) -> None:
+    [chunk] = events(f'data: {{"choices":[{{"delta":{{"content":"a"}}}}]}}\n\ndata: {done}\n\ndata: no\n\n')
+    assert chunk.choices[0].delta.content == "a"
+
+
+@pytest.mark.parametrize("sign", ["ping", '"ping"', "[HEARTBEAT]", "[START]", ": keep-alive", "keepalive"])
+def test_sign_of_life_as_data_is_none_of_the_answer(sign: str) -> None:
+    *signs, chunk = events(f'data: {sign}\n\ndata: {{"choices":[{{"delta":{{"content":"a"}}}}]}}\n\n')
+    assert [each.choices for each in signs] == [[]]
+    assert chunk.choices[0].delta.content == "a"
+
+
+@pytest.mark.parametrize("data", ["[ERROR]", "unauthorized", '"no"'])
+def test_data_that_is_no_sign_of_life_fails(data: str) -> None:
+    with pytest.raises((openai.APIError, ValueError)):
+        events(f"data: {data}\n\n")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [{"delta": "a"}, {"delta": {"content": {"type": "text", "text": "a"}}}, {"delta": {"content": {"text": "a"}}}],
+)
+def test_text_in_place_of_an_object_is_read(choice: Any) -> None:
+    usage = {"prompt_tokens": 1, "prompt_tokens_details": [], "completion_tokens_details": "none"}
+    [chunk] = events(f"data: {json.dumps({'choices': [choice], 'usage': usage})}\n\n")
+    assert chunk.choices[0].delta.content == "a"
+    assert chunk.usage.prompt_tokens_details is None
+
+
 def test_whole_answer_within_stream_is_chunk() -> None:
     answer = {"object": "chat.completion", "choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}
     [chunk] = events(f"data: {json.dumps(answer)}\n\ndata: [DONE]\n\n")

@@ -388,6 +388,18 @@ def test_response_says_how_the_model_server_was_asked() -> None:
     assert effort["effort"] == "minimal", "what was sent in an event is not changed"
 
 
+def test_response_says_what_was_added_to_the_request() -> None:
+    response: Json = {"temperature": 1.0, "reasoning": {"effort": None}, "text": {"verbosity": "medium"}, "tools": []}
+    added = {"temperature": 0.5, "reasoning_effort": "low", "verbosity": "low", "tools": [TOOL], "top_k": 7}
+    tell(response, [Step("add", pair) for pair in added.items()])
+    assert response == {
+        "temperature": 0.5,
+        "reasoning": {"effort": "low"},
+        "text": {"verbosity": "low"},
+        "tools": [],
+    }
+
+
 def test_places_of_all_kinds_of_errors_are_read() -> None:
     azure = {"message": "no", "param": "response_format", "code": None}
     google = [{"error": {"details": [{"fieldViolations": [{"field": "tools[0].function", "description": "no"}]}]}}]
