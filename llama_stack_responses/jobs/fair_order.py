@@ -6,14 +6,16 @@ owner's previous job plus `_FAIR_SHARE_SECONDS` by the owner's weight, but not b
 That advances with each claim, not with the clock, so that a queue that grows faster than it is processed stays fair.
 
     u/<owner><class>    the start tag of the owner's last job
+    u/<owner>w<name>    the deadline of the first job of the owner that has this name for what it continues
     z/turn<class>       the virtual time of the class: just after the start tag of the last claimed job
 
-Both are hints (`hints.py`): two processes that queue or claim jobs at the same moment may not see each other's values.
+All are hints (`hints.py`): two processes that queue or claim jobs at the same moment may not see each other's values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Final
 
 from ..store.records import Put, Record
@@ -47,14 +49,13 @@ class FairOrder:
 
         Args:
             owner_key: the owner's name in keys.
-            records: the records of the keys `last_of(owner_key, ...)` and `virtual_time_of(...)` of the job's class, if
-                they exist.
+            records: the records of the keys `rows_of(owner_key, work)`, if they exist.
             now: seconds since the epoch, on the store's clock.
             weight: of the owner, in comparison with the 1 of others.
             work: what the job is queued as.
         """
         if work.kind is WorkClass.WINDOW:
-            return work.kind + encoded(now + work.window) + encoded(now), []
+            return _by_deadline(owner_key, records, now, work)
         row, turn = last_of(owner_key, work.kind), virtual_time_of(work.kind)
         virtual_time = _read(records, turn)
         hints = [] if virtual_time is not None else [Put(turn, _written(now), expires_at=now + _KEPT_SECONDS)]
@@ -66,6 +67,27 @@ class FairOrder:
         tags[owner_key] = start_tag
         order = work.kind + encoded(start_tag) + encoded(now)
         return order, [*hints, Put(row, _written(start_tag), expires_at=now + _DAY_SECONDS)]
+
+
+def _by_deadline(owner_key: str, records: Mapping[str, Record], now: float, work: Work) -> tuple[str, list[Put]]:
+    """Return the order of a job with a completion window, and the hints that record it."""
+    deadline, hints = now + work.window, []
+    if work.continues:
+        row = _continued(owner_key, work)
+        deadline = min(deadline, _read(records, row) or deadline)
+        hints = [Put(row, _written(deadline), expires_at=now + work.window + _DAY_SECONDS)]
+    return work.kind + encoded(deadline) + encoded(now), hints
+
+
+def rows_of(owner_key: str, work: Work) -> list[str]:
+    """Return the keys of the hints that the order of an owner's next job depends on."""
+    if work.kind is WorkClass.WINDOW:
+        return [_continued(owner_key, work)] if work.continues else []
+    return [last_of(owner_key, work.kind), virtual_time_of(work.kind)]
+
+
+def _continued(owner_key: str, work: Work) -> str:
+    return f"{last_of(owner_key, work.kind)}{sha256(work.continues.encode()).hexdigest()[:32]}"
 
 
 def advanced(order: str, records: Mapping[str, Record]) -> list[Put]:

@@ -153,8 +153,8 @@ class JobQueue:
         counts = work.kind is not WorkClass.BATCH
         async with self._admitted(owner, work.kind) if counts else nullcontext():
             of, now = name_of(owner), await self._records.now()
-            rows = [fair_order.last_of(of, work.kind), fair_order.virtual_time_of(work.kind)]
-            known = self._hints.overlay(await self._records.get_many(rows))
+            rows = fair_order.rows_of(of, work)
+            known = self._hints.overlay(await self._records.get_many(rows) if rows else {})
             order, hints = self._fair_order.assign(of, known, now, current_share().weight, work)
             ops: list[Op] = [
                 Put(f"j/{response_id}", JobState(owner, order).encode()),

@@ -39,10 +39,13 @@ class Work:
     Attributes:
         kind: its class.
         window: seconds within which it is to be completed, for the class `WINDOW`.
+        continues: names what it belongs to, for the class `WINDOW`: it is claimed as if it had been queued with the
+            first job of its owner that has the same name. Empty if it belongs to nothing.
     """
 
     kind: WorkClass = WorkClass.BACKGROUND
     window: float = 0.0
+    continues: str = ""
 
 
 BACKGROUND: Final = Work()

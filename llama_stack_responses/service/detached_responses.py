@@ -225,7 +225,8 @@ class DetachedResponses:
 
 def work_of(request: CreateRequest) -> Work:
     """Return what a background response is queued as."""
-    window = (request.background_options or {}).get("completion_window")
-    if window in _WINDOWS:
-        return Work(WorkClass.WINDOW, _WINDOWS[window])
+    options = request.background_options or {}
+    if (window := options.get("completion_window")) in _WINDOWS:
+        continued = options.get("continuation_id")
+        return Work(WorkClass.WINDOW, _WINDOWS[window], f"{window} {request.model} {continued}" if continued else "")
     return Work(WorkClass.FLEX) if request.service_tier == "flex" else BACKGROUND

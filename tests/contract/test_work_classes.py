@@ -71,6 +71,19 @@ async def test_windows_are_claimed_by_their_deadlines(queue: Queue, clock: Clock
     assert await queue.taken(3) == ["second", "first", "third"]
 
 
+async def test_follow_up_of_a_window_is_claimed_as_its_first_job(queue: Queue, clock: Clock) -> None:
+    related = replace(LATE, continues="8h m case-7")
+    await queue.submit("first", related)
+    assert await queue.taken(1) == ["first"]
+    clock.now += 3600
+    await queue.submit("others", LATE, 2)
+    await queue.submit("theirs", related, owner=BERT)
+    clock.now += 3600
+    await queue.submit("next", related)
+    await queue.submit("unrelated", replace(LATE, continues="8h m case-8"))
+    assert await queue.taken(5) == ["next", "others", "others", "theirs", "unrelated"]
+
+
 async def test_window_goes_before_background_an_hour_before_its_deadline(queue: Queue, clock: Clock) -> None:
     await queue.submit("window", SOON)
     await queue.submit("background", BACKGROUND, 6)

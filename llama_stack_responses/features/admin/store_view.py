@@ -307,7 +307,8 @@ class StoreView:
         They are the buckets of time in which the owner had responses, and the last turn of their jobs.
         """
         of = Hasher(owner).owner
-        rows = {fair_order.last_of(of, kind): f"l/{of}/" for kind in WorkClass}
+        turns = pages_of(self._records, fair_order.last_of(of, WorkClass.BACKGROUND), self._page)
+        rows = {key: f"l/{of}/" async for page in turns for key, _ in page}
         async for page in pages_of(self._records, "x/", self._page):
             rows |= {key: f"l/{of}/{key.split('/')[1]}" for key, _ in page if key.endswith(f"/{of}")}
         for key, responses in rows.items():

@@ -20,6 +20,11 @@ from llama_stack_responses.service.detached_responses import work_of
         ({"background_options": {"completion_window": "soonest"}}, BACKGROUND),
         ({"background_options": {"completion_window": "2h"}}, Work(WorkClass.WINDOW, 7_200.0)),
         ({"background_options": {"completion_window": "8h"}}, Work(WorkClass.WINDOW, 28_800.0)),
+        (
+            {"background_options": {"completion_window": "2h", "continuation_id": "c"}},
+            Work(WorkClass.WINDOW, 7_200.0, "2h m c"),
+        ),
+        ({"background_options": {"continuation_id": "c"}}, BACKGROUND),
         ({"service_tier": "flex"}, Work(WorkClass.FLEX)),
     ],
 )
