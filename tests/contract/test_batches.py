@@ -177,6 +177,7 @@ class Server:
         behaviour: Mapping[str, Sequence[Any]] | None = None,
         responses: Responses | None = None,
         models: Models | None = None,
+        memory: int = 2**28,
         **settings: Any,
     ) -> None:
         self.records, self.clock, self.files = records, clock, files or Files()
@@ -187,11 +188,12 @@ class Server:
         self.responses = responses or Responses(records, clock, ends, behaviour or {})
         self.dispatcher = Dispatcher(records, poll_seconds=0.01)
         impl = cast("Any", self.responses)
-        self.models = models or Models()
+        self.models, self.memory = models or Models(), FairBudget(memory)
         self.dispatcher.parts = Parts(
             impl,
             self.models,
             FairBudget(8),
+            self.memory,
             self.batches,
             self.files,
             Sealer([b"k" * 32]),
@@ -529,6 +531,20 @@ async def test_lines_that_a_dead_server_was_asking_for_are_asked_again(records: 
     assert ended["request_counts"] == {"total": 12, "completed": 12, "failed": 0}
     assert len(other.lines(ended["output_file_id"])) == 12
     assert sorted(models.asked) == sorted(f"input {number}" for number in range(1, 13))
+
+
+@pytest.mark.parametrize("endpoint", ["/v1/responses", CHAT])
+async def test_lines_begin_as_far_as_there_is_memory(records: Records, clock: Clock, endpoint: str) -> None:
+    models = Models()
+    server = Server(records, clock, models=models, memory=1)
+    batch_id = await server.create(*["m"] * 4, endpoint=endpoint)
+    async with server.working():
+        if endpoint == CHAT:
+            await until(lambda: len(models.asked) == 1 and server.memory.waiting > 0)
+            models.going_on.set()
+        ended = await server.ended(batch_id)
+    assert ended["request_counts"] == {"total": 4, "completed": 4, "failed": 0}
+    assert server.memory.is_idle
 
 
 async def test_cancelled_batch_ends_what_its_server_asks(records: Records, clock: Clock) -> None:

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ...concurrency.share import Share
 from ...core.errors import ApiError
 from ...core.types import Json
 from ...logs import get_logger
 from ...store.records import UNAVAILABLE
 from .ends import LINES
-from .input_lines import value_of
+from .input_lines import memory_of, value_of
 from .objects import counted_of_answer, refusal
 from .parts import Parts
 from .rows import Counted, Line, Result
@@ -48,10 +49,12 @@ class AskedLines:
         return [line for line, _ in running.values() if line.number not in self._tasks]
 
     async def go_on(self, line: Line, text: bytes) -> None:
-        """Ask for a line in a task."""
+        """Ask for a line in a task, once there is memory for it."""
+        held = memory_of(text)
+        share = await self._parts.memory.enter(held)
         task = asyncio.create_task(self._ask(line, text), name=f"line {line.response_id}")
         self._tasks[line.number] = task
-        task.add_done_callback(lambda _: self._ended(line.number))
+        task.add_done_callback(lambda _: self._ended(line.number, share, held))
 
     async def end_lost(self, running: Running) -> None:
         """Do nothing: `left` has what is lost."""
@@ -70,7 +73,8 @@ class AskedLines:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _ended(self, number: int) -> None:
+    def _ended(self, number: int, share: Share, held: int) -> None:
+        self._parts.memory.leave(share, held)
         self._tasks.pop(number, None)
         self._wake()
 

@@ -20,6 +20,8 @@ _PAGE_BYTES: Final = 2**20
 _VALUES: Final = 1_000_000
 _DEPTH: Final = 128
 """Values of one line, and how deep they may be nested."""
+_DECODED: Final = 8
+"""Bytes of memory that a byte of JSON may take."""
 _MAX_ERRORS: Final = 100
 """Errors of a file that are reported."""
 _MAX_ID: Final = 512
@@ -202,6 +204,11 @@ def decoded(text: bytes) -> Any:
     except (ValueError, ApiError):
         raise ValueError("This line is not parseable as valid JSON.") from None
     return value
+
+
+def memory_of(text: bytes) -> int:
+    """Return the bytes that a line may take when it is decoded."""
+    return _DECODED * len(text)
 
 
 async def value_of(text: bytes) -> Any:

@@ -19,6 +19,8 @@ from .settings import Batches
 from .stored_batches import StoredBatches
 
 _DAY_SECONDS: Final = 86_400.0
+_MEMORY_BYTES: Final = 2**28
+"""Bytes that the lines of all batches may take while they begin; a line that takes more begins alone."""
 
 
 def open_batches(stack: Stack, settings: Batches) -> Feature:
@@ -45,6 +47,7 @@ def open_batches(stack: Stack, settings: Batches) -> Feature:
             impl,
             stack.plain_inference,
             FairBudget(limits_of_work.concurrency_deferred, limits_of_work.concurrency_per_user),
+            FairBudget(_MEMORY_BYTES),
             batches,
             files,
             stack.sealer,

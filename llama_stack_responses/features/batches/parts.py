@@ -33,6 +33,7 @@ class Parts:
         impl: runs the responses.
         inference: answers requests for other endpoints.
         slots: how many of these run at a time; users take turns.
+        memory: bytes that lines which begin, or are asked for, may take; users take turns.
         batches: the batches.
         files: the file store.
         sealer: seals and opens the credentials of users.
@@ -44,6 +45,7 @@ class Parts:
     impl: OpenAIResponsesImpl
     inference: PlainInference
     slots: FairBudget
+    memory: FairBudget
     batches: StoredBatches
     files: LargeFiles
     sealer: Sealer

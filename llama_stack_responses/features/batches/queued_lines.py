@@ -10,7 +10,7 @@ from ...core.errors import ApiError
 from ...jobs.work_class import Work, WorkClass
 from ...service.detached_responses import Place
 from ...store.records import UNAVAILABLE, Conflict
-from .input_lines import value_of
+from .input_lines import memory_of, value_of
 from .objects import refusal
 from .parts import Parts
 from .rows import Line, Result
@@ -53,7 +53,8 @@ class QueuedLines:
         ops, conditions = self._parts.batches.queued(line)
         place = Place(line.response_id, Work(WorkClass.BATCH), ops, conditions)
         try:
-            await self._parts.impl.queue((await value_of(text))["body"], place)
+            async with self._parts.memory.hold(memory_of(text)):
+                await self._parts.impl.queue((await value_of(text))["body"], place)
         except Conflict:
             return
         except ApiError as error:
