@@ -19,10 +19,9 @@ from threading import Thread
 from typing import Any, Final
 
 from benchmarks.paced import program
-from benchmarks.servers import TEMPLATE, Worker
+from benchmarks.servers import Worker, add_auth_option, auth_endpoint, configured
 from tests.support.memory import resident_bytes
 from tests.support.stack import LiveStack
-from tests.support.variants import variant
 
 type Json = dict[str, Any]
 
@@ -63,9 +62,12 @@ class Peak:
             time.sleep(0.25)
 
 
-def measure(folder: Path, streams: int, tokens: int) -> Json:
-    """Return the memory at rest and at most, and the seconds until first tokens; fails if a stream lacks a token."""
-    config = variant(TEMPLATE, folder / "crowd.yaml", allow_many)
+def measure(folder: Path, streams: int, tokens: int, auth: str | None) -> Json:
+    """Return the memory at rest and at most, and the seconds until first tokens; fails if a stream lacks a token.
+
+    `auth` is as for `configured`.
+    """
+    config = configured(folder / "crowd.yaml", auth, allow_many)
     with program("benchmarks.engine", STEP_MS) as engine:
         environment = {"INFERENCE_URL": f"http://127.0.0.1:{engine.port}/v1"}
         with LiveStack(config, environment, folder / "state") as server, Worker("benchmarks.paced_load") as load:
@@ -102,11 +104,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=STREAMS, help=f"how many (default: {STREAMS})")
     parser.add_argument("--tokens", type=int, default=TOKENS, help=f"tokens of each (default: {TOKENS})")
+    add_auth_option(parser)
     options = parser.parse_args()
     if (streams := possible(options.streams)) < options.streams:
         sys.stderr.write(f"the limit on open files allows {streams} streams\n")
-    with tempfile.TemporaryDirectory() as folder:
-        sys.stdout.write(shown(measure(Path(folder), streams, options.tokens)))
+    with tempfile.TemporaryDirectory() as folder, auth_endpoint(options) as auth:
+        sys.stdout.write(shown(measure(Path(folder), streams, options.tokens, auth)))
 
 
 if __name__ == "__main__":

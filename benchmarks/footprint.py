@@ -19,7 +19,7 @@ from typing import Any, Final
 from benchmarks.crowd import Peak
 from benchmarks.paced import STEP_MS, TOKENS, Place, Way, job_of, program
 from benchmarks.report import markdown_table
-from benchmarks.servers import BUILTIN, OURS, Worker, stack
+from benchmarks.servers import BUILTIN, OURS, Worker, add_auth_option, auth_endpoint, stack
 from tests.support.memory import resident_bytes
 
 type Json = dict[str, Any]
@@ -28,11 +28,11 @@ STREAMS: Final = 64
 _ROWS: Final = (("from start to first answer", "s", 1.0), ("memory at rest", "MB", 1e6), ("memory at most", "MB", 1e6))
 
 
-def measure(kind: str, folder: Path) -> list[float]:
-    """Return the seconds until the first answer, and the bytes at rest and at most."""
+def measure(kind: str, folder: Path, auth: str | None) -> list[float]:
+    """Return the seconds until the first answer, and the bytes at rest and at most; `auth` is as for `stack`."""
     way = Way("text", kind)
     with program("benchmarks.engine", STEP_MS) as engine, Worker("benchmarks.paced_load") as load:
-        server = stack(kind, "llama_stack", f"http://127.0.0.1:{engine.port}/v1", folder)
+        server = stack(kind, "llama_stack", f"http://127.0.0.1:{engine.port}/v1", folder, auth)
         began = time.perf_counter()
         with server:
             place = Place(server.port, server.pid)
@@ -50,13 +50,14 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (default: 3)")
+    add_auth_option(parser)
     options = parser.parse_args()
     found: dict[str, list[list[float]]] = {OURS: [], BUILTIN: []}
     for number in range(options.rounds):
         for kind, rounds in found.items():
             sys.stderr.write(f"round {number + 1} of {options.rounds}: {kind}\n")
-            with tempfile.TemporaryDirectory() as folder:
-                rounds.append(measure(kind, Path(folder)))
+            with tempfile.TemporaryDirectory() as folder, auth_endpoint(options) as auth:
+                rounds.append(measure(kind, Path(folder), auth))
     ours, builtin = ([median(each) for each in zip(*rounds, strict=True)] for rounds in found.values())
     rows = [
         [name, *(f"{each / scale:.1f} {unit}" for each in values), f"{values[0] / values[1]:.2f}"]

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from benchmarks.paced import RELAY, WAYS, Place, Way, job_of, places
 from benchmarks.report import markdown_table
-from benchmarks.servers import Worker
+from benchmarks.servers import Worker, add_auth_option, auth_endpoint
 
 type Json = dict[str, Any]
 
@@ -38,11 +38,11 @@ def load_of(way: Way, place: Place, at_a_time: int, seconds: float) -> Json:
     return job_of(way, place, max(2, round(seconds / every)), TOKENS) | {"every": every}
 
 
-def latencies(folder: Path, rounds: int, seconds: float) -> dict[tuple[int, str], list[Json]]:
-    """Return the measurements by load and server."""
+def latencies(folder: Path, rounds: int, seconds: float, auth: str | None) -> dict[tuple[int, str], list[Json]]:
+    """Return the measurements by load and server; `auth` is as for `stack`."""
     ways = [way for way in WAYS if way.name in _NAMES]
     found: dict[tuple[int, str], list[Json]] = {}
-    with places(folder, ways, STEP_MS) as servers, Worker("benchmarks.paced_load") as load:
+    with places(folder, ways, STEP_MS, auth) as servers, Worker("benchmarks.paced_load") as load:
         for way in ways:
             load.ask(job_of(way, servers[way.server], 8, 20))
         for number in range(rounds):
@@ -74,10 +74,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (default: 3)")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each lasts (default: 20)")
+    add_auth_option(parser)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        sys.stdout.write(table(latencies(folder / "latencies", options.rounds, options.seconds)))
+    with tempfile.TemporaryDirectory() as name, auth_endpoint(options) as auth:
+        sys.stdout.write(table(latencies(Path(name) / "latencies", options.rounds, options.seconds, auth)))
 
 
 if __name__ == "__main__":

@@ -34,9 +34,19 @@ from benchmarks import paced
 from benchmarks.load import TEXT
 from benchmarks.picture import picture
 from benchmarks.report import READERS, tables
-from benchmarks.servers import CHAINED, KINDS, ON_HOST, OURS, USERS, Worker, cpu_seconds, stack, stored_bytes
+from benchmarks.servers import (
+    CHAINED,
+    KINDS,
+    ON_HOST,
+    OURS,
+    Worker,
+    add_auth_option,
+    auth_endpoint,
+    cpu_seconds,
+    stack,
+    stored_bytes,
+)
 from benchmarks.texts import pieces, texts, tools
-from tests.support.auth import auth_server
 from tests.support.memory import resident_bytes
 from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text, tool_call
@@ -309,7 +319,7 @@ def measure(host: Host, size: Size, folder: Path, auth: str | None) -> Json:
             crowd = bench.crowd(servers[OURS], size.crowd)
             newcomers = bench.newcomers(servers, size.rounds)
         chains = {name: measure_chain(bench, host, name, size.turns, folder / name) for name in CHAINS}
-    in_step = paced.measure(folder / "paced", min(size.rounds, PACED_ROUNDS))
+    in_step = paced.measure(folder / "paced", min(size.rounds, PACED_ROUNDS), auth=auth)
     machine = {**began, "load_after": os.getloadavg()[0]}
     return {"machine": machine, "chains": chains, "crowd": crowd, "newcomers": newcomers, "paced": in_step, **rounds}
 
@@ -332,7 +342,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="short rounds, a chain of 20 turns")
     parser.add_argument("--rounds", type=int, help="how often each load is measured (default: 5; quick: 1)")
-    parser.add_argument("--auth", action="store_true", help="all servers ask who sends a request")
+    add_auth_option(parser)
     parser.add_argument("--host", choices=("llama_stack", "ogx"), help="the host (default: the one installed)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE too")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the cost of streams to FILE, an SVG")
@@ -342,7 +352,7 @@ def main() -> None:
     rounds = options.rounds or (1 if options.quick else 5)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
-        auth = opened.enter_context(auth_server(USERS)) if options.auth else None
+        auth = opened.enter_context(auth_endpoint(options))
         found = measure(host, size(rounds, options.quick), Path(folder), auth)
     say(f"{time.monotonic() - started:.0f} s")
     if options.json:

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.report import markdown_table, with_spread
-from benchmarks.servers import BUILTIN, OURS, REPOSITORY, Worker, stack
+from benchmarks.servers import BUILTIN, OURS, REPOSITORY, Worker, add_auth_option, auth_endpoint, stack
 from benchmarks.texts import tools
 from tests.support.process import killed_with_parent
 
@@ -101,8 +101,8 @@ def program(module: str, argument: object) -> Iterator[Place]:
 
 
 @contextmanager
-def places(folder: Path, ways: Sequence[Way], step_ms: float) -> Iterator[dict[str, Place]]:
-    """Run the engine, and the servers of these ways."""
+def places(folder: Path, ways: Sequence[Way], step_ms: float, auth: str | None = None) -> Iterator[dict[str, Place]]:
+    """Run the engine, and the servers of these ways; `auth` is as for `stack`."""
     folder.mkdir(exist_ok=True)
     with ExitStack() as running:
         engine = running.enter_context(program("benchmarks.engine", step_ms))
@@ -111,15 +111,18 @@ def places(folder: Path, ways: Sequence[Way], step_ms: float) -> Iterator[dict[s
             if kind in PROGRAMS:
                 found[kind] = running.enter_context(program(PROGRAMS[kind], engine.port))
                 continue
-            server = running.enter_context(stack(kind, "llama_stack", f"http://127.0.0.1:{engine.port}/v1", folder))
+            url = f"http://127.0.0.1:{engine.port}/v1"
+            server = running.enter_context(stack(kind, "llama_stack", url, folder, auth))
             found[kind] = Place(server.port, server.pid)
         yield found
 
 
-def measure(folder: Path, rounds: int, ways: Sequence[Way] = WAYS, step_ms: float = STEP_MS) -> Json:
-    """Return the measurements of each way, by the number of streams."""
+def measure(
+    folder: Path, rounds: int, ways: Sequence[Way] = WAYS, step_ms: float = STEP_MS, auth: str | None = None
+) -> Json:
+    """Return the measurements of each way, by the number of streams; `auth` is as for `stack`."""
     found: Json = {way.name: {str(count): [] for count in way.streams} for way in ways}
-    with places(folder, ways, step_ms) as servers, Worker("benchmarks.paced_load") as load:
+    with places(folder, ways, step_ms, auth) as servers, Worker("benchmarks.paced_load") as load:
         for way in ways:
             load.ask(job_of(way, servers[way.server], 8, 20))
         for number in range(rounds):
@@ -179,6 +182,7 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=STEP_MS, metavar="MS", help="milliseconds between two steps")
     parser.add_argument("--streams", type=int, nargs="*", default=STREAMS, help="only these numbers of streams")
     parser.add_argument("--only", nargs="*", default=[way.name for way in WAYS], help="only these ways")
+    add_auth_option(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
     options = parser.parse_args()
     chosen = [
@@ -186,8 +190,8 @@ def main() -> None:
         for way in WAYS
         if way.name in options.only
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), options.rounds, chosen, options.step)
+    with tempfile.TemporaryDirectory() as folder, auth_endpoint(options) as auth:
+        found = measure(Path(folder), options.rounds, chosen, options.step, auth)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
     sys.stdout.write(table(found))

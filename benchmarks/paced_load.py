@@ -29,7 +29,8 @@ _TOKEN: Final = re.compile(rb'"(?:delta|content|reasoning_content|arguments)": ?
 _ERROR: Final = b'"type":"error"'
 _LONGEST: Final = 64  # bytes of a token with its name, and of the end
 _HANDSHAKE: Final = (
-    "GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+    "GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer benchmark\r\n"
+    "upgrade: websocket\r\nconnection: upgrade\r\n"
     "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 _STEPS: Final = 100
@@ -124,7 +125,7 @@ class Stream(asyncio.Protocol):
             self.transport.write(b"\x81" + bytes((0x80 | 126,)) + len(body).to_bytes(2) + bytes(4) + body)
             return
         path = _PATHS.get(self._form, "/v1/responses")
-        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer benchmark\r\n"
         head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         self.transport.write(head.encode() + body)
 

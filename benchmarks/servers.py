@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tests.support.auth import auth_server
 from tests.support.process import killed_with_parent
 from tests.support.stack import Host, LiveStack
 from tests.support.variants import responses_config, variant
@@ -57,12 +59,39 @@ def use_builtin(config: Json) -> None:
 
 def allow_many_in_background(config: Json) -> None:
     """Let the server run as many background responses at a time as streams are measured."""
-    responses_config(config)["background"] = {"concurrency": 256}
+    responses_config(config)["background"] = {"concurrency": 256, "concurrency_per_user": 256}
 
 
 def authenticate(config: Json, endpoint: str) -> None:
     """Let the server ask an endpoint for the user of each token."""
     config["server"]["auth"] = {"provider_config": {"type": "custom", "endpoint": endpoint}}
+
+
+def add_auth_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that measures with authentication."""
+    parser.add_argument("--auth", action="store_true", help="all servers ask who sends a request")
+
+
+def auth_endpoint(options: argparse.Namespace) -> AbstractContextManager[str | None]:
+    """Return a context with the endpoint that says whose a token is; with None unless the option was given."""
+    return auth_server(USERS) if options.auth else nullcontext()
+
+
+def configured(path: Path, auth: str | None, change: Callable[[Json], None] = lambda _: None) -> Path:
+    """Write a variant of the starter template to a file, and return its path.
+
+    Args:
+        path: the file.
+        auth: the endpoint that says whose token it is; None for a server without authentication.
+        change: changes the configuration.
+    """
+
+    def changed(config: Json) -> None:
+        change(config)
+        if auth:
+            authenticate(config, auth)
+
+    return variant(TEMPLATE, path, changed)
 
 
 def stack(
@@ -76,18 +105,12 @@ def stack(
     """Create a server of this kind with its state in this folder, without starting it.
 
     Args:
-        auth: the endpoint that says whose token it is; None for a server without authentication.
+        auth: as for `configured`.
         python: that of the host's environment.
     """
     changes = {OURS: allow_many_in_background, ON_HOST: use_hosts_inference, BUILTIN: use_builtin}
     name = kind.replace(" ", "-").replace("'", "").replace(",", "")
-
-    def change(config: Json) -> None:
-        changes[kind](config)
-        if auth:
-            authenticate(config, auth)
-
-    config = variant(TEMPLATE, folder / f"{name}.yaml", change)
+    config = configured(folder / f"{name}.yaml", auth, changes[kind])
     return LiveStack(config, host_environment(inference_url), folder / name, host, python)
 
 

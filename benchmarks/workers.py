@@ -25,7 +25,14 @@ from typing import Any, Final
 from benchmarks.paced import Place, program
 from benchmarks.paced_load import cpu_nanoseconds
 from benchmarks.report import markdown_table
-from benchmarks.servers import TEMPLATE, Worker, cpu_seconds, group_killed_with_parent
+from benchmarks.servers import (
+    Worker,
+    add_auth_option,
+    auth_endpoint,
+    configured,
+    cpu_seconds,
+    group_killed_with_parent,
+)
 from tests.support.stack import LiveStack
 from tests.support.waiting import wait_until
 
@@ -109,8 +116,8 @@ class Bench:
 
 
 @contextmanager
-def bench(folder: Path, module: str) -> Iterator[Bench]:
-    """Run everything; `module` is the client."""
+def bench(folder: Path, module: str, auth: str | None) -> Iterator[Bench]:
+    """Run everything; `module` is the client, and `auth` is as for `configured`."""
     own, others = split(sorted(os.sched_getaffinity(0)))
     with ExitStack() as running:
         os.sched_setaffinity(0, others)
@@ -118,8 +125,9 @@ def bench(folder: Path, module: str) -> Iterator[Bench]:
         client = running.enter_context(Worker(module))
         env = {"INFERENCE_URL": f"http://127.0.0.1:{engine.port}/v1"}
         servers: dict[int, LiveStack] = {}
+        config = configured(folder / f"{module}.yaml", auth)
         for count in COUNTS:
-            server = Processes(TEMPLATE, env, folder / f"{module}-{count}", fork=False)
+            server = Processes(config, env, folder / f"{module}-{count}", fork=False)
             server.count = count
             servers[count] = running.enter_context(server)
             running.enter_context(group_killed_with_parent(server.pid))
@@ -146,11 +154,11 @@ JOBS: Final = (
 )
 
 
-def rows(folder: Path, rounds: int) -> Iterator[list[str]]:
-    """Yield the rows of the table."""
+def rows(folder: Path, rounds: int, auth: str | None) -> Iterator[list[str]]:
+    """Yield the rows of the table; `auth` is as for `configured`."""
     for name, module, job, amount in JOBS:
         found: dict[int, list[Measured]] = {count: [] for count in COUNTS}
-        with bench(folder, module) as running:
+        with bench(folder, module, auth) as running:
             for number in range(-1, rounds):
                 for count in COUNTS:
                     each = running.measured(count, job())
@@ -167,8 +175,9 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (default: 3)")
+    add_auth_option(parser)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, auth_endpoint(options) as auth:
         head = [
             "",
             "processes",
@@ -177,7 +186,7 @@ def main() -> None:
             "CPU of the load",
             "a second, a core for each process",
         ]
-        sys.stdout.write(markdown_table(head, list(rows(Path(name), options.rounds))))
+        sys.stdout.write(markdown_table(head, list(rows(Path(name), options.rounds, auth))))
 
 
 if __name__ == "__main__":
