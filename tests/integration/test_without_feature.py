@@ -34,7 +34,9 @@ Json = dict[str, Any]
 pytestmark = pytest.mark.live
 
 SETTINGS: Final = {
-    feature: [each.key for each in settings_of(module)] for feature, module in modules_of_features("settings").items()
+    feature: keys
+    for feature, module in modules_of_features("settings").items()
+    if (keys := [each.key for each in settings_of(module)])
 }
 """The settings of each feature that has any."""
 
