@@ -252,9 +252,9 @@ class ModelServers:
         """
         if not lasts(step, refusal, chat):
             return False
-        if step.kind not in WITHOUT_MEDIA:
-            return True
         key, media = (chat["model"], step.kind), frozenset(media_marks(chat))
+        if step.kind not in WITHOUT_MEDIA or not media:
+            return True
         before = self._refused_media.get(key)
         if before is None:
             self._refused_media.set(key, media)

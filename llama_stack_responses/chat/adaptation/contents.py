@@ -23,8 +23,8 @@ from .message_edits import (
 )
 from .refusal import Refusal
 
-WITHOUT_MEDIA: Final = ("no_images", "no_audio")
-"""The kinds that take images or audio from a model."""
+WITHOUT_MEDIA: Final = ("no_images", "no_audio", "text_content")
+"""The kinds that take images or audio from a model, if a request has them."""
 _BLANK: Final = "(empty)"
 
 _REASONING: Final = (*TEXT_FIELDS, DETAILS, BLOCKS)

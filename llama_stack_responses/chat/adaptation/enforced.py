@@ -126,7 +126,11 @@ def _must_call(chat: Json) -> bool:
 
 
 def _asks_call(refusal: Refusal, chat: Json) -> Iterator[None]:
-    if _must_call(chat) and refusal.names("tool_choice", "tool choice", *_FORCED):
+    if (
+        _must_call(chat)
+        and not _WRONG_CHOICE.search(refusal.words)
+        and refusal.names("tool_choice", "tool choice", *_FORCED)
+    ):
         yield None
 
 
@@ -200,7 +204,11 @@ def _format_in_words(chat: Json, _: Any) -> Json:
     return changed if told else with_instructions(changed, _JSON_WORDS)
 
 
-_OF_ONE_CALL: Final = re.compile(r"\bdid(?: not|n't) (?:call|produce|generate|make|use|return)\b", re.IGNORECASE)
+_WRONG_CHOICE: Final = re.compile(r"\bnot found in\b|\bonly allowed when\b", re.IGNORECASE)
+"""Words about a choice that does not fit the tools of the request: it is the client's error."""
+_OF_ONE_CALL: Final = re.compile(
+    r"\bdid(?: not|n't) (?:call|produce|generate|make|use|return)\b|\bcould not be satisfied\b", re.IGNORECASE
+)
 """Words about an answer without the call that was required: the server takes the choice, its model did not."""
 
 

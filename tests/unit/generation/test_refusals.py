@@ -194,9 +194,6 @@ async def test_change_is_not_learned_if_the_changed_request_was_refused_too() ->
     assert await stored(records) == []
 
 
-NO_IMAGES = refused("This model does not support images")
-
-
 def look(name: bytes) -> list[Json]:
     """Return the input with an image that has this name."""
     head, _, data = ONE_PIXEL.partition(",")
@@ -204,9 +201,10 @@ def look(name: bytes) -> list[Json]:
     return [{"role": "user", "content": [{"type": "input_image", "image_url": f"{head},{named}"}]}]
 
 
-async def test_images_are_kept_from_a_model_once_two_were_refused() -> None:
+@pytest.mark.parametrize("words", ["This model does not support images", "content: str type expected"])
+async def test_images_are_kept_from_a_model_once_two_were_refused(words: str) -> None:
     """One image may be broken, whatever the server says of it, and others must not lose theirs."""
-    server = Server(MemoryRecords(), *[NO_IMAGES, ANSWER] * 3, ANSWER)
+    server = Server(MemoryRecords(), *[refused(words), ANSWER] * 3, ANSWER)
     for name in (b"a", b"a", b"b", b"c"):
         await server.ask(input=look(name))
     sent = ["image_url" in str(each["messages"]) for each in server.inference.requests]

@@ -65,6 +65,17 @@ def test_refused_demand_is_asked_for_in_words(chat: Json, text: str, kind: str) 
 @pytest.mark.parametrize(
     "text",
     [
+        "Tool choice 'g' not found in 'tools' parameter.",
+        "'tool_choice' is only allowed when 'tools' are specified.",
+    ],
+)
+def test_choice_that_does_not_fit_the_tools_is_the_clients_error(text: str) -> None:
+    assert asked_by(Refusal(400, text, places=("tool_choice",)), REQUIRED) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "Invalid schema for response_format 'n': In context=(), 'required' is required to be supplied.",
         'Failed to compile the grammar: Unimplemented keys: ["patternProperties"]',
     ],

@@ -106,6 +106,7 @@ def test_of_two_parts_the_one_that_only_steers_is_dropped() -> None:
         (TOOLS | {"parallel_tool_calls": True}, "parallel_tool_calls temporarily unavailable"),
         (PLAIN | {"temperature": 0.5}, "temperature service unavailable"),
         (PLAIN | {"reasoning_effort": "low"}, "Reasoning is not available right now"),
+        (TOOLS | {"tool_choice": "required"}, "tool_choice required could not be satisfied by the model"),
         (PLAIN | {"user": "u"}, "user: overloaded, please retry"),
         (
             TOOLS | {"tool_choice": "required"},
