@@ -26,6 +26,7 @@ from llama_stack_responses.features.batches.rows import ENDED, Batch, Line
 from llama_stack_responses.features.batches.settings import Batches
 from llama_stack_responses.features.batches.stored import BatchesOfOwners
 from llama_stack_responses.features.batches.stored_batches import StoredBatches, cancelled
+from llama_stack_responses.jobs.work_class import Work, WorkClass
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.detached_responses import Place
 from llama_stack_responses.store.content_names import Hasher
@@ -373,6 +374,19 @@ async def test_line_is_not_queued_once_its_batch_has_ended_or_is_cancelled(recor
         await server.ended(batch_id)
     with pytest.raises(Conflict):
         await records.commit(ops, conditions)
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("then", ["running", "completed", "server_error"], ids=["runs", "has ended", "is tried again"])
+async def test_line_is_not_queued_again_while_it(records: Records, clock: Clock, then: str) -> None:
+    server = Server(records, clock)
+    line = Line(await server.create("m"), 1)
+    place = Place(line.response_id, Work(WorkClass.BATCH), *server.batches.queued(line))
+    await server.responses.queue({"model": "m", "input": "input 1"}, place)
+    if then != "running":
+        server.responses.waiting[line.response_id]["end"] = then
+        await server.responses.end(line.response_id)
+    assert not await committed(records, *server.batches.queued(line))
 
 
 async def test_busy_model_server_is_tried_again_with_pauses(records: Records, clock: Clock) -> None:
