@@ -8,7 +8,7 @@ from typing import Final, Self
 from .fair_budget import FairBudget
 from .share import Share
 
-_ITERATIONS: Final = 12
+_ITERATIONS: Final = 24
 """About as many as a response takes to begin."""
 
 

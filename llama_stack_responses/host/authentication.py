@@ -53,7 +53,7 @@ _VERIFYING: Final = 4
 _UNAVAILABLE: Final = "The authentication service {}. Try again in a second."
 _WRONG_KEY: Final = "Incorrect API key provided: it is unknown, revoked or expired. Ask the operator for another one."
 _MAX_CLIENTS: Final = 8
-_PAUSE: Final = 10
+_PAUSE: Final = 20
 """Iterations of the event loop between two of many requests of one user. A response of another begins in about 25."""
 _UNREACHABLE: Final = frozenset(
     {"ApiError", "AuthServiceUnavailableError", "OSError", "PyJWKClientConnectionError", "TransportError"}

@@ -76,3 +76,19 @@ async def test_user_who_comes_while_another_has_many_turns_does_not_wait() -> No
     for each in many:
         (await each).end()
     assert turns.is_idle
+
+
+async def test_while_one_user_begins_another_begins_no_more_than_two_of_many() -> None:
+    """Also if their turns end by themselves, because they wait for a store or a model server."""
+    turns, begun = Turns(8, 1, 0), list[str]()
+
+    async def begin(user: str) -> None:
+        with await turns.take():
+            begun.append(user)
+            await iterations(48)
+
+    many = [as_user("many", begin("many")) for _ in range(20)]
+    await iterations(3)
+    await as_user("one", begin("one"))
+    assert begun.count("many") <= 3, "one had begun before, and two meanwhile"
+    await asyncio.gather(*many)
