@@ -34,7 +34,7 @@ class HostApp:
 
 
 class Reader:
-    """A route that reads its whole body, as the host's routes do, and keeps its pieces and headers."""
+    """A route that reads its whole body, as the host's routes do, and keeps its pieces, and headers but its type."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -42,7 +42,7 @@ class Reader:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        self.headers = dict(request.headers)
+        self.headers = {name: value for name, value in request.headers.items() if name != "content-type"}
         async for piece in request.stream():
             self.pieces.append(piece)
         await Response(b"%d" % self.size)(scope, receive, send)
