@@ -95,7 +95,7 @@ _NAMES: Final = ("finish_reason", "finishReason", "native_finish_reason", "done_
 _STOPS: Final = ("stop_reason", "stopReason")
 """Names of it in other APIs (Anthropic, Bedrock)."""
 _ALL_NAMES: Final = frozenset((*_NAMES, *_STOPS))
-_OTHER_NAMES: Final = _ALL_NAMES - {"finish_reason"}
+_SELDOM: Final = _ALL_NAMES - {"finish_reason", "stop_reason"}
 _CHARACTERS: Final = 100
 """Characters of a reason that are read."""
 _CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -134,12 +134,16 @@ def _word(reason: str) -> str:
 
 
 def may_end(choice: dict[str, Any], chunk: dict[str, Any]) -> bool:
-    """Return whether the JSON of a choice or of its chunk has a finish reason outside of its delta."""
-    return bool(choice.get("finish_reason")) or _has_value(choice, _OTHER_NAMES) or _has_value(chunk, _ALL_NAMES)
+    """Return whether the JSON of a choice or of its chunk may have a finish reason outside of its delta.
 
-
-def _has_value(value: dict[str, Any], names: frozenset[str]) -> bool:
-    return not names.isdisjoint(value) and any(value.get(name) for name in names)
+    It is asked for each token. vLLM has null under two names in each choice.
+    """
+    return bool(
+        choice.get("finish_reason")
+        or choice.get("stop_reason")
+        or not _SELDOM.isdisjoint(choice)
+        or not _ALL_NAMES.isdisjoint(chunk)
+    )
 
 
 def reason_of(chunk: Any, choice: Any) -> str | None:
@@ -152,9 +156,12 @@ def reason_of(chunk: Any, choice: Any) -> str | None:
         chunk: the chunk.
         choice: its choice; None if it has none.
     """
-    delta, fields = member(choice, "delta"), member(choice, "provider_specific_fields")
-    places = [_more(each) for each in (choice, delta, fields, chunk)]
-    found = [_written(member(choice, "finish_reason")), *_found(places, _NAMES)]
+    given, own = member(choice, "finish_reason"), _more(choice)
+    others = (own, _more(member(choice, "delta")), own.get("provider_specific_fields"), _more(chunk))
+    places = [each for each in others if type(each) is dict and any(map(each.get, _ALL_NAMES))]
+    if not (given or places):
+        return None  # as in most chunks
+    found = [_written(given), *_found(places, _NAMES)]
     reasons = [each for each in found if each and _word(each) not in _NONE]
     if not reasons:
         # vLLM has the stop sequence there, beside a reason.
