@@ -37,7 +37,7 @@ from .core.types import Json
 from .fetch.address_policy import AddressPolicy
 from .fetch.fetcher import Fetcher, FetchLimits
 from .generation.activity import Activity
-from .generation.dependencies import Admit, AdmitItems, Card, Fill, Permit
+from .generation.dependencies import Admit, AdmitItems, Card, Fill, OnRefused, Permit, Refused
 from .inputs.files import Files
 from .inputs.large_files import LargeFiles
 from .inputs.moderation import Moderation
@@ -66,8 +66,10 @@ __all__ = [
     "LargeWork",
     "ObjectEvent",
     "OnEnd",
+    "OnRefused",
     "Permit",
     "PublicRoute",
+    "Refused",
     "RouteAdmission",
     "Routes",
     "Stack",
@@ -195,6 +197,7 @@ class Feature:
         at_end: says what the commit that stores the end of a response writes for the feature, exactly once for each
             response that was run here, however it ended and whether or not it is stored itself.
         on_end: is called once that is written. If a server is killed in between, it is not.
+        on_refused: is called for each request for a response that was refused, so that there is no response.
         admit: admits requests for responses within limits. At most one feature does.
         admit_items: admits items that users store in conversations. At most one feature does.
     """
@@ -212,5 +215,6 @@ class Feature:
     authenticate: Authenticate | None = None
     at_end: AtEnd | None = None
     on_end: OnEnd | None = None
+    on_refused: OnRefused | None = None
     admit: Admit | None = None
     admit_items: AdmitItems | None = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..chat.inference import Inference
 from ..concurrency.large_work import LargeWork
+from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..core.types import Json
 from ..inputs.attachments import Attachments
@@ -47,6 +48,29 @@ Admit = Callable[[Owner, CreateRequest], Awaitable[Permit]]
 
 AdmitItems = Callable[[Owner, Sequence[Json]], Awaitable[None]]
 """Admits items that a user stores in a conversation. Raises `ApiError` 429 if a limit is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request for a response that was refused, so that there is no response.
+
+    Attributes:
+        owner: whose request it was.
+        error: why.
+        body: the request's decoded JSON, which was not checked and may be large; None if it could not be read.
+        request_id: the id of the HTTP request or of the WebSocket; empty if there is none.
+        at: when, in seconds since the epoch, on the store's clock.
+    """
+
+    owner: Owner
+    error: ApiError
+    body: Any
+    request_id: str
+    at: float
+
+
+OnRefused = Callable[[Refused], None]
+"""Is called in the event loop for each request for a response that was refused. It keeps no body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +120,7 @@ class Dependencies:
         cards: what features show on the page.
         at_end: say what the commit of a response's end writes for the features.
         on_end: are called once the end of a response is written.
+        on_refused: are called for each request for a response that was refused.
         admit: admits requests; None admits all.
         admit_items: admits items of conversations; None admits all.
         activity: counts what this server does, and has the responses that it generates now.
@@ -114,6 +139,7 @@ class Dependencies:
     cards: Sequence[Card] = ()
     at_end: Sequence[AtEnd] = ()
     on_end: Sequence[OnEnd] = ()
+    on_refused: Sequence[OnRefused] = ()
     admit: Admit | None = None
     admit_items: AdmitItems | None = None
     activity: Activity = field(default_factory=Activity)

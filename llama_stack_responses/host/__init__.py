@@ -97,6 +97,7 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
         [card for each in features for card in each.cards],
         [each.at_end for each in features if each.at_end],
         [each.on_end for each in features if each.on_end],
+        [each.on_refused for each in features if each.on_refused],
         next((each.admit for each in features if each.admit), None),
         next((each.admit_items for each in features if each.admit_items), None),
         stack.activity,

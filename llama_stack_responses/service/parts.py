@@ -39,6 +39,7 @@ from .health import Health
 from .idempotency import IdempotencyKeys
 from .process_set import ProcessSet
 from .readiness import Readiness, ReadinessCheck
+from .refusals import Refusals
 from .response_reader import ResponseReader
 from .server_checks import ServerChecks
 from .server_lifecycle import ServerLifecycle
@@ -208,6 +209,11 @@ class Parts:
     def reader(self) -> ResponseReader:
         """Reads responses."""
         return ResponseReader(self.archive, self._history, self.jobs, self.access)
+
+    @cached_property
+    def refusals(self) -> Refusals:
+        """Tells the features which requests were refused."""
+        return Refusals(self._dependencies.on_refused, self.access.current_user, self.clock)
 
     @cached_property
     def detached(self) -> DetachedResponses:

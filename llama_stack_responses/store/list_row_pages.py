@@ -59,10 +59,12 @@ class Rows:
 
     Attributes:
         rows: the rows.
+        cursors: the cursor of each row.
         next: the cursor of the last row that was read; None if the list has ended.
     """
 
     rows: list[Row] = field(default_factory=list)
+    cursors: list[tuple[str, str]] = field(default_factory=list)
     next: tuple[str, str] | None = None
 
 
@@ -86,24 +88,7 @@ class Listing:
         Args:
             wanted: returns whether a row is part of the page. The page may then be empty although more follow.
         """
-        start, end = self._bounds(owner, span)
-        page, scanned = Rows(), 0
-        size = limit + 1 if wanted is None else _BLOCK_ROWS
-        while True:
-            block = await self._records.range(start, end, limit=size, reverse=not span.oldest_first)
-            for (key, _), row in zip(block, await self.rows(block), strict=True):
-                if wanted is None or wanted(row):
-                    if len(page.rows) == limit:
-                        return page
-                    page.rows.append(row)
-                page.next = _cursor(key)
-                start, end = (key + "\0", end) if span.oldest_first else (start, key)
-            scanned += len(block)
-            if len(block) < size:
-                page.next = None
-                return page
-            if scanned >= _SCANNED_ROWS:
-                return page
+        return await page_of_rows(self._records, self._bounds(owner, span), span, limit, wanted)
 
     async def head(self, owner: Owner, limit: int) -> list[tuple[str, Record]]:
         """Return the keys and records of the newest rows, not decoded."""
@@ -112,8 +97,7 @@ class Listing:
 
     async def rows(self, records: Sequence[tuple[str, Record]]) -> list[Row]:
         """Decode rows, such as `head` returns, and keep their order."""
-        values = await _decoded([record.value for _, record in records])
-        return [read_list_row(key, value, record.version) for (key, record), value in zip(records, values, strict=True)]
+        return await read_rows(records)
 
     async def row(self, owner: Owner, order: str, response_id: str) -> Row | None:
         """Return the row of one response."""
@@ -173,16 +157,69 @@ class Listing:
         return bool(await self._records.range(prefix, after_prefix(prefix), limit=1))
 
     def _bounds(self, owner: Owner, span: Span) -> tuple[str, str]:
-        of = Hasher(owner).owner
-        oldest = self._retention.oldest()
-        since = oldest if span.since is None else max(oldest, second(span.since))
-        end = after_prefix(f"l/{of}/") if span.until is None else f"l/{of}/{second(span.until)}"
-        start = f"l/{of}/{since}"
-        if span.after and span.oldest_first:
-            start = max(start, listing(of, *span.after) + "\0")
-        elif span.after:
-            end = min(end, listing(of, *span.after))
-        return start, max(start, end)
+        return bounds_of(f"l/{Hasher(owner).owner}/", span, self._retention.oldest())
+
+
+def bounds_of(prefix: str, span: Span, oldest: str) -> tuple[str, str]:
+    """Return the range of the keys of a part of a list.
+
+    Args:
+        prefix: of the keys of the list, which its cursors follow.
+        oldest: the position of the oldest row that has not expired.
+    """
+    since = oldest if span.since is None else max(oldest, second(span.since))
+    end = after_prefix(prefix) if span.until is None else f"{prefix}{second(span.until)}"
+    start = f"{prefix}{since}"
+    if span.after and span.oldest_first:
+        start = max(start, f"{prefix}{'/'.join(span.after)}\0")
+    elif span.after:
+        end = min(end, f"{prefix}{'/'.join(span.after)}")
+    return start, max(start, end)
+
+
+async def page_of_rows(
+    records: Records, bounds: tuple[str, str], span: Span, limit: int, wanted: Callable[[Row], bool] | None = None
+) -> Rows:
+    """Return at most `limit` rows of a range of keys, in the order of the span; `wanted` is as in `Listing.page`."""
+    (start, end), page, scanned = bounds, Rows(), 0
+    size = limit + 1 if wanted is None else _BLOCK_ROWS
+    while True:
+        block = await records.range(start, end, limit=size, reverse=not span.oldest_first)
+        for (key, _), row in zip(block, await read_rows(block), strict=True):
+            if wanted is None or wanted(row):
+                if len(page.rows) == limit:
+                    return page
+                page.rows.append(row)
+                page.cursors.append(_cursor(key))
+            page.next = _cursor(key)
+            start, end = (key + "\0", end) if span.oldest_first else (start, key)
+        scanned += len(block)
+        if len(block) < size:
+            page.next = None
+            return page
+        if scanned >= _SCANNED_ROWS:
+            return page
+
+
+def merged(pages: Sequence[Rows], span: Span, limit: int) -> Rows:
+    """Return one page of several lists, of each of which a page of this span and limit was read."""
+    ends = [page.next for page in pages if page.next]
+    end = (min(ends) if span.oldest_first else max(ends)) if ends else None
+    found = [each for page in pages for each in zip(page.cursors, page.rows, strict=True)]
+    found.sort(key=lambda each: each[0], reverse=not span.oldest_first)
+    # Behind the end of a page there may be rows that were not read.
+    known = [each for each in found if end is None or (each[0] <= end if span.oldest_first else each[0] >= end)]
+    shown = known[:limit]
+    page = Rows([row for _, row in shown], [cursor for cursor, _ in shown], end)
+    if len(known) > limit:
+        page.next = page.cursors[-1]
+    return page
+
+
+async def read_rows(records: Sequence[tuple[str, Record]]) -> list[Row]:
+    """Decode rows, and keep their order."""
+    values = await _decoded([record.value for _, record in records])
+    return [read_list_row(key, value, record.version) for (key, record), value in zip(records, values, strict=True)]
 
 
 async def _decoded(values: Sequence[bytes]) -> list[Json]:

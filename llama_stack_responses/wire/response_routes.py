@@ -9,9 +9,11 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from fastapi import APIRouter, Request, Response
+from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from ..core.errors import bad_request
+from ..core.types import Json
 from ..jobs.direct_delivery import DirectClient
 from ..requests.request import request_schema
 from ..service.detached_responses import DetachedResponse
@@ -135,12 +137,20 @@ def _create(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:
 
     async def create_response(request: Request) -> Response:
         order.begin_with(request)
-        body = await limits.bodies.json(request)
-        if body.get("stream"):
-            limits.hold_stream(request.scope)
-        created = await impl.create(body, _idempotency_key(request), limits.bodies.hold(request))
+        body: Json | None = None
+        try:
+            body = await limits.bodies.json(request)
+            if body.get("stream"):
+                limits.hold_stream(request.scope)
+            created = await impl.create(body, _idempotency_key(request), limits.bodies.hold(request))
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            impl.refusals.note(error, body)
+            raise
         if isinstance(created, DetachedResponse):
             return await _detached_response(impl, limits, request.scope, created, stream=bool(body.get("stream")))
+        impl.refusals.watch(created, body)
         return RunEventsResponse(created) if body.get("stream") else RunJsonResponse(created)
 
     return create_response

@@ -17,8 +17,11 @@ import pytest
 
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.feature import Refused
 from llama_stack_responses.features.admin.store_commands import delete
+from llama_stack_responses.features.page.refused.writer import RefusedWriter
 from llama_stack_responses.features.usage.counting import count
 from llama_stack_responses.features.usage.naming import Bounds
 from llama_stack_responses.features.usage.tables import Tables
@@ -88,7 +91,15 @@ async def fill(records: Records, users: SwitchedAccess, owner: Owner, word: str)
     key, _ = await AccessKeys(records).create(NewKey(f"{word}'s laptop", owner, "team"))
     await AccessKeys(records).used(key.id)
     await impl.shutdown()
+    await refuse(records, owner, word)
     await use(records, owner, word)
+
+
+async def refuse(records: Records, owner: Owner, word: str) -> None:
+    """Keep a refused request of an owner with this word in it."""
+    writer = RefusedWriter(records, 1, 100)
+    writer.add(Refused(owner, bad_request(word), {"input": word}, "", await records.now()))
+    await writer.write()
 
 
 async def use(records: Records, owner: Owner, word: str) -> None:
@@ -152,6 +163,7 @@ async def test_deleted_owner_is_in_no_row(
     await asyncio.to_thread(delete, arguments)
     deleted = capsys.readouterr().out
     assert '"deleted keys": 1' in deleted
+    assert '"deleted refused requests": 1' in deleted
     assert ('"deleted days of usage": 2' in deleted) == usage
     left = await found(records, *words)
     # By the hash of the name, the audit log keeps that the owner was deleted, and servers are told for a day to end the

@@ -15,6 +15,7 @@ from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
 from tests.support.variants import responses_config, traces, variant
 from tests.support.waiting import wait_until
+from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire, error_of, final
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
@@ -338,6 +339,32 @@ def test_list_stream_sends_new_changed_and_deleted_rows(
         own_row = bob.create(model="local/m", input="For bob")["id"]
         theirs.wait_for(lambda name, data: name == "row" and data["id"] == own_row)
         assert [data["id"] for name, data in theirs.events if name == "row"] == [own_row]
+
+
+def test_refused_requests_are_listed_for_their_user_only(guarded: LiveStack, ada: Wire, bob: Wire) -> None:
+    def listed(wire: Wire, **query: Any) -> list[Json]:
+        return [row for row in ui(wire, "/responses", status="refused", **query)["data"] if row["request_id"] in ids]
+
+    ids = {"ada-1", "ada-2", "ada-3"}
+    error_of(ada.http.post("/responses", content=b"{", headers={"x-request-id": "ada-1"}), 400)
+    wrong = {"model": "local/m", "input": "Which sea?", "metadata": {"team": "sea"}, "temperature": 7}
+    error_of(ada.http.post("/responses", json=wrong, headers={"x-request-id": "ada-2"}), 400)
+    with WebSocketClient(guarded, "token-of-ada", {"x-request-id": "ada-3"}) as websocket:
+        websocket.ask(model="local/m", input="Which lake?", background=True)
+        websocket.until("error")
+    wait_until(lambda: len(listed(ada)) == 3)
+    of_socket, of_field, of_body = listed(ada)
+    assert (of_body["model"], of_body["words"], of_body["http_status"]) == ("", "", 400)
+    assert (of_field["words"], of_field["param"], of_field["metadata"]) == (
+        "Which sea?",
+        "temperature",
+        {"team": "sea"},
+    )
+    assert (of_socket["words"], of_socket["error"]) == ("Which lake?", "unsupported_parameter")
+    assert listed(ada, metadata="team:sea", model="m") == [of_field]
+    assert ui(ada, f"/refused/{of_field['id']}")["message"] == of_field["message"]
+    assert listed(bob) == []
+    assert bob.http.get(f"/ui/refused/{of_field['id']}").status_code == 404
 
 
 def test_live_shows_running_responses_as_they_grow(guarded: LiveStack, ada: Wire, upstream: Upstream) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +15,12 @@ from ...core.types import Json
 from ...items.listed_items import Order
 from ...jobs.background import BackgroundJobs
 from ...store.archive import Archive
-from ...store.list_row_pages import Span
+from ...store.list_row_pages import Rows, Span, merged
 from ...store.list_rows import Row
 from ...store.records import Record
+from .refused.rows import STATUS, RefusedRequests
 
-_CURSOR: Final = re.compile("([0-9a-f]{14})-(resp_[0-9a-zA-Z_-]{1,64})")
+_CURSOR: Final = re.compile("([0-9a-f]{14})-((?:resp|refused)_[0-9a-zA-Z_-]{1,64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +95,13 @@ class Lists:
     Args:
         archive: the stored responses.
         jobs: says which queued responses have started.
+        refused: the requests that have no response because they were refused.
     """
 
-    def __init__(self, archive: Archive, jobs: BackgroundJobs) -> None:
+    def __init__(self, archive: Archive, jobs: BackgroundJobs, refused: RefusedRequests) -> None:
         self._archive = archive
         self._jobs = jobs
+        self._refused = refused
 
     async def page(self, owner: Owner, wanted: ListFilter, after: str | None, limit: int, order: Order) -> Json:
         """Return a page of the owner's list.
@@ -106,7 +110,7 @@ class Lists:
             ApiError: 400, `after` is not a cursor.
         """
         span = Span(wanted.since, wanted.until, _parsed(after) if after else None, order == "asc")
-        page = await self._archive.listing.page(owner, span, limit, wanted.may_match if wanted.restricts_rows else None)
+        page = await self._page(owner, span, limit, wanted)
         rows = await self._archive.listing.unanswered(owner, await self.current(page.rows))
         return {
             "object": "list",
@@ -114,6 +118,16 @@ class Lists:
             "has_more": page.next is not None,
             "next": "-".join(page.next) if page.next else None,
         }
+
+    async def _page(self, owner: Owner, span: Span, limit: int, wanted: ListFilter) -> Rows:
+        """Return the rows of responses and of refused requests, as the statuses say."""
+        matches = wanted.may_match if wanted.restricts_rows else None
+        pages = []
+        if wanted.statuses != {STATUS}:
+            pages.append(self._archive.listing.page(owner, span, limit, matches))
+        if not wanted.statuses or STATUS in wanted.statuses:
+            pages.append(self._refused.page(owner, span, limit, matches))
+        return merged(await asyncio.gather(*pages), span, limit)
 
     async def rows(self, records: Sequence[tuple[str, Record]]) -> list[Row]:
         """Return rows with their current status, given their keys and records."""

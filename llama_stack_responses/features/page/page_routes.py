@@ -24,15 +24,17 @@ from ...wire.route_admission import RouteAdmission
 from . import schemas
 from .chains import ChainViews
 from .lists import ListFilter, Lists
+from .refused.rows import FIELDS, STATUS, RefusedRequests
 from .response_views import Views, settings_of
 from .streams import NamedEvent, Streams
 
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _MAX_PAIRS: Final = 16
+_STATUSES: Final = (*STATUSES, STATUS)
 
 _SEVERAL: Final[Schema] = {"type": "array", "items": TEXT, "maxItems": _MAX_PAIRS}
 _FILTERS: Final[Mapping[str, Schema]] = {
-    "status": {"type": "array", "items": one_of(*STATUSES)},
+    "status": {"type": "array", "items": one_of(*_STATUSES)},
     "model": TEXT,
     "conversation": TEXT,
     "metadata": _SEVERAL,
@@ -46,26 +48,27 @@ _FILTERS: Final[Mapping[str, Schema]] = {
 }
 
 
-def ui_router(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-    """Return the routes, with these limits."""
+def ui_router(refused: RefusedRequests, impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
+    """Return the routes, with these limits; the lists also have the refused requests."""
     router = APIRouter(prefix="/v1/ui", tags=["Page"], route_class=routes_within(limits))
 
     def add(path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=["GET"], summary=summary, **description)
 
-    views, lists = Views(impl), Lists(impl.archive, impl.jobs)
+    views, lists = Views(impl), Lists(impl.archive, impl.jobs, refused)
     add("/session", _session(impl), "Describe the server and the user", described(schemas.SESSION))
     add("/tools", _tools(impl), "List the hosted tools of the server", described(schemas.TOOLS))
     add("/cards", _cards(impl), "List what features show on the page", described(schemas.CARDS))
     paged = {**_FILTERS, "limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
     add("/responses", _list(impl, lists), "List responses for the page", described(schemas.ROWS, query=paged))
-    streams = Streams(impl, lists)
+    streams = Streams(impl, lists, refused)
     watched = described(EVENTS, query=_FILTERS, media="text/event-stream")
     add("/responses/stream", _changes(impl, streams, limits), "Follow the list of responses", watched)
     one = described(EVENTS, query={"response": TEXT}, media="text/event-stream")
     add("/live", _live(impl, streams, limits), "Follow running responses", one)
     following = described(EVENTS, media="text/event-stream")
     add("/stats", _followed(impl, streams.stats, limits), "Follow this server's counts", following)
+    add("/refused/{refused_id}", _refused(impl, refused), "Show a refused request", described(schemas.REFUSED))
     add("/responses/{response_id}", _view(views, limits), "Show a response", described(schemas.VIEW))
     numbered = described(schemas.EVENT_PAGE, query={"limit": _limit(1000), "after": WHOLE})
     add("/responses/{response_id}/events", _events(views, limits), "List a response's events", numbered)
@@ -131,7 +134,7 @@ def filter_of(request: Request) -> ListFilter:
     """
     query = Query(request)
     return ListFilter(
-        statuses=frozenset(query.several("status", STATUSES)),
+        statuses=frozenset(query.several("status", _STATUSES)),
         model=query.text("model"),
         conversation=query.text("conversation"),
         metadata=_pairs(request),
@@ -191,6 +194,14 @@ def _list(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:
         return JsonResponse(await lists.page(impl.access.current_user(), filter_of(request), after, limit, order))
 
     return list_rows
+
+
+def _refused(impl: OpenAIResponsesImpl, refused: RefusedRequests) -> Handler:
+    async def show_refused(refused_id: str) -> Response:
+        row = await refused.find(impl.access.current_user(), refused_id)
+        return JsonResponse({"object": "ui.refused", **{name: row[name] for name in FIELDS}})
+
+    return show_refused
 
 
 def _view(views: Views, limits: RouteAdmission) -> Handler:

@@ -61,6 +61,20 @@ ROW: Final = whole(
     version=WHOLE,
 )
 
+REFUSED: Final = whole(
+    object=constant("ui.refused"),
+    id=TEXT,
+    created_at=_NUMBER,
+    http_status=WHOLE,
+    error=TEXT,
+    message=TEXT,
+    param=or_null(TEXT),
+    model=TEXT,
+    words=TEXT,
+    metadata=_OBJECT,
+    request_id=TEXT,
+)
+
 _ITEM: Final = whole(type=TEXT, id=or_null(TEXT), kind=TEXT, status=or_null(TEXT))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ...core.feature_settings import FeatureSettings
 
@@ -16,12 +16,16 @@ class BuiltInPage(BaseModel):
         enabled: whether there are the page and its routes; `ui: false` is the same as `ui: {enabled: false}`.
         record_requests: whether the chat requests that model servers get are stored with each stored response, under
             the same owner and retention. They repeat the whole conversation in each round.
+        refused_days: days for which the page lists requests that were refused, so that there is no response.
+        refused_per_user: how many of them are kept of each user, the newest; 0 keeps none.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     enabled: bool = True
     record_requests: bool = False
+    refused_days: float = Field(default=7.0, gt=0)
+    refused_per_user: int = Field(default=1000, ge=0)
 
 
 def _on_or_off(given: Any) -> Any:

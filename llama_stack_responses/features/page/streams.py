@@ -17,6 +17,7 @@ from ...store.content_names import Hasher
 from ...store.list_rows import Row, first_words
 from ...store.records import Record
 from .lists import ListFilter, Lists
+from .refused.rows import PREFIX, RefusedRequests
 from .shared_values import SharedValues
 
 type NamedEvent = tuple[str, Json]
@@ -38,10 +39,12 @@ class Streams:
     Args:
         impl: the responses.
         lists: reads the lists.
+        refused: the refused requests.
     """
 
-    def __init__(self, impl: OpenAIResponsesImpl, lists: Lists) -> None:
+    def __init__(self, impl: OpenAIResponsesImpl, lists: Lists, refused: RefusedRequests) -> None:
         self._impl = impl
+        self._refused = refused
         self._lists = lists
         seconds = impl.intervals.watch_seconds
         self._heads: SharedValues[list[tuple[str, Record]]] = SharedValues(0.9 * seconds)
@@ -49,12 +52,14 @@ class Streams:
 
     async def changes(self, owner: Owner, wanted: ListFilter) -> AsyncIterator[NamedEvent | None]:
         """Yield the changes of the owner's list from now on; None from time to time."""
-        follower = _Changes(self._lists, wanted)
+        follower, of_refused = _Changes(self._lists, wanted), _Changes(self._lists, wanted)
         key = Hasher(owner).owner
 
         async def poll() -> list[NamedEvent]:
             head = await self._heads.get(key, lambda: self._impl.archive.listing.head(owner, _WINDOW_ROWS))
-            return await follower.of(head)
+            news = await follower.of(head)
+            refused = await self._heads.get(f"{PREFIX}{key}", lambda: self._refused.head(owner, _WINDOW_ROWS))
+            return [*news, *(each for each in await of_refused.of(refused) if each[0] != "ready")]
 
         async for event in self._every(poll):
             yield event

@@ -96,6 +96,7 @@ def socket_route(
         try:
             reservation = limits.stream(caller.owner)
         except ApiError as error:
+            impl.refusals.note(error, owner=caller.owner)
             await websocket.send_denial_response(failure(error))
             return
         own_id = request_id(websocket.scope)
@@ -204,6 +205,7 @@ class _Connection:
             event = await self._bodies.decode(message, reservation.add(len(message)))
         except ApiError as error:
             reservation.release()
+            self._impl.refusals.note(error, owner=self._owner)
             log_refused(error)
             await self._send([refused(error)], None)
             return

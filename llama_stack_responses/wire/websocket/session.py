@@ -133,6 +133,7 @@ class Session:
         except ApiError as error:
             if event.get("type") == "response.create":
                 self._forget_parent(event)
+                self._impl.refusals.note(error, event, self._caller.owner)
             log_refused(error)
             await self._send([refused(error)], lane)
         finally:
@@ -174,6 +175,7 @@ class Session:
         except Exception:
             logger.exception("response on a WebSocket connection failed")
             failed = ApiError(500, "The server had an error while processing your request.")
+        self._impl.refusals.note(failed, body, self._caller.owner)
         self._forget_parent(body)
         return failed
 

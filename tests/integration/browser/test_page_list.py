@@ -2,6 +2,7 @@
 
 import re
 import time
+from typing import Literal
 from urllib.parse import quote
 
 import pytest
@@ -75,6 +76,32 @@ def test_filters_in_the_address_show_matching_rows_only(
 ) -> None:
     page.goto(f"/ui?{query}")
     lists_only(page, getattr(showcase, name))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_refused_request_appears_in_the_list_and_opens(
+    browser: Browser, page_stack: LiveStack, theme: Literal["light", "dark"]
+) -> None:
+    question = f"A question in {theme} <b>words</b>"
+    wrong = {"model": "local/seer", "input": question, "metadata": {"theme": theme}, "temperature": 7}
+    with browser.page(page_stack.base_url, color_scheme=theme) as page, Wire(page_stack) as wire:
+        page.goto("/ui/live")
+        page.find(".chart h2 a", "Errors").click()
+        page.find(".connection[data-state=on]")
+        assert page.path == "/ui?status=failed&status=refused"
+        wire.http.post("/responses", json=wrong)
+        row = page.find(".list-row", question)
+        assert "Refused" in row.inner_text()
+        assert "400 decimal_above_max_value" in row.inner_text()
+        row.locator("a").focus()
+        page.press("Enter")
+        page.find("h1", question)
+        assert "temperature" in page.find(".facts").inner_text()
+        assert page.axe() == []
+        page.find("a", "Refused requests of this model").click()
+        page.find(".list-row", question)
+        assert page.axe() == []
+        page.check_quiet()
 
 
 def test_list_is_turned_to_the_oldest_first_and_back(

@@ -12,6 +12,7 @@ const ROUTES = [
   [/^\/ui\/responses\/([^/]+)\/replay$/, "ui-replay", "./replay.js"],
   [/^\/ui\/chain\/([^/]+)$/, "ui-chain", "./chain.js"],
   [/^\/ui\/conversations\/([^/]+)$/, "ui-conversation", "./chain.js"],
+  [/^\/ui\/refused\/([^/]+)$/, "ui-refused", "./refused.js"],
   [/^\/ui\/compare$/, "ui-compare", "./compare.js"],
   [/^\/ui\/live$/, "ui-live", "./live.js"],
   [/^\/ui\/playground$/, "ui-playground", "./playground.js"],

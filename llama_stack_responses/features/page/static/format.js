@@ -46,6 +46,7 @@ export const STATUS = {
   incomplete: "Incomplete",
   failed: "Failed",
   cancelled: "Cancelled",
+  refused: "Refused",
 };
 
 /** What a response is whose worker has lost its lease, or whose server does not answer for longer than the lease holds. */

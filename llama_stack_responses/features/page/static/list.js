@@ -263,9 +263,9 @@ export class ListView extends View {
       { class: "list-row", role: "listitem", "data-id": row.id, "data-marked": row.id === this.marked ? "yes" : null, "data-fresh": row.fresh ? "yes" : null },
       h(
         "a",
-        { href: to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
+        { href: row.status === "refused" ? to.refused(row.id) : to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
         h("span", { class: "cell-status" }, rowStatus(row)),
-        h("span", { class: "cell-words" }, goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.error)),
+        h("span", { class: "cell-words" }, goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.http_status ? `${row.http_status} ${row.error}: ${row.message}` : row.error)),
         h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
         h("span", { class: "cell-tokens num", title: "Input and output tokens" }, tokens),
         h("span", { class: "cell-time num" }, seconds(row.seconds)),
@@ -385,7 +385,7 @@ export class ListView extends View {
 
   mark() {
     const row = this.rows[this.position];
-    if (!row) return;
+    if (!row || row.status === "refused") return;
     if (!this.marked || this.marked === row.id) {
       this.marked = this.marked ? null : row.id;
       this.list.refresh(this.position);

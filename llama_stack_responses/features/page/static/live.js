@@ -19,7 +19,7 @@ const CHARTS = [
   { title: "Output", unit: "tokens/s", value: rate("output_tokens"), text: brief, window: 5 },
   { title: "Events", unit: "per second", value: rate("events"), text: brief },
   { title: "First token", unit: "", value: firstToken, text: (value) => (value === null ? "–" : duration(value)) },
-  { title: "Errors", unit: "in 2 minutes", value: rate("failed"), text: count, tone: "bad", sum: true },
+  { title: "Errors", href: "/ui?status=failed&status=refused", unit: "in 2 minutes", value: rate("failed"), text: count, tone: "bad", sum: true },
 ];
 
 function firstToken(now, before) {
@@ -176,13 +176,13 @@ const DOING = { model: "waits for the model", message: "writes", reasoning: "rea
 /** A number with the curve of its last two minutes. */
 class Chart {
   /** `window` is the number of seconds over which the value is taken, one by default. */
-  constructor({ title, unit, value, text, tone, sum, window }) {
+  constructor({ title, href, unit, value, text, tone, sum, window }) {
     Object.assign(this, { value, text, sum, window, points: [] });
     this.number = h("span", null, "–");
     this.area = svg("path", { class: "area" });
     this.stroke = svg("path", { class: "stroke" });
     const curve = svg("svg", { class: "spark", viewBox: `0 0 ${KEPT} 40`, preserveAspectRatio: "none", "aria-hidden": "true" }, this.area, this.stroke);
-    this.element = h("div", { class: "chart", "data-tone": tone, "data-chart": title }, h("h2", null, title), h("p", { class: "value" }, this.number, h("span", { class: "unit" }, unit)), curve);
+    this.element = h("div", { class: "chart", "data-tone": tone, "data-chart": title }, h("h2", null, href ? h("a", { href }, title) : title), h("p", { class: "value" }, this.number, h("span", { class: "unit" }, unit)), curve);
   }
 
   /** Show no value until the next one. */

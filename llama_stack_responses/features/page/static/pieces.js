@@ -126,6 +126,7 @@ export function idChip(id) {
 
 export const to = {
   response: (id) => "/ui/responses/" + encodeURIComponent(id),
+  refused: (id) => "/ui/refused/" + encodeURIComponent(id),
   replay: (id) => `/ui/responses/${encodeURIComponent(id)}/replay`,
   chain: (id) => "/ui/chain/" + encodeURIComponent(id),
   conversation: (id) => "/ui/conversations/" + encodeURIComponent(id),

@@ -18,6 +18,7 @@ ROUTES: Final = [
     "tools",
     "cards",
     "responses",
+    "refused/{id}",
     "responses/{id}",
     "responses/{id}/events",
     "responses/{id}/requests",
@@ -53,5 +54,5 @@ def test_documented_json_fits_the_openapi_description(route: str) -> None:
 
 
 def _parameter(found: re.Match[str]) -> str:
-    name = "conversation_id" if found[1] == "conversations" else "response_id"
-    return f"{found[1]}/{{{name}}}"
+    names = {"conversations": "conversation_id", "refused": "refused_id"}
+    return f"{found[1]}/{{{names.get(found[1], 'response_id')}}}"

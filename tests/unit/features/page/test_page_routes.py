@@ -33,8 +33,8 @@ def router(**settings: Any) -> APIRouter:
 
 
 def opened(config: ResponsesConfig) -> Feature:
-    """Return the page of a stack, of which it reads only the configuration."""
-    return open_feature(cast("Stack", SimpleNamespace(config=config)))
+    """Return the page of a stack, of which it needs only the configuration and the store."""
+    return open_feature(cast("Stack", SimpleNamespace(config=config, records=MemoryRecords())))
 
 
 def files(**settings: Any) -> list[APIRoute]:
@@ -52,7 +52,7 @@ def operations(**settings: Any) -> dict[str, Any]:
 
 def test_only_files_need_no_token() -> None:
     assert all((route.openapi_extra or {}).get("x-public") for route in files())
-    assert len(operations()) == 12
+    assert len(operations()) == 13
     assert not [path for path, operation in operations().items() if "x-public" in operation]
 
 
@@ -62,6 +62,13 @@ def test_page_can_be_turned_off(off: Any) -> None:
     assert operations(ui=True)
     assert files(ui=off) == []
     assert operations(ui=off) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"), [(True, True), (False, False), ({"refused_per_user": 0}, False), ({"refused_days": 1}, True)]
+)
+def test_refused_requests_are_kept_only_for_a_page_that_shows_them(settings: Any, kept: bool) -> None:
+    assert (opened(ResponsesConfig.model_validate({"ui": settings})).on_refused is not None) == kept
 
 
 @pytest.mark.parametrize(

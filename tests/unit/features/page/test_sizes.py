@@ -17,6 +17,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.page import response_views
 from llama_stack_responses.features.page.chains import ChainViews
 from llama_stack_responses.features.page.lists import Lists
+from llama_stack_responses.features.page.refused.rows import RefusedRequests
 from llama_stack_responses.features.page.response_views import Views
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from llama_stack_responses.sealing.sealer import Sealer
@@ -78,7 +79,7 @@ async def impl() -> AsyncIterator[Impl]:
 def views(impl: Impl) -> tuple[Views, ChainViews]:
     whole = cast("OpenAIResponsesImpl", impl)
     created = Views(whole, render_seconds=60)  # a busy machine needs longer
-    return created, ChainViews(whole, created, Lists(impl.archive, whole.jobs))
+    return created, ChainViews(whole, created, Lists(impl.archive, whole.jobs, RefusedRequests(MemoryRecords())))
 
 
 async def save(impl: Impl, *output: Json, previous: str | None = None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.features.page.lists import Lists
+from llama_stack_responses.features.page.refused.rows import RefusedRequests
 from llama_stack_responses.features.page.streams import Streams
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
@@ -18,7 +19,8 @@ from tests.unit.service.test_short_requests import server
 
 async def newest_first(impl: OpenAIResponsesImpl, count: int) -> list[str]:
     """Return the ids of the running responses in the order of the live view, once there are so many."""
-    streams = Streams(impl, Lists(impl.archive, impl.jobs))
+    refused = RefusedRequests(MemoryRecords())
+    streams = Streams(impl, Lists(impl.archive, impl.jobs, refused), refused)
     async for event in streams.live(ANONYMOUS):
         if event and len(event[1]["responses"]) == count:
             return [one["id"] for one in event[1]["responses"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -24,6 +25,7 @@ from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.lifecycle.shutdown import ShutdownCoordinator
 from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.service.refusals import Refusals
 from llama_stack_responses.stream.assembler import Assembler
 from llama_stack_responses.stream.response import new_response
 from llama_stack_responses.tools.registry import client_tools
@@ -59,6 +61,7 @@ class Responses:
         self.access = self
         self.inference = FakeInference(*rounds)
         self.problem = problem
+        self.refusals = Refusals([], Owner, time.time)
         self.runs: list[ForegroundRun] = []
 
     def start(self) -> None:
