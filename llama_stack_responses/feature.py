@@ -15,6 +15,7 @@ have or lack:
 - `feature.py` with `open_feature(stack: Stack) -> Feature`, which is called once, when the stack starts. It runs in an
   event loop that does not serve requests, so nothing that it creates may be bound to a loop. What only a stack
   with certain settings uses is imported once it has read them, so that no other start takes the time.
+- `page/` with the files of its `PageView`s, which are served below `/ui/features/<name>/`.
 - `commands.py` with `add_commands(commands)`, which adds its commands to the subparsers of the program, each with its
   function as the default of `run`. It is imported with the program, so it imports nothing that takes long. The function
   gets the arguments, and opens the store with `with_store` of `commands/opened_store.py`.
@@ -37,7 +38,7 @@ from .core.types import Json
 from .fetch.address_policy import AddressPolicy
 from .fetch.fetcher import Fetcher, FetchLimits
 from .generation.activity import Activity
-from .generation.dependencies import Admit, AdmitItems, Card, Fill, OnRefused, Permit, Refused
+from .generation.dependencies import Admit, AdmitItems, Card, Fill, OnRefused, PageView, Permit, Refused
 from .inputs.files import Files
 from .inputs.large_files import LargeFiles
 from .inputs.moderation import Moderation
@@ -67,6 +68,7 @@ __all__ = [
     "ObjectEvent",
     "OnEnd",
     "OnRefused",
+    "PageView",
     "Permit",
     "PublicRoute",
     "Refused",
@@ -189,7 +191,8 @@ class Feature:
         public_routes: its routes that need no token.
         replaces: the names of APIs of the host whose routes it brings itself, so that the host serves none of them.
         keeps_chat_requests: whether the chat requests that model servers get are stored with each stored response.
-        cards: what it shows on the page.
+        cards: what it shows on the page, in the view of what runs now.
+        views: its own views of the page.
         start: starts its background tasks, in the event loop that serves requests; called once.
         close: ends them, and closes what the feature holds open.
         fill: completes a request after its stored prompt, before it is stored and run.
@@ -209,6 +212,7 @@ class Feature:
     replaces: Sequence[str] = ()
     keeps_chat_requests: bool = False
     cards: Sequence[Card] = ()
+    views: Sequence[PageView] = ()
     start: Callable[[], None] = _nothing
     close: Callable[[], Awaitable[None]] = _nothing_to_close
     fill: Fill | None = None

@@ -48,6 +48,14 @@ def features_with(name: str) -> list[str]:
     return [feature for feature in feature_names() if find_spec(f"{_PACKAGES[feature]}.{name}")]
 
 
+def folders_of_features(name: str) -> dict[str, Path]:
+    """Return the folders with this name in those of the features, by the name of the feature."""
+    specs = {feature: find_spec(package) for feature, package in _PACKAGES.items()}
+    places = {feature: list(spec.submodule_search_locations or ()) for feature, spec in specs.items() if spec}
+    folders = {feature: Path(place) / name for feature, found in places.items() for place in found}
+    return {feature: folder for feature, folder in folders.items() if folder.is_dir()}
+
+
 def modules_of_features(name: str) -> dict[str, ModuleType]:
     """Return the modules with this name of all features, by the name of the feature; not every feature has one."""
     return {feature: import_module(f"{_PACKAGES[feature]}.{name}") for feature in features_with(name)}

@@ -88,6 +88,27 @@ class Card:
     sections: Callable[[], Awaitable[Sequence[Json]]]
 
 
+@dataclass(frozen=True, slots=True)
+class PageView:
+    """A view that a feature adds to the page, from its folder `page/`, which has the module `<name>.js`.
+
+    The module defines the element `ui-<name>`, a `View` of the page's `dom.js`, which is shown at `/ui/<name>`.
+
+    Attributes:
+        name: the name of the feature.
+        title: what the page calls it.
+        icon: its icon, a name of `ICONS` in `dom.js`.
+        key: the letter that leads to it, after `g`.
+        options: the property `options` of the element.
+    """
+
+    name: str
+    title: str
+    icon: str
+    key: str
+    options: Json = field(default_factory=dict)
+
+
 class Service(Protocol):
     """What is started and closed with the server."""
 
@@ -117,7 +138,8 @@ class Dependencies:
         features: the features, and what else is started and closed with the server.
         fills: complete requests, in order.
         keeps_chat_requests: whether the chat requests that model servers get are stored with each stored response.
-        cards: what features show on the page.
+        cards: what features show on the page, among what runs now.
+        views: what features add to the page.
         at_end: say what the commit of a response's end writes for the features.
         on_end: are called once the end of a response is written.
         on_refused: are called for each request for a response that was refused.
@@ -137,6 +159,7 @@ class Dependencies:
     fills: Sequence[Fill] = ()
     keeps_chat_requests: bool = False
     cards: Sequence[Card] = ()
+    views: Sequence[PageView] = ()
     at_end: Sequence[AtEnd] = ()
     on_end: Sequence[OnEnd] = ()
     on_refused: Sequence[OnRefused] = ()

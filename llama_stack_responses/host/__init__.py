@@ -95,6 +95,7 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
         [feature.fill for feature in features if feature.fill],
         any(each.keeps_chat_requests for each in features),
         [card for each in features for card in each.cards],
+        [view for each in features for view in each.views],
         [each.at_end for each in features if each.at_end],
         [each.on_end for each in features if each.on_end],
         [each.on_refused for each in features if each.on_refused],

@@ -12,7 +12,7 @@ from ..core.errors import ApiError, OutcomeUnknown, bad_request
 from ..core.statuses import UNFINISHED
 from ..core.types import Json
 from ..generation.connection_options import ConnectionOptions
-from ..generation.dependencies import Card, Permit
+from ..generation.dependencies import Card, PageView, Permit
 from ..generation.run import ForegroundRun
 from ..inputs.history import Hold
 from ..process_pool.pool import WorkerPool
@@ -39,6 +39,11 @@ class OpenAIResponsesImpl(Parts):
     def cards(self) -> Sequence[Card]:
         """What features show on the page."""
         return self._dependencies.cards
+
+    @property
+    def views(self) -> Sequence[PageView]:
+        """The views that features add to the page."""
+        return self._dependencies.views
 
     async def available_tools(self) -> dict[str, str]:
         """Return the hosted tools that this stack can run for the current user, each with its details.

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
+from ...core.discovery import folders_of_features
 from ...core.types import Json
 from ...items.kind import text_or_parts
 from ...items.registry import ITEM_KINDS, REPLIES, REQUESTS, TOOL_TYPES
@@ -72,8 +73,10 @@ class Assets:
 
 
 def _files(folder: Path) -> dict[str, Asset]:
-    """Return the files of a folder, and the module that tells the page what the server knows of items and tools."""
-    return {**_read(folder), "kinds.js": _asset(_kinds(), ".js")}
+    """Return the files of a folder and of features, and the module with what the server knows of items and tools."""
+    folders = folders_of_features("page").items()
+    others = {f"features/{name}/{path}": asset for name, each in folders for path, asset in _read(each).items()}
+    return {**_read(folder), **others, "kinds.js": _asset(_kinds(), ".js")}
 
 
 def _kinds() -> bytes:

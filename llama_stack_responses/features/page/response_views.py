@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -240,4 +241,5 @@ def settings_of(impl: OpenAIResponsesImpl, version: str) -> Json:
         "retention_days": config.retention_days,
         "record_requests": SETTINGS.of(config).record_requests,
         "background": impl.archive.transactional,
+        "views": [asdict(view) for view in impl.views],
     }

@@ -20,6 +20,7 @@ SESSION: Final = whole(
     retention_days=or_null(_NUMBER),
     record_requests=YES_OR_NO,
     background=YES_OR_NO,
+    views={"type": "array", "items": whole(name=TEXT, title=TEXT, icon=TEXT, key=TEXT, options=_OBJECT)},
 )
 
 TOOLS: Final = whole(object=constant("ui.tools"), available={"type": "array", "items": TEXT}, details=_TEXTS)

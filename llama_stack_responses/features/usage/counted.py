@@ -11,6 +11,7 @@ from ...core.types import Json
 from ...feature import Ended
 from ...generation.timeline import round_fields
 from ...items.registry import ITEM_KINDS
+from .histograms import DURATION, FIRST_TOKEN, bin_of
 
 OTHER: Final = "other"
 """Stands for the values of a dimension beyond those that are counted by their names."""
@@ -62,7 +63,8 @@ def counts_of(ended: Ended) -> Counts:
 
     Returns:
         `requests`, `status.<status>`, `errors.<code>`, tokens, `tools.<type of the item>`, what calls made, such as
-        `images`, `sessions` of containers, and `sandbox_ms`, those that are not 0.
+        `images`, `sessions` of containers, and `sandbox_ms`, those that are not 0; and the bins of its times,
+        `first_token_ms.<bin>` and `duration_ms.<bin>`.
     """
     response = ended.response
     counts: Counts = {"requests": 1, f"status.{response['status']}": 1}
@@ -74,6 +76,8 @@ def counts_of(ended: Ended) -> Counts:
         counts |= _tokens_of_rounds(ended.timing.get("rounds") or ())
     if output := response.get("output"):
         counts |= _tools(output)
+    if ended.timing:
+        counts |= _times(ended.timing)
     if ended.timing and (tools := ended.timing.get("tools")):
         counts["sandbox_ms"] = sum(end - start for start, end, _, kind, *_ in tools if kind in _CONTAINERS)
     return {name: count for name, count in counts.items() if count > 0}
@@ -94,6 +98,13 @@ def _tokens_of_rounds(rounds: Sequence[Sequence[Any]]) -> Counts:
     """Return the tokens that are known of a response of which others are not known."""
     fields = [round_fields(each) for each in rounds]
     return {name: sum(each.get(name) or 0 for each in fields) for name in _OF_ROUNDS}
+
+
+def _times(timing: Json) -> Counts:
+    """Return the bins of the time to the first token and of the whole time, as far as they are known."""
+    first = next((each[1] for each in timing.get("rounds", ()) if each[1] is not None), None)
+    known = {FIRST_TOKEN: first, DURATION: timing.get("total_ms")}
+    return {bin_of(name, milliseconds): 1 for name, milliseconds in known.items() if milliseconds is not None}
 
 
 def _tools(output: Sequence[Json]) -> Counts:

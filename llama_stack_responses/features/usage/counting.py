@@ -7,7 +7,7 @@ from functools import partial
 
 from fastapi import APIRouter
 
-from ...feature import Ended, Feature, RouteAdmission, Stack
+from ...feature import Ended, Feature, PageView, RouteAdmission, Stack
 from ...service.responses import OpenAIResponsesImpl
 from ...store.decoder import Decoder
 from ...store.records import Op, Put
@@ -32,6 +32,7 @@ def open_usage(stack: Stack, settings: Usage, limits: LimitsOnDemand) -> Feature
         admit=limits.admit,
         admit_items=limits.admit_items,
         on_end=limits.count,
+        views=[PageView("usage", "Usage", "chart", "u", {"metadata_key": settings.metadata_key})],
         routes=[partial(_routes, stack, settings, Reading(stack.records, decoder))],
         at_end=partial(_at_end, settings.metadata_key, limits),
         start=partial(_start, tables, limits),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ...core.types import Json
 from .counted import Counts, Dimensions, add
+from .histograms import HISTOGRAMS, histogram
 from .prices import Prices
 from .rows import DAYS, HOURS, MINUTES, Table, Unit
 
@@ -60,6 +62,7 @@ class Report:
         title: what it shows.
         groups: the fields by which it can be grouped.
         numbers: returns the numbers of a result; None if nothing of the kind was used.
+        has_costs: whether its results have what was used costs.
     """
 
     path: str
@@ -67,15 +70,28 @@ class Report:
     title: str
     groups: Sequence[str]
     numbers: Callable[[Counts], Json | None]
+    has_costs: bool = False
 
-    def results(self, table: Table, group_by: Sequence[str]) -> list[Json]:
+    def results(self, table: Table, group_by: Sequence[str], prices: Prices) -> list[Json]:
         """Return the results of one bucket."""
         groups: dict[tuple[Any, ...], Counts] = {}
+        amounts: defaultdict[tuple[Any, ...], float] = defaultdict(float)
         for dimensions, counts in table.items():
-            add(groups.setdefault(tuple(_IDS[name](dimensions) for name in group_by), {}), counts)
-        shown = ((dict(zip(group_by, group, strict=True)), self.numbers(counts)) for group, counts in groups.items())
+            group = tuple(_IDS[name](dimensions) for name in group_by)
+            add(groups.setdefault(group, {}), counts)
+            amounts[group] += prices.cost(dimensions.model, counts) if self.has_costs else 0.0
         ids = dict.fromkeys(name for name in self.groups if name != "metadata")
-        return [{"object": self.kind, **numbers, **ids, **fields} for fields, numbers in shown if numbers]
+        results: list[Json] = []
+        for group, counts in groups.items():
+            if numbers := self.numbers(counts):
+                cost = {"cost": _cost(amounts[group], prices)} if self.has_costs else {}
+                fields = dict(zip(group_by, group, strict=True))
+                results.append({"object": self.kind, **numbers, **cost, **ids, **fields})
+        return results
+
+
+def _cost(amount: float, prices: Prices) -> Json | None:
+    return None if prices.are_none else {"value": amount, "currency": prices.currency}
 
 
 def _completions(counts: Counts) -> Json | None:
@@ -123,6 +139,7 @@ def _all(counts: Counts) -> Json | None:
         "statuses": under("status."),
         "errors": under("errors."),
         "tool_calls": under("tools."),
+        **{name: histogram(name, counts) for name in HISTOGRAMS},
     }
 
 
@@ -165,6 +182,7 @@ REPORTS: Final = (
         "All that is counted, which OpenAI's reports do not show together",
         (*_MODELS, "metadata"),
         _all,
+        has_costs=True,
     ),
 )
 COST_GROUPS: Final = (*_USERS, "line_item", "api_source", "metadata")

@@ -55,7 +55,7 @@ def usage_router(
         router.add_api_route(path, answer, methods=["GET"], summary=title, **_described(widths, groups))
 
     for report in REPORTS:
-        add(report.path, report.title, WIDTHS, report.groups, partial(_same, report.results))
+        add(report.path, report.title, WIDTHS, report.groups, partial(_same, partial(report.results, prices=prices)))
     add("/costs", "Costs, by the configured prices", COST_WIDTHS, COST_GROUPS, partial(_costs, prices))
     add_fallback(router)
     return router

@@ -43,6 +43,8 @@ _TITLES: Final = {
     "errors": "ERRORS",
     "cost": "COST",
 }
+_DETAILS: Final = ("status", "errors", "tools")
+"""What each kind of is a column of its own in CSV."""
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """What a cell begins with that a spreadsheet computes."""
 
@@ -97,7 +99,7 @@ def _numbers(counts: Counts) -> Json:
         "images": counts.get("images", 0),
         "sandbox_seconds": counts.get("sandbox_ms", 0) / 1000,
         "errors": sum_of("errors."),
-        "details": {name: count for name, count in counts.items() if "." in name},
+        "details": {name: count for name, count in counts.items() if name.partition(".")[0] in _DETAILS},
     }
 
 

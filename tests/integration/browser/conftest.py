@@ -36,7 +36,7 @@ def page_stack(
     internet: Web,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LiveStack]:
-    """A stack of the starter template whose page shows recorded chat requests.
+    """A stack of the starter template whose page shows recorded chat requests and usage.
 
     It has a web search and an image server, and no containers.
     """
@@ -44,6 +44,8 @@ def page_stack(
     def change(config: dict[str, Any]) -> None:
         open_this_machine(config)
         responses_config(config)["ui"] = {"record_requests": True}
+        prices = [{"match": "*", "input": 1.0, "output": 3.0}]
+        responses_config(config)["usage"] = {"metadata_key": "team", "prices": prices}
 
     folder = tmp_path_factory.mktemp("page")
     env = {

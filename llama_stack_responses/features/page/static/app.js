@@ -37,20 +37,26 @@ function decoded(part = "") {
   }
 }
 
+/** Mark the link of the bar that leads to where the page is. */
+function markPlace() {
+  for (const link of document.querySelectorAll("#nav a")) {
+    const here = link.dataset.place === (location.pathname.replace(/\/$/, "") || "/ui");
+    if (here) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
 /** Show the view of the address; `back` says that it was shown before, at this place of the history. */
 async function show({ focus = true, back = false } = {}) {
   const now = ++turn;
   const path = location.pathname;
-  for (const link of document.querySelectorAll("#nav a")) {
-    const here = link.dataset.place === (path.replace(/\/$/, "") || "/ui");
-    if (here) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
+  markPlace();
   // Back to the list with its last filters; from the list itself, to all responses.
   if (view?.localName === "ui-list") list = view.query.size ? `/ui?${view.query}` : "/ui";
   if (/^\/ui\/?$/.test(path)) list = "/ui";
   document.querySelector('#nav a[data-place="/ui"]').href = list;
   const found = ROUTES.map(([pattern, tag, module]) => [pattern.exec(path), tag, module]).find(([match]) => match && decoded(match[1]) !== null);
+  if (!found && /^\/ui\/[a-z_]+$/.test(path)) return showFeature(path, focus, now);
   if (!found) return place(h("div", { class: "empty" }, h("h1", null, "No such page"), h("p", null, h("a", { class: "button", href: "/ui" }, "All responses"))));
   const [match, tag, module] = found;
   const loaded = module && (await import(module).catch(() => null));
@@ -62,6 +68,16 @@ async function show({ focus = true, back = false } = {}) {
   place(element);
   if (element.resumed) element.resumed();
   else if (back) restorePlace(main);
+  if (focus) main.focus({ preventScroll: true });
+}
+
+/** Show a view that a feature brings. */
+async function showFeature(path, focus, now) {
+  const found = (await views).find(({ name }) => path === `/ui/${name}`);
+  const loaded = found && (await import(`./features/${found.name}/${found.name}.js`).catch(() => null));
+  if (now !== turn) return;
+  if (!loaded) return place(trouble(found ? new Error(UNREACHABLE) : Object.assign(new Error("This server has no such page."), { status: 404 })));
+  place(Object.assign(document.createElement(`ui-${found.name}`), { options: found.options }));
   if (focus) main.focus({ preventScroll: true });
 }
 
@@ -204,10 +220,18 @@ async function session() {
   const tools = document.getElementById("tools");
   if (!found.owner.anonymous) tools.prepend(h("span", { class: "owner", title: "Signed in as" }, [found.owner.name, found.owner.tenant].filter(Boolean).join(" · ")));
   if (token()) tools.append(button("", () => (setToken(null), forget(), location.assign("/ui")), { icon: "key", label: "Forget the token", kind: "ghost" }));
+  for (const { name, title, icon: sign, key } of found.views) {
+    document.getElementById("nav").append(placeLink([`/ui/${name}`, title, sign, key]));
+    GLOBAL.splice(-2, 0, [`g ${key}`, title, () => go(`/ui/${name}`)]);
+  }
+  markPlace();
+  return found.views;
 }
 
+const placeLink = ([address, text, name, key]) => h("a", { href: address, "data-place": address, title: `${text} (g ${key})` }, icon(name), h("span", null, text));
+
 function frame() {
-  document.getElementById("nav").append(...PLACES.map(([address, text, name, key]) => h("a", { href: address, "data-place": address, title: `${text} (g ${key})` }, icon(name), h("span", null, text))));
+  document.getElementById("nav").append(...PLACES.map(placeLink));
   document.getElementById("tools").append(
     button("", nextTheme, { icon: matchMedia("(prefers-color-scheme: dark)").matches ? "sun" : "moon", label: "Switch the theme", kind: "ghost" }),
     button("", help, { icon: "help", label: "Keyboard", kind: "ghost" }),
@@ -216,5 +240,5 @@ function frame() {
 
 onTokenNeeded(askToken);
 frame();
+const views = session().catch((error) => (error.name !== "AbortError" && say(error.message, { quiet: true }), []));
 show({ focus: false, back: true });
-session().catch((error) => error.name !== "AbortError" && say(error.message, { quiet: true }));

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.usage.counted import OTHER, Dimensions, counts_of, dimensions_of
+from llama_stack_responses.features.usage.histograms import bin_of, histogram
 from llama_stack_responses.features.usage.naming import Bounds, Names
 from llama_stack_responses.features.usage.rows import PARTS, encode_pending, stored_table, table_of
 from llama_stack_responses.store import codec
@@ -64,7 +65,29 @@ def test_response_with_unknown_usage_counts_what_is_known_of_its_rounds() -> Non
     rounds = [(0, 1, 2, 10, 5, 4, "answer"), (2, 3, 4, 0, 0, 0, "answer"), (4, None, 5, 7, 1, 0, "compaction")]
     counted = {"requests": 1, "status.completed": 1, "input_tokens": 17, "output_tokens": 6, "cached_tokens": 4}
 
-    assert counts_of(ended(timing={"rounds": rounds}, usage=None)) == counted
+    assert counts_of(ended(timing={"rounds": rounds}, usage=None)) == counted | {"first_token_ms.12": 1}
+
+
+@pytest.mark.parametrize(
+    ("first", "total", "bins"),
+    [
+        (100, 3000, {"first_token_ms.27": 1, "duration_ms.47": 1}),
+        (None, 0, {"duration_ms.12": 1}),
+        (128, 10**12, {"first_token_ms.28": 1, "duration_ms.88": 1}),
+    ],
+)
+def test_times_count_in_bins(first: int | None, total: int, bins: Any) -> None:
+    rounds = [(0, None, 2, 0, 0, 0, "compaction"), (2, first, 9, 0, 0, 0, "answer"), (9, 10**6, 9, 0, 0, 0, "answer")]
+    timing = {"rounds": rounds if first else (), "total_ms": total}
+    counts = counts_of(ended(timing=timing))
+    assert {name: count for name, count in counts.items() if "_ms." in name} == bins
+
+
+@given(st.integers(9, 3_400_000))
+def test_bin_is_at_most_a_fifth_too_long(milliseconds: int) -> None:
+    [(most, count)] = histogram("x", {bin_of("x", milliseconds): 1}).items()
+    assert count == 1
+    assert milliseconds - 0.5 <= int(most) <= milliseconds * 1.2 + 0.5
 
 
 def test_dimensions_are_of_the_caller_and_cut() -> None:

@@ -49,6 +49,9 @@ FULL: Final[Counts] = {
     "sessions": 1,
 }
 NOW: Final = 1_790_000_000
+PRICES: Final = Prices(
+    [Price(match="local/m", input=2.0, cached_input=0.5, output=10.0, request=0.01), Price(input=1.0)], "eur"
+)
 
 
 def query(text: str) -> Query:
@@ -69,7 +72,7 @@ def check(result: Mapping[str, Any], form: type[BaseModel]) -> None:
 def test_result_is_of_the_type_of_openai(path: str) -> None:
     of = report(path)
     for group_by in ([], [name for name in of.groups if name != "metadata"]):
-        results = of.results({ADA: dict(FULL), BOB: dict(FULL)}, group_by)
+        results = of.results({ADA: dict(FULL), BOB: dict(FULL)}, group_by, PRICES)
         for result in results:
             check(result, RESULTS[path])
         assert len({tuple(result.items()) for result in results}) == len(results)
@@ -77,31 +80,26 @@ def test_result_is_of_the_type_of_openai(path: str) -> None:
 
 def test_groups_have_their_fields_and_sums() -> None:
     table: Table = {ADA: dict(FULL), BOB: dict(FULL), ADA._replace(model="local/n"): {"requests": 1}}
-    results = report("/usage/completions").results(table, ["user_id"])
+    results = report("/usage/completions").results(table, ["user_id"], PRICES)
 
     assert {each["user_id"]: (each["num_model_requests"], each["input_tokens"]) for each in results} == {
         "ada": (3, 100),
         "bob": (2, 100),
     }
     assert {each["model"] for each in results} == {None}
-    [metadata, _] = report("/usage/completions").results(table, ["metadata"])
+    [metadata, _] = report("/usage/completions").results(table, ["metadata"], PRICES)
     assert metadata["metadata"] == "x"
 
 
 def test_user_of_a_tenant_is_named_with_it() -> None:
-    [result] = report("/usage/completions").results({ADA._replace(tenant="acme"): dict(FULL)}, ["user_id"])
+    [result] = report("/usage/completions").results({ADA._replace(tenant="acme"): dict(FULL)}, ["user_id"], PRICES)
     assert result["user_id"] == "acme/ada"
 
 
 def test_bucket_without_such_calls_has_no_result() -> None:
     table: Table = {ADA: {"requests": 1, "input_tokens": 1}}
-    paths = [of.path for of in REPORTS if of.results(table, [])]
+    paths = [of.path for of in REPORTS if of.results(table, [], PRICES)]
     assert paths == ["/usage/completions", "/usage/responses"]
-
-
-PRICES: Final = Prices(
-    [Price(match="local/m", input=2.0, cached_input=0.5, output=10.0, request=0.01), Price(input=1.0)], "eur"
-)
 
 
 def test_costs_are_those_of_the_first_price_that_matches() -> None:
@@ -114,6 +112,21 @@ def test_costs_are_those_of_the_first_price_that_matches() -> None:
     check(whole, types.DataResultOrganizationCostsResult)
     assert whole["amount"] == {"value": pytest.approx(of_ada + 1e-4), "currency": "eur"}
     assert costs(table, [], Prices([], "usd")) == []
+
+
+def test_report_of_everything_has_the_costs_and_histograms_of_each_group() -> None:
+    table: Table = {
+        ADA: {**FULL, "first_token_ms.27": 2, "duration_ms.40": 1},
+        BOB: {"requests": 1, "duration_ms.12": 3},
+    }
+    everything = report("/usage/responses")
+    results = {each["user_id"]: each for each in everything.results(table, ["user_id"], PRICES)}
+
+    assert results["ada"]["cost"] == {"value": pytest.approx(0.02044), "currency": "eur"}
+    assert (results["ada"]["first_token_ms"], results["ada"]["duration_ms"]) == ({"108": 2}, {"1024": 1})
+    assert results["bob"]["duration_ms"] == {"8": 3}
+    [whole] = everything.results(table, [], Prices([], "usd"))
+    assert (whole["cost"], whole["duration_ms"]) == (None, {"8": 3, "1024": 1})
 
 
 def test_line_items_have_quantities_and_can_be_chosen() -> None:
@@ -134,7 +147,7 @@ def test_line_items_have_quantities_and_can_be_chosen() -> None:
     st.lists(st.sampled_from(report("/usage/completions").groups), unique=True),
 )
 def test_groups_of_any_usage_add_up_to_it(table: Table, group_by: list[str]) -> None:
-    results = report("/usage/completions").results(table, group_by)
+    results = report("/usage/completions").results(table, group_by, PRICES)
 
     assert sum(each["num_model_requests"] for each in results) == sum(each["requests"] for each in table.values())
     assert sum(each["input_tokens"] for each in results) == sum(each["input_tokens"] for each in table.values())
