@@ -28,11 +28,12 @@ TEAM: Final = {"team": "search"}
 def recording(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveStack]:
-    """The starter template, which records chat requests."""
+    """The starter template, which records chat requests and counts usage."""
 
     def change(config: Json) -> None:
         responses_config(config)["ui"] = {"record_requests": True}
         responses_config(config)["doctor"] = {"at_start": True, "models": ["local/echo"]}
+        responses_config(config)["usage"] = {"metadata_key": "project"}
         open_this_machine(config)
         add_containers(config)
 
@@ -89,6 +90,14 @@ def examined(ui: Callable[[str], Any]) -> Any:
     return found
 
 
+def refused(wire: Wire, ui: Callable[[str], Any]) -> Any:
+    """Return what is kept of a request that was refused."""
+    wrong = [{"role": "systm", "content": "Write a haiku about the sea."}]
+    assert wire.post({"model": MODEL, "input": wrong, "metadata": TEAM}).status_code == 400
+    wait_until(lambda: ui("responses?status=refused")["data"])
+    return ui(f"refused/{ui('responses?status=refused')['data'][0]['id']}")
+
+
 def running(wire: Wire, upstream: Upstream) -> Json:
     """Return the live state of a background response that has begun to write."""
     upstream.script("slow", reply(text("One ", "two "), hold=2))
@@ -117,6 +126,7 @@ def test_documented_answers_have_the_fields_and_types_of_the_answers(
         "`GET /v1/ui/tools`": ui("tools"),
         "`GET /v1/ui/cards`": examined(ui),
         "`GET /v1/ui/responses`": ui("responses?limit=2"),
+        "`GET /v1/ui/refused/{id}`": refused(wire, ui),
         "`GET /v1/ui/responses/{id}`": view,
         "Timing": view["timing"],
         "`GET /v1/ui/responses/{id}/events`": ui(f"responses/{ids[0]}/events?limit=1"),

@@ -227,6 +227,7 @@ UI_ANSWERS: Final = tuple(
         "`GET /v1/ui/tools`",
         "`GET /v1/ui/cards`",
         "`GET /v1/ui/responses`",
+        "`GET /v1/ui/refused/{id}`",
         "`GET /v1/ui/responses/{id}`",
         "Timing",
         "`GET /v1/ui/responses/{id}/events`",
