@@ -21,6 +21,8 @@ from unittest.mock import patch
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.batches.rows import Batch, Counted, Line, Result
+from llama_stack_responses.features.batches.stored_batches import StoredBatches
 from llama_stack_responses.features.code.skills import store as skill_store
 from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
 from llama_stack_responses.features.usage.counting import count as count_usage
@@ -48,6 +50,7 @@ from llama_stack_responses.service.idempotency import IdempotencyClaim, Idempote
 from llama_stack_responses.store.access_keys import AccessKeys, NewKey
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.audit_log import Act, AuditLog
+from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.conversation_store import Conversation, stand_in
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.kept_secret import SecretInMemory
@@ -499,6 +502,43 @@ async def _read_users(records: Records, clock: Clock) -> Json:
     }
 
 
+async def _fill_batches(records: Records, _: Clock) -> None:
+    """Write a batch of four lines: one runs, one is tried again, one has ended, and one is not queued yet."""
+    batches = StoredBatches(records)
+    batch = Batch(
+        f"batch_{1:024x}",
+        ALICE,
+        "/v1/chat/completions",
+        "file-1",
+        "24h",
+        CREATED,
+        CREATED + 86_400,
+        metadata={"topic": "demo"},
+        output_seconds=3600,
+        sealed="sealed",
+    )
+    await batches.create(batch, 9)
+    lines = [Line(batch.id, number) for number in (1, 2, 3)]
+    for line in lines:
+        assert await batches.begun(line)
+    usage = (3, 0, 5, 0, 8)
+    assert await batches.answered(lines[0], Result("resp_1", False, 200, {"id": "chatcmpl-1"}), Counted(True, usage))
+    assert await batches.again(lines[1], CREATED + 60)
+
+
+async def _read_batches(records: Records, _: Clock) -> Json:
+    batches = StoredBatches(records)
+    (batch,), _more = await batches.page(Hasher(ALICE).owner, None, 9)
+    found = await batches.counted(Hasher(ALICE).owner, batch.id)
+    return {
+        "batch": asdict(batch),
+        "counted": found and [list(each) for each in found[1]],
+        "running": [list(line) for line, _ in (await batches.running(batch.id)).values()],
+        "retries": [[list(line), due] for line, due in (await batches.retries(batch.id)).values()],
+        "results": [[list(line), list(result)] for line, result in await batches.some_results(batch.id)],
+    }
+
+
 type Fill = Callable[[Records, Clock], Awaitable[None]]
 type Read = Callable[[Records, Clock], Awaitable[Json]]
 
@@ -512,6 +552,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "secrets-in-use": (_fill_secrets, _read_secrets),
     "skills": (_fill_skills, _read_skills),
     "users": (_fill_users, _read_users),
+    "batches": (_fill_batches, _read_batches),
 }
 
 
