@@ -20,11 +20,15 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.feature import Refused
 from llama_stack_responses.features.batches.rows import Batch, Counted, Line, Result
 from llama_stack_responses.features.batches.stored_batches import StoredBatches
 from llama_stack_responses.features.code.skills import store as skill_store
 from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
+from llama_stack_responses.features.page.refused.fields import put_of
+from llama_stack_responses.features.page.refused.rows import RefusedRequests
 from llama_stack_responses.features.usage.counting import count as count_usage
 from llama_stack_responses.features.usage.limits.meters import Meter
 from llama_stack_responses.features.usage.limits.windows import MONTH
@@ -502,6 +506,18 @@ async def _read_users(records: Records, clock: Clock) -> Json:
     }
 
 
+async def _fill_refused(records: Records, _: Clock) -> None:
+    """Write a request that was refused."""
+    body = {"model": "m", "input": [user("Why?")], "metadata": {"topic": "demo"}}
+    error = ApiError(400, "It is too long.", param="input", code="string_above_max_length")
+    with patch.object(os, "urandom", bytes):
+        await records.commit([put_of(Refused(ALICE, error, body, "req_1", CREATED), 30)])
+
+
+async def _read_refused(records: Records, _: Clock) -> Json:
+    return {"refused": [row async for row in RefusedRequests(records).every(ALICE)]}
+
+
 async def _fill_batches(records: Records, _: Clock) -> None:
     """Write a batch of four lines: one runs, one is tried again, one has ended, and one is not queued yet."""
     batches = StoredBatches(records)
@@ -553,6 +569,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "skills": (_fill_skills, _read_skills),
     "users": (_fill_users, _read_users),
     "batches": (_fill_batches, _read_batches),
+    "refused-requests": (_fill_refused, _read_refused),
 }
 
 

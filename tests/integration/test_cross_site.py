@@ -187,12 +187,11 @@ def test_second_request_of_a_connection_is_checked(stack: LiveStack) -> None:
     "request_",
     [
         post(KIND, version=b"1.0"),
-        post(b"Host: localhost"),
         post(b"Host: localhost", KIND + b"; charset=utf-8"),
         post(b"Host: evil.test", b"Host: localhost", KIND).replace(b"Host: evil.test\r\n", b""),
         post(b"Host: 127.0.0.1", KIND, target=b"http://evil.test/v1/responses"),
     ],
-    ids=["HTTP/1.0 without a host", "no type", "charset", "one host", "absolute target with an own host"],
+    ids=["HTTP/1.0 without a host", "charset", "one host", "absolute target with an own host"],
 )
 def test_client_that_is_no_browser_is_answered(stack: LiveStack, upstream: Upstream, request_: bytes) -> None:
     upstream.script("victim", reply(text("Done.")))

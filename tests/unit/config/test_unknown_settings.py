@@ -30,7 +30,7 @@ def said(config: Any) -> dict[str, str]:
         ({"profiles": [{"match": "*", "imges": True}]}, "profiles.0.imges", "did you mean 'images'?"),
         ({"store": {"type": "sqlite", "pth": "a"}}, "store.pth", "did you mean 'path'?"),
         ({"allowed_networks": ["loopback"]}, "allowed_networks", "move it to 'fetch.allowed_networks'"),
-        ({"fetch": {"retention_days": 3}}, "fetch.retention_days", "move it to 'retention_days'"),
+        ({"fetch": {"ready_providers": []}}, "fetch.ready_providers", "move it to 'ready_providers'"),
         ({"fetch": {"rounds": 3}}, "fetch.rounds", "move it to 'limits.rounds'"),
         ({"limits": {"json_values": 3}}, "limits.json_values", "move it to 'limits.bodies.json_values'"),
         ({"store": {"type": "sqlite", "url": "a"}}, "store.url", "take it out; this block has type, path"),

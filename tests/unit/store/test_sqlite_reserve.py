@@ -112,6 +112,25 @@ def test_responses_and_conversation_are_deleted_on_full_disk(tmp_path: Path) -> 
     on_small_disk(tmp_path, body)
 
 
+def test_deletion_is_written_to_the_audit_log_on_full_disk(tmp_path: Path) -> None:
+    body = """
+    from llama_stack_responses.store.audit_log import Act, AuditLog
+    log = AuditLog(records, 3600)
+    fill()
+    await refused(records, 1)
+    await log.write(Act("owner.deleted", {"type": "machine"}, "allowed", "", Owner("ada")))
+    [entry], _ = await log.page(9)
+    assert entry["type"] == "owner.deleted"
+    try:
+        await log.write(Act("owner.exported", {"type": "machine"}, "allowed", "", Owner("ada")))
+    except ApiError as error:
+        assert "full" in error.message
+    else:
+        raise AssertionError("it has used the room that is kept for deletions")
+    """
+    on_small_disk(tmp_path, body)
+
+
 def test_reserve_is_not_used_by_additions_between_deletions(tmp_path: Path) -> None:
     body = """
     for number in range(20):
