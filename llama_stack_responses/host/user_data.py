@@ -104,23 +104,30 @@ async def _prompts(stack: StackConfig, owner: Owner) -> OwnedObjects | str:
 
 def _unusable(what: str, error: Exception) -> CommandError:
     # The host's message may contain addresses and keys.
-    reason = f"The stack's {what} cannot be opened ({type(error).__name__})"
+    reason = f"The stack's {what} cannot be read ({type(error).__name__})"
     return CommandError(f"{reason}, so nothing was done: check its provider and 'storage' in the configuration.")
 
 
 async def _rows(service: Any, table: str, owner: Owner) -> AsyncGenerator[Json]:
-    """Yield an owner's rows of a table of the host, oldest first."""
+    """Yield an owner's rows of a table of the host, oldest first.
+
+    Raises:
+        CommandError: its store cannot be read.
+    """
     after: dict[str, Any] = {}
     where = "created_at > :at OR (created_at = :at AND id > :id)"
     while True:
         behind = {"where_sql": where, "where_sql_params": after} if after else {}
-        page = await service.sql_store.sql_store.fetch_all(
-            table,
-            where={"owner_principal": owner.principal},
-            order_by=[("created_at", "asc"), ("id", "asc")],
-            limit=_ROWS,
-            **behind,
-        )
+        try:
+            page = await service.sql_store.sql_store.fetch_all(
+                table,
+                where={"owner_principal": owner.principal},
+                order_by=[("created_at", "asc"), ("id", "asc")],
+                limit=_ROWS,
+                **behind,
+            )
+        except Exception as error:
+            raise _unusable(f"table '{table}'", error) from error
         for row in page.data:
             if (row.get("tenant_id") or "") == owner.tenant:
                 yield row
