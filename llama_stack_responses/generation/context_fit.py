@@ -27,6 +27,9 @@ _ESTIMATED_FRACTION: Final = 0.4
 _ANSWER_DIVISOR: Final = 8
 """Divisor: this part of the context is reserved for an answer without a bound on its tokens."""
 
+_INPUT_DIVISOR: Final = 16
+"""Divisor: this part of the context is reserved for tokens of an input that a model server has not counted."""
+
 _MIN_TOKENS: Final = 500
 """Tokens from which a reported usage says something about estimates: the template of a short request weighs more."""
 
@@ -64,6 +67,7 @@ class ContextFit:
         "_scale",
         "_sent_estimate",
         "_servers",
+        "_shorter_answers",
         "_shortest",
     )
 
@@ -88,6 +92,7 @@ class ContextFit:
         self._sent_estimate: int | None = None
         self._shortest = False
         self._answer_room: int | None = None
+        self._shorter_answers = 0  # how often the bound on the answer was lowered
 
     async def fit(self, items: Sequence[Json], make: Make, max_tokens: int | None, *, to_answer: bool = True) -> Json:
         """Build the request, without as many of the oldest turns as necessary to fit the context.
@@ -185,10 +190,13 @@ class ContextFit:
         bound = self.answer_tokens(max_tokens)
         if bound is None or refusal.length is None or refusal.tokens is None:
             return False
-        room = refusal.length - refusal.tokens
+        # vLLM stops counting at its bound ("contains at least"): each further refusal leaves the input more room.
+        reserve = (2**self._shorter_answers - 1) * refusal.length // _INPUT_DIVISOR
+        room = refusal.length - refusal.tokens - reserve
         if not refusal.length // _ANSWER_DIVISOR <= room < bound:
             return False
         self._answer_room = room
+        self._shorter_answers += 1
         return True
 
     async def shorten(self, refusal: TooLongError) -> bool:

@@ -153,7 +153,8 @@ def names_format(refusal: Refusal) -> bool:
 
 
 def _asks_schema(refusal: Refusal, chat: Json) -> Iterator[str | None]:
-    if (chat.get("response_format") or {}).get("type") == "json_schema" and names_format(refusal):
+    is_schema = (chat.get("response_format") or {}).get("type") == "json_schema"
+    if is_schema and names_format(refusal) and not refusal.begins_with("strict"):
         yield _digest(chat) if _OF_ONE_SCHEMA.search(refusal.words) else None
 
 

@@ -105,7 +105,18 @@ class Refusal:
     @cached_property
     def is_placed(self) -> bool:
         """Whether all the places that it names are parameters, so that its text names no other one."""
-        return bool(self.places) and all(_is_parameter(place) for place in self.places)
+        return bool(self._places) and all(_is_parameter(place) for place in self._places)
+
+    @cached_property
+    def _places(self) -> tuple[str, ...]:
+        """The places that it names, unless its text begins with the name of another parameter: `param` may be wrong."""
+        other = _LEADING.difference(*(place.split(".") for place in self.places))
+        return () if any(map(self.begins_with, other)) else self.places
+
+    def begins_with(self, name: str) -> bool:
+        """Return whether its text begins with the name of a parameter."""
+        first = _FIRST.match(self.subject)
+        return first is not None and first[1].lower() == name
 
     def names(self, path: str, *others: str) -> bool:
         """Return whether it names a parameter, by a place, else in its text.
@@ -115,12 +126,12 @@ class Refusal:
             others: other words for it, which are looked for in the text as they are.
         """
         first, _, last = path.partition(".")
-        if any(place == path or place.startswith(f"{path}.") for place in self.places):
+        if any(place == path or place.startswith(f"{path}.") for place in self._places):
             return True
         name = path.rpartition(".")[2]
-        if last and any(place.startswith(f"{first}.") and place.endswith(f".{name}") for place in self.places):
+        if last and any(place.startswith(f"{first}.") and place.endswith(f".{name}") for place in self._places):
             return True
-        if self.is_placed and not any(path.startswith(f"{place}.") for place in self.places):
+        if self.is_placed and not any(path.startswith(f"{place}.") for place in self._places):
             return False
         if self._mentions(name):
             return True
@@ -159,6 +170,9 @@ _PARAMETERS: Final = frozenset(
     }
 )
 """First parts of places in a chat request. Some servers have something else in the member `param`."""
+_LEADING: Final = frozenset(name for name in _PARAMETERS if "_" in name) | {"strict", "temperature", "verbosity"}
+"""Names of parameters that are no words with which a sentence about another parameter begins."""
+_FIRST: Final = re.compile(r"\W*([A-Za-z]\w*)")
 
 
 def _is_parameter(place: str) -> bool:

@@ -114,6 +114,23 @@ async def test_input_that_leaves_hardly_any_room_is_shortened_rather_than_its_an
     assert len(harness.seen[1]) < len(harness.seen[0])
 
 
+async def test_input_of_which_the_server_counts_only_a_part_leaves_less_for_the_answer_with_each_refusal() -> None:
+    """vLLM stops counting where the input and the bound on the answer exceed the context."""
+
+    def refused(bound: int) -> TooLongError:
+        words = "However, you requested {} output tokens and your prompt contains at least {} input tokens"
+        return too_long(f"This model's maximum context length is 131072 tokens. {words.format(bound, 131_073 - bound)}")
+
+    bounds = [128_000, 127_999, 119_806, 95_229]
+    harness = Conversation(*map(refused, bounds[:-1]), ANSWER, max_output_tokens=128_000)
+    assert await harness.generation.run() == COMPLETED
+    assert [request["max_completion_tokens"] for request in harness.inference.requests] == bounds
+    endless = Conversation(*map(refused, [*bounds, *[128_000] * 20]), max_output_tokens=128_000)
+    with pytest.raises(TooLongError):
+        await endless.generation.run()
+    assert len(endless.inference.requests) < 20
+
+
 async def test_bounded_answer_that_is_refused_again_is_not_bounded_twice_in_the_same_way() -> None:
     harness = Conversation(*[too_long(DEAR.format(9_000, 2_000))] * 20, max_output_tokens=8_000)
     with pytest.raises(TooLongError):

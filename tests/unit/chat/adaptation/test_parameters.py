@@ -417,3 +417,30 @@ def test_places_of_a_huge_error_are_bounded() -> None:
     for _ in range(100):
         nested = {"error": nested}
     assert places_of(nested) == ()
+
+
+@pytest.mark.parametrize(
+    ("param", "text", "steps"),
+    [
+        ("tools", "tool_choice required is not supported", {"tool_choice_in_words"}),
+        ("tools", "parallel_tool_calls: not permitted", {"drop parallel_tool_calls"}),
+        ("model", "service_tier flex is not supported for this model", {"drop service_tier"}),
+        ("reasoning_effort", "temperature is not supported with reasoning", {"drop temperature"}),
+        ("response_format", "'strict' is not supported", {"drop response_format.json_schema.strict"}),
+        ("temperature", "temperature is not supported with reasoning_effort", {"drop temperature"}),
+    ],
+)
+def test_parameter_with_which_a_text_begins_counts_more_than_the_named_place(
+    param: str, text: str, steps: set[str]
+) -> None:
+    chat = {
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "service_tier": "flex",
+        "temperature": 0.5,
+        "reasoning_effort": "low",
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "strict": True}},
+    }
+    asked_for = asked_by(Refusal(400, text, "", (param,)), BASE | chat)
+    assert {f"{each.kind} {each.argument or ''}".strip() for each in asked_for} == steps
