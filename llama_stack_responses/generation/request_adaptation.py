@@ -256,9 +256,17 @@ class ModelServers:
         if step.kind not in WITHOUT_MEDIA or not media:
             return True
         before = self._refused_media.get(key)
-        if before is None:
+        if not before:
             self._refused_media.set(key, media)
-        return before is not None and before.isdisjoint(media)
+            return False
+        return before.isdisjoint(media)
+
+    def took_media(self, chat: Json) -> None:
+        """Note that a model's server has begun to answer a chat request, so that it takes what is like its media."""
+        for kind in WITHOUT_MEDIA:
+            refused = self._refused_media.get(key := (chat["model"], kind))
+            if refused and not {mark[0] for mark in refused}.isdisjoint(mark[0] for mark in media_marks(chat)):
+                self._refused_media.set(key, frozenset())
 
     def _begin(self, storing: Coroutine[Any, Any, None]) -> None:
         """Store something in the background."""
@@ -419,6 +427,7 @@ class AdaptedRequest:
         if self.chat is None:
             return
         model: str = self.chat["model"]
+        self._servers.took_media(self.chat)
         if self.expectation is None:
             self.chat = self._unchanged = None
         new, self._new = tuple(step for step in self._new if step in self.applied), ()

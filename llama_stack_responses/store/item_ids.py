@@ -62,15 +62,15 @@ async def indices_with_other_ids(
         new: the index from which the ids are new, so that nothing is stored with them.
     """
 
-    def rows_of_items() -> tuple[dict[str, int], list[str]]:
+    def rows_of_items() -> tuple[dict[str, int], dict[str, Record], list[str]]:
         rows = {f"i/{hasher.item(item['id'])}": index for index, item in enumerate(items) if item.get("id")}
-        return rows, list(rows)
+        stored = {key: known[key] for key in rows if key in known}
+        return rows, stored, [key for key, index in rows.items() if key not in read and index < new]
 
-    rows, keys = await computation.run(rows_of_items)
+    rows, stored, unread = await computation.run(rows_of_items)
     if not rows:
         return []
-    stored = {key: known[key] for key in keys if key in known}
-    if unread := [key for key in keys if key not in read and rows[key] < new]:
+    if unread:
         stored |= await records.get_many(unread)
     return await computation.run(partial(_indices_stored_under_other_ids, names, rows, stored))
 

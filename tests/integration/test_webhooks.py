@@ -127,7 +127,7 @@ def test_endpoint_of_another_user_is_not_found(served: LiveStack, receiver: Web)
         ({"url": "https://user:word@a.example"}, "url"),
         ({"url": "https://[::1"}, "url"),
         ({"event_types": []}, "event_types"),
-        ({"event_types": ["batch.completed"]}, "event_types"),
+        ({"event_types": ["thread.completed"]}, "event_types"),
         ({"event_types": [{}]}, "event_types"),
         ({"color": "red"}, "color"),
         ({"name": None}, "name"),

@@ -211,6 +211,15 @@ async def test_images_are_kept_from_a_model_once_two_were_refused(words: str) ->
     assert sent == [True, False, True, False, True, False, False]
 
 
+async def test_image_that_a_server_takes_between_two_that_it_refuses_keeps_images_with_the_model() -> None:
+    no = refused("This model does not support images")
+    server = Server(MemoryRecords(), no, ANSWER, ANSWER, no, ANSWER, ANSWER)
+    for name in (b"a", b"b", b"c", b"d"):
+        await server.ask(input=look(name))
+    sent = ["image_url" in str(each["messages"]) for each in server.inference.requests]
+    assert sent == [True, False, True, True, False, True]
+
+
 async def test_context_that_a_server_names_is_not_shorter_than_what_it_took() -> None:
     server = Server(MemoryRecords(), [text("Hello"), finish(read=5_000)])
     await server.ask()
