@@ -75,10 +75,11 @@ _OF_ANSWER: Final = re.compile(
 """What they say of a limit on the answer that is too high, with which they may mention the context too."""
 
 _RATE: Final = re.compile(
-    r"rate[ _-]?limit|(?:tokens|requests|input) per (?:second|minute|hour|day)|\b[TR]P[SMHD]\b|too many requests|quota",
+    r"rate[ _-]?limit|(?:tokens|requests|input) per (?:second|minute|hour|day)|\b[TR]P[SMHD]\b|too many requests|quota"
+    r"|\bto queue\b|\bdaily\b|\bbudget\b",
     re.IGNORECASE,
 )
-"""What they say of too many requests, with which they may mention the context too."""
+"""What they say of too many requests, or of what they cost, with which they may mention the context too."""
 
 _CODES: Final = frozenset(
     {

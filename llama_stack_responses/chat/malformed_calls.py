@@ -38,8 +38,9 @@ _WORDS: Final = re.compile(
     r"|^failed to parse fc related info\b|^xml syntax error on line \d",
     re.IGNORECASE,
 )
-_NO_CALL: Final = re.compile(r"\bdid not call a tool\b", re.IGNORECASE)
-"""Groq has the same code for an answer without a required call, which `adaptation/enforced.py` answers."""
+_OF_ANOTHER: Final = re.compile(r"\bdid not call a tool\b|\bmessages\[\d|\bquota\b|\blimit \d", re.IGNORECASE)
+"""Groq has the same code for an answer without a required call, which `adaptation/enforced.py` answers. Other errors
+are about calls of the history, or about a limit."""
 _OF_TEMPLATE: Final = re.compile(
     # llama.cpp: its parser first read the output in another way, or not at all; it may quote it.
     r"(?:Invalid diff: |Failed to parse input at pos |The model produced output that does not match the expected "
@@ -84,7 +85,7 @@ def malformed_call(message: str, code: Any, body: Any) -> MalformedCallError | N
     if _OF_TEMPLATE.match(text):
         return MalformedCallError(_UNREADABLE, "it does not keep to the form of the chat template", "", of_stream=True)
     said = str(code) in _CODES or any(each in text for each in _CODES if not each.isdigit())
-    if _NO_CALL.search(text) or not (said or _WORDS.search(text)):
+    if _OF_ANOTHER.search(text) or not (said or _WORDS.search(text)):
         return None
     quoted = body if isinstance(body, dict) and _QUOTED in body else _quoted_in(text)
     words, written = (each if isinstance(each := quoted.get(name), str) else "" for name in ("message", _QUOTED))

@@ -28,8 +28,7 @@ class FairYield:
 
     async def wait_turn(self, share: Share | None = None) -> None:
         """Wait until the caller may continue, as work of a user, by default that of the current task."""
-        self._plan()
-        granted = asyncio.get_running_loop().create_future()
+        granted = self._plan().create_future()
         self._waiting.add(granted, share or current_share())
         await granted
 
@@ -41,11 +40,12 @@ class FairYield:
             self._plan()
             self._note(share)
 
-    def _plan(self) -> None:
+    def _plan(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
             loop.call_soon(self._let_one_through)
+        return loop
 
     def _let_one_through(self) -> None:
         self._loop = None
@@ -57,7 +57,8 @@ class FairYield:
                 granted.set_result(None)
                 self._note(share)
                 break
-        if turn or self._waiting:
+        # Only work that pauses has to know that other work has just continued.
+        if self._waiting or (turn and self._pause):
             self._plan()
         else:
             self._pauses_until.clear()

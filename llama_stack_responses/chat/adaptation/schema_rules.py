@@ -17,7 +17,7 @@ from .refusal import Refusal
 from .schema_members import each_schema, with_parts
 
 _NOTE_CHARACTERS: Final = 500
-_UNKNOWN_NAME: Final = re.compile(r"\bunknown name \W{1,3}([\w$-]{1,64})\W{1,3} at ", re.IGNORECASE)
+_UNKNOWN_NAME: Final = re.compile(r"\bunknown name [^\w$]{1,3}([\w$-]{1,64})\W{1,3} at ", re.IGNORECASE)
 """Gemini's words for a member that it does not know, with its name."""
 _SELDOM_KNOWN: Final = ("allOf", "default", "deprecated", "examples", "prefixItems", "readOnly", "writeOnly")
 """Keywords that a profile leaves out; a refusal names one."""

@@ -161,6 +161,8 @@ def test_token_counts_are_read_from_refusal(message: str, length: int | None, to
         "too many tokens: max tokens must be less than or equal to 4096, the maximum output for this model - received 9000.",
         "The input is too short",
         "input image is too long on one side",
+        "Your request was too long to queue: waited 30 s",
+        "token limit exceeded: 9000 of your daily 8192 tokens",
     ],
 )
 def test_other_refusals_are_not_taken_as_too_long(message: str) -> None:

@@ -98,6 +98,8 @@ def test_error_about_the_answer_of_the_model_is_told_from_others(
         "messages.1.tool_calls: invalid function call in the history",
         "Unknown role: developer",
         "The model does not support function calls",
+        "Failed to parse tool call in messages[1]: arguments must be valid JSON",
+        "tool error: quota exceeded",
     ],
 )
 def test_error_about_the_request_is_another(message: str) -> None:

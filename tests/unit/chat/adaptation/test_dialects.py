@@ -711,6 +711,16 @@ def test_keyword_that_a_refusal_names_is_left_out_and_no_other(name: str) -> Non
     assert changed == [function({"type": "object", "properties": {name: part}, "required": [name]})]
 
 
+@pytest.mark.parametrize("name", ["$schema", "$defs", "$ref", "$id", "const"])
+def test_keyword_that_can_be_written_out_is_not_left_out(name: str) -> None:
+    schema = {"type": "object", "$schema": "x", "$id": "y", "properties": {"a": {"$ref": "#/$defs/A"}}}
+    chat: Json = {"messages": [user()], "tools": [function(schema | {"$defs": {"A": {"const": "b"}}})]}
+    steps = asked_by(Refusal(400, cannot_find(name)), chat)
+    assert steps == [Step("plain_schemas")]
+    written_out = {"type": "object", "properties": {"a": {"enum": ["b"]}}}
+    assert adapted(chat, steps)[0]["tools"] == [function(written_out)]
+
+
 def test_schemas_that_hold_together_are_merged_where_they_are_unknown() -> None:
     a, b = (dict[str, Any](type="object", properties={name: {"type": "string"}}, required=[name]) for name in "ab")
     chat: Json = {"messages": [user()], "tools": [function({"allOf": [a, b], "description": "Both."})]}
