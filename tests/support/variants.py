@@ -13,8 +13,8 @@ from tests.support.stack import Host
 
 type Json = dict[str, Any]
 
-_HEARTBEATS = ("p/", "se/", "sw/")
-"""The keys of workers, servers and sweepers, which write their records at intervals."""
+_AT_INTERVALS = ("p/", "se/", "sw/", "rf/")
+"""The keys of workers, servers, sweepers and refused requests, which are written at intervals."""
 
 
 def variant(template: Path, target: Path, change: Callable[[Json], None]) -> Path:
@@ -146,12 +146,12 @@ def rows(database: Path, table: str) -> int:
 
 
 def records(database: Path) -> dict[str, bytes]:
-    """Return the contents of the responses' store, by key, without heartbeats; empty before a response is stored."""
+    """Return the contents of the responses' store, by key, without what is written at intervals; empty before a response is stored."""
     if not database.exists():
         return {}
     with closing(sqlite3.connect(database, timeout=60)) as connection:
         found = connection.execute("SELECT key, value FROM records")
-        return {key: value for key, value in found if not key.startswith(_HEARTBEATS)}
+        return {key: value for key, value in found if not key.startswith(_AT_INTERVALS)}
 
 
 def keeps(database: Path, words: str) -> bool:

@@ -94,6 +94,11 @@ async def test_row_says_what_was_refused_and_why(records: FailingRecords) -> Non
         await RefusedRequests(records).find(BOB, row["id"])
 
 
+@pytest.mark.parametrize("error", [None, ApiError(502, "The model server failed.")])
+async def test_request_that_asks_to_store_nothing_leaves_no_row(records: FailingRecords, error: ApiError) -> None:
+    assert await kept(records, refused(body={"model": "m", "input": "x", "store": False}, error=error)) == []
+
+
 @pytest.mark.parametrize("given", HOSTILE)
 async def test_row_of_a_malformed_request_has_no_words(records: FailingRecords, given: Any) -> None:
     [row] = await kept(records, refused(body={"model": given, "input": given, "metadata": given}))
