@@ -138,7 +138,8 @@ def main() -> None:
 
         def change(config: Json) -> None:
             authenticate(config, endpoint)
-            responses_config(config)["model_servers"] = {"local": {"concurrency": options.slots}}
+            if options.slots:
+                responses_config(config)["model_servers"] = {"local": {"concurrency": options.slots}}
 
         config = variant(template, folder / "config.yaml", change)
         env = host_environment(model.base_url) | (database.environment if database else {})
