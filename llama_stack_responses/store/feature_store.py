@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ..core.discovery import modules_of_features
@@ -15,6 +15,11 @@ from .records import Records
 __all__ = ["Decoder", "Exported", "FeatureStore", "OwnedObjects", "Sized"]
 
 
+async def _none() -> AsyncIterator[Json]:
+    for each in list[Json]():
+        yield each
+
+
 @dataclass(frozen=True, slots=True)
 class Exported:
     """An object, as an export has it.
@@ -24,14 +29,14 @@ class Exported:
         owner: its owner.
         fields: its fields.
         members: the name of its list of members, such as `versions`.
-        each: yields these, which may be many and large.
+        each: yields these, which may be many and large; by default, there are none.
     """
 
     type: str
     owner: Owner
     fields: Json
     members: str
-    each: AsyncIterator[Json]
+    each: AsyncIterator[Json] = field(default_factory=_none)
 
 
 class OwnedObjects(Protocol):

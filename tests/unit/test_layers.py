@@ -45,6 +45,7 @@ LAYERS: Final = {
         {
             "charsets",
             "discovery",
+            "backoff",
             "errors",
             "input_policy",
             "image_structure",

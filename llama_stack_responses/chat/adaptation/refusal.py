@@ -110,13 +110,17 @@ class Refusal:
     @cached_property
     def _places(self) -> tuple[str, ...]:
         """The places that it names, unless its text begins with the name of another parameter: `param` may be wrong."""
-        other = _LEADING.difference(*(place.split(".") for place in self.places))
-        return () if any(map(self.begins_with, other)) else self.places
+        name = self._first_word
+        return () if name in _LEADING and all(name not in place.split(".") for place in self.places) else self.places
+
+    @cached_property
+    def _first_word(self) -> str:
+        first = _FIRST.match(self.subject)
+        return first[1].lower() if first else ""
 
     def begins_with(self, name: str) -> bool:
         """Return whether its text begins with the name of a parameter."""
-        first = _FIRST.match(self.subject)
-        return first is not None and first[1].lower() == name
+        return self._first_word == name
 
     def names(self, path: str, *others: str) -> bool:
         """Return whether it names a parameter, by a place, else in its text.

@@ -1,4 +1,4 @@
-"""The schemas of a chat request, and the schemas in a schema."""
+"""The functions of a chat request, their schemas, and the schemas in a schema."""
 
 from __future__ import annotations
 
@@ -19,22 +19,34 @@ _MAX_DEPTH: Final = 64
 """Depth of schemas that are changed. Those further inside stay as they are."""
 
 
-def each_schema(chat: Json, change: Callable[[Json], Json]) -> Json:
-    """Return a chat request with each function's schema changed; the same one if `change` returns all as they are."""
+def each_function(chat: Json, change: Callable[[Json], Json]) -> Json:
+    """Return a chat request with each function changed; the same one if `change` returns all as they are."""
     tools = chat.get("tools")
     if not tools:
         return chat
-    changed = [_with_schema(tool, change) for tool in tools]
+    changed = [_with_function(tool, change) for tool in tools]
     return chat if are_same(changed, tools) else chat | {"tools": changed}
 
 
-def _with_schema(tool: Json, change: Callable[[Json], Json]) -> Json:
+def _with_function(tool: Json, change: Callable[[Json], Json]) -> Json:
     function = tool.get("function")
-    parameters = function.get("parameters") if isinstance(function, dict) else None
-    if not isinstance(function, dict) or not isinstance(parameters, dict):
+    if not isinstance(function, dict):
         return tool
-    changed = change(parameters)
-    return tool if changed is parameters else tool | {"function": function | {"parameters": changed}}
+    changed = change(function)
+    return tool if changed is function else tool | {"function": changed}
+
+
+def each_schema(chat: Json, change: Callable[[Json], Json]) -> Json:
+    """Return a chat request with each function's schema changed; the same one if `change` returns all as they are."""
+    return each_function(chat, lambda function: _with_schema(function, change))
+
+
+def _with_schema(function: Json, change: Callable[[Json], Json]) -> Json:
+    schema = function.get("parameters")
+    if not isinstance(schema, dict):
+        return function
+    changed = change(schema)
+    return function if changed is schema else function | {"parameters": changed}
 
 
 def with_parts(schema: Any, change: Callable[[Json], Json], depth: int = _MAX_DEPTH) -> Any:

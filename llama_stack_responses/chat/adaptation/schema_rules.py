@@ -14,7 +14,7 @@ from ...core.types import Json
 from .adaptation import Adaptation, answers
 from .message_edits import are_same
 from .refusal import Refusal
-from .schema_members import each_schema, with_parts
+from .schema_members import each_function, each_schema, with_parts
 
 _NOTE_CHARACTERS: Final = 500
 _UNKNOWN_NAME: Final = re.compile(r"\bunknown name [^\w$]{1,3}([\w$-]{1,64})\W{1,3} at ", re.IGNORECASE)
@@ -121,17 +121,14 @@ def _each_part(change: Callable[[Json], Json]) -> Callable[[Json, Any], Json]:
 
 def _without_empty(chat: Json, _: Any) -> Json:
     """Return a chat request whose functions without parameters have no schema."""
-    tools = chat.get("tools") or []
-    changed = [_without_parameters(tool) for tool in tools]
-    return chat if are_same(changed, tools) else chat | {"tools": changed}
+    return each_function(chat, _without_parameters)
 
 
-def _without_parameters(tool: Json) -> Json:
-    function = tool.get("function")
-    schema = function.get("parameters") if isinstance(function, dict) else None
-    if not isinstance(function, dict) or not isinstance(schema, dict) or schema.get("properties"):
-        return tool
-    return tool | {"function": {name: value for name, value in function.items() if name != "parameters"}}
+def _without_parameters(function: Json) -> Json:
+    schema = function.get("parameters")
+    if not isinstance(schema, dict) or schema.get("properties"):
+        return function
+    return {name: value for name, value in function.items() if name != "parameters"}
 
 
 _TEXT_ENUMS: Final = _each_part(_text_enum)

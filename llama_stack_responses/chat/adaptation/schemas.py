@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, answers
 from .alternatives import LONE, lone_alternatives
 from .calls import names_call_ids
-from .message_edits import are_same
 from .refusal import Refusal
-from .schema_members import ALONE, LISTS, each_schema, with_parts
+from .schema_members import ALONE, LISTS, each_function, each_schema, with_parts
 from .schema_rules import SCHEMA_RULES, asks_flat, asks_rule, keyword_kind, unknown_keywords
 
 _MAX_DEPTH: Final = 64
@@ -190,23 +189,6 @@ _NO_DESCRIPTION: Final = re.compile(
 )
 
 
-def _each_function(chat: Json, change: Callable[[Json], Json]) -> Json:
-    """Return a chat request with each function changed; the same one if `change` returns all as they are."""
-    tools = chat.get("tools")
-    if not tools:
-        return chat
-    changed = [_with_function(tool, change) for tool in tools]
-    return chat if are_same(changed, tools) else chat | {"tools": changed}
-
-
-def _with_function(tool: Json, change: Callable[[Json], Json]) -> Json:
-    function = tool.get("function")
-    if not isinstance(function, dict):
-        return tool
-    changed = change(function)
-    return tool if changed is function else tool | {"function": changed}
-
-
 def _of_object(function: Json) -> Json:
     """Return a function whose schema is that of an object, which says so."""
     schema = function.get("parameters")
@@ -225,11 +207,11 @@ def _described(function: Json) -> Json:
 
 
 def _object_schemas(chat: Json, _: Any) -> Json:
-    return _each_function(chat, _of_object)
+    return each_function(chat, _of_object)
 
 
 def _described_tools(chat: Json, _: Any) -> Json:
-    return _each_function(chat, _described)
+    return each_function(chat, _described)
 
 
 def _asks_object_schemas(refusal: Refusal, chat: Json) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from ...concurrency.share import Share
@@ -97,11 +97,11 @@ class AskedLines:
         self._parts.telemetry.record(LINES, 1, {"result": "completed" if counted.completed else "failed"})
         await self._stored(lambda: self._parts.batches.answered(line, result, counted))
 
-    async def _stored(self, store: Callable[[], object]) -> None:
+    async def _stored(self, store: Callable[[], Awaitable[object]]) -> None:
         """Store the end of a line once the store answers."""
         while True:
             try:
-                await store()  # type: ignore[misc]
+                await store()
             except ApiError as error:
                 if error.status != UNAVAILABLE:
                     raise

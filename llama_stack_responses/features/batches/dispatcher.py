@@ -79,9 +79,7 @@ class Dispatcher:
             await asyncio.wait([each.task for each in running.values()])
         with suppress(ApiError):
             for batch_id, each in running.items():
-                await committed(
-                    self._records, [Delete(lease_key(batch_id))], [VersionIs(lease_key(batch_id), each.version)]
-                )
+                await self._let_go(batch_id, each)
 
     def look(self, batch_id: str | None = None) -> None:
         """Look at once for batches that no server works for, or for what there is to do for a batch."""

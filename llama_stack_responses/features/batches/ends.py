@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ...core.backoff import pause_after
 from ...feature import Ended
-from ...store.records import Delete, Op
+from ...store.records import Op
 from ...telemetry.instrumentation import Telemetry
 from ...telemetry.metrics import Metric
 from .objects import counted_of, result_of
-from .rows import Line, Retry
+from .rows import Line, ended_ops, retry_ops
 
 LINES: Final = Metric("llama_stack_responses.batch.lines", "{line}", "Ended tries of lines of batches, by their result")
 
@@ -34,8 +34,7 @@ class Tries:
 
     def pause(self, attempt: int) -> float:
         """Return the seconds after this try, with jitter."""
-        pause = min(self.first * 2.0 ** min(attempt - 1, 30), _LONGEST_SECONDS)
-        return pause * random.uniform(0.8, 1.2)  # noqa: S311 (no secret)
+        return pause_after(attempt, self.first, _LONGEST_SECONDS)
 
 
 class LineEnds:
@@ -57,8 +56,7 @@ class LineEnds:
         result = result_of(ended.response)
         if result.status in _BUSY and line.attempt < self._tries.most:
             self._telemetry.record(LINES, 1, {"result": "retried"})
-            again = Retry(line.attempt + 1, ended.at + self._tries.pause(line.attempt))
-            return [again.put(line), Delete(line.key("r"))]
+            return retry_ops(line, ended.at + self._tries.pause(line.attempt))
         counted = counted_of(ended.response, result)
         self._telemetry.record(LINES, 1, {"result": "completed" if counted.completed else "failed"})
-        return [result.put(line), counted.put(line), Delete(line.key("r"))]
+        return ended_ops(line, result, counted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from fastapi import APIRouter, Request, Response
 
@@ -21,19 +21,9 @@ from ...wire.route_admission import RouteAdmission
 from .new_batch import ENDPOINTS, SCHEMA, checked_batch
 from .objects import TIMES, batch_object
 from .parts import Parts
-from .rows import Batch
+from .rows import Batch, Status
 from .stored_batches import cancelled, no_batch
 
-_STATUSES: Final = (
-    "validating",
-    "failed",
-    "in_progress",
-    "finalizing",
-    "completed",
-    "expired",
-    "cancelling",
-    "cancelled",
-)
 _BATCH: Final = whole(
     object=constant("batch"),
     id=an_id("batch"),
@@ -42,7 +32,7 @@ _BATCH: Final = whole(
     errors=or_null({"type": "object"}),
     input_file_id=TEXT,
     completion_window=TEXT,
-    status=one_of(*_STATUSES),
+    status=one_of(*get_args(Status.__value__)),
     output_file_id=or_null(TEXT),
     error_file_id=or_null(TEXT),
     created_at=WHOLE,

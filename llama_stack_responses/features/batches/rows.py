@@ -26,7 +26,7 @@ from ...core.ids import new_ordered_id
 from ...core.owner import Owner
 from ...core.types import Json
 from ...store import codec
-from ...store.records import Put
+from ...store.records import Delete, Op, Put
 
 BATCHES: Final = "bt/o/"
 WORK: Final = "bt/q/"
@@ -207,6 +207,16 @@ class Counted(NamedTuple):
     def decode(cls, value: bytes) -> Self:
         """Decode the value that `put` writes."""
         return cls(*codec.decode(value))
+
+
+def ended_ops(line: Line, result: Result, counted: Counted) -> list[Op]:
+    """Return the ops that end a line that is queued or runs."""
+    return [result.put(line), counted.put(line), Delete(line.key("r"))]
+
+
+def retry_ops(line: Line, due: float) -> list[Op]:
+    """Return the ops with which a line that is queued or runs is tried again, from this time on."""
+    return [Retry(line.attempt + 1, due).put(line), Delete(line.key("r"))]
 
 
 def batch_key(of: str, batch_id: str) -> str:

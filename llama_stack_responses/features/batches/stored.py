@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from ...core.owner import Owner
-from ...core.types import Json
 from ...store.content_names import Hasher
 from ...store.decoder import Decoder
 from ...store.feature_store import Exported
@@ -38,7 +37,7 @@ class BatchesOfOwners:
         for each in await self._batches.every(Hasher(owner).owner):
             fields = batch_object(each)
             del fields["object"]
-            yield Exported("batch", each.owner, fields, "lines", _nothing())
+            yield Exported("batch", each.owner, fields, "lines")
 
     async def delete(self, owner: Owner, object_id: str) -> None:
         """Delete a batch with the rows of its lines, whose responses are deleted as all others are.
@@ -57,11 +56,6 @@ class BatchesOfOwners:
 
     async def resume(self, limit: int) -> None:
         """Do nothing: a batch is deleted after the rows of its lines."""
-
-
-async def _nothing() -> AsyncIterator[Json]:
-    for each in list[Json]():
-        yield each
 
 
 def open_store(records: Records, _: Decoder) -> BatchesOfOwners:

@@ -34,9 +34,11 @@ from .rows import (
     Retry,
     batch_key,
     counter_key,
+    ended_ops,
     lease_key,
     line_of,
     line_rows,
+    retry_ops,
 )
 
 _AT_ONCE: Final = 500
@@ -116,14 +118,11 @@ class StoredBatches:
         """Return all batches of an owner, oldest first."""
         return [Batch.decode(row.value) async for rows in pages_of(self._records, batch_key(of, "")) for _, row in rows]
 
-    async def change(
-        self, of: str, batch_id: str, change: Callable[[Batch], Batch | None], ops: Sequence[Op] = ()
-    ) -> Batch | None:
+    async def change(self, of: str, batch_id: str, change: Callable[[Batch], Batch | None]) -> Batch | None:
         """Change a batch, and return it; None if it does not exist.
 
         Args:
             change: returns the batch as it shall be; None to leave it as it is.
-            ops: further ops of the commit.
         """
         retry = ConflictRetry()
         while found := await self._found(of, batch_id):
@@ -132,7 +131,7 @@ class StoredBatches:
             new = change(old)
             if new is None:
                 return old
-            if await self._replace(of, new, found, ops, []):
+            if await self._replace(of, old, new, found.version):
                 return new
         return None
 
@@ -148,7 +147,7 @@ class StoredBatches:
             if new == old:
                 return old
             conditions = [VersionIs(key, row.version) for key, row in rows]
-            if await self._replace(of, new, found, [Delete(key) for key, _ in rows], conditions):
+            if await self._replace(of, old, new, found.version, [Delete(key) for key, _ in rows], conditions):
                 retry = ConflictRetry()
                 if len(rows) < _AT_ONCE:
                     return new
@@ -186,20 +185,17 @@ class StoredBatches:
 
     async def answered(self, line: Line, result: Result, counted: Counted) -> bool:
         """Store what a line ended with that runs and has no job; return False if it has ended."""
-        put = await in_thread_if_large(partial(result.put, line), result.body)
-        ops: list[Op] = [put, counted.put(line), Delete(line.key("r"))]
+        ops = await in_thread_if_large(partial(ended_ops, line, result, counted), result.body)
         return await committed(self._records, ops, [VersionIs(line.key("r"), 1)])
 
     async def again(self, line: Line, due: float) -> bool:
         """Have a line tried again that runs and has no job; return False if it has ended."""
-        ops: list[Op] = [Retry(line.attempt + 1, due).put(line), Delete(line.key("r"))]
-        return await committed(self._records, ops, [VersionIs(line.key("r"), 1)])
+        return await committed(self._records, retry_ops(line, due), [VersionIs(line.key("r"), 1)])
 
     async def end(self, line: Line, result: Result, conditions: Sequence[Condition] = ()) -> bool:
         """Store what a line ended with that has no job; return False if it has ended, or runs."""
         free = [VersionIs(line.key("d"), None), *(conditions or [VersionIs(line.key("r"), None)])]
-        ended = (result.put(line), Counted(result.status == 200).put(line))
-        ops: list[Op] = [*ended, Delete(line.key("r")), Delete(line.key("t"))]
+        ops = [*ended_ops(line, result, Counted(result.status == 200)), Delete(line.key("t"))]
         return await committed(self._records, ops, free)
 
     async def results(self, lines: Sequence[Line]) -> dict[int, Result]:
@@ -221,17 +217,18 @@ class StoredBatches:
 
     async def finish(self, batch_id: str) -> None:
         """Note that there is nothing left to do for a batch that has ended."""
-        for kind in ("r", "t", "n"):
-            async for rows in self._pages(kind, batch_id):
-                await self._records.commit([Delete(key) for key, _ in rows])
+        await self._delete_lines(batch_id, "rtn")
         await self._records.commit([Delete(f"{WORK}{batch_id}"), Delete(lease_key(batch_id))])
 
     async def delete(self, of: str, batch_id: str) -> None:
         """Delete a batch with all its rows."""
-        for kind in ("r", "t", "d", "n"):
+        await self._delete_lines(batch_id, "rtdn")
+        await self._records.commit([Delete(batch_key(of, batch_id)), Delete(f"{WORK}{batch_id}")])
+
+    async def _delete_lines(self, batch_id: str, kinds: str) -> None:
+        for kind in kinds:
             async for rows in self._pages(kind, batch_id):
                 await self._records.commit([Delete(key) for key, _ in rows])
-        await self._records.commit([Delete(batch_key(of, batch_id)), Delete(f"{WORK}{batch_id}")])
 
     async def forget(self, of: str) -> None:
         """Delete what is kept of an owner beside their batches."""
@@ -242,17 +239,24 @@ class StoredBatches:
         return (await self._records.get_many([key])).get(key)
 
     async def _replace(
-        self, of: str, batch: Batch, found: Record, ops: Sequence[Op], conditions: Sequence[Condition]
+        self,
+        of: str,
+        old: Batch,
+        batch: Batch,
+        version: int,
+        ops: Sequence[Op] = (),
+        conditions: Sequence[Condition] = (),
     ) -> bool:
+        """Store a batch in place of the old one, which has this version; return False if it has another by now."""
         key = batch_key(of, batch.id)
-        if Batch.decode(found.value).open and not batch.open:
+        if old.open and not batch.open:
             ops = [*ops, Put(f"{WORK}{batch.id}", of.encode())]
         now = await self._records.now()
         put = Put(key, batch.encode(), now + self._kept_seconds if batch.status in ENDED else None)
         event = ObjectEvent(f"batch.{batch.status}", batch.id, batch.owner, now)
-        ends = batch.status in ENDED and Batch.decode(found.value).status not in ENDED
+        ends = batch.status in ENDED and old.status not in ENDED
         ops = [put, *ops, *(self._events.ops(event) if ends else ())]
-        applied = await committed(self._records, ops, [VersionIs(key, found.version), *conditions])
+        applied = await committed(self._records, ops, [VersionIs(key, version), *conditions])
         if applied and ends:
             self._events.written(event)
         return applied

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from ...core.owner import Owner
-from ...core.types import Json
 from ...store.decoder import Decoder
 from ...store.feature_store import Exported
 from ...store.records import Records
@@ -34,18 +33,13 @@ class RefusedOfOwners:
     async def export(self, owner: Owner) -> AsyncIterator[Exported]:
         """Yield an owner's refused requests, oldest first."""
         async for row in self._rows.every(owner):
-            yield Exported("refused_request", owner, {name: row[name] for name in FIELDS}, "items", _nothing())
+            yield Exported("refused_request", owner, {name: row[name] for name in FIELDS}, "items")
 
     async def forget(self, owner: Owner) -> None:
         """Do nothing: there is no more than these rows."""
 
     async def resume(self, limit: int) -> None:
         """Do nothing: a row is deleted in one commit."""
-
-
-async def _nothing() -> AsyncIterator[Json]:
-    for each in list[Json]():
-        yield each
 
 
 def open_store(records: Records, _: Decoder) -> RefusedOfOwners:

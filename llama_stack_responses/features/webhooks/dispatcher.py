@@ -9,7 +9,6 @@ events of different responses are not ordered.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Final
 import orjson
 
 from ...concurrency.tasks import LoopTask
+from ...core.backoff import pause_after
 from ...core.errors import ApiError
 from ...feature import Ended
 from ...logs import Outage, get_logger
@@ -83,8 +83,7 @@ class Retries:
 
     def pause(self, tried: int) -> float:
         """Return the seconds before the next attempt, with jitter."""
-        pause = min(self.first * 2.0 ** min(tried - 1, 30), _MAX_RETRY_SECONDS)
-        return pause * random.uniform(0.8, 1.2)  # noqa: S311 (no secret)
+        return pause_after(tried, self.first, _MAX_RETRY_SECONDS)
 
 
 class Dispatcher:

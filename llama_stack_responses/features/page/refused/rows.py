@@ -16,7 +16,7 @@ from ....core.owner import Owner
 from ....store.content_names import Hasher
 from ....store.list_row_pages import Rows, Span, bounds_of, page_of_rows, read_rows
 from ....store.list_rows import Row
-from ....store.records import Delete, Record, Records, after_prefix
+from ....store.records import Delete, Record, Records, after_prefix, pages_of
 
 PREFIX: Final = "rf/"
 STATUS: Final = "refused"
@@ -84,11 +84,9 @@ class RefusedRequests:
 
     async def every(self, owner: Owner) -> AsyncIterator[Row]:
         """Yield all rows of an owner, oldest first."""
-        prefix = start = prefix_of(owner)
-        while rows := await self._records.range(start, after_prefix(prefix), limit=_ROWS):
+        async for rows in pages_of(self._records, prefix_of(owner), _ROWS):
             for row in await read_rows(rows):
                 yield row
-            start = f"{rows[-1][0]}\0"
 
     async def delete(self, owner: Owner, refused_id: str) -> None:
         """Delete an owner's row.
