@@ -168,6 +168,11 @@ class CallFragments:
         self._check_repetitions()
         return out
 
+    @property
+    def are_whole(self) -> bool:
+        """Whether the arguments of each call are a whole JSON object."""
+        return all(call.arguments.whole for call in self._calls())
+
     def lacks(self, fragment: Fragment) -> bool:
         """Return whether no call has the name and the arguments of a fragment, which is a whole call.
 

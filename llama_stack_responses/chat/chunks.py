@@ -301,6 +301,11 @@ class ChunkReader:
         """Whether the model has called something."""
         return self._calls is not None
 
+    @property
+    def has_whole_calls(self) -> bool:
+        """Whether the model has called something, and each call is whole."""
+        return self._calls is not None and self._calls.are_whole
+
     def end_with(self, calls: Iterable[WrittenCall]) -> Iterable[Delta]:
         """Return the deltas of whole calls with which the round ends, though the server could not read them."""
         self._finish = "tool_calls"

@@ -398,6 +398,8 @@ class ModelRound:
         failure = error if isinstance(error, ApiError) else cut_off(self._inference.to_api_error(error))
         if isinstance(failure, ConnectionFailedError) and failure is not error and round_.reader.is_finished:
             return  # The connection broke behind the answer.
+        if isinstance(failure, MalformedCallError) and failure.of_stream and round_.reader.has_whole_calls:
+            return  # The server read the calls, but not what the model wrote behind them, such as its last bracket.
         if isinstance(failure, MalformedCallError) and not round_.reader.has_calls:
             calls = await in_thread(written_calls, failure.written)
             if calls and await are_valid(calls, tools, self._check_json):

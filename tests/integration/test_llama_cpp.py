@@ -142,6 +142,7 @@ def test_llama_cpp_required_call_and_its_output_are_accepted(client: openai.Open
     tool = function("get_weather", "city")
     question: Json = {"input": "How is the weather in Lisbon?", "tools": [tool], "tool_choice": "required"}
     called = stream(client, model=model, **question, **GREEDY)
+    assert called.response["status"] == "completed"
     [call] = called.response["output"]
     assert call["name"] == "get_weather"
     assert list(json.loads(call["arguments"])) == ["city"]

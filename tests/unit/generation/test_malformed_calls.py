@@ -121,6 +121,19 @@ async def test_output_that_cannot_be_read_is_requested_as_before_without_streami
     assert "does not keep to the form" in third["messages"][-1]["content"]
 
 
+@pytest.mark.parametrize("how", [{}, {"stream": False}], ids=str)
+async def test_whole_calls_are_taken_though_what_is_behind_them_cannot_be_read(how: Any) -> None:
+    """llama.cpp reads a call whose template's last bracket is missing, since the token limit cut it off."""
+    wrong = malformed_call("Invalid diff: now finding less tool calls!", None, None)
+    assert wrong
+    harness = GenerationHarness(
+        [call("weather", "c1", '{"city": "Rome"}'), wrong], CALLED, makers={}, tools=TOOLS, **how
+    )
+    await harness.end()
+    assert calls(harness) == [("weather", '{"city": "Rome"}')]
+    assert len(harness.inference.requests) == 1
+
+
 async def test_whole_call_behind_half_a_call_is_not_taken() -> None:
     harness = GenerationHarness([call("weather", "c1", '{"ci'), unread(WRITTEN)], CALLED, makers={}, tools=TOOLS)
     await harness.end()
