@@ -7,13 +7,16 @@ from typing import Any, Final
 
 import orjson
 
-from ..core.errors import ApiError, bad_request
+from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..core.types import Json
 from ..requests.mcp_secrets import holds_secrets, join_secrets, split_secrets
 from ..sealing.sealer import Sealer, Unopened
 
 _PURPOSE: Final = "job"
+_WHAT: Final = (
+    "your keys, or an MCP server's URL that may contain one, as a background request or an Idempotency-Key requires"
+)
 
 
 class JobSecrets:
@@ -45,13 +48,7 @@ class JobSecrets:
         tools = body.get("tools") or []
         if not self._sealer.protects_rows:
             if keys or any(holds_secrets(tool) for tool in tools):
-                raise bad_request(
-                    "This server cannot store your keys, or an MCP server's URL that may contain one, as a background "
-                    "request or an Idempotency-Key requires: it has no key to encrypt them that is not in the same "
-                    "store. Its operator can set 'secrets' in the configuration of the responses provider.",
-                    "background",
-                    "unsupported_value",
-                )
+                self._sealer.check_protects_rows(_WHAT, "background")
             return body, None
         public, of_tools = split_secrets(tools)
         if not (keys or of_tools):

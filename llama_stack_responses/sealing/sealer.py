@@ -112,6 +112,24 @@ class Sealer:
         """Whether a value that is sealed here may be stored: its secret is not in the same store."""
         return self._configured or (self._keeper is not None and self._keeper.apart)
 
+    def check_protects_rows(self, what: str, param: str | None = None) -> None:
+        """Check that values that are sealed here may be stored.
+
+        Args:
+            what: what cannot be stored otherwise, for the error.
+            param: the field of the request that has it stored.
+
+        Raises:
+            ApiError: 400, their secret would be in the same store.
+        """
+        if self.protects_rows:
+            return
+        message = (
+            f"This server cannot store {what}: it has no encryption key that is not in the same store. Its operator "
+            "can set 'secrets' in the configuration of the responses provider."
+        )
+        raise bad_request(message, param, "unsupported_value")
+
     async def load(self) -> None:
         """Get the secret of the store, before anything is sealed or opened; do nothing if that was done.
 

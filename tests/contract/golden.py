@@ -36,6 +36,10 @@ from llama_stack_responses.features.usage.naming import Bounds
 from llama_stack_responses.features.usage.reading import Reading, Span
 from llama_stack_responses.features.usage.rows import DAYS
 from llama_stack_responses.features.usage.tables import Tables
+from llama_stack_responses.features.webhooks.deliveries import Deliveries, Settled
+from llama_stack_responses.features.webhooks.endpoints import Endpoints
+from llama_stack_responses.features.webhooks.opened import recorded
+from llama_stack_responses.features.webhooks.rows import Attempt, State
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.items.compaction import Summary
 from llama_stack_responses.items.reasoning_segments import ReasoningSegment
@@ -555,6 +559,47 @@ async def _read_batches(records: Records, _: Clock) -> Json:
     }
 
 
+async def _fill_webhooks(records: Records, clock: Clock) -> None:
+    """Write an endpoint that fails, with two secrets, a delivery that is tried again, and an event without deliveries.
+
+    The ids do not depend on chance.
+    """
+    endpoints = Endpoints(records, _SEALER)
+    with patch.object(os, "urandom", bytes):
+        created, _ = await endpoints.create(ALICE, "Jobs", "https://hooks.example.com", ["response.completed"], 9)
+        await endpoints.rotate(ALICE, created.id, 60)
+    deliveries = Deliveries(records, endpoints, {}, 3600)
+    archive = Archive(records, clock=clock, at_end=[partial(recorded, 3600)])
+    for response_id in ("resp_sent", "resp_ended"):
+        ended = response(assistant("Hi", id=f"msg_{response_id}"), id=response_id, background=True)
+        await archive.save(ended, owner=ALICE, base=None, input_items=[])
+        if response_id == "resp_sent":
+            assert await deliveries.make()
+    [queued] = await deliveries.due(created.id, clock() + 1, 9)
+    [sent] = (await deliveries.load([queued])).values()
+    failed = State(CREATED).put(created.id, None)
+    attempt = Attempt(CREATED, 503, "Busy")
+    assert await deliveries.settle(Settled(queued, sent.after(attempt, "waiting"), CREATED + 60), [failed])
+
+
+async def _read_webhooks(records: Records, clock: Clock) -> Json:
+    """Return the endpoint and its deliveries, also that of the event."""
+    endpoints = Endpoints(records, _SEALER)
+    deliveries = Deliveries(records, endpoints, {}, 3600)
+    (endpoint,) = await endpoints.of_owner(Hasher(ALICE).owner)
+    assert await deliveries.make()
+    state = await endpoints.state(endpoint.id)
+    return {
+        "endpoint": asdict(endpoint) | {"secrets": [list(each)[1:] for each in endpoint.secrets]},
+        "opens": len(await endpoints.secrets_of(endpoint, CREATED)),
+        "state": asdict(state) if state else None,
+        "deliveries": [
+            [each.response, each.status, each.tried, each.body] async for each in deliveries.every(endpoint.id)
+        ],
+        "due": [each.delivery for each in await deliveries.due(endpoint.id, clock() + 3600, 9)],
+    }
+
+
 type Fill = Callable[[Records, Clock], Awaitable[None]]
 type Read = Callable[[Records, Clock], Awaitable[Json]]
 
@@ -569,6 +614,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "skills": (_fill_skills, _read_skills),
     "users": (_fill_users, _read_users),
     "batches": (_fill_batches, _read_batches),
+    "webhooks": (_fill_webhooks, _read_webhooks),
     "refused-requests": (_fill_refused, _read_refused),
 }
 

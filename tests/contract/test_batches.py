@@ -576,7 +576,12 @@ async def test_cancelled_batch_ends_what_its_server_asks(records: Records, clock
 async def test_user_with_many_batches_that_have_not_ended_is_refused(records: Records, clock: Clock) -> None:
     server = Server(records, clock)
     for _ in range(5):
+        await server.create("m", owner=Owner("bob"))
+    ids = [await server.create("m") for _ in range(5)]
+    with pytest.raises(ApiError, match="You have 5 batches"):
         await server.create("m")
+    await server.batches.change(OF, ids[2], lambda batch: replace(batch, status="failed"))
+    await server.create("m")
     with pytest.raises(ApiError, match="You have 5 batches"):
         await server.create("m")
 

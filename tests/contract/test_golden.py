@@ -106,5 +106,5 @@ def kinds_of_rows() -> Iterator[str]:
     """Yield the beginnings of keys that the docstrings of the modules list, and those that the code has."""
     for path in (REPOSITORY / "llama_stack_responses").rglob("*.py"):
         text = path.read_text()
-        yield from re.findall(r"^ {4}([a-z]{1,2})/(?:<|turn|reached)", text, re.MULTILINE)
+        yield from re.findall(r"^ {4}([a-z]{1,2})/(?:[a-z]/)?(?:<|turn|reached)", text, re.MULTILINE)
         yield from re.findall(r'"([a-z]{1,2})/["{]', text)

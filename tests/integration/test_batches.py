@@ -11,17 +11,16 @@ import openai
 import pytest
 from openai.types import Batch
 
-from tests.support.auth import auth_server
-from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, error, reply, text
-from tests.support.variants import Json, open_this_machine, responses_config, variant
+from tests.support.user_stack import client_of, user_stack
+from tests.support.variants import Json, responses_config
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, Web
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 ECHO: Final = "local/echo"
-TOKENS: Final = {name: f"token-of-{name}" for name in ("ada", "bob")}
 ENDED: Final = ("failed", "completed", "expired", "cancelled")
 
 
@@ -30,30 +29,20 @@ def served(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveStack]:
     """A stack with users and batches."""
-    with auth_server({token: {"principal": name, "attributes": {}} for name, token in TOKENS.items()}) as url:
 
-        def change(config: Json) -> None:
-            responses_config(config)["batches"] = {"retry_seconds": 0.01, "tries": 3, "line_bytes": 10_000}
-            responses_config(config)["webhooks"] = {"allow_http": True}
-            open_this_machine(config)
-            config["providers"]["inference"][0]["config"]["embedding_models"] = {"words-64": 64}
-            config["server"]["auth"] = {"provider_config": {"type": "custom", "endpoint": url}}
+    def change(config: Json) -> None:
+        responses_config(config)["batches"] = {"retry_seconds": 0.01, "tries": 3, "line_bytes": 10_000}
+        responses_config(config)["webhooks"] = {"allow_http": True}
+        config["providers"]["inference"][0]["config"]["embedding_models"] = {"words-64": 64}
 
-        folder = tmp_path_factory.mktemp("batches")
-        env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
-        config = variant(STARTER, folder / "config.yaml", change)
-        with LiveStack(config, env, folder / "state", host=host) as live:
-            yield live
+    with user_stack(host, stack_env, upstream_process, tmp_path_factory.mktemp("batches"), change) as live:
+        yield live
 
 
 @pytest.fixture
 def ada(served: LiveStack) -> Iterator[openai.OpenAI]:
     with client_of(served, "ada") as client:
         yield client
-
-
-def client_of(stack: LiveStack, name: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{stack.base_url}/v1", api_key=TOKENS[name], max_retries=0)
 
 
 def line(custom_id: str, body: Mapping[str, Any], **changes: Any) -> Json:

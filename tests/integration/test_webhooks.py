@@ -9,10 +9,10 @@ import openai
 import pytest
 from openai.types.webhooks import WebhookEndpointWithSecret
 
-from tests.support.auth import auth_server
-from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
-from tests.support.variants import Json, open_this_machine, responses_config, variant
+from tests.support.user_stack import TOKENS, client_of, user_stack
+from tests.support.variants import Json, responses_config
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, ReceivedRequest, Web
 from tests.support.wire import Wire
@@ -20,7 +20,6 @@ from tests.support.wire import Wire
 pytestmark = pytest.mark.live
 
 MODEL: Final = "local/hooked"
-TOKENS: Final = {name: f"token-of-{name}" for name in ("ada", "bob")}
 
 
 @pytest.fixture(scope="module")
@@ -28,18 +27,12 @@ def served(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveStack]:
     """A stack with users and webhooks, which may reach this machine."""
-    with auth_server({token: {"principal": name, "attributes": {}} for name, token in TOKENS.items()}) as url:
 
-        def change(config: Json) -> None:
-            responses_config(config)["webhooks"] = {"allow_http": True, "retry_seconds": 0.01}
-            open_this_machine(config)
-            config["server"]["auth"] = {"provider_config": {"type": "custom", "endpoint": url}}
+    def change(config: Json) -> None:
+        responses_config(config)["webhooks"] = {"allow_http": True, "retry_seconds": 0.01}
 
-        folder = tmp_path_factory.mktemp("webhooks")
-        env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
-        config = variant(STARTER, folder / "config.yaml", change)
-        with LiveStack(config, env, folder / "state", host=host) as live:
-            yield live
+    with user_stack(host, stack_env, upstream_process, tmp_path_factory.mktemp("webhooks"), change) as live:
+        yield live
 
 
 @pytest.fixture
@@ -47,10 +40,6 @@ def receiver() -> Iterator[Web]:
     with Web() as web:
         web.answer_all = lambda _: Answer(b"ok")
         yield web
-
-
-def client_of(stack: LiveStack, name: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{stack.base_url}/v1", api_key=TOKENS[name], max_retries=0)
 
 
 def unwrapped(client: openai.OpenAI, request: ReceivedRequest, endpoint: WebhookEndpointWithSecret) -> Any:

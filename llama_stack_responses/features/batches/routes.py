@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 from fastapi import APIRouter, Request, Response
 
-from ...core.errors import ApiError, bad_request
+from ...core.errors import ApiError
 from ...core.ids import check_id
 from ...core.shapes import or_null
 from ...service.responses import OpenAIResponsesImpl
@@ -101,12 +101,7 @@ class BatchRoutes:
         if not keys:
             return batch
         await self.parts.sealer.load()
-        if not self.parts.sealer.protects_rows:
-            raise bad_request(
-                "This server cannot store your keys, as a batch requires: it has no key to encrypt them that is not in "
-                "the same store. Its operator can set 'secrets' in the configuration of the responses provider.",
-                code="unsupported_value",
-            )
+        self.parts.sealer.check_protects_rows("your keys, as a batch requires")
         return replace(batch, sealed=self.parts.seal_keys(keys, batch))
 
     @property

@@ -2,6 +2,7 @@
 
     bt/o/<of>/<batch>       a batch of an owner; the ids of batches are ordered by their times
     bt/c/<of>               its version grows with each batch that the owner creates
+    bt/u/<of>/<batch>       a batch of an owner that has not ended
     bt/q/<batch>            there is work to do for the batch; the value is `<of>`, the version 1 while it queues lines
     bt/p/<batch>            the lease of the server that does it; it expires if that server dies
     bt/r/<batch>/<line>     the line is queued or runs; the value is the number of the try
@@ -222,6 +223,11 @@ def retry_ops(line: Line, due: float) -> list[Op]:
 def batch_key(of: str, batch_id: str) -> str:
     """Return the key of a batch of an owner."""
     return f"{BATCHES}{of}/{batch_id}"
+
+
+def open_key(of: str, batch_id: str) -> str:
+    """Return the key of the row that a batch of an owner has until it ends."""
+    return f"bt/u/{of}/{batch_id}"
 
 
 def line_rows(kind: str, batch_id: str) -> str:

@@ -38,6 +38,7 @@ from .rows import (
     lease_key,
     line_of,
     line_rows,
+    open_key,
     retry_ops,
 )
 
@@ -76,20 +77,19 @@ class StoredBatches:
         while True:
             await retry.wait()
             found = (await self._records.get_many([counter])).get(counter)
-            if await self._unended(of) >= most:
+            prefix = open_key(of, "")
+            if len(await self._records.range(prefix, after_prefix(prefix), limit=most)) >= most:
                 message = f"You have {most} batches that have not ended: wait until one has, or cancel one."
                 raise ApiError(429, message, code="rate_limit_exceeded", retry_after=60)
             unchanged = VersionIs(counter, found.version if found else None)
-            rows = {batch_key(of, batch.id): batch.encode(), f"{WORK}{batch.id}": of.encode(), counter: b""}
-            ops = [Put(key, value) for key, value in rows.items()]
+            ops = [
+                Put(batch_key(of, batch.id), batch.encode()),
+                Put(f"{WORK}{batch.id}", of.encode()),
+                Put(open_key(of, batch.id), b""),
+                Put(counter, b""),
+            ]
             if await committed(self._records, ops, [unchanged]):
                 return
-
-    async def _unended(self, of: str) -> int:
-        count = 0
-        async for rows in pages_of(self._records, WORK):
-            count += sum(row.value.decode() == of for _, row in rows)
-        return count
 
     async def find(self, of: str, batch_id: str) -> Batch | None:
         """Return a batch of the owner with this hash."""
@@ -223,7 +223,8 @@ class StoredBatches:
     async def delete(self, of: str, batch_id: str) -> None:
         """Delete a batch with all its rows."""
         await self._delete_lines(batch_id, "rtdn")
-        await self._records.commit([Delete(batch_key(of, batch_id)), Delete(f"{WORK}{batch_id}")])
+        keys = (batch_key(of, batch_id), open_key(of, batch_id), f"{WORK}{batch_id}")
+        await self._records.commit([Delete(key) for key in keys])
 
     async def _delete_lines(self, batch_id: str, kinds: str) -> None:
         for kind in kinds:
@@ -255,7 +256,7 @@ class StoredBatches:
         put = Put(key, batch.encode(), now + self._kept_seconds if batch.status in ENDED else None)
         event = ObjectEvent(f"batch.{batch.status}", batch.id, batch.owner, now)
         ends = batch.status in ENDED and old.status not in ENDED
-        ops = [put, *ops, *(self._events.ops(event) if ends else ())]
+        ops = [put, *ops, *([Delete(open_key(of, batch.id)), *self._events.ops(event)] if ends else ())]
         applied = await committed(self._records, ops, [VersionIs(key, version), *conditions])
         if applied and ends:
             self._events.written(event)

@@ -154,12 +154,7 @@ class Endpoints:
     async def _new_secret(self, owner: Owner, endpoint_id: str) -> tuple[str, Secret]:
         sealer, secret = self._opener, new_secret()
         await sealer.load()
-        if not sealer.protects_rows:
-            raise bad_request(
-                "This server cannot store the secret of a webhook endpoint: it has no key to encrypt it that is not in "
-                "the same store. Its operator can set 'secrets' in the configuration of the responses provider.",
-                code="unsupported_value",
-            )
+        sealer.check_protects_rows("the secret of a webhook endpoint")
         sealed = sealer.seal(secret.encode(), purpose=_PURPOSE, owner=owner, about=endpoint_id)
         return secret, Secret(sealed, hint_of(secret))
 
