@@ -16,7 +16,7 @@ from ..core.owner import Owner
 from ..core.types import Json
 from . import codec
 from .content_names import Hasher
-from .records import Delete, Op, Put, Records, after_prefix
+from .records import Put, Records, after_prefix
 
 _PREFIX: Final = "al/"
 _ID_PREFIX: Final = "audit_"
@@ -85,11 +85,9 @@ class AuditLog:
                 "owner": Hasher(act.owner).owner if act.owner else None,
             },
         }
-        ops: list[Op] = [Put(_row(entry_id), codec.encode(value), now + self._seconds)]
-        if act.type.endswith(".deleted"):
-            # With as many deletions as writes, a commit has the room that a full disk keeps for deletions.
-            ops.append(Delete(f"{_row(entry_id)}."))
-        await self._records.commit(ops)
+        deletes = act.type.endswith(".deleted")
+        put = Put(_row(entry_id), codec.encode(value), now + self._seconds, before_deletion=deletes)
+        await self._records.commit([put])
 
     async def page(
         self, limit: int, after: str | None = None, wanted: Callable[[Json], bool] = lambda _: True

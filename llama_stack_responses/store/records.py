@@ -54,11 +54,20 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write `key`, whether it exists or not. `expires_at` is in seconds since the epoch; None is never."""
+    """Write `key`, whether it exists or not.
+
+    Attributes:
+        key: the key.
+        value: its value.
+        expires_at: seconds since the epoch; None is never.
+        before_deletion: whether a deletion follows which needs this write: it may use the room that is kept for
+            deletions on a full disk.
+    """
 
     key: str
     value: bytes
     expires_at: float | None = None
+    before_deletion: bool = False
 
 
 @dataclass(frozen=True, slots=True)

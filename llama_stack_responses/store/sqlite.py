@@ -247,11 +247,12 @@ def _free_bytes(folder: Path) -> int:
 def _measured(ops: Sequence[Op]) -> tuple[list[Write], list[str], int, bool]:
     """Return the ops of a commit that write, their keys, about how many bytes they write, and whether they free room.
 
-    A commit frees room if it deletes at least as many rows as it writes, and writes little.
+    A commit frees room if it writes little, and deletes at least as many rows as it writes or precedes a deletion.
     """
     writes = writes_of(ops)
     written = [len(write.value) for write in writes if not isinstance(write, Delete)]
-    frees = 2 * len(written) <= len(writes) and sum(written) <= _FREEING_BYTES
+    deletes = 2 * len(written) <= len(writes) or any(isinstance(op, Put) and op.before_deletion for op in ops)
+    frees = deletes and sum(written) <= _FREEING_BYTES
     return writes, [write.key for write in writes], _ROW_BYTES * len(writes) + sum(written), frees
 
 
