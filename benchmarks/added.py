@@ -14,13 +14,14 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.report import markdown_table
 from benchmarks.servers import TEMPLATE, USERS, Worker, authenticate, cpu_seconds, host_environment
 from tests.support.auth import auth_server
 from tests.support.stack import Host, LiveStack
@@ -57,15 +58,19 @@ def variants(endpoint: str) -> Mapping[str, Change]:
     }
 
 
-type Measured = dict[str, tuple[float, float]]
+type Round = dict[str, tuple[float, float]]
 """The median seconds and the CPU seconds of a request, by server."""
 
 
-def measure(servers: Mapping[str, LiveStack], load: Worker, step: Json, requests: int) -> Measured:
-    """Measure one load on all servers."""
-    took: dict[str, list[float]] = {name: [] for name in servers}
+def warm(servers: Mapping[str, LiveStack], load: Worker, step: Json) -> None:
+    """Let all servers answer some requests that are not measured."""
     for server in servers.values():
         load.ask({"port": server.port, "lanes": [[step] * WARM]})
+
+
+def measure(servers: Mapping[str, LiveStack], load: Worker, step: Json, requests: int) -> Round:
+    """Measure one round of a load on all servers. The work that they do afterwards counts too."""
+    took: dict[str, list[float]] = {name: [] for name in servers}
     spent = {name: -cpu_seconds(server.pid) for name, server in servers.items()}
     for number in range(requests // 10):
         for name in list(servers)[:: -1 if number % 2 else 1]:
@@ -76,19 +81,27 @@ def measure(servers: Mapping[str, LiveStack], load: Worker, step: Json, requests
     return {name: (statistics.median(took[name]), spent[name] / len(took[name])) for name in servers}
 
 
-def show(load: str, found: Measured) -> None:
-    """Print a table of one load."""
-    sys.stdout.write(f"\n| {load} | median | CPU | CPU, of that without |\n| --- | ---: | ---: | ---: |\n")
-    [(_, least), *_] = found.values()
-    for label, (median, cpu) in found.items():
-        sys.stdout.write(f"| {label} | {median * 1e3:.2f} ms | {cpu * 1e3:.2f} ms | {cpu / least:.3f} |\n")
+def show(load: str, rounds: Sequence[Round]) -> None:
+    """Print a table of one load: medians of the rounds, and of their ratios with the middle half of these."""
+    rows = []
+    [least, *_] = rounds[0]
+    for name in rounds[0]:
+        ratios = sorted(each[name][1] / each[least][1] for each in rounds)
+        quarter = len(ratios) // 4
+        spread = f"{ratios[quarter]:.3f} to {ratios[-quarter - 1]:.3f}"
+        took, cpu = (statistics.median(each[name][place] for each in rounds) * 1e3 for place in (0, 1))
+        rows.append([name, f"{took:.2f} ms", f"{cpu:.3f} ms", f"{statistics.median(ratios):.3f}", spread])
+    head = [load, "median", "CPU", "CPU, of that without", "half of the rounds"]
+    sys.stdout.write(f"\n{markdown_table(head, rows)}\n")
     sys.stdout.flush()
 
 
 def main() -> None:
     """Measure, and print a table for each load."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=400, help="requests to each server (default: 400)")
+    parser.add_argument("--rounds", type=int, default=8, help="how often each load is measured (default: 8)")
+    parser.add_argument("--requests", type=int, default=400, help="requests to each server a round (default: 400)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="servers to compare with the first one")
     parser.add_argument("--host", choices=("llama_stack", "ogx"), help="the host (default: the one installed)")
     options = parser.parse_args()
     host: Host = options.host or ("ogx" if find_spec("ogx") else "llama_stack")
@@ -108,10 +121,12 @@ def main() -> None:
                 )
             )
             for number, (label, change) in enumerate(variants(endpoint).items())
+            if number == 0 or not options.only or label in options.only
         }
         load = opened.enter_context(Worker("benchmarks.load"))
         for label, step in LOADS.items():
-            show(label, measure(servers, load, step, options.requests))
+            warm(servers, load, step)
+            show(label, [measure(servers, load, step, options.requests) for _ in range(options.rounds)])
 
 
 if __name__ == "__main__":

@@ -49,8 +49,14 @@ def dimensions_of(ended: Ended, metadata_key: str | None) -> Dimensions:
     """Return whose response it was."""
     owner, response = ended.owner, ended.response
     metadata = (response.get("metadata") or {}).get(metadata_key, "") if metadata_key else ""
-    values = (owner.tenant, owner.principal, owner.team, owner.key, response["model"], metadata)
-    return Dimensions(*(str(value)[:_CHARACTERS] for value in values))
+    return Dimensions(
+        owner.tenant[:_CHARACTERS],
+        owner.principal[:_CHARACTERS],
+        owner.team[:_CHARACTERS],
+        owner.key[:_CHARACTERS],
+        response["model"][:_CHARACTERS],
+        metadata[:_CHARACTERS],
+    )
 
 
 def counted_identity(owner: Owner) -> tuple[str, str]:
@@ -66,59 +72,64 @@ def counts_of(ended: Ended) -> Counts:
         `images`, `sessions` of containers, and `sandbox_ms`, those that are not 0; and the bins of its times,
         `first_token_ms.<bin>` and `duration_ms.<bin>`.
     """
-    response = ended.response
+    # It is part of the commit of each response, so it takes few steps for one without tools.
+    response, timing = ended.response, ended.timing
     counts: Counts = {"requests": 1, f"status.{response['status']}": 1}
     if error := response.get("error"):
         counts[f"errors.{error['code']}"] = 1
     if usage := response.get("usage"):
-        counts |= _tokens(usage)
-    elif ended.timing:
-        counts |= _tokens_of_rounds(ended.timing.get("rounds") or ())
-    if output := response.get("output"):
-        counts |= _tools(output)
-    if ended.timing:
-        counts |= _times(ended.timing)
-    if ended.timing and (tools := ended.timing.get("tools")):
-        counts["sandbox_ms"] = sum(end - start for start, end, _, kind, *_ in tools if kind in _CONTAINERS)
-    return {name: count for name, count in counts.items() if count > 0}
+        _add_tokens(counts, usage)
+    elif timing:
+        _add_tokens_of_rounds(counts, timing.get("rounds") or ())
+    if calls := [item for item in response.get("output") or () if item["type"].endswith("_call")]:
+        _add_tools(counts, calls)
+    if timing:
+        _add_times(counts, timing)
+    return counts
 
 
-def _tokens(usage: Mapping[str, Any]) -> Counts:
-    inputs, outputs = usage.get("input_tokens_details") or {}, usage.get("output_tokens_details") or {}
-    return {
-        "input_tokens": usage["input_tokens"],
-        "cached_tokens": inputs.get("cached_tokens", 0),
-        "cache_write_tokens": inputs.get("cache_write_tokens", 0),
-        "output_tokens": usage["output_tokens"],
-        "reasoning_tokens": outputs.get("reasoning_tokens", 0),
-    }
+def _add_tokens(counts: Counts, usage: Mapping[str, Any]) -> None:
+    _add_known(counts, "input_tokens", usage["input_tokens"])
+    _add_known(counts, "output_tokens", usage["output_tokens"])
+    if inputs := usage.get("input_tokens_details"):
+        _add_known(counts, "cached_tokens", inputs.get("cached_tokens"))
+        _add_known(counts, "cache_write_tokens", inputs.get("cache_write_tokens"))
+    if outputs := usage.get("output_tokens_details"):
+        _add_known(counts, "reasoning_tokens", outputs.get("reasoning_tokens"))
 
 
-def _tokens_of_rounds(rounds: Sequence[Sequence[Any]]) -> Counts:
-    """Return the tokens that are known of a response of which others are not known."""
+def _add_tokens_of_rounds(counts: Counts, rounds: Sequence[Sequence[Any]]) -> None:
+    """Add the tokens that are known of a response of which others are not known."""
     fields = [round_fields(each) for each in rounds]
-    return {name: sum(each.get(name) or 0 for each in fields) for name in _OF_ROUNDS}
+    for name in _OF_ROUNDS:
+        _add_known(counts, name, sum(each.get(name) or 0 for each in fields))
 
 
-def _times(timing: Json) -> Counts:
-    """Return the bins of the time to the first token and of the whole time, as far as they are known."""
-    first = next((each[1] for each in timing.get("rounds", ()) if each[1] is not None), None)
-    known = {FIRST_TOKEN: first, DURATION: timing.get("total_ms")}
-    return {bin_of(name, milliseconds): 1 for name, milliseconds in known.items() if milliseconds is not None}
+def _add_known(counts: Counts, name: str, count: int | None) -> None:
+    if count and count > 0:
+        counts[name] = count
 
 
-def _tools(output: Sequence[Json]) -> Counts:
-    calls = Counter(item["type"] for item in output if item["type"].endswith("_call"))
-    if not calls:
-        return {}
-    made = Counter(
-        _MADE[item["type"]] for item in output if item["type"] in _MADE and item.get("status") == "completed"
+def _add_times(counts: Counts, timing: Json) -> None:
+    """Add the bins of the time to the first token and of the whole time, and the time in containers, if known."""
+    for each in timing.get("rounds") or ():
+        if each[1] is not None:
+            counts[bin_of(FIRST_TOKEN, each[1])] = 1
+            break
+    total = timing.get("total_ms")
+    if total is not None:
+        counts[bin_of(DURATION, total)] = 1
+    if tools := timing.get("tools"):
+        _add_known(counts, "sandbox_ms", sum(end - start for start, end, _, kind, *_ in tools if kind in _CONTAINERS))
+
+
+def _add_tools(counts: Counts, calls: Sequence[Json]) -> None:
+    add(counts, Counter(f"tools.{item['type']}" for item in calls))
+    add(
+        counts,
+        Counter(_MADE[each["type"]] for each in calls if each["type"] in _MADE and each["status"] == "completed"),
     )
-    return {
-        **{f"tools.{kind}": count for kind, count in calls.items()},
-        **made,
-        "sessions": len(set(filter(None, map(_container_of, output)))),
-    }
+    _add_known(counts, "sessions", len(set(filter(None, map(_container_of, calls)))))
 
 
 def _container_of(item: Json) -> str | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
-from math import ceil, log2
 from typing import Final
 
 from ...core.types import Json
@@ -21,10 +21,13 @@ _LAST: Final = 88
 """The bin of times beyond 59 minutes."""
 
 
+_EDGES: Final = [2 ** (number / _PER_DOUBLING) for number in range(_FIRST, _LAST)]
+"""The longest times of all bins but the last, in milliseconds."""
+
+
 def bin_of(name: str, milliseconds: float) -> str:
     """Return the name under which a time counts, such as `first_token_ms.27`."""
-    number = ceil(_PER_DOUBLING * log2(milliseconds)) if milliseconds > 1 else 0
-    return f"{name}.{min(max(number, _FIRST), _LAST)}"
+    return f"{name}.{_FIRST + bisect_left(_EDGES, milliseconds)}"
 
 
 def histogram(name: str, counts: Mapping[str, int]) -> Json:

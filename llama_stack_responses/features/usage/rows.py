@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from ...logs import get_logger
@@ -69,8 +69,7 @@ UNITS: Final = (MINUTES, HOURS, DAYS)
 type Table = dict[Dimensions, Counts]
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(NamedTuple):
     """What one response has used, before it is in the tables.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -13,7 +13,7 @@ from ...lifecycle.periodic import Periodic
 from ...logs import get_logger
 from ...store import codec
 from ...store.decoder import Decoder
-from ...store.records import Delete, Op, Put, Records, VersionIs, committed
+from ...store.records import Delete, Op, Put, Record, Records, VersionIs, committed
 from .counted import Counts, Dimensions, add
 from .naming import Bounds, Names
 from .rows import (
@@ -22,7 +22,6 @@ from .rows import (
     MINUTES,
     PENDING,
     UNITS,
-    Pending,
     Table,
     Unit,
     part_of,
@@ -33,6 +32,9 @@ from .rows import (
 )
 
 logger = get_logger(__name__)
+
+type _Minutes = Mapping[tuple[int, Dimensions], Counts]
+"""What was used, by the minute, in minutes since the epoch, and by whom."""
 
 _SECONDS: Final = 5.0
 """Seconds between two changes of the tables, by whichever server."""
@@ -80,22 +82,21 @@ class Tables(Periodic):
         rows = await self._records.range(PENDING, pending_until(until), limit=_RESPONSES)
         if not rows:
             return 0
-        by_day = _by_day([each for key, record in rows if (each := read_pending(key, record.value))])
         tables = _Changed(self._retention_days)
-        for (day, part), responses in by_day.items():
-            await self._add(tables, day, part, responses)
+        for (day, part), minutes in _by_day(_by_minute(rows)).items():
+            await self._add(tables, day, part, minutes)
         ops = [*await tables.puts(), *(Delete(key) for key, _ in rows), Put(CHANGES, b"")]
         unchanged = VersionIs(CHANGES, changes.version if changes else None)
         return len(rows) if await committed(self._records, ops, [unchanged]) else 0
 
-    async def _add(self, changed: _Changed, day: int, part: int, responses: Sequence[Pending]) -> None:
-        """Add the responses of one day, and of users of one part."""
-        starts = {(unit, each.at // unit.seconds) for unit in UNITS for each in responses}
+    async def _add(self, changed: _Changed, day: int, part: int, minutes: _Minutes) -> None:
+        """Add what was used on one day by users of one part."""
+        starts = {(unit, minute * MINUTES.seconds // unit.seconds) for unit in UNITS for minute, _ in minutes}
         keys = {(unit, start): unit.key(start, part) for unit, start in starts}
         known = await self._records.get_many(list(keys.values()))
         decoded = await self._decoder.decode([record.value for record in known.values()])
         stored = dict(zip(known, decoded, strict=True))
-        added = partial(self._added, stored, keys, day, responses)
+        added = partial(self._added, stored, keys, day, minutes)
         changed.tables |= await in_thread_if_large(added, decoded)
 
     def _added(
@@ -103,17 +104,15 @@ class Tables(Periodic):
         stored: Mapping[str, Sequence[Sequence[object]]],
         keys: Mapping[tuple[Unit, int], str],
         day: int,
-        responses: Sequence[Pending],
+        minutes: _Minutes,
     ) -> dict[tuple[Unit, int, str], Table]:
         tables = {(*of, key): table_of(stored.get(key, ())) for of, key in keys.items()}
         names = Names(self._bounds, tables[DAYS, day, keys[DAYS, day]])
-        minutes: defaultdict[tuple[int, Dimensions], Counts] = defaultdict(dict)
-        for each in responses:
-            add(minutes[each.at // MINUTES.seconds, names.counted_as(each.dimensions)], each.counts)
         for (minute, dimensions), counts in minutes.items():
+            counted_as = names.counted_as(dimensions)
             for unit in UNITS:
                 start = minute * MINUTES.seconds // unit.seconds
-                add(tables[unit, start, keys[unit, start]].setdefault(dimensions, {}), counts)
+                add(tables[unit, start, keys[unit, start]].setdefault(counted_as, {}), counts)
         return tables
 
 
@@ -138,9 +137,19 @@ class _Changed:
         return puts
 
 
-def _by_day(responses: Sequence[Pending]) -> Mapping[tuple[int, int], list[Pending]]:
-    """Return the responses by the day, in days since the epoch, and the part of their users."""
-    found: defaultdict[tuple[int, int], list[Pending]] = defaultdict(list)
-    for each in responses:
-        found[each.at // DAYS.seconds, part_of(each.dimensions.tenant, each.dimensions.user)].append(each)
+def _by_minute(rows: Iterable[tuple[str, Record]]) -> _Minutes:
+    """Return what responses have used, by the minute of their end: most have the dimensions of others."""
+    minutes: defaultdict[tuple[int, Dimensions], Counts] = defaultdict(dict)
+    for key, record in rows:
+        if pending := read_pending(key, record.value):
+            add(minutes[pending.at // MINUTES.seconds, pending.dimensions], pending.counts)
+    return minutes
+
+
+def _by_day(minutes: _Minutes) -> Mapping[tuple[int, int], _Minutes]:
+    """Return what was used by the day, in days since the epoch, and the part of the users."""
+    found: defaultdict[tuple[int, int], dict[tuple[int, Dimensions], Counts]] = defaultdict(dict)
+    for (minute, dimensions), counts in minutes.items():
+        day, part = minute * MINUTES.seconds // DAYS.seconds, part_of(dimensions.tenant, dimensions.user)
+        found[day, part][minute, dimensions] = counts
     return found
