@@ -10,7 +10,7 @@ at the end), gptscript pull request 374 (no index), LibreChat issue 13987 (anoth
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import Final
@@ -158,7 +158,7 @@ class CallFragments:
         separate = [] if cut else [call for call in undecided if call.rival and self._is_separate(call, call.rival)]
         decided = [call for call in self._calls() if not call.rival]
         out = [ToolCall(call.key, arguments=text) for call in decided if (text := self._end_of(call, cut=cut))]
-        out += [ToolCall(call.key, call.name, arguments=rest[call.key]) for call in separate]
+        out += [ToolCall(call.key, call.name, "".join(call.ids[:1]), rest[call.key]) for call in separate]
         if not cut and (
             nameless := next((call for call in decided if not call.name and call.arguments.has_begun), None)
         ):
@@ -172,6 +172,17 @@ class CallFragments:
     def are_whole(self) -> bool:
         """Whether the arguments of each call are a whole JSON object."""
         return all(call.arguments.whole for call in self._calls())
+
+    def repeats(self, fragments: Sequence[Fragment]) -> bool:
+        """Return whether the fragments of a chunk are all calls so far once more, with other ids or none."""
+        calls = [*self._calls()]
+        return len(calls) == len(fragments) > 1 and all(
+            call.arguments.whole
+            and call.is_named(each.name)
+            and each.call_id not in self._by_id
+            and call.arguments.says(each.arguments)
+            for call, each in zip(calls, fragments, strict=True)
+        )
 
     def lacks(self, fragment: Fragment) -> bool:
         """Return whether no call has the name and the arguments of a fragment, which is a whole call.
@@ -214,7 +225,7 @@ class CallFragments:
         if fragment.call_id and call.has_earlier_id(fragment) and call.arguments.is_open:
             raise _unclear(call)
         if call.rival is None and self._is_another(call, fragment):
-            return self._begin(fragment)
+            return self._begin(fragment, self._repeated_by(call, fragment))
         if call.arguments.whole and fragment.name and not call.has_same_id(fragment):
             return self._begin(fragment, call)
         return call
@@ -248,6 +259,11 @@ class CallFragments:
             return not arguments.is_open or written.lstrip().startswith(("{", "["))
         return bool(name and call.name) and arguments.has_begun and not call.is_named(name)
 
+    def _repeated_by(self, call: _Call, fragment: Fragment) -> _Call | None:
+        """Return a call that a fragment at its place, with another id, may repeat: other calls have other places."""
+        is_numbered = len(self._slots) > 1 and call.index == fragment.index
+        return call if is_numbered and call.arguments.whole and call.is_named(fragment.name) else None
+
     def _begin(self, fragment: Fragment, rival: _Call | None = None) -> _Call:
         index = fragment.position if fragment.index is None else fragment.index
         calls = self._slots.setdefault(index, [])
@@ -275,7 +291,7 @@ class CallFragments:
         return added
 
     def _is_separate(self, call: _Call, rival: _Call) -> bool:
-        """Return whether a call that has the name of the last one, and no id, is a call of its own.
+        """Return whether a call that has the name of the last one, and no id or another one, is a call of its own.
 
         If it is a repetition, it is dropped.
 
@@ -285,16 +301,17 @@ class CallFragments:
         if not call.arguments.whole:
             return False
         calls = self._slots[call.index]
-        equal = next((each for each in calls[:-1] if _are_equal(each, call)), None)
+        equal = next((each for each in calls if each is not call and _are_equal(each, call)), None)
         if equal is None:
-            if rival.arguments.is_placeholder():
+            if rival.arguments.is_placeholder() and not call.ids:
                 raise _unclear(call)
             return True
         # A server that sends arguments in pieces sends those of another call in pieces too.
         whole = equal.arguments.pieces > 1 and call.arguments.pieces == 1 and not call.arguments.is_empty()
         if not (len(rival.ids) == 1 or whole or len(self._slots) > 1):
             raise _unclear(call)
-        calls.pop()
+        calls.remove(call)
+        self._by_id |= dict.fromkeys(call.ids, equal)
         self._last = rival
         return False
 

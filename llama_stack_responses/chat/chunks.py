@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from typing import Any, Final
 
 import orjson
@@ -590,6 +590,8 @@ class ChunkReader:
         """Append the deltas of the calls of a chunk, or of the one in the legacy form."""
         if not isinstance(calls, list | tuple):
             calls = [{"function": calls}]
+        if len(calls) > 1 and self._calls and self._calls.repeats([*map(_fragment, count(), calls[:_MAX_CALLS])]):
+            return
         self._signed_calls(out, calls) if len(calls) <= FEW else out.extend(few(self._many_calls(calls)))
 
     def _new_content(self, out: list[Any], content: Any, choice: Any) -> None:

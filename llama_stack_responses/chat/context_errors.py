@@ -7,8 +7,26 @@ from typing import Final
 
 from ..core.errors import TooLongError
 
-_READ_CHARACTERS: Final = 10_000
-"""Maximum characters of a message that are searched: a server may repeat the request in it."""
+_READ_CHARACTERS: Final = 2_000
+"""Maximum characters of the beginning and of the end of a message that are searched: a server may repeat the request in
+it."""
+
+_SUBJECT: Final = r"(?:prompt|inputs?|request|conversation|chat|history|context|messages)"
+_OVER: Final = r"(?:exceed\w*|(?:more|greater|larger|longer|higher) than|over|above|beyond)\b"
+_KINDS: Final = (
+    # What is too long, or has too many tokens
+    rf"\b{_SUBJECT} (?:is |are |was |has become |length |length is )?too long\b",
+    r"\b(?:prompt|conversation|chat|history|context) (?:is |has become )?too (?:large|big)\b|\btoo much context\b",
+    rf"\b{_SUBJECT}\b[^.]{{0,40}}\b(?:has|have|contains?|is|of|with) \d{{1,15}} (?:input |prompt )?tokens\b"
+    r"[^.]{0,60}\b(?:only (?:supports?|takes?|accepts?|allows?)|supports? (?:only|at most|up to)|(?:limit|maximum) is"
+    rf"|{_OVER})",
+    # Whose number of tokens exceeds something: not that of the answer
+    rf"(?:^|[.:;] ?|\b(?:total|input|prompt|request) )tokens?\b(?: \d{{1,15}}| \(\d{{1,15}}\))?[^.]{{0,20}}\b{_OVER}",
+    rf"\btokens in (?:the |your |this )?{_SUBJECT}\b[^.]{{0,40}}\b{_OVER}",
+    rf"\b{_SUBJECT} exceeds? (?:the )?(?:limit of )?\d{{1,15}}[ -]tokens?\b",
+    r"\bexceed\w*\b[^.]{0,20}\bmaximum (?:allowed |number of )?(?:input|prompt|context) ?(?:tokens|length|size)",
+)
+"""What they say of it in general: many servers and gateways have words of their own."""
 
 _TOO_LONG: Final = re.compile(
     "|".join(
@@ -54,6 +72,7 @@ _TOO_LONG: Final = re.compile(
             r"\btokens\) does not fit in the kv cache\b|\bmax tokens allowed: \d|\bexceeded max tokens: prompt\b",
             r"\btoken limit exceeded: \d|\binput exceeds \d{1,15} tokens\b|\byour request was too long\b",
             r"\bmessages too long: \d|\bmax input characters is \d|\bprompt_tokens \d{1,15} > n_ctx",
+            *_KINDS,
             r"token\u6570\u91cf\u8d85\u8fc7|\u8f93\u5165\u957f\u5ea6\u8d85\u8fc7",  # Spark
             # Input too long, the longest context
             r"(?:\u8f93\u5165|\u63d0\u793a|\u6d88\u606f)[^\u3002]{0,8}(?:\u8fc7\u957f|\u8d85\u957f)"
@@ -76,10 +95,19 @@ _OF_ANSWER: Final = re.compile(
 
 _RATE: Final = re.compile(
     r"rate[ _-]?limit|(?:tokens|requests|input) per (?:second|minute|hour|day)|\b[TR]P[SMHD]\b|too many requests|quota"
-    r"|\bto queue\b|\bdaily\b|\bbudget\b",
+    r"|\bto queue\b|\bdaily\b|\bmonthly\b|\b(?:your|the|team|user|key|project)(?:'s)? budget\b|\bspend(?:ing)?\b"
+    r"|\bcredits?\b|\bbalance\b|\b(?:time[sd]?|timed) out\b|\btoo long to\b|\bfor too long\b",
     re.IGNORECASE,
 )
-"""What they say of too many requests, or of what they cost, with which they may mention the context too."""
+"""What they say of too many requests, of what they cost or of time, with which they may mention the context too."""
+
+_PART: Final = r"\b(?:file ?names?|stop sequences?|(?:tool|function)s? (?:names?|descriptions?)|urls?|cache keys?)"
+_OF_PART: Final = re.compile(
+    rf"{_PART}\b[^.]{{0,60}}\b(?:too long|at most|less than|limit of|maximum|exceed\w*)\b"
+    rf"|\btoo long\b[^.]{{0,30}}{_PART}\b",
+    re.IGNORECASE,
+)
+"""What they say of one part of a request: a shorter conversation has it too."""
 
 _CODES: Final = frozenset(
     {
@@ -111,6 +139,9 @@ _LENGTH: Final = re.compile(
 _MIN_LENGTH: Final = 256
 """The fewest tokens that are taken for a context: a smaller number is one of images, of tools or of megabytes."""
 
+_GROUPED: Final = re.compile(r"(?<![\d,])(?![01],\d{3}[\])])\d{1,3}(?:,\d{3})++(?![\d,])")
+"""A number with commas, but no bounds as in `[1,512]`."""
+
 _TOKENS: Final = re.compile(
     r"(?<!\d)(\d{1,15}) in the messages"
     r"|(?:has|passed|contains|contains at least|resulted in|Given:) (\d{1,15}) (?:input )?(?:`inputs` )?tokens"
@@ -133,19 +164,28 @@ def says_too_long(message: str, *codes: object) -> bool:
     """
     if not _CODES.isdisjoint(map(str, codes)):
         return True
-    return _TOO_LONG.search(message, 0, _READ_CHARACTERS) is not None and not any(
-        other.search(message, 0, _READ_CHARACTERS) for other in (_RATE, _OF_ANSWER)
+    words = _searched(message)
+    return _TOO_LONG.search(words) is not None and not any(
+        other.search(words) for other in (_RATE, _OF_ANSWER, _OF_PART)
     )
+
+
+def _searched(message: str) -> str:
+    """Return the parts of a message that are searched, their numbers written as digits alone: 8192, not 8,192."""
+    if len(message) > 2 * _READ_CHARACTERS:
+        message = f"{message[:_READ_CHARACTERS]} ... {message[-_READ_CHARACTERS:]}"
+    return _GROUPED.sub(lambda number: number[0].replace(",", ""), message)
 
 
 def says_rate(message: str) -> bool:
     """Return whether a server's error is about too many requests or tokens in some time."""
-    return _RATE.search(message, 0, _READ_CHARACTERS) is not None
+    return _RATE.search(_searched(message)) is not None
 
 
 def too_long(message: str) -> TooLongError:
     """Return the error, with the lengths of the context and the request as far as the message gives them."""
-    length, tokens = _LENGTH.search(message, 0, _READ_CHARACTERS), _TOKENS.search(message, 0, _READ_CHARACTERS)
+    words = _searched(message)
+    length, tokens = _LENGTH.search(words), _TOKENS.search(words)
     named = int(length[1]) if length else 0
     return TooLongError(
         message,

@@ -19,28 +19,40 @@ from typing import Any, Final, NamedTuple
 
 from ..core.errors import MalformedCallError
 from ..core.types import Json
+from .adaptation.refusal import places_of
 
 MAX_REPAIRS: Final = 2
 """Times that a model is asked again in one round."""
 
-_CODES: Final = ("tool_use_failed", "output_parse_failed", "tool_call_failed", "incomplete_json_output", "3100")
-"""Groq's first two, Cerebras' next two, and Mistral's."""
+_CODES: Final = ("tool_use_failed", "output_parse_failed", "tool_call_failed", "incomplete_json_output")
+"""Groq's first two, and Cerebras' next two."""
 _QUOTED: Final = "failed_generation"
 _CALL_WORDS: Final = r"(?:tool|function)[ _]?calls?\b"
 _WORDS: Final = re.compile(
     r"\bfailed to call a function\b|\btool call validation failed\b"
     rf"|\b(?:error parsing|failed to (?:parse|generate)(?: a)?) {_CALL_WORDS}(?! arguments)"
     # Bedrock, Mistral, LM Studio, Cerebras: what the model did, and what is wrong with it, in any order
-    r"|\bmodel (?:has )?(?:generated|produced|wrote|emitted)\b[^.]{0,40}"
+    r"|\bmodel (?:has )?(?:generated|produced|wrote|emitted)\b(?![^.]{0,40}\b(?:image|audio|video)s?\b)[^.]{0,40}"
     r"\b(?:invalid|malformed|incomplete|unparsable|could not be (?:parsed|read))\b"
     r"|^no function provided\b|^tool error: "  # the second one: TGI
     # SGLang, and Ollama with Qwen3-Coder
     r"|^failed to parse fc related info\b|^xml syntax error on line \d",
     re.IGNORECASE,
 )
-_OF_ANOTHER: Final = re.compile(r"\bdid not call a tool\b|\bmessages\[\d|\bquota\b|\blimit \d", re.IGNORECASE)
+_OF_ANOTHER: Final = re.compile(
+    r"\bdid not call a tool\b|\bquota\b|\blimit \d|\b(?:rate|usage|spend\w*) limit\b|\btoo many requests\b",
+    re.IGNORECASE,
+)
 """Groq has the same code for an answer without a required call, which `adaptation/enforced.py` answers. Other errors
-are about calls of the history, or about a limit."""
+are about a limit."""
+_OF_REQUEST: Final = re.compile(
+    # A place in the request (OpenAI, pydantic, JSON pointers, Gemini), or a message of it
+    r"\b(?:messages|input|contents|history)(?:\[|\.|/|\]\[)\d|\bmessage (?:at |with )?(?:index|position|#)? ?\d"
+    r"|\b(?:tool|assistant|user|system|previous|earlier|last|input) messages?\b|\b(?:tool_call_id|role)\b"
+    r"|\b(?:of|in|from) (?:the |your )?(?:request\b(?!\.tools)|conversation|history|chat|messages|input)\b",
+    re.IGNORECASE,
+)
+"""Words of errors about calls of the history."""
 _OF_TEMPLATE: Final = re.compile(
     # llama.cpp: its parser first read the output in another way, or not at all; it may quote it.
     r"(?:Invalid diff: |Failed to parse input at pos |The model produced output that does not match the expected "
@@ -76,6 +88,8 @@ class WrittenCall(NamedTuple):
 def malformed_call(message: str, code: Any, body: Any) -> MalformedCallError | None:
     """Return the error for a call that a model server could not read; None if its error is another.
 
+    If only words say so, it is one if the request has tools: see its attribute `by_words`.
+
     Args:
         message: the text of the server's error.
         code: its code.
@@ -84,12 +98,19 @@ def malformed_call(message: str, code: Any, body: Any) -> MalformedCallError | N
     text = message[:_READ_CHARACTERS]
     if _OF_TEMPLATE.match(text):
         return MalformedCallError(_UNREADABLE, "it does not keep to the form of the chat template", "", of_stream=True)
-    said = str(code) in _CODES or any(each in text for each in _CODES if not each.isdigit())
-    if _OF_ANOTHER.search(text) or not (said or _WORDS.search(text)):
+    said = str(code) in _CODES or any(each in text for each in _CODES)
+    if _OF_ANOTHER.search(text) or not (said or (_WORDS.search(text) and not _is_of_request(text, body))):
         return None
     quoted = body if isinstance(body, dict) and _QUOTED in body else _quoted_in(text)
     words, written = (each if isinstance(each := quoted.get(name), str) else "" for name in ("message", _QUOTED))
-    return failed_call((words or text)[:_SHOWN_CHARACTERS], written[:_READ_CHARACTERS])
+    error = failed_call((words or text)[:_SHOWN_CHARACTERS], written[:_READ_CHARACTERS])
+    error.by_words = not said
+    return error
+
+
+def _is_of_request(text: str, body: Any) -> bool:
+    """Return whether an error names a place in the messages of the request, or one of these."""
+    return _OF_REQUEST.search(text) is not None or any(place.startswith("messages") for place in places_of(body))
 
 
 def failed_call(words: str, written: str = "") -> MalformedCallError:

@@ -195,6 +195,10 @@ class MalformedCallError(UnusableAnswerError):
         words: what is wrong with the call.
         written: what the model wrote, as far as the server says it.
         of_stream: whether the server may read the same output if it is not streamed.
+
+    Attributes:
+        by_words: whether only its words say so, which in a request without tools are about the request.
+        refusal: the error that it is in a request without tools; None if there is no other.
     """
 
     def __init__(self, message: str, words: str, written: str, *, of_stream: bool = False) -> None:
@@ -202,6 +206,8 @@ class MalformedCallError(UnusableAnswerError):
         self.words = words
         self.written = written
         self.of_stream = of_stream
+        self.by_words = False
+        self.refusal: ApiError | None = None
 
 
 class ConnectionFailedError(ApiError):

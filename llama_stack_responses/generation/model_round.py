@@ -400,6 +400,8 @@ class ModelRound:
             return  # The connection broke behind the answer.
         if isinstance(failure, MalformedCallError) and failure.of_stream and round_.reader.has_whole_calls:
             return  # The server read the calls, but not what the model wrote behind them, such as its last bracket.
+        if isinstance(failure, MalformedCallError) and failure.by_words and not tools:
+            failure = failure.refusal or failure
         if isinstance(failure, MalformedCallError) and not round_.reader.has_calls:
             calls = await in_thread(written_calls, failure.written)
             if calls and await are_valid(calls, tools, self._check_json):

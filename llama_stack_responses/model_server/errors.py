@@ -14,6 +14,7 @@ from typing import Final
 import openai
 
 from llama_stack_openai_chat.errors import status_in, whole, words_of
+from llama_stack_openai_chat.moderation import is_of_content
 from llama_stack_openai_chat.retries import is_of_request, says_of_request
 
 from ..chat.adaptation.refusal import Refusal, RefusedError, places_of, plain
@@ -39,13 +40,6 @@ _OTHER_REASONS: Final = frozenset({401, 403, 404, 408, 429})
 _NOT_OF_REQUEST: Final = frozenset({401, 402, 403, 408, 429, 502, 503, 504})
 """Statuses that no change of a request helps against, unless a gateway quotes a refusal with 502 or 503."""
 
-_MODERATED: Final = re.compile(
-    r"\bmoderation\b|\bflagged\b|\b(?:usage|content|safety) (?:guidelines?|polic(?:y|ies))\b|\bsafety_?check"
-    r"|\bviolates?\b[^.]{0,40}\b(?:guidelines?|polic(?:y|ies)|terms)\b",
-    re.IGNORECASE,
-)
-"""Words of a refusal for what the input says, with status 403: OpenRouter, xAI."""
-
 _AWAY: Final = re.compile(
     r"\bdegraded function\b|\bmodel unloaded\b|\bmodel has crashed\b|\bstream (?:disconnected|closed) before\b",
     re.IGNORECASE,
@@ -70,20 +64,28 @@ def to_api_error(error: Exception) -> ApiError:
     match error := whole(error):
         case ApiError():
             return error
+        case openai.APIError() if is_of_content(error):
+            return ApiError(400, _message(error), code=_code(error))
         case openai.APIError() if malformed := malformed_call(_message(error), error.code, error.body):
+            malformed.refusal = _of_request(error)
             return malformed
-        case openai.APIStatusError():
-            return _refused(_from_status(error), error, error.status_code)
         case openai.APITimeoutError() | TimeoutError():
             message = "The inference provider did not answer in time. Try again, or raise its timeout."
             return ApiError(504, message, upstream=Upstream("timeout"))
         case openai.APIConnectionError() | ConnectionError():
             return _unreachable(error)
         case openai.APIError():
-            return _refused(_from_event(error), error, status_in(error.body) or 400)
+            return _of_request(error)
         case ValueError():
             return ApiError(502, "The inference provider sent an event that is not JSON, or no chunk of an answer.")
     return _of_transport(error)
+
+
+def _of_request(error: openai.APIError) -> ApiError:
+    """Return the error of a request that a model server has answered with an error."""
+    if isinstance(error, openai.APIStatusError):
+        return _refused(_from_status(error), error, error.status_code)
+    return _refused(_from_event(error), error, status_in(error.body) or 400)
 
 
 def _refused(result: ApiError, error: openai.APIError, status: int) -> ApiError:
@@ -105,7 +107,7 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
         return too_long(message)
     match error.status_code:
         case 401 | 403:
-            return _denied(message, error)
+            return _denied(error.status_code)
         case 404:
             return no_model(message if "model" in message.lower() else _NOT_THERE.format(message))
         case 408:
@@ -121,15 +123,13 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
     return ApiError(400, message, code=_code(error))
 
 
-def _denied(message: str, error: openai.APIStatusError) -> ApiError:
-    if error.status_code == 403 and _MODERATED.search(message[:_SHOWN_CHARACTERS]):
-        return ApiError(400, message, code=_code(error))
-    # The provider's text may quote the key.
+def _denied(status: int) -> ApiError:
+    """Return the error of a server that refuses the operator's key. Its text is left out: it may quote the key."""
     return ApiError(
         502,
-        f"The inference provider refused the credentials it was given ({error.status_code}). "
+        f"The inference provider refused the credentials it was given ({status}). "
         "Check the provider's API key in the stack's configuration.",
-        upstream=Upstream("credentials", error.status_code),
+        upstream=Upstream("credentials", status),
     )
 
 
@@ -155,8 +155,8 @@ def _from_event(error: openai.APIError) -> ApiError:
         return too_long(message)
     if status == 404:
         return no_model(message if "model" in message.lower() else _NOT_THERE.format(message))
-    if error.code == "content_filter":
-        return ApiError(400, message, code="content_filter")
+    if status in (401, 403):
+        return _denied(status)
     return ApiError(
         502,
         f"The inference provider failed in the middle of its answer: {_shown(message)}",

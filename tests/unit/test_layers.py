@@ -157,7 +157,8 @@ LAYERS: Final = {
     CHAT: (
         {"config", "connection", "json_encoding"},
         {"chunks", "errors", "frames", "pool", "repeated"},
-        {"events", "retries"},
+        {"events", "moderation"},
+        {"retries"},
         {"stream"},
         {"upstream"},
         {"ranking", "request_body", "tokens"},
@@ -223,7 +224,7 @@ ONLY_IN: Final = {
     },
     CHAT: _OF_HOST
     | {
-        "openai": {"chunks", "errors", "host", "retries", "tokens", "upstream"},
+        "openai": {"chunks", "errors", "host", "moderation", "retries", "tokens", "upstream"},
         "httptools": {"connection"},
         "opentelemetry": {"upstream"},
         "asyncio": {"connection", "pool", "request_body", "upstream"},

@@ -10,6 +10,7 @@ from typing import Final
 import openai
 
 from .errors import NoAnswerError, status_in, words_of
+from .moderation import is_of_content
 
 _RETRY_AFTER_CHARACTERS: Final = 64
 """Maximum length of a `retry-after` header, in characters."""
@@ -69,6 +70,8 @@ def is_of_request(error: openai.APIError) -> bool:
     """
     status = error.status_code if isinstance(error, openai.APIStatusError) else status_in(error.body) or 500
     if status in _OF_CLIENT or not _REFUSALS.isdisjoint((str(error.type).lower(), str(error.code).lower())):
+        return True
+    if is_of_content(error):
         return True
     return says_of_request(status, words_of(error.body) or error.message)
 

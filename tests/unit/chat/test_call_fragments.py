@@ -200,6 +200,7 @@ def test_call_without_arguments_keeps_its_empty_object() -> None:
     assert read(calls) == [("f", "a", "{}"), ("g", "b", "{}"), ("h", "c", ROME)]
 
 
+THREE: Final = (OSLO, ROME, OSLO)
 SEVERAL: Final = {
     "own indices": [part(OSLO, "f", "a"), part(ROME, "f", "b", 1), part(OSLO, "f", "c", 2)],
     "index 0, own ids": [part(OSLO, "f", "a"), part(ROME, "f", "b"), part(OSLO, "f", "c")],
@@ -233,6 +234,24 @@ SEVERAL: Final = {
             for index, (each, call_id) in enumerate(zip((OSLO, ROME, OSLO), "abc", strict=True))
         ),
     ],
+    "all once more with other ids": [
+        *(part(each, "f", call_id, index) for index, (each, call_id) in enumerate(zip(THREE, "abc", strict=True))),
+        *(part(each, "f", call_id, index) for index, (each, call_id) in enumerate(zip(THREE, "xyz", strict=True))),
+    ],
+    "all once more with other ids, in two fragments each": [
+        *(part(each, "f", call_id, index) for index, (each, call_id) in enumerate(zip(THREE, "abc", strict=True))),
+        *(
+            each
+            for index, (text, call_id) in enumerate(zip(THREE, "xyz", strict=True))
+            for each in (part(text[:9], "f", call_id, index), part(text[9:], "", call_id, index))
+        ),
+        part("", "", "x", 0),
+    ],
+    "all once more with other ids, in two fragments by turns": [
+        *(part(each, "f", call_id, index) for index, (each, call_id) in enumerate(zip(THREE, "abc", strict=True))),
+        *(part(text[:9], "f", call_id, index) for index, (text, call_id) in enumerate(zip(THREE, "xyz", strict=True))),
+        *(part(text[9:], "", call_id, index) for index, (text, call_id) in enumerate(zip(THREE, "xyz", strict=True))),
+    ],
     "all once more on index 0": [
         *(part(each, "f", call_id) for each, call_id in zip((OSLO, ROME, OSLO), "abc", strict=True)),
         *(part(each, "f", call_id) for each, call_id in zip((OSLO, ROME, OSLO), "abc", strict=True)),
@@ -247,6 +266,29 @@ def test_several_calls_of_one_function_are_told_apart(form: str) -> None:
         ("f", "b", ROME),
         ("f", "c", OSLO),
     ]
+
+
+def test_other_call_with_another_id_at_a_known_index_is_a_call() -> None:
+    calls = [part(OSLO, "f", "a"), part("{}", "g", "b", 1), part(ROME, "f", "c"), part(ROME, "g", "d", 1)]
+    assert sorted(read(calls)) == [("f", "a", OSLO), ("f", "c", ROME), ("g", "b", "{}"), ("g", "d", ROME)]
+
+
+def test_half_call_with_another_id_at_a_known_index_is_an_error() -> None:
+    assert "within the arguments" in unclear([part(OSLO, "f", "a"), part(ROME, "g", "b", 1), part(OSLO[:9], "f", "c")])
+
+
+@pytest.mark.parametrize("ids", [("x", "y"), ("", "")])
+@pytest.mark.parametrize("indices", [(0, 1), (2, 3), (0, 0)])
+def test_list_of_all_calls_with_other_ids_repeats_them(ids: tuple[str, str], indices: tuple[int, int]) -> None:
+    calls = CallFragments()
+    for each in (part(OSLO, "f", "a"), part("{}", "g", "b", 1)):
+        calls.take(each)
+    again = [part(OSLO.replace(" ", ""), "f", ids[0], indices[0]), part("{}", "g", ids[1], indices[1])]
+    assert calls.repeats(again)
+    assert not calls.repeats([*again[:1], part(ROME, "g", ids[1], indices[1])])
+    assert not calls.repeats(again[::-1])
+    assert not calls.repeats(again[:1])
+    assert not calls.repeats([*again[:1], part("{}", "g", "b", 1)]), "an id says which call it is"
 
 
 def interleaved(first: str, *, index: int | None = 0, names: bool = False, opened: bool = True) -> list[Fragment]:

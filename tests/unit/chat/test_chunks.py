@@ -339,6 +339,19 @@ def test_fragments_of_parallel_calls_are_separated(make: Maker) -> None:
 
 
 @openai_maker
+@pytest.mark.parametrize("indices", [(0, 1), (2, 3)])
+def test_last_chunk_that_repeats_all_calls_with_other_ids_adds_none(make: Maker, indices: tuple[int, int]) -> None:
+    def call(index: int, call_id: str, text: str) -> Json:
+        function = {"name": "f", "arguments": json.dumps({"a": text})}
+        return {"index": index, "id": call_id, "type": "function", "function": function}
+
+    chunks = [chunk({"tool_calls": [call(0, "c1", "x")]}), chunk({"tool_calls": [call(1, "c2", "y")]})]
+    again = [call(index, call_id, text) for index, call_id, text in zip(indices, ("z1", "z2"), "xy", strict=True)]
+    deltas = read(make, [*chunks, chunk({"tool_calls": again}, finish="tool_calls")], finish="tool_calls")
+    assert [each.call_id for each in deltas if isinstance(each, ToolCall)] == ["c1", "c2"]
+
+
+@openai_maker
 def test_null_names_and_arguments_are_ignored(make: Maker) -> None:
     assert called([[fragment(0, "a", "f")], [fragment(0, None, None, "{}")]], make) == [("a", "f", "{}")]
 

@@ -128,6 +128,27 @@ from llama_stack_responses.chat.context_errors import says_too_long, too_long
         ("token\u6570\u91cf\u8d85\u8fc7\u4e0a\u9650", None, None),
         ("\u8f93\u5165\u957f\u5ea6\u8d85\u8fc7\u9650\u5236", None, None),
         ("the max input characters is 2000", None, None),
+        # Of many gateways, in their own words
+        ("Total tokens 9000 exceed limit 8192", None, None),
+        ("The prompt has 9000 tokens but the model only supports 8192", None, 9000),
+        ("tokens exceed model maximum: 9000 vs 8192", None, None),
+        ("Conversation too long", None, None),
+        ("The conversation is too long for this model.", None, None),
+        ("Input length too long", None, None),
+        ("You have exceeded the maximum allowed input tokens", None, None),
+        ("the number of tokens in the request (9000) is more than the maximum 8192", None, 9000),
+        ("The total number of tokens in your messages is greater than the maximum allowed", None, None),
+        ("Prompt exceeds 8,192 token limit (9,049 tokens)", None, None),
+        ("Prompt is too long, max tokens supported is 4096 or less, got 5000", None, 5000),
+        ("Your request contains 9000 input tokens, which is above the maximum of 8192", None, 9000),
+        ("Too much context loaded. Please start a new conversation or ask about specific files.", None, None),
+        ("Invalid request: input tokens (9000) exceed the limit", None, None),
+        ("The chat history is too large for the model.", None, None),
+        ("ollama error: context length exceeded", None, None),
+        # Numbers with commas
+        ("The input (9,031 tokens) is longer than the model's context length (8,192 tokens).", 8192, 9031),
+        ("prompt is too long: 1,208,310 tokens > 1,000,000 maximum", 1000000, 1208310),
+        ("Messages token length must be in (0,512], but got 1200000", 512, 1200000),
         # What is no number of tokens
         ("maximum context length is 16 tokens", None, None),
         ("prompt is too long; images must be less than 5 MB each", None, None),
@@ -163,6 +184,24 @@ def test_token_counts_are_read_from_refusal(message: str, length: int | None, to
         "input image is too long on one side",
         "Your request was too long to queue: waited 30 s",
         "token limit exceeded: 9000 of your daily 8192 tokens",
+        "request tokens exceed your budget",
+        "Total tokens exceed the monthly quota of this key",
+        "The request tokens exceed the credits of this key",
+        "The request took too long to process",
+        "Your request waited for too long",
+        "The request has timed out: input too long in the queue",
+        # Of one part of the request, which a shorter conversation has too
+        "input too long: file names must be less than 1024 bytes",
+        "prompt too long: tool description must be less than 1024 characters",
+        "input is too long for requested model: stop sequence less than 512",
+        "Prompt cache key is too long",
+        "The request's URL is too long",
+        # Of the answer
+        "The request has 9000 output tokens, more than the model's maximum of 8192",
+        "max_tokens exceeds the limit of 4096",
+        "output tokens (9000) exceed the limit",
+        "Requested completion tokens exceed the maximum",
+        "thinking tokens exceed the maximum of 8192",
     ],
 )
 def test_other_refusals_are_not_taken_as_too_long(message: str) -> None:
@@ -176,8 +215,12 @@ def test_huge_number_in_refusal_is_ignored(digits: int) -> None:
     assert error.tokens is None or error.tokens < 10**15
 
 
-def test_refusal_is_read_only_to_limit() -> None:
-    assert not says_too_long("x" * 10_000 + "context length")
+def test_refusal_is_read_at_its_beginning_and_its_end() -> None:
+    said = "maximum context length is 8,192 tokens"
+    assert not says_too_long("x" * 3_000 + said + "x" * 3_000)
+    for each in (said + "x" * 9_000, "x" * 9_000 + f" {said}"):
+        assert says_too_long(each)
+        assert too_long(each).length == 8192
 
 
 @pytest.mark.parametrize(

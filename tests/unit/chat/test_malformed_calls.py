@@ -100,10 +100,27 @@ def test_error_about_the_answer_of_the_model_is_told_from_others(
         "The model does not support function calls",
         "Failed to parse tool call in messages[1]: arguments must be valid JSON",
         "tool error: quota exceeded",
+        "No function provided for tool message",
+        "The model produced an image that is invalid",
+        "The model generated audio that is malformed",
+        "limit 3100 exceeded",
+        "Failed to parse tool call in message 3: arguments must be valid JSON",
+        "Error parsing tool calls: messages/1/tool_calls/0 has no arguments",
+        "Failed to parse function call at contents[1].parts[0]",
+        "Error parsing tool call of an assistant message",
+        "Failed to parse tool calls in the conversation history",
+        "Failed to parse tool call: rate limit reached",
     ],
 )
 def test_error_about_the_request_is_another(message: str) -> None:
-    assert malformed_call(message, None, {"message": message}) is None
+    assert malformed_call(message, "3100" if "3100" in message else None, {"message": message}) is None
+
+
+def test_error_that_names_a_place_in_the_messages_is_another() -> None:
+    message = "Failed to parse tool call: it is no JSON"
+    assert malformed_call(message, None, {"message": message})
+    for place in ({"param": "messages[1].tool_calls"}, {"detail": [{"loc": ["body", "messages", 1, "tool_calls"]}]}):
+        assert malformed_call(message, None, {"message": message, **place}) is None
 
 
 @pytest.mark.parametrize(
@@ -121,12 +138,18 @@ def test_error_about_the_request_is_another(message: str) -> None:
         ("XML syntax error on line 3: element <parameter> closed by </function>", None),  # Ollama
         ("Failed to parse fc related info to json format!", None),  # SGLang
         ("Model produced an invalid function call", "3100"),  # Mistral
-        ("It failed.", 3100),
+        (
+            "tool call validation failed: attempted to call tool 'x' which was not in request.tools",
+            "tool_use_failed",
+        ),
+        ("tool call validation failed: attempted to call tool 'x' which was not in request.tools", None),
         ("Error parsing tool calls: Expecting value", None),  # Together
     ],
 )
 def test_error_about_the_answer_is_told_by_its_words_or_its_code(message: str, code: Any) -> None:
-    assert malformed_call(message, code, {"message": message})
+    error = malformed_call(message, code, {"message": message})
+    assert error
+    assert error.by_words is (code in (None, "3100") and "role" not in message)
 
 
 def test_required_call_that_did_not_come_is_another() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import httpx2
+import openai
 import pytest
 
 from llama_stack_responses.chat.malformed_calls import failed_call, malformed_call
 from llama_stack_responses.core.errors import ApiError, MalformedCallError, UnusableAnswerError
+from llama_stack_responses.model_server.errors import to_api_error
 from tests.support.generation_harness import GenerationHarness
 from tests.support.inference import Round, call, finish, reasoning, text
 
@@ -132,6 +135,20 @@ async def test_whole_calls_are_taken_though_what_is_behind_them_cannot_be_read(h
     await harness.end()
     assert calls(harness) == [("weather", '{"city": "Rome"}')]
     assert len(harness.inference.requests) == 1
+
+
+@pytest.mark.parametrize("code", [None, "tool_use_failed"])
+async def test_words_about_a_call_concern_the_request_if_it_has_no_tools(code: str | None) -> None:
+    said = "Failed to parse tool call: it is no JSON"
+    body = {"message": said, "code": code}
+    response = httpx2.Response(400, request=httpx2.Request("POST", "http://localhost/v1/chat/completions"))
+    wrong = to_api_error(openai.BadRequestError("no", response=response, body=body))
+    harness = GenerationHarness(*[wrong] * 3, makers={})
+    with pytest.raises(ApiError) as caught:
+        await harness.end()
+    assert len(harness.inference.requests) == (3 if code else 1)
+    assert caught.value.status == (502 if code else 400)
+    assert said in caught.value.message
 
 
 async def test_whole_call_behind_half_a_call_is_not_taken() -> None:

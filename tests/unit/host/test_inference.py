@@ -362,19 +362,90 @@ def test_error_about_output_that_a_model_server_cannot_read_is_told_apart(said: 
     assert [isinstance(each, MalformedCallError) for each in found] == [is_unreadable] * 2
 
 
+REQUEST: Final = httpx2.Request("POST", "http://localhost/v1/chat/completions")
+
+
+def failed(status: int, body: Json | str) -> openai.APIStatusError:
+    """Return the error of a model server with this status and body."""
+    kind = {403: openai.PermissionDeniedError, 500: openai.InternalServerError}.get(status, openai.BadRequestError)
+    return kind("no", response=httpx2.Response(status, request=REQUEST), body=body)
+
+
 @pytest.mark.parametrize(
     "said",
     [
         'm requires moderation on Together. Your input was flagged for "violence". No credits were charged.',
         "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO",
         "The prompt was blocked by our content policy.",
+        "Your request was rejected as a result of our safety system.",
+        "Content blocked by guardrail",
+        "The user message was flagged",
+        "Access denied: your prompt was flagged",
+        "The prompt was blocked by your organization's content policy",
+        # LiteLLM's content filter, and its hook for Bedrock
+        "{'error': 'Content blocked: us_ssn pattern detected', 'pattern': 'us_ssn'}",
+        "Violated guardrail policy",
+        # new-api, DashScope, GLM
+        "input contains sensitive words: [test]",
+        "Input text data may contain inappropriate content.",
+        "\u7cfb\u7edf\u68c0\u6d4b\u5230\u8f93\u5165\u53ef\u80fd\u5305\u542b\u654f\u611f\u5185\u5bb9",
     ],
 )
 def test_input_that_a_moderation_has_refused_is_the_fault_of_the_request(said: str) -> None:
-    request = httpx2.Request("POST", "http://localhost/v1/chat/completions")
-    error = openai.PermissionDeniedError(said, response=httpx2.Response(403, request=request), body={"message": said})
+    for body in ({"message": said}, {"message": said, "type": "permission_denied"}):
+        found = to_api_error(failed(403, body))
+        assert (found.status, found.upstream) == (400, None)
+        assert "blocked: us_ssn" in found.message or found.message == said
+
+
+@pytest.mark.parametrize("status", [400, 403, 500, None])
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"code": "content_filter"}, "content_filter"),
+        ({"code": "content_policy_violation"}, "content_policy_violation"),
+        ({"code": "sensitive_words_detected", "type": "new_api_error"}, "sensitive_words_detected"),
+        ({"code": "data_inspection_failed"}, "data_inspection_failed"),
+        ({"code": None, "type": "guardrail_violation"}, None),
+        ({"code": "1301"}, None),
+        ({"code": "400", "innererror": {"code": "ResponsibleAIPolicyViolation"}}, None),
+    ],
+)
+def test_code_of_a_moderation_says_that_the_request_is_at_fault(status: int | None, more: Json, code: str) -> None:
+    """Azure, OpenAI, new-api, DashScope, GLM; some with a status of the server, some as an event."""
+    body = {"message": "It is odd.", **more}
+    error = failed(status, body) if status else openai.APIError("no", REQUEST, body=body)
     found = to_api_error(error)
-    assert (found.status, found.message, found.upstream) == (400, said, None)
+    assert (found.status, found.message, found.code, found.upstream) == (400, "It is odd.", code, None)
+    assert not isinstance(found, RefusedError), "no change of the request helps"
+    assert not isinstance(error, openai.APIStatusError) or seconds_before_retry(error, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("This API key was flagged as leaked and disabled", None),
+        ("Your account was flagged for violating our usage policies", None),
+        ("Your access was terminated due to violation of our policies, please check your email", "access_terminated"),
+        ("This project has been suspended for violating the terms of service", None),
+        ("Your IP address has been blocked", None),
+        ("Your request was blocked.", None),
+        ("Access denied by network security policy", None),
+        ("User: u is not authorized to perform: i because no identity-based policy allows the action", None),
+        ("Your organization's data policy does not permit this model. Update your privacy settings.", None),
+        ("Country, region, or territory not supported", "unsupported_country_region_territory"),
+        ("403 Bedrock guardrail request failed", None),
+        ("It is odd", "moderation_unavailable"),
+        ("You have insufficient permissions for this operation. Missing scopes: model.request", None),
+        ("This API method requires billing to be enabled.", "PERMISSION_DENIED"),
+    ],
+)
+def test_refusal_of_what_is_the_operators_is_no_fault_of_the_request(said: str, code: str | None) -> None:
+    body = {"message": said, "code": code}
+    event = openai.APIError(said, REQUEST, body=body | {"status": 403})
+    for found in (to_api_error(failed(403, body)), to_api_error(event)):
+        assert (found.status, found.upstream) == (502, Upstream("credentials", 403))
+        assert said not in found.message, "it may quote the key"
 
 
 def status_error(status: int) -> openai.APIStatusError:
