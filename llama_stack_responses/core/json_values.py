@@ -6,7 +6,7 @@ seconds to decode.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice
 from typing import Any, Final
 
@@ -21,12 +21,16 @@ _CONTAINERS: Final = (dict, list, tuple)
 _SLICE_BYTES: Final = 2**16
 """Bytes that one call processes, so that no thread holds the interpreter lock for long."""
 
+_DEPTH_SLICE_BYTES: Final = 2**13
+"""The same for the depth, which takes longer for each byte."""
+
+_OPENING_BRACKETS: Final = (b"[", b"{")
 _OPENING: Final = (b"[", b"{", b",")
 _STRUCTURE: Final = b'[{,"'
 _OTHERS: Final = bytes(set(range(256)) - set(_STRUCTURE))
 
 _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_NO_BRACKETS: Final = bytes(set(range(256)) - _STEPS.keys())
+_NO_BRACKETS: Final = bytes(set(range(256)) - _STEPS.keys() - {ord('"')})
 
 
 def decoded_bytes(body: bytes | bytearray) -> int:
@@ -66,12 +70,12 @@ def bytes_left(value: Any, max_bytes: int) -> int:
     return left
 
 
-def fits(body: bytes | bytearray, values: int, depth: int) -> bool:
+def fits(body: bytes | bytearray, values: int, depth: int, slice_bytes: int = _DEPTH_SLICE_BYTES) -> bool:
     """Return whether a JSON document has at most this many values, nested at most this deep.
 
     An empty array or object counts as two values. Invalid JSON may pass; the decoder rejects it. Takes linear time.
     """
-    return count_values(body, values - 1) < values and _fits_depth(body, depth)
+    return count_values(body, values - 1) < values and _fits_depth(body, depth, slice_bytes)
 
 
 def count_values(body: bytes | bytearray, limit: int, slice_bytes: int = _SLICE_BYTES) -> int:
@@ -80,31 +84,45 @@ def count_values(body: bytes | bytearray, limit: int, slice_bytes: int = _SLICE_
     The count is exact if it is over `limit`; below that, it may include characters within strings. For invalid JSON,
     the number has no meaning. Takes linear time and little memory.
     """
-    starts = range(0, len(body), slice_bytes)
-    at_most = sum(body.count(mark, start, start + slice_bytes) for start in starts for mark in _OPENING)
+    at_most = _count(body, _OPENING, slice_bytes)
     return at_most if at_most <= limit else _count_outside_strings(body, limit, slice_bytes)
 
 
-def _fits_depth(body: bytes | bytearray, depth: int) -> bool:
-    if body.count(b"[") + body.count(b"{") <= depth:
+def _count(body: bytes | bytearray, marks: Iterable[bytes], slice_bytes: int) -> int:
+    starts = range(0, len(body), slice_bytes)
+    return sum(body.count(mark, start, start + slice_bytes) for start in starts for mark in marks)
+
+
+def _fits_depth(body: bytes | bytearray, depth: int, slice_bytes: int) -> bool:
+    if _count(body, _OPENING_BRACKETS, _SLICE_BYTES) <= depth:
         return True
-    outside_strings = b"".join(_without_escapes(body, odd=False)[0].split(b'"')[::2])
-    return max(accumulate(map(_STEPS.__getitem__, outside_strings.translate(None, _NO_BRACKETS))), default=0) <= depth
+    level = 0
+    for brackets in map(b"".join, _outside_strings(body, _NO_BRACKETS, slice_bytes)):
+        if max(accumulate(map(_STEPS.__getitem__, brackets), initial=level)) > depth:
+            return False
+        level += 2 * sum(map(brackets.count, _OPENING_BRACKETS)) - len(brackets)
+    return True
 
 
 def _count_outside_strings(body: bytes | bytearray, limit: int, slice_bytes: int) -> int:
     """Return the same count without characters in strings; stop soon after `limit`."""
-    count, in_string, odd = 0, False, False
-    for start in range(0, len(body), slice_bytes):
-        piece, odd = _without_escapes(body[start : start + slice_bytes], odd=odd)
-        structure = piece.translate(None, _OTHERS)
-        parts = structure.split(b'"')
-        # Every second part is outside quotation marks.
-        count += sum(map(len, islice(parts, in_string, None, 2)))
-        in_string ^= len(parts) % 2 == 0
+    count = 0
+    for parts in _outside_strings(body, _OTHERS, slice_bytes):
+        count += sum(map(len, parts))
         if count > limit:
             break
     return count
+
+
+def _outside_strings(body: bytes | bytearray, others: bytes, slice_bytes: int) -> Iterator[Iterable[bytes | bytearray]]:
+    """Yield the characters outside strings, without `others`: a slice of the document at a time, in parts."""
+    in_string, odd = False, False
+    for start in range(0, len(body), slice_bytes):
+        piece, odd = _without_escapes(body[start : start + slice_bytes], odd=odd)
+        parts = piece.translate(None, others).split(b'"')
+        # Every second part is outside quotation marks.
+        yield islice(parts, in_string, None, 2)
+        in_string ^= len(parts) % 2 == 0
 
 
 def _without_escapes(piece: bytes | bytearray, *, odd: bool) -> tuple[bytes | bytearray, bool]:

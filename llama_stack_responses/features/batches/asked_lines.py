@@ -39,7 +39,7 @@ class AskedLines:
         self._parts, self._endpoint, self._wake = parts, endpoint, wake
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    async def begin(self, line: Line, text: bytes) -> None:
+    async def begin(self, line: Line, text: bytes | bytearray) -> None:
         """Begin a line; do nothing if it was begun before."""
         if await self._parts.batches.begun(line):
             await self.go_on(line, text)
@@ -48,7 +48,7 @@ class AskedLines:
         """Return the lines that a dead server has left."""
         return [line for line, _ in running.values() if line.number not in self._tasks]
 
-    async def go_on(self, line: Line, text: bytes) -> None:
+    async def go_on(self, line: Line, text: bytes | bytearray) -> None:
         """Ask for a line in a task, once there is memory for it."""
         held = memory_of(text)
         share = await self._parts.memory.enter(held)
@@ -78,7 +78,7 @@ class AskedLines:
         self._tasks.pop(number, None)
         self._wake()
 
-    async def _ask(self, line: Line, text: bytes) -> None:
+    async def _ask(self, line: Line, text: bytes | bytearray) -> None:
         try:
             async with self._parts.slots.hold(1):
                 body: Json = (await value_of(text))["body"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -17,6 +18,8 @@ from ...core.types import Json
 _PAGE_LINES: Final = 256
 _PAGE_BYTES: Final = 2**20
 """Lines and bytes after which a page of lines ends."""
+_PIECE_BYTES: Final = 2**16
+"""Bytes of a line that are read together."""
 _VALUES: Final = 1_000_000
 _DEPTH: Final = 128
 """Values of one line, and how deep they may be nested."""
@@ -38,7 +41,7 @@ class RawLine(NamedTuple):
     """
 
     number: int
-    text: bytes
+    text: bytes | bytearray
     end: int
 
 
@@ -79,19 +82,28 @@ class LineReader:
         lines, size = list[RawLine](), 0
         self._file.seek(self._offset)
         while len(lines) < _PAGE_LINES and size < _PAGE_BYTES:
-            text = self._file.readline(self._line_bytes + 1)
+            text = self._line()
             if not text:
                 break
-            self._offset += len(text)
-            while not text.endswith(b"\n") and (rest := self._file.readline(2**16)):
-                self._offset += len(rest)
-                if rest.endswith(b"\n"):
-                    break
             size += len(text)
-            if text.strip():
+            if not text.isspace():
                 lines.append(RawLine(self._number, text, self._offset))
             self._number += 1
         return lines
+
+    def _line(self) -> bytes | bytearray:
+        """Read the next line in pieces: one of megabytes would keep the interpreter lock for long."""
+        piece = self._piece()
+        text = bytearray(piece) if len(piece) == _PIECE_BYTES else piece
+        while len(piece) == _PIECE_BYTES and not piece.endswith(b"\n"):
+            piece = self._piece()
+            text += piece[: self._line_bytes + 1 - len(text)]
+        return text[: self._line_bytes + 1] if len(text) > self._line_bytes else text
+
+    def _piece(self) -> bytes:
+        piece = self._file.readline(_PIECE_BYTES)
+        self._offset += len(piece)
+        return piece
 
 
 @dataclass(slots=True)
@@ -107,7 +119,8 @@ class Checked:
     count: int = 0
     models: set[str] = field(default_factory=set)
     errors: list[Json] = field(default_factory=list)
-    _ids: set[bytes] = field(default_factory=set)
+    _ids: Sequence[set[bytes]] = field(default_factory=lambda: [set() for _ in range(256)])
+    """Hashes of the custom ids, by their first byte: a large set would take long whenever it grows."""
 
     @property
     def model(self) -> str | None:
@@ -125,8 +138,9 @@ class Checked:
             self.errors.append({"code": code, "line": line, "message": message, "param": param})
 
     def add(self, lines: Sequence[RawLine], checks: Checks) -> None:
-        """Check lines; it takes long."""
+        """Check lines, in a thread that lets the event loop run after each."""
         for line in lines:
+            time.sleep(0)
             self.count += 1
             if self.count > checks.lines:
                 message = f"The batch input file has more than {checks.lines} requests, the maximum of this server."
@@ -173,10 +187,11 @@ class Checked:
             self.wrong("invalid_value", message, number, "custom_id")
             return
         name = blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        if name in self._ids:
+        same = self._ids[name[0]]
+        if name in same:
             message = f"The custom_id '{custom_id[:80]}' of this request is not unique in the file."
             self.wrong("duplicate_custom_id", message, number, "custom_id")
-        self._ids.add(name)
+        same.add(name)
 
     def _check_body(self, body: Json, number: int) -> None:
         for name in ("stream", "background"):
@@ -190,7 +205,7 @@ class Checked:
             self.models.add(model)
 
 
-def decoded(text: bytes) -> Any:
+def decoded(text: bytes | bytearray) -> Any:
     """Return the value of a line.
 
     Raises:
@@ -206,12 +221,12 @@ def decoded(text: bytes) -> Any:
     return value
 
 
-def memory_of(text: bytes) -> int:
+def memory_of(text: bytes | bytearray) -> int:
     """Return the bytes that a line may take when it is decoded."""
     return _DECODED * len(text)
 
 
-async def value_of(text: bytes) -> Any:
+async def value_of(text: bytes | bytearray) -> Any:
     """Return the value of a line that was checked; decode a large one in a thread."""
     return await in_thread(decoded, text) if len(text) > INLINE_BYTES else decoded(text)
 

@@ -44,7 +44,7 @@ class QueuedLines:
         self._parts = parts
         self._tried: dict[int, int] = {}
 
-    async def begin(self, line: Line, text: bytes) -> None:
+    async def begin(self, line: Line, text: bytes | bytearray) -> None:
         """Queue a line, or store why it is refused; do nothing if it was queued before.
 
         Raises:
@@ -72,7 +72,7 @@ class QueuedLines:
         """Return the lines that a dead server has left: none, since another one goes on with its jobs."""
         return ()
 
-    async def go_on(self, line: Line, text: bytes) -> None:
+    async def go_on(self, line: Line, text: bytes | bytearray) -> None:
         """Go on with a line that a dead server has left."""
 
     async def end_lost(self, running: Running) -> None:

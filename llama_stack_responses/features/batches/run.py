@@ -210,7 +210,7 @@ class BatchRun:
             if failure:
                 raise failure
 
-    async def _text_of(self, line: Line, source: BinaryIO) -> bytes:
+    async def _text_of(self, line: Line, source: BinaryIO) -> bytes | bytearray:
         """Return the text of a line that was begun before."""
         number, offset = max(mark for mark in self._marks if mark[0] <= line.number)
         reader = LineReader(source, self._parts.settings.line_bytes, number, offset)

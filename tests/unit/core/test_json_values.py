@@ -58,12 +58,12 @@ def counted(value: Any) -> tuple[int, int]:
     return 1 + sum(values for values, _ in inner), 1 + max((depth for _, depth in inner), default=0)
 
 
-@given(VALUES)
-def test_document_fits_from_its_depth_on(value: Any) -> None:
+@given(VALUES, st.integers(1, 9))
+def test_document_fits_from_its_depth_on(value: Any, size: int) -> None:
     _, depth = counted(value)
     text = orjson.dumps(value)
-    assert fits(text, 10_000, depth)
-    assert depth == 0 or not fits(text, 10_000, depth - 1)
+    assert fits(text, 10_000, depth, size)
+    assert depth == 0 or not fits(text, 10_000, depth - 1, size)
 
 
 @given(VALUES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from typing import Any, BinaryIO
 
 import pytest
@@ -90,6 +91,13 @@ async def test_line_that_is_no_json_object_is_refused(text: bytes) -> None:
 async def test_errors_are_bounded() -> None:
     found = await found_in(b"\n".join([b"{"] * 1_000), lines=10_000)
     assert len(found.errors) == 100
+
+
+async def test_event_loop_may_run_after_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = list[float]()
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    await found_in(b"\n".join(line(str(number)) for number in range(50)))
+    assert pauses == [0] * 50
 
 
 async def test_custom_id_is_short_and_not_empty() -> None:
