@@ -17,7 +17,7 @@ from ...wire.operators import Admitted, Operators
 from ...wire.request_handling import Handler, Query, add_fallback, page_of, routes_within
 from ...wire.route_admission import RouteAdmission
 from .key_objects import belongs_to, key_object
-from .new_key import bounded, checked
+from .new_key import bounded, check_covered, checked
 
 _KEY: Final = whole(
     object=constant("organization.admin_api_key"),
@@ -114,7 +114,7 @@ class _Routes:
         return JsonResponse(key_object(key, uses.get(key.id), await self._keys.now()))
 
     async def rotate(self, key_id: str, request: Request) -> Response:
-        key = await self._found(request, "api_key.updated", key_id, change=True)
+        key = await self._found(request, "api_key.updated", key_id, change=True, takes=True)
         overlap, rotated = _overlap(await self._body(request), self._overlap_seconds), None
         if key.status(await self._keys.now()) == "active":
             await self._operators.record(request, "api_key.updated", key_id, key.owner)
@@ -133,17 +133,34 @@ class _Routes:
     async def _body(self, request: Request) -> Any:
         return await self._limits.bodies.json(request, optional=True)
 
-    async def _found(self, request: Request, act: str, key_id: str, *, change: bool = False) -> AccessKey:
-        """Return a key that the user may see, or change; write that they may not."""
+    async def _found(
+        self, request: Request, act: str, key_id: str, *, change: bool = False, takes: bool = False
+    ) -> AccessKey:
+        """Return a key that the user may see, change, or take the token of; write that they may not."""
         admitted = await self._operators.admit(request, act, key_id, leads=True)
         key = await self._keys.find(check_key_id(key_id))
         if key is None or not _is_seen(key, admitted):
             await self._operators.refuse(request, act, key_id)
             raise no_key(key_id)
-        if change and admitted.team and key.roles:
-            await self._operators.refuse(request, act, key_id, key.owner)
-            raise _beyond_team()
+        if change and admitted.team:
+            try:
+                await self._check_lead(key, admitted, takes=takes)
+            except ApiError:
+                await self._operators.refuse(request, act, key_id, key.owner)
+                raise
         return key
+
+    async def _check_lead(self, key: AccessKey, lead: Admitted, *, takes: bool) -> None:
+        """Check that a team's lead may revoke a key of the team, or take its token, which is as good as a new key.
+
+        Raises:
+            ApiError: 403, the lead may not.
+        """
+        if key.roles:
+            raise _beyond_team()
+        if takes:
+            await self._check_user(key.owner, lead)
+            check_covered(key, lead.user)
 
     async def _of_lead(self, new: NewKey, lead: Admitted) -> NewKey:
         """Return a key that a team's lead may create: one without roles for a user who has keys of the team only.
@@ -155,10 +172,13 @@ class _Routes:
         """
         if new.roles or new.team != lead.team:
             raise _beyond_team()
-        owned = [key async for key in self._keys.all() if key.owner.identity == new.owner.identity]
+        await self._check_user(new.owner, lead)
+        return bounded(new, lead.user)
+
+    async def _check_user(self, user: Owner, lead: Admitted) -> None:
+        owned = [key async for key in self._keys.all() if key.owner.identity == user.identity]
         if not owned or any(key.team != lead.team or key.roles for key in owned):
             raise _beyond_team()
-        return bounded(new, lead.user)
 
 
 def _is_seen(key: AccessKey, admitted: Admitted) -> bool:
@@ -167,7 +187,8 @@ def _is_seen(key: AccessKey, admitted: Admitted) -> bool:
 
 def _beyond_team() -> ApiError:
     message = (
-        "The lead of a team may create keys without roles, for users whose keys are all of the team: ask an operator."
+        "The lead of a team may create and rotate keys without roles, of users whose keys are all of the team: ask an "
+        "operator."
     )
     return ApiError(403, message, code="insufficient_permissions")
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from ...core.errors import ApiError, bad_request
 from ...core.limited_amounts import LimitedAmounts
 from ...core.owner import Owner
-from ...store.access_keys import NewKey
+from ...store.access_keys import AccessKey, NewKey
 
 _MAX_CHARACTERS: Final = 256
 _MAX_ROLES: Final = 32
@@ -25,7 +25,7 @@ def checked(new: NewKey) -> NewKey:
     Raises:
         ApiError: 400, a value cannot be used; `param` names it.
     """
-    for name, text in (("name", new.name), ("owner", new.owner.principal), ("tenant", new.owner.tenant)):
+    for name, text in (("owner", new.owner.principal), ("name", new.name), ("tenant", new.owner.tenant)):
         _check_text(name, text, may_be_empty=name == "tenant")
     _check_text("team", new.team, may_be_empty=True)
     _check_texts("roles", new.roles, _MAX_ROLES)
@@ -66,13 +66,29 @@ def bounded(new: NewKey, lead: Owner) -> NewKey:
     return replace(new, limits=limits, models=new.models or allowed or None)
 
 
+def check_covered(key: AccessKey, lead: Owner) -> None:
+    """Check that a key has at most the limits and models that its team's lead has by their own key.
+
+    Raises:
+        ApiError: 403, it has more.
+    """
+    least = bounded(NewKey(key.name, key.owner, models=key.models, limits=key.limits), lead)
+    if least.limits != key.limits:
+        raise _beyond_lead(", ".join(sorted(least.limits.keys() - key.limits.keys())))
+    if least.models != key.models:
+        raise _beyond_lead(f"the models {', '.join(lead.models)}")
+
+
 def _covers(allowed: str, model: str) -> bool:
     """Return whether a model, or each of those for which it stands, is one of the allowed ones."""
     return model.startswith(allowed[:-1]) if allowed.endswith("*") else model == allowed
 
 
 def _beyond_lead(bound: str) -> ApiError:
-    message = f"The lead of a team may create keys with at most what their own key allows ({bound}): ask an operator."
+    message = (
+        "The lead of a team may create and rotate keys with at most what their own key allows "
+        f"({bound}): ask an operator."
+    )
     return ApiError(403, message, code="insufficient_permissions")
 
 

@@ -233,6 +233,38 @@ async def test_lead_cannot_take_over_a_key_with_a_role(server: Administered) -> 
     assert await AccessKeys(server.records).authenticate(of_operator["value"])
 
 
+@pytest.mark.parametrize("beyond", [{"team": "sales"}, {"team": "search", "roles": ["operator"]}, {}])
+async def test_lead_cannot_rotate_a_key_of_a_user_with_keys_beyond_the_team(
+    server: Administered, beyond: Json
+) -> None:
+    """The token would show what the user has stored with the other keys."""
+    made = await created(server, owner="ada", team="search")
+    await created(server, owner="ada", **beyond)
+    status, answer = await server.ask(LEAD, "POST", f"{PATH}/{made['id']}/rotate", {"overlap_seconds": 0})
+    assert (status, answer["error"]["code"]) == (403, "insufficient_permissions")
+    assert (await server.acts())[0] == ("api_key.updated", "refused", made["id"])
+    assert await AccessKeys(server.records).authenticate(made["value"])
+    assert (await server.ask(LEAD, "DELETE", f"{PATH}/{made['id']}"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({}, 403),
+        ({"limits": {"requests_per_minute": 60, "budget_per_day": 2.5}}, 403),
+        ({"models": ["local/*"]}, 403),
+        ({"limits": {"requests_per_minute": 61, "budget_per_day": 1}, "models": ["local/*"]}, 403),
+        ({"limits": {"requests_per_minute": 60, "budget_per_day": 1}, "models": ["local/a", "*"]}, 403),
+        ({"limits": {"requests_per_minute": 60, "budget_per_day": 1}, "models": ["local/a"]}, 200),
+    ],
+)
+async def test_lead_rotates_keys_with_at_most_their_own_limits_and_models(
+    server: Administered, fields: Json, status: int
+) -> None:
+    made = await created(server, owner="ada", team="search", **fields)
+    assert (await server.ask(LIMITED_LEAD, "POST", f"{PATH}/{made['id']}/rotate"))[0] == status
+
+
 async def test_keys_of_another_tenant_are_not_found(server: Administered) -> None:
     keys = AccessKeys(server.records)
     key, token = await keys.create(NewKey("theirs", Owner("ada", tenant="south"), "search"))
