@@ -54,7 +54,11 @@ class InFlightCounter:
 
 
 class Admission:
-    """Counts the held units of a resource and refuses requests that exceed its quota."""
+    """Counts the held units of a resource and refuses requests that exceed its quota.
+
+    While others hold some too, a user who holds some gets no more than what stays free for others. So a few users never
+    hold everything: there is room for the first request of the next one, and as units are released, shares get equal.
+    """
 
     def __init__(self, quota: Quota) -> None:
         self._quota = quota
@@ -79,7 +83,8 @@ class Admission:
         """Count `units` for a user.
 
         Raises:
-            ApiError: 429 if the user would exceed their maximum; 503 if all users together would exceed `total`.
+            ApiError: 429 if the user would exceed their maximum, or their share while others hold some; 503 if all
+                users together would exceed `total`.
         """
         if not units:
             return
@@ -90,6 +95,9 @@ class Admission:
         if self._held + units > quota.total:
             message = f"The server has too many {quota.what} open at the same time. Try again later."
             raise ApiError(503, message, code="server_overloaded", retry_after=_RETRY_AFTER_SECONDS)
+        free = quota.total - self._held - units
+        if 0 < theirs < self._held and theirs + units > free:
+            raise too_many_open(quota.what, _RETRY_AFTER_SECONDS)
         self._held += units
         self._by_user[user] = theirs + units
 

@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -50,7 +50,11 @@ _SEGMENTS: Final = 3
 """Segments of a path that name the API, as in `/v1/responses`: the host tells a custom service the path."""
 _VERIFYING: Final = 4
 """Tokens that are verified in threads at a time. Each may load the issuer's keys."""
+_ANSWER_SECONDS: Final = 15.0
+"""Time for the whole answer about a token: the host limits the time of each read only."""
+_ANSWER_BYTES: Final = 2**20
 _UNAVAILABLE: Final = "The authentication service {}. Try again in a second."
+_NOBODY: Final = "The authentication service names no user for this token."
 _WRONG_KEY: Final = "Incorrect API key provided: it is unknown, revoked or expired. Ask the operator for another one."
 _MAX_CLIENTS: Final = 8
 _PAUSE: Final = 20
@@ -149,12 +153,17 @@ class RememberedAuth:
 
     async def _ask(self, token: str, scope: Scope) -> _Answer:
         try:
-            user, seconds = await self._validated(token, scope)
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                user, seconds = await self._validated(token, scope)
         except Exception as error:  # noqa: BLE001 (the host refuses a token after any error)
             if cause := _unavailable(error):
                 until = time.monotonic() + min(self._seconds, _UNAVAILABLE_SECONDS)
                 return _Answer(None, None, until, _failure(cause))
             return _Answer(None, str(error), time.monotonic() + min(self._seconds, _REFUSED_SECONDS))
+        if not user.principal:
+            # Without a name, the user would be the one of a stack without authentication.
+            logger.warning("auth service names no user for a token")
+            return _Answer(None, _NOBODY, time.monotonic() + min(self._seconds, _REFUSED_SECONDS))
         return _Answer(user, None, time.monotonic() + min(self._seconds, seconds))
 
     async def _validated(self, token: str, scope: Scope, /) -> tuple[Any, float]:
@@ -307,10 +316,36 @@ class _OpenClients:
         if key not in self.clients:
             if len(self.clients) == _MAX_CLIENTS:
                 del self.clients[next(iter(self.clients))]
-            self.clients[key] = _left_open(self._module.AsyncClient)(**settings)
+            hooks = {"response": [self._bound]}
+            self.clients[key] = _left_open(self._module.AsyncClient)(event_hooks=hooks, **settings)
+            self.clients[key].headers["accept-encoding"] = "identity"
             # An answer for one user sets no cookie that a question for another one has.
             self.clients[key].cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
         return self.clients[key]
+
+    async def _bound(self, response: Any) -> None:
+        """Bound an answer, which is read after this."""
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise self._module.ReadError("The answer is compressed.")
+        response.stream = _bounded_stream(self._module, response.stream)
+
+
+def _bounded_stream(module: Any, stream: Any) -> Any:
+    """Return a stream of httpx that ends with its `ReadError` once it has passed on too many bytes."""
+
+    class Bounded(module.AsyncByteStream):  # type: ignore[misc]
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            read = 0
+            async for piece in stream:
+                read += len(piece)
+                if read > _ANSWER_BYTES:
+                    raise module.ReadError("The answer is too long.")
+                yield piece
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return Bounded()
 
 
 def _left_open(kind: Any) -> Any:

@@ -7,6 +7,7 @@ import json
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -212,6 +213,48 @@ async def test_timeout_is_503(monkeypatch: pytest.MonkeyPatch, endpoint: str) ->
     assert (await middleware(endpoint)("a"))[0] == 503
 
 
+@pytest.mark.parametrize("head", [b"", b"content-encoding: gzip\r\n"])
+async def test_endless_answer_is_503(head: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n" + head + b"\r\n")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"1000\r\n" + b" " * 4096 + b"\r\n")
+                await writer.drain()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert (await middleware(f"http://127.0.0.1:{port}")("a"))[0] == 503
+
+
+async def test_answer_that_never_ends_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"1\r\n \r\n")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(authentication, "_ANSWER_SECONDS", 0.2)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert (await middleware(f"http://127.0.0.1:{port}")("a"))[0] == 503
+
+
+async def test_user_without_a_name_is_refused(
+    users: dict[str, Json], endpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a user would be the only one of a stack without authentication, who sees everything."""
+    users["nobody"] = {"principal": "", "attributes": {}}
+    status, _, answer = await middleware(endpoint)("nobody")
+    assert status == 401
+    assert "names no user" in str(answer)
+    assert "auth service names no user" in caplog.text
+
+
 async def test_key_of_an_issuer_is_loaded_beside_the_event_loop() -> None:
     """The host loads it with a call that blocks."""
     loaded = asyncio.Event()
@@ -220,15 +263,15 @@ async def test_key_of_an_issuer_is_loaded_beside_the_event_loop() -> None:
     class OAuth2TokenAuthProvider:
         config = SimpleNamespace(jwks=True)
 
-        async def validate_token(self, token: str, _: Any) -> str:
+        async def validate_token(self, token: str, _: Any) -> SimpleNamespace:
             # In the event loop this would wait for itself.
             asyncio.run_coroutine_threadsafe(loaded.wait(), loop).result(10)
-            return token
+            return SimpleNamespace(principal=token)
 
     validating = asyncio.ensure_future(RememberedAuth(OAuth2TokenAuthProvider(), 30).validate_token("a", {"path": "/"}))
     await asyncio.sleep(0)
     loaded.set()
-    assert await validating == "a"
+    assert (await validating).principal == "a"
 
 
 async def test_provider_that_reads_headers_of_a_proxy_is_asked_for_each_request() -> None:

@@ -234,9 +234,7 @@ async def test_lead_cannot_take_over_a_key_with_a_role(server: Administered) -> 
 
 
 @pytest.mark.parametrize("beyond", [{"team": "sales"}, {"team": "search", "roles": ["operator"]}, {}])
-async def test_lead_cannot_rotate_a_key_of_a_user_with_keys_beyond_the_team(
-    server: Administered, beyond: Json
-) -> None:
+async def test_lead_cannot_rotate_a_key_of_a_user_with_keys_beyond_the_team(server: Administered, beyond: Json) -> None:
     """The token would show what the user has stored with the other keys."""
     made = await created(server, owner="ada", team="search")
     await created(server, owner="ada", **beyond)
