@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from typing import Any, Final, Literal
 
 from ..stream.deltas import FinishReason
@@ -21,6 +22,7 @@ _BY_MEANING: Final[dict[Meaning, tuple[str, ...]]] = {
         "normal",  # Qianfan
         *("end_id", "stop_words"),  # TensorRT-LLM
         *("eos_found", "stop_string_found"),  # LM Studio
+        *("word", "stopped_eos", "stopped_word"),  # llama.cpp's own API
     ),
     "tool_calls": ("tool_calls", "function_call", "tool_call", "tool_use"),  # the last two: Cohere, Anthropic
     "length": (
@@ -34,6 +36,7 @@ _BY_MEANING: Final[dict[Meaning, tuple[str, ...]]] = {
         *("reason_max_len", "reason_max_context", "reason_time_limit", "time_limit"),  # xAI, watsonx
         *("repetition_truncation", "repetition"),  # MiMo, vLLM
         "pause_turn",  # Anthropic
+        *("limit", "stopped_limit", "context_full"),  # llama.cpp's own API, in some gateways
         "incomplete",
     ),
     "content_filter": (
@@ -90,8 +93,15 @@ _BY_WORD: Final[tuple[tuple[Meaning, re.Pattern[str]], ...]] = (
 _WORST_FIRST: Final[tuple[Meaning, ...]] = ("failed", "malformed_call", "content_filter", "length")
 _NONE: Final = frozenset({"null", "none", "not_finished", "in_progress"})
 """What some servers send with each chunk instead of null: DashScope, watsonx."""
-_NAMES: Final = ("finish_reason", "finishReason", "native_finish_reason", "done_reason", "finish_details")
-"""Names of a finish reason: of OpenAI, Gemini, the server behind OpenRouter, Ollama, and an older API of OpenAI."""
+_FLAGS: Final = frozenset({"stopped_limit", "stopped_eos", "stopped_word", "context_full"})
+"""Names of members that are themselves the reason if they are true or above 0 (llama.cpp's own API, of old)."""
+_NAMES: Final = (
+    *("finish_reason", "finishReason", "native_finish_reason", "done_reason", "finish_details", "stop_type"),
+    *sorted(_FLAGS),
+)
+"""Names of a finish reason: of OpenAI, Gemini, the server behind OpenRouter, Ollama, an older API of OpenAI, and
+llama.cpp's own API.
+"""
 _STOPS: Final = ("stop_reason", "stopReason")
 """Names of it in other APIs (Anthropic, Bedrock)."""
 _ALL_NAMES: Final = frozenset((*_NAMES, *_STOPS))
@@ -158,7 +168,7 @@ def reason_of(chunk: Any, choice: Any) -> str | None:
     """
     given, own = member(choice, "finish_reason"), _more(choice)
     others = (own, _more(member(choice, "delta")), own.get("provider_specific_fields"), _more(chunk))
-    places = [each for each in others if type(each) is dict and any(map(each.get, _ALL_NAMES))]
+    places = [each for each in others if type(each) is dict and any(map(each.get, _ALL_NAMES.intersection(each)))]
     if not (given or places):
         return None  # as in most chunks
     found = [_written(given), *_found(places, _NAMES)]
@@ -176,7 +186,9 @@ def _more(value: Any) -> Mapping[str, Any]:
 
 
 def _found(places: Iterable[Mapping[str, Any]], names: Iterable[str]) -> Iterator[str]:
-    return (_written(place[name]) for name in names for place in places if name in place)
+    for name, place in product(names, places):
+        if value := place.get(name):
+            yield name if name in _FLAGS else _written(value)
 
 
 def _written(value: Any) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
 
-from ..chat.adaptation.enforced import Expectation, json_text
+from ..chat.adaptation.enforced import Expectation
+from ..chat.adaptation.json_answers import json_texts
+from ..chat.adaptation.schema_task import NO_JSON
 from ..chat.malformed_calls import WrittenCall
 from ..core.errors import UnusableAnswerError
 from ..core.json_blocks import dumps
@@ -100,11 +102,20 @@ class HeldAnswer:
         text = "".join(each.text for each in self._held if isinstance(each, Text))
         problem, shown = "it calls no tool.", text
         if not self._expectation.call:
-            shown = json_text(text)
-            problem = await self._check(shown, self._expectation.schema or {})
+            shown, problem = await self._json(text)
         if problem:
             raise UnfitAnswer(text, problem, self._spent + finish.usage)
         return self._released() if shown == text else [Text(shown)]
+
+    async def _json(self, text: str) -> tuple[str, str]:
+        """Return the JSON of an answer, and why it is not valid against the schema; the whole text if it has none."""
+        no_json = ""
+        for each in json_texts(text):
+            problem = await self._check(each, self._expectation.schema or {})
+            if not problem.startswith(NO_JSON):
+                return each, problem
+            no_json = no_json or problem
+        return text, no_json
 
 
 async def are_valid(calls: Sequence[WrittenCall], tools: Sequence[Json], check: CheckJson) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 
 import openai
 
-from llama_stack_openai_chat.errors import status_in, whole, words_of
+from llama_stack_openai_chat.errors import message_of, status_in, whole
 from llama_stack_openai_chat.moderation import is_of_content
 from llama_stack_openai_chat.retries import is_of_request, says_of_request
 
@@ -94,10 +94,10 @@ def _refused(result: ApiError, error: openai.APIError, status: int) -> ApiError:
         return result
     if isinstance(error, openai.APIStatusError) and result.status >= 500 > status:
         return result  # The server is away.
-    if status in _NOT_OF_REQUEST and not says_of_request(status, words_of(error.body) or error.message):
+    if status in _NOT_OF_REQUEST and not says_of_request(status, message_of(error)):
         return result
     code = next((str(each) for each in (error.code, error.type) if each), "")
-    places = places_of(error.body, words_of(error.body) or error.message)
+    places = places_of(error.body, message_of(error))
     return RefusedError(result, Refusal(status, _shown(_message(error)), code, places, is_of_request(error)))
 
 
@@ -197,7 +197,7 @@ def _is_too_long(error: openai.APIError) -> bool:
 
 
 def _message(error: openai.APIError) -> str:
-    return plain(words_of(error.body) or error.message)
+    return plain(message_of(error))
 
 
 def _shown(message: str) -> str:

@@ -51,10 +51,6 @@ _SCHEMA_WORDS: Final = (
 )
 _JSON_WORDS: Final = "Answer with one JSON object and nothing else: no Markdown, no text before or after it."
 
-_THOUGHT: Final = re.compile(r"\A\s*<think>.*?</think>\s*(?=[\[{\"`])", re.DOTALL)
-"""Reasoning that a server leaves in the text."""
-_FENCE: Final = re.compile(r"\s*```(?:json)?[ \t]*\n(.*?)\n?```\s*", re.DOTALL | re.IGNORECASE)
-
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
@@ -100,13 +96,6 @@ def expected(chat: Json, applied: Sequence[Step]) -> Expectation | None:
     call = CALL in kinds
     schema = _schema(chat) if kinds & {SCHEMA, FORMAT} else None
     return Expectation(call, schema) if call or schema is not None else None
-
-
-def json_text(text: str) -> str:
-    """Return the text of a JSON answer without reasoning before it, and without a fence of Markdown around it."""
-    text = _THOUGHT.sub("", text, count=1)
-    fence = _FENCE.fullmatch(text)
-    return fence[1] if fence else text.strip()
 
 
 def _schema(chat: Json) -> Json | None:

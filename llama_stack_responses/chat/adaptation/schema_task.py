@@ -11,6 +11,8 @@ from jsonschema.validators import validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+NO_JSON: Final = "it is not JSON"
+"""How the sentence about a text begins that is no JSON."""
 _PLACE_PARTS: Final = 16
 _SHOWN_CHARACTERS: Final = 500
 
@@ -29,7 +31,7 @@ def invalid(text: str, schema: Any) -> str:
     try:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        return f"it is not JSON ({_short(str(error))})."
+        return f"{NO_JSON} ({_short(str(error))})."
     try:
         # Without an argument, references to other schemas would be fetched.
         validator: Any = validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())

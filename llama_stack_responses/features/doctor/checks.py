@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, Final
 
 from ...chat.adaptation.adaptation import Step
-from ...chat.adaptation.enforced import CALL, FORMAT, SCHEMA, json_text
+from ...chat.adaptation.enforced import CALL, FORMAT, SCHEMA
+from ...chat.adaptation.json_answers import json_texts
 from ...chat.adaptation.refusal import RefusedError
 from ...chat.finish_reasons import meaning_of
 from ...chat.reasoning_entries import TEXT_FIELDS
@@ -264,7 +265,8 @@ def _exact_call(evidence: Evidence) -> Verdict:
 def _json_answer(evidence: Evidence, *, exact: bool) -> Verdict:
     answer = evidence.answer
     in_words = not {SCHEMA, FORMAT}.isdisjoint(evidence.changed)
-    value = _arguments(json_text(answer.text) if in_words else answer.text)
+    texts = json_texts(answer.text) if in_words else [answer.text]
+    value = next((found for each in texts if (found := _arguments(each)) is not None), None)
     if _is_paint(value) if exact else isinstance(value, dict):
         return _works()
     if meaning_of(answer.reason) == "length" and not answer.text:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from ast import literal_eval
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, Final
 
 import httpx2
 import openai
 
 from .connection import Head
-from .json_encoding import loads
+from .json_encoding import dumps, loads
 
 _KINDS: Final[dict[int, type[openai.APIStatusError]]] = {
     400: openai.BadRequestError,
@@ -51,7 +53,7 @@ def _from_content(response: httpx2.Response) -> openai.APIStatusError:
         body = _text_of(content)
     body = body or f"(No reason was given for the status {response.status_code}.)"
     inner = reported(body) or body
-    return _from_response(response, words_of(inner) or str(body), inner)
+    return _from_response(response, said_in(inner), inner)
 
 
 _INVALID_ANSWER: Final = "invalid_answer"
@@ -84,7 +86,7 @@ def unexpected(request: httpx2.Request, head: Head, expected: str) -> NoAnswerEr
 def from_answer(request: httpx2.Request, error: Any) -> openai.APIStatusError:
     """Convert an error in a response with a success status, as `reported` returns it."""
     response = httpx2.Response(status_in(error) or 502, request=request)
-    return _from_response(response, words_of(error) or str(error), error)
+    return _from_response(response, said_in(error), error)
 
 
 def _from_response(response: httpx2.Response, message: str, body: Any) -> openai.APIStatusError:
@@ -95,7 +97,7 @@ def _from_response(response: httpx2.Response, message: str, body: Any) -> openai
 
 def from_event(error: Any, request: httpx2.Request) -> openai.APIError:
     """Convert an error sent instead of a chunk, as `reported` returns it."""
-    return openai.APIError(words_of(error) or "An error occurred during streaming", request, body=error)
+    return openai.APIError(said_in(error) or "An error occurred during streaming", request, body=error)
 
 
 def from_connection(error: OSError, request: httpx2.Request) -> openai.APIConnectionError:
@@ -169,9 +171,13 @@ _PAGE_BYTES: Final = 16_384
 _PAGE_CHARACTERS: Final = 200
 _DEPTH: Final = 4
 _MAX_DETAILS: Final = 8
+_MAX_MEMBERS: Final = 32
+_NO_WORDS: Final = re.compile(r"@type|trace|stack|help|docs?(?:_|$)|url|link|request|prompt|timestamp", re.IGNORECASE)
+"""Names of members whose texts do not say what is wrong."""
 _MAX_TEXTS: Final = 4
 """Members of one object whose texts are compared."""
 _QUOTED_CHARACTERS: Final = 65_536
+_PYTHON_CHARACTERS: Final = 2_000
 _CODE_CHARACTERS: Final = 9
 
 
@@ -238,6 +244,31 @@ def status_in(error: Any) -> int | None:
     return named or _GLM_CODES.get(_number(error.get("code")))
 
 
+def message_of(error: openai.APIError) -> str:
+    """Return what a server said: the text of its error, wherever it is, else that of the client."""
+    return said_in(error.body) or error.message
+
+
+def said_in(error: Any) -> str:
+    """Return the text of an error, in a member of any name; the error as JSON if it has none, empty if it is empty."""
+    return words_of(error) or (error and (_longest_text(error, 0) or dumps(error).decode(errors="replace"))) or ""
+
+
+def _longest_text(value: Any, depth: int) -> str:
+    """Return the longest text of several words in the members of an error."""
+    if isinstance(value, str):
+        return value if " " in value.strip() else ""
+    if depth >= _DEPTH or not isinstance(value, dict | list):
+        return ""
+    members = value.items() if isinstance(value, dict) else enumerate(value)
+    found = (
+        _longest_text(each, depth + 1)
+        for name, each in islice(members, _MAX_MEMBERS)
+        if not (isinstance(name, str) and _NO_WORDS.search(name))
+    )
+    return max(found, key=len, default="")
+
+
 def words_of(error: Any, depth: int = 0) -> str:
     """Return the text of an error; empty if it has none."""
     if isinstance(error, str):
@@ -289,8 +320,18 @@ def _quoted(text: str, depth: int) -> str:
     try:
         value = loads(text.encode(errors="replace"))
     except ValueError:
-        return ""
+        value = _of_python(text.strip())
     return words_of(reported(value) or value, depth + 1)
+
+
+def _of_python(text: str) -> Any:
+    """Return an object that a gateway wrote as Python (LiteLLM); None if it is none, or lists invalid fields."""
+    if len(text) > _PYTHON_CHARACTERS or not text.startswith("{'") or "'loc'" in text:
+        return None
+    try:
+        return literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
 
 
 def plain_words(data: bytes) -> str:

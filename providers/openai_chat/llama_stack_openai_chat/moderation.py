@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import openai
 
-from .errors import status_in, words_of
+from .errors import message_of, status_in
 
 _READ_CHARACTERS: Final = 2_000
 _CODE_CHARACTERS: Final = 100
@@ -62,7 +62,7 @@ def is_of_content(error: openai.APIError) -> bool:
     status = error.status_code if isinstance(error, openai.APIStatusError) else status_in(error.body)
     if status != 403:
         return False
-    words = (words_of(error.body) or error.message)[:_READ_CHARACTERS]
+    words = message_of(error)[:_READ_CHARACTERS]
     return _CONTENT.search(words) is not None and _OF_OPERATOR.search(words) is None
 
 

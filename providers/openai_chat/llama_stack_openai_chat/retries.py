@@ -9,7 +9,7 @@ from typing import Final
 
 import openai
 
-from .errors import NoAnswerError, status_in, words_of
+from .errors import NoAnswerError, message_of, status_in
 from .moderation import is_of_content
 
 _RETRY_AFTER_CHARACTERS: Final = 64
@@ -73,7 +73,7 @@ def is_of_request(error: openai.APIError) -> bool:
         return True
     if is_of_content(error):
         return True
-    return says_of_request(status, words_of(error.body) or error.message)
+    return says_of_request(status, message_of(error))
 
 
 def says_of_request(status: int, text: str) -> bool:

@@ -591,6 +591,29 @@ def test_stop_sequence_beside_a_finish_reason_is_none() -> None:
     assert ended([chunk({"content": "a"}), last]).reason == "stop"
 
 
+@pytest.mark.parametrize("place", ["choice", "delta", "chunk", "chunk alone"])
+@pytest.mark.parametrize(
+    ("more", "meant"),
+    [
+        ({"stop": True, "stop_type": "limit"}, "length"),
+        ({"stop": True, "stop_type": "eos", "truncated": False}, "stop"),
+        ({"stop": True, "stop_type": "word", "stopping_word": "Z"}, "stop"),
+        ({"stopped_eos": False, "stopped_word": False, "stopped_limit": True}, "length"),
+        ({"stopped_eos": True, "stopped_word": False, "stopped_limit": False}, "stop"),
+        ({"stopped_limit": 1, "context_full": True}, "length"),
+    ],
+)
+def test_reasons_of_llama_cpps_own_api_are_read(
+    place: str, more: Json, meant: FinishReason, caplog: pytest.LogCaptureFixture
+) -> None:
+    last = envelope([]) if place == "chunk alone" else chunk({"content": "b"})
+    (last if "chunk" in place else last["choices"][0] if place == "choice" else last["choices"][0]["delta"]).update(
+        more
+    )
+    assert ended([chunk({"content": "a", "stop_type": "none", "stopped_limit": False}), last]).reason == meant
+    assert not caplog.text
+
+
 @pytest.mark.parametrize("where", ["native_finish_reason", "provider_specific_fields"])
 @pytest.mark.parametrize(("native", "meant"), [("MAX_TOKENS", "length"), ("SAFETY", "content_filter"), ("x", "stop")])
 def test_reason_of_the_server_behind_a_gateway_counts_if_it_cut_the_answer(

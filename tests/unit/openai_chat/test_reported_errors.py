@@ -11,7 +11,7 @@ import pytest
 
 from llama_stack_openai_chat.chunks import chat_chunk
 from llama_stack_openai_chat.connection import Head
-from llama_stack_openai_chat.errors import from_answer, from_status, reported, status_in, words_of
+from llama_stack_openai_chat.errors import from_answer, from_status, message_of, reported, status_in, words_of
 from llama_stack_openai_chat.events import EventReader
 
 WORDS: Final = "the GPU fell off"
@@ -126,6 +126,46 @@ def test_what_is_no_error_is_none(value: Any) -> None:
 def test_refusal_that_is_no_json_is_a_text(content: bytes, said: str) -> None:
     error = from_status(REQUEST, Head(413), content)
     assert words_of(error.body) == said
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"message": {"content": WORDS}}, WORDS),
+        ({"text": WORDS}, WORDS),
+        ({"error": {"text": WORDS, "id": "r 1"}}, WORDS),
+        ({"error": {"description": WORDS, "type": "bad"}}, WORDS),
+        ({"errors": {"user": [WORDS]}}, WORDS),
+        ({"errors": [{"title": "Bad", "explanation": WORDS}]}, WORDS),
+        ({"result": {"status": "failed", "cause": {"why": WORDS}}}, WORDS),
+        ({"error": {"text": WORDS, "traceback": "in " * 99, "help_url": "see it " * 99}}, WORDS),
+        ({"error": str({"error": WORDS, "category": "x"})}, WORDS),
+        ({"error": {"message": str({"error": {"message": WORDS, "code": 400}})}}, WORDS),
+        ({"detail": str({"message": WORDS})}, WORDS),
+        ({"error": {"n": 1}}, '{"n":1}'),
+        ({"error": {"code": "odd"}}, '{"code":"odd"}'),
+        ({"error": "{'n': 1"}, "{'n': 1"),
+        ([{"error": {"text": WORDS}}], WORDS),
+    ],
+    ids=str,
+)
+def test_error_in_an_odd_form_keeps_its_words(body: Any, said: str) -> None:
+    error = from_status(REQUEST, Head(400), json.dumps(body).encode())
+    assert message_of(error) == said
+    assert error.message == f"Error code: 400 - {said}"
+
+
+def test_list_of_invalid_fields_as_python_stays_as_it_is() -> None:
+    listed = str([{"loc": ["body", "user"], "msg": "Extra inputs"}])
+    for text in (listed, str({"detail": listed})):
+        assert "'loc'" in message_of(from_status(REQUEST, Head(400), json.dumps({"error": text}).encode()))
+
+
+def test_texts_of_a_wide_error_are_read_in_part() -> None:
+    wide = {f"n{number}": {"text": "It is odd"} for number in range(10_000)}
+    assert message_of(from_status(REQUEST, Head(400), json.dumps(wide).encode())) == "It is odd"
+    last = {**dict.fromkeys(map(str, range(100)), 1), "text": "It is odd"}
+    assert message_of(from_status(REQUEST, Head(400), json.dumps(last).encode())).startswith('{"0":1')
 
 
 def test_error_of_tencent_in_an_answer_is_one() -> None:

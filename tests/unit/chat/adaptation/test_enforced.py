@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
-from llama_stack_responses.chat.adaptation.enforced import CALL, FORMAT, SCHEMA, Expectation, expected, json_text
+from llama_stack_responses.chat.adaptation.enforced import CALL, FORMAT, SCHEMA, Expectation, expected
 from llama_stack_responses.chat.adaptation.refusal import Refusal
 from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, lasts
 from llama_stack_responses.chat.adaptation.schema_task import invalid, read
@@ -146,11 +146,6 @@ def test_request_without_the_demand_stays_as_it_is(chat: Json) -> None:
 def test_instructions_come_first_without_a_system_message() -> None:
     chat, _ = adapted(STRUCTURED | {"messages": [{"role": "user", "content": "Hi"}]}, (Step(SCHEMA),))
     assert [each["role"] for each in chat["messages"]] == ["system", "user"]
-
-
-@pytest.mark.parametrize("text", ['{"a": 1}', '```json\n{"a": 1}\n```', ' {"a": 1}\n', '```\n{"a": 1}```'])
-def test_fence_around_json_is_taken_away(text: str) -> None:
-    assert json_text(text) == '{"a": 1}'
 
 
 @pytest.mark.parametrize(
