@@ -38,7 +38,7 @@ from .core.types import Json
 from .fetch.address_policy import AddressPolicy
 from .fetch.fetcher import Fetcher, FetchLimits
 from .generation.activity import Activity
-from .generation.dependencies import Admit, AdmitItems, Card, Fill, OnRefused, PageView, Permit, Refused
+from .generation.dependencies import Admit, AdmitItems, Card, Fill, OnRefused, PageView, Permit, PlainRequest, Refused
 from .inputs.files import Files
 from .inputs.large_files import LargeFiles
 from .inputs.moderation import Moderation
@@ -70,6 +70,7 @@ __all__ = [
     "OnRefused",
     "PageView",
     "Permit",
+    "PlainRequest",
     "PublicRoute",
     "Refused",
     "RouteAdmission",

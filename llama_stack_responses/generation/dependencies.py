@@ -34,6 +34,11 @@ class Permit(Protocol):
         """The headers of the answer that say what is left."""
         ...
 
+    @property
+    def counts(self) -> bool:
+        """Whether what the request uses is counted."""
+        ...
+
     def ops(self, response_id: str) -> Sequence[Op]:
         """Return what the commit that stores this background response writes."""
         ...
@@ -43,7 +48,18 @@ class Permit(Protocol):
         ...
 
 
-Admit = Callable[[Owner, CreateRequest], Awaitable[Permit]]
+@dataclass(frozen=True, slots=True)
+class PlainRequest:
+    """A request to a model that creates no response, as limits see it."""
+
+    model: str
+    background: bool = False
+    store: bool = False
+    conversation: str | None = None
+    input: str | list[Any] | None = None
+
+
+Admit = Callable[[Owner, CreateRequest | PlainRequest], Awaitable[Permit]]
 """Admits a request of a user. Raises `ApiError` 429 if a limit is reached."""
 
 AdmitItems = Callable[[Owner, Sequence[Json]], Awaitable[None]]

@@ -22,6 +22,7 @@ from ..inputs.moderation import NoModeration
 from ..logs import DELETED, ENDED, bound_tracebacks, plain_lines
 from ..process_pool.pool import WorkerPool
 from ..sealing.sealer import Sealer
+from ..service.limited_requests import LimitedRequests
 from ..store.factory import open_records, secret_keeper
 from ..store.instrumented import MeasuredRecords
 from ..store.object_events import ObjectEvents
@@ -38,6 +39,7 @@ from .file_processors import file_processor
 from .files import HostFiles
 from .identity import HostAccess
 from .inference import HostInference
+from .inference_routes import limit_inference_routes
 from .keyvalue import backend
 from .large_files import HostLargeFiles
 from .model_refresh import ModelRefresh
@@ -75,7 +77,8 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
     records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
     refresh = _model_refresh(deps[Api.inference])
     inference = _inference(config, deps[Api.inference], refresh)
-    stack = await _stack(config, deps, access, records, inference, telemetry)
+    plain_inference = HostPlainInference(deps[Api.inference])
+    stack = await _stack(config, deps, access, records, (inference, plain_inference), telemetry)
     features = open_features(stack)
     for name in {name for feature in features for name in feature.replaces}:
         leave_out(name)
@@ -104,9 +107,16 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
         stack.activity,
     )
     provided = ResponsesProvider(config, records, stack.sealer, dependencies, access, features, authenticate)
+    _limit(provided.limited, plain_inference)
     provided.appear_in(deps.get(Api.providers))
     await provided.prepare()
     return provided
+
+
+def _limit(limited: LimitedRequests, plain_inference: HostPlainInference) -> None:
+    """Limit what asks models and is no response."""
+    plain_inference.limit(limited)
+    limit_inference_routes(limited)
 
 
 def _attachments(stack: Stack, deps: dict[Api, Any]) -> Attachments:
@@ -119,9 +129,10 @@ async def _stack(
     deps: dict[Api, Any],
     access: HostAccess,
     records: Records,
-    inference: HostInference,
+    inferences: tuple[HostInference, HostPlainInference],
     telemetry: Telemetry,
 ) -> Stack:
+    inference, plain_inference = inferences
     files: Files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     if vector_stores := deps.get(Api.vector_io):
         take_default_embedding_model(vector_stores)
@@ -139,7 +150,7 @@ async def _stack(
         telemetry,
         Activity(),
         Sealer(config.secret_bytes, secret_keeper(config.store, records)),
-        HostPlainInference(deps[Api.inference]),
+        plain_inference,
         ObjectEvents(),
         _safety(config, deps.get(SAFETY)),
         vector_stores_of(vector_stores),

@@ -10,6 +10,7 @@ from ..concurrency.offloading import in_thread_if_large
 from ..core.errors import ApiError, bad_request
 from ..core.types import Json
 from ..model_server.errors import no_model, to_api_error
+from ..service.limited_requests import LimitedRequests
 from .platform import (
     ChatRequest,
     CompletionRequest,
@@ -34,26 +35,44 @@ class HostPlainInference:
         router: the host's implementation of its Inference API.
     """
 
+    _limited: LimitedRequests
+
     def __init__(self, router: Any) -> None:
         self._router = router
+
+    def limit(self, limited: LimitedRequests) -> None:
+        """Have the requests admitted and counted. Called before the first one."""
+        self._limited = limited
 
     async def answer(self, endpoint: str, body: Json) -> Json:
         """Return the answer to a request of the current user, as `PlainInference` says."""
         kind, method = _CALLS[endpoint]
         try:
-            request = await in_thread_if_large(lambda: kind(**body), body)
+            request: Any = await in_thread_if_large(lambda: kind(**body), body)
         except ValidationError as error:
             raise _refused(error) from error
+        counted = await self._limited.begin(request.model)
         try:
             answer: BaseModel = await getattr(self._router, method)(request)
-        except (ModelNotFoundError, UnsupportedModelError) as error:
-            raise no_model(str(error)) from error
-        except (ModelTypeError, ValueError, NotImplementedError) as error:
-            raise ApiError(400, f"The inference provider does not accept this request: {error}") from error
         except Exception as error:
-            raise to_api_error(error) from error
+            failure = failure_of(error)
+            await counted.end(None, failure)
+            raise failure from error
+        except BaseException:
+            counted.release()
+            raise
         shown: Json = answer.model_dump(mode="json", exclude_none=True)
+        await counted.end(shown.get("usage"))
         return shown
+
+
+def failure_of(error: Exception) -> ApiError:
+    """Return what an error of the host's Inference API means."""
+    if isinstance(error, ModelNotFoundError | UnsupportedModelError):
+        return no_model(str(error))
+    if isinstance(error, ModelTypeError | ValueError | NotImplementedError):
+        return ApiError(400, f"The inference provider does not accept this request: {error}")
+    return to_api_error(error)
 
 
 def _refused(error: ValidationError) -> ApiError:

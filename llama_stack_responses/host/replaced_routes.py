@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from typing import Any
 
 from fastapi import APIRouter
@@ -64,6 +65,28 @@ def leave_out(api: str) -> None:
         RuntimeError: the host has no table of router factories.
     """
     _factories()[api] = lambda _: APIRouter()
+
+
+def change_routes(api: str, change: Callable[[APIRouter], None]) -> None:
+    """Make the host change the routes that it builds for one of its APIs, in place of an earlier change.
+
+    Args:
+        api: the name of the API.
+        change: changes them.
+
+    Raises:
+        RuntimeError: the host has no table of router factories.
+    """
+    factories = _factories()
+    of_host = getattr(factories[api], "__wrapped__", factories[api])
+
+    @wraps(of_host)
+    def build(impl: Any) -> APIRouter:
+        router = of_host(impl)
+        change(router)
+        return router
+
+    factories[api] = build
 
 
 def _factories() -> dict[str, Callable[[Any], APIRouter]]:

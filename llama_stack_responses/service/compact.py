@@ -25,6 +25,7 @@ from ..store.archive import Archive
 from ..store.ends import Ended
 from ..stream.usage import usage_of
 from .foreground_responses import ForegroundResponses
+from .limited_requests import LimitedRequests
 
 COMPACTED: Final = frozenset(
     {
@@ -53,6 +54,7 @@ class Compaction:
         running: counts the running foreground responses and compactions.
         archive: writes what a compaction has used.
         foreground: ends compactions when the server shuts down.
+        limited: admits compactions.
     """
 
     def __init__(
@@ -63,9 +65,10 @@ class Compaction:
         running: Admission,
         archive: Archive,
         foreground: ForegroundResponses,
+        limited: LimitedRequests,
     ) -> None:
         self._factory, self._foreground = factory, foreground
-        self._archive = archive
+        self._archive, self._limited = archive, limited
         self._resolver = resolver
         self._parser = parser
         self._running = running
@@ -80,7 +83,7 @@ class Compaction:
 
         Raises:
             ApiError: the request is invalid, or refers to something that does not exist; 429 or 503, too many responses
-                run here; the model server failed.
+                run here, or a limit of the user is reached; the model server failed.
         """
         parsed = await self._parser.parse({name: body[name] for name in self._fields & body.keys()})
         start = await self._resolver.resolve(parsed, adds=False, compacts=True, hold=hold)
@@ -91,6 +94,7 @@ class Compaction:
         response, telemetry = self._factory.begin(request), self._factory.telemetry
         context = self._factory.context(request, response, start.owner, start.opened)
         with (
+            await self._limited.hold(request.model),
             self._running.reserve(start.owner).add(1),
             context.held() as held,
             telemetry.response(response) as whole,

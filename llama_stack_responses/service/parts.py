@@ -37,6 +37,7 @@ from .foreground_responses import ForegroundResponses
 from .gauge_values import GaugeValues
 from .health import Health
 from .idempotency import IdempotencyKeys
+from .limited_requests import LimitedRequests
 from .process_set import ProcessSet
 from .readiness import Readiness, ReadinessCheck
 from .refusals import Refusals
@@ -186,7 +187,20 @@ class Parts:
     @cached_property
     def compaction(self) -> Compaction:
         """Compacts conversations."""
-        return Compaction(self._factory, self._resolver, self._parser, self._admission, self.archive, self._foreground)
+        return Compaction(
+            self._factory,
+            self._resolver,
+            self._parser,
+            self._admission,
+            self.archive,
+            self._foreground,
+            self.limited,
+        )
+
+    @cached_property
+    def limited(self) -> LimitedRequests:
+        """Admits requests within the limits of their users."""
+        return LimitedRequests(self._dependencies.admit, self.archive, self.access)
 
     @cached_property
     def jobs(self) -> BackgroundJobs:

@@ -214,13 +214,9 @@ class OpenAIResponsesImpl(Parts):
         Raises:
             ApiError: 429, a limit is reached. 403, limits of the key cannot be enforced.
         """
-        user = self.access.current_user()
-        if self._dependencies.admit is None:
-            if user.limits:
-                message = "The key of this request has limits, which this server cannot enforce: use another key."
-                raise ApiError(403, message, code="insufficient_permissions")
+        permit = await self.limited.admit(request)
+        if permit is None:
             return await create(None)
-        permit = await self._dependencies.admit(user, request)
         try:
             created = await create(permit)
         except BaseException:

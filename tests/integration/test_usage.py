@@ -34,11 +34,16 @@ USERS: Final[dict[str, Json]] = {
     "dave": {},
     "erin": {"teams": ["small"]},
     "fred": {},
+    "gina": {"teams": ["plain"]},
+    "hugo": {},
+    "iris": {},
 }
 LIMITS: Final[list[Json]] = [
     {"match": "dave", "requests_per_minute": 12, "tokens_per_minute": 1_000_000},
     {"by": "team", "match": "small", "tokens_per_day": 150},
     {"match": "fred", "running": 1},
+    {"match": "hugo", "tokens_per_day": 350},
+    {"match": "iris", "requests_per_minute": 3},
 ]
 
 
@@ -55,6 +60,7 @@ def served(
             responses_config(config)["usage"] = {"metadata_key": "project", "prices": prices, "limits": LIMITS}
             roles = {"operator": {"roles": ["operator"]}, "team_lead": {"roles": ["lead"]}}
             responses_config(config)["roles"] = roles
+            config["providers"]["inference"][0]["config"]["embedding_models"] = {"words-64": 64}
             config["server"]["auth"] = {"provider_config": {"type": "custom", "endpoint": url}}
 
         folder = tmp_path_factory.mktemp("usage")
@@ -238,3 +244,73 @@ def test_openai_client_waits_for_a_slot_and_tries_again(
         upstream.release("used")
         assert client.responses.create(model=MODEL, input="Hi").output_text == "Hello"
         assert first.result().status_code == 200
+
+
+def test_requests_without_a_response_count_by_what_the_model_server_reports(
+    served: tuple[LiveStack, Path], users: dict[str, Wire], upstream: Upstream
+) -> None:
+    messages: Any = [{"role": "user", "content": "Hi"}]
+    with client_of(served[0], "gina") as client:
+        client.chat.completions.create(model=MODEL, messages=messages)
+        asked = client.chat.completions.create(
+            model=MODEL, messages=messages, stream=True, stream_options={"include_usage": True}
+        )
+        assert [chunk.usage.total_tokens for chunk in asked if chunk.usage and not chunk.choices] == [100]
+        unasked = [*client.chat.completions.create(model=MODEL, messages=messages, stream=True)]
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in unasked) == "Hello"
+        assert all(chunk.choices for chunk in unasked)
+        upstream.script("used", [error(400, "stream_options: unknown field"), reply(text("Hello"))])
+        [*client.chat.completions.create(model=MODEL, messages=messages, stream=True)]
+        upstream.script("used", error(500, "broken"))
+        with pytest.raises(openai.InternalServerError):
+            client.with_options(max_retries=0).chat.completions.create(model=MODEL, messages=messages)
+        client.embeddings.create(model="local/words-64", input="otters")
+
+    start = int(time.time()) - 7200
+    usage = administrator(served[0], "gina").usage.completions(start_time=start, bucket_width="1h", group_by=["model"])
+    counted: dict[str, list[int]] = {}
+    for each in [result.model_dump() for bucket in usage.data for result in bucket.results]:
+        counts = [each["num_model_requests"], each["input_tokens"], each["output_tokens"]]
+        counted[each["model"]] = [*map(sum, zip(counted.get(each["model"], [0, 0, 0]), counts, strict=True))]
+    # One stream has no usage: its tokens are estimated.
+    requests, read, written = counted[MODEL]
+    assert requests == 5
+    assert 3 * 70 < read < 4 * 70
+    assert 3 * 30 < written < 4 * 30
+    assert counted["local/words-64"][0] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_requests_without_a_response_are_within_the_limits(
+    served: tuple[LiveStack, Path], users: dict[str, Wire], stream: bool
+) -> None:
+    hugo = users["hugo"].http
+    chat: Json = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+
+    def is_used_up() -> bool:
+        answer = hugo.post("/chat/completions", json=chat)
+        return answer.status_code == 429 and error_of(answer, 429)["code"] == "insufficient_quota"
+
+    wait_until(is_used_up)
+    assert error_of(hugo.post("/responses/compact", json={"model": MODEL, "input": "Hi"}), 429)["type"] == (
+        "insufficient_quota"
+    )
+    assert error_of(hugo.post("/responses", json={"model": MODEL, "input": "Hi"}), 429)
+
+
+def test_requests_a_minute_are_those_of_all_routes_for_models(users: dict[str, Wire]) -> None:
+    iris = users["iris"].http
+    chat: Json = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
+    bodies: list[tuple[str, Json]] = [
+        ("/chat/completions", chat),
+        ("/chat/completions", chat | {"stream": True}),
+        ("/embeddings", {"model": "local/words-64", "input": "otters"}),
+        ("/responses/compact", {"model": MODEL, "input": "Hi"}),
+    ]
+    # A minute may end in between.
+    answers = [iris.post(path, json=body) for _ in range(3) for path, body in bodies]
+    assert {answer.status_code for answer in answers} == {200, 429}
+    for answer in answers:
+        if "responses" not in answer.url.path:
+            assert answer.headers["x-ratelimit-limit-requests"] == "3"
+    assert answers[0].status_code == answers[1].status_code == 200

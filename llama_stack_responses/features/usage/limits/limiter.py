@@ -12,7 +12,7 @@ from ....core.ids import new_id
 from ....core.lru_cache import LruCache
 from ....core.owner import Owner
 from ....core.types import Json
-from ....feature import CreateRequest, Ended, Permit
+from ....feature import CreateRequest, Ended, Permit, PlainRequest
 from ....generation.activity import Activity
 from ....lifecycle.periodic import Periodic
 from ....logs import Outage, get_logger
@@ -88,7 +88,7 @@ class Limiter(Periodic):
         except ApiError as error:
             logger.warning("could not give back what limits allow: %s", error)
 
-    async def admit(self, owner: Owner, request: CreateRequest) -> Permit:
+    async def admit(self, owner: Owner, request: CreateRequest | PlainRequest) -> Permit:
         """Admit a request.
 
         Raises:

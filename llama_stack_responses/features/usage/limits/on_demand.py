@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ....core.owner import Owner
 from ....core.types import Json
-from ....feature import CreateRequest, Ended, Permit, Stack
+from ....feature import CreateRequest, Ended, Permit, PlainRequest, Stack
 from ....generation.owner_names import name_owner
 from ....store.records import Op
 from ..settings import Usage
@@ -17,8 +18,15 @@ if TYPE_CHECKING:
     from .recount import Recount
 
 
+@dataclass(frozen=True, slots=True)
 class _Unlimited:
-    """The permit of a request without limits."""
+    """The permit of a request without limits.
+
+    Attributes:
+        counts: whether what it uses is counted.
+    """
+
+    counts: bool
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -33,9 +41,6 @@ class _Unlimited:
         """Do nothing: nothing is held."""
 
 
-_UNLIMITED: Final = _Unlimited()
-
-
 class LimitsOnDemand:
     """The limits of the configuration, and those of the keys of requests, which may come from any auth.
 
@@ -46,6 +51,7 @@ class LimitsOnDemand:
 
     def __init__(self, stack: Stack, settings: Usage | None) -> None:
         self._stack, self._settings = stack, settings or Usage()
+        self._unlimited = _Unlimited(settings is not None)
         self._limiter: Limiter | None = None
         self._recount: Recount | None = None
 
@@ -63,14 +69,14 @@ class LimitsOnDemand:
         if self._recount:
             await self._recount.stop()
 
-    async def admit(self, owner: Owner, request: CreateRequest) -> Permit:
+    async def admit(self, owner: Owner, request: CreateRequest | PlainRequest) -> Permit:
         """Admit a request.
 
         Raises:
             ApiError: 429, a limit is reached. 403, the limits of the key cannot be enforced.
         """
         limiter = self._limiter_of(owner)
-        return await limiter.admit(owner, request) if limiter else _UNLIMITED
+        return await limiter.admit(owner, request) if limiter else self._unlimited
 
     async def admit_items(self, owner: Owner, items: Sequence[Json]) -> None:
         """Admit items that a user stores in a conversation.

@@ -31,6 +31,11 @@ class LimitedPermit:
         self.expires_at = 0.0
 
     @property
+    def counts(self) -> bool:
+        """What a limit allows is counted."""
+        return True
+
+    @property
     def headers(self) -> Mapping[str, str]:
         """OpenAI's headers about the limits of a minute: of those that apply, the ones with the least left."""
         headers: dict[str, str] = {}

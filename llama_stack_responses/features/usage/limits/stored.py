@@ -12,6 +12,7 @@ from typing import Any, Final
 from ....core.errors import ApiError
 from ....core.json_values import bytes_left
 from ....core.lru_cache import LruCache
+from ....generation.dependencies import PlainRequest
 from ....requests.request import CreateRequest
 from ....store import codec
 from ....store.conflict_retry import ConflictRetry
@@ -138,7 +139,7 @@ class StoredQuota:
         stored.shared = row.counted + row.added
 
 
-def is_stored(request: CreateRequest) -> bool:
+def is_stored(request: CreateRequest | PlainRequest) -> bool:
     """Return whether a request stores something."""
     return bool(request.store or request.background or request.conversation)
 
