@@ -46,8 +46,8 @@ class Turn:
     Args:
         budget: has admitted it.
         share: whose turn it is.
-        seconds: after this time, and some iterations of the event loop, it ends by itself. While the loop is busy these
-            take longer, as the work does.
+        seconds: after this time it ends by itself, if other work waits only after some iterations of the event loop.
+            While the loop is busy these take longer, as the work does.
     """
 
     __slots__ = ("_budget", "_iterations", "_share", "_timer")
@@ -66,7 +66,8 @@ class Turn:
             self._budget.leave(self._share)
 
     def _end_later(self) -> None:
-        if not self._iterations:
+        # Counting costs an iteration each: while nothing waits, there is nothing to delay.
+        if not self._iterations or not self._budget.waiting:
             self.end()
             return
         self._iterations -= 1

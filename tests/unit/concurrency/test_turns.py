@@ -57,12 +57,19 @@ async def test_request_that_leaves_while_it_waits_takes_no_turn() -> None:
 async def test_turn_of_a_busy_loop_lasts_for_some_of_its_iterations() -> None:
     """A time alone would be over before the work has gone on."""
     turns = Turns(1, 1, 0)
-    with await as_user("a", turns.take()):
-        waiting = as_user("b", turns.take())
+    begins, waiting = as_user("a", turns.take()), as_user("b", turns.take())
+    with await begins:
         await iterations(8)
         assert not waiting.done()
         await waiting
     waiting.result().end()
+    assert turns.is_idle
+
+
+async def test_turn_for_which_nothing_waits_ends_without_further_iterations() -> None:
+    turns = Turns(2, 2, 0)
+    await as_user("a", turns.take())
+    await iterations(3)
     assert turns.is_idle
 
 
