@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 
 from ..telemetry.instrumentation import Telemetry
 from .records import Condition, Configured, Inspected, Limited, Op, PubSub, Record, Records
+from .search_index import SearchIndex, index_of
 
 
 class MeasuredRecords:
@@ -72,6 +73,10 @@ class MeasuredRecords:
     async def damage(self) -> str:
         """Return what is damaged of the wrapped records, without timing: this is asked seldom."""
         return await self._records.damage() if isinstance(self._records, Inspected) else ""
+
+    def search_index(self) -> SearchIndex | None:
+        """Return the index of the wrapped records, without timing: no response waits for it."""
+        return index_of(self._records)
 
     async def close(self) -> None:
         """Close the wrapped records."""

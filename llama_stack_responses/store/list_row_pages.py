@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Final
+from typing import Final, Protocol
 
 from ..concurrency.offloading import in_thread
 from ..core.owner import Owner
@@ -29,11 +29,24 @@ _ROW_BYTES: Final = 2**20
 _BLOCK_ROWS: Final = 500
 """Rows that one read of a filtered list takes."""
 
+_LARGE_BLOCK_ROWS: Final = 4_000
 _SCANNED_ROWS: Final = 10_000
 """Maximum number of rows that one page of a filtered list reads."""
 
 _SEARCHED_ROWS: Final = 1_000
 """Maximum number of rows that are searched for the answers to calls."""
+
+
+_SCAN_SECONDS: Final = 1.0
+"""Seconds after which the page of a filtered list ends."""
+
+
+class ReadRange(Protocol):
+    """Reads rows of a range of keys, as `Records.range` does."""
+
+    async def __call__(self, start: str, end: str, *, limit: int, reverse: bool) -> list[tuple[str, Record]]:
+        """Return at most `limit` rows, in the order of their keys."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +95,21 @@ class Listing:
         self._retention = retention
         self._loader = loader
 
-    async def page(self, owner: Owner, span: Span, limit: int, wanted: Callable[[Row], bool] | None = None) -> Rows:
+    async def page(
+        self,
+        owner: Owner,
+        span: Span,
+        limit: int,
+        wanted: Callable[[Row], bool] | None = None,
+        read: ReadRange | None = None,
+    ) -> Rows:
         """Return at most `limit` rows, in the order of the span.
 
         Args:
             wanted: returns whether a row is part of the page. The page may then be empty although more follow.
+            read: reads the rows, such as those that a search finds; None reads all.
         """
-        return await page_of_rows(self._records, self._bounds(owner, span), span, limit, wanted)
+        return await page_of_rows(read or self._records.range, self._bounds(owner, span), span, limit, wanted)
 
     async def head(self, owner: Owner, limit: int) -> list[tuple[str, Record]]:
         """Return the keys and records of the newest rows, not decoded."""
@@ -178,13 +199,13 @@ def bounds_of(prefix: str, span: Span, oldest: str) -> tuple[str, str]:
 
 
 async def page_of_rows(
-    records: Records, bounds: tuple[str, str], span: Span, limit: int, wanted: Callable[[Row], bool] | None = None
+    read: ReadRange, bounds: tuple[str, str], span: Span, limit: int, wanted: Callable[[Row], bool] | None = None
 ) -> Rows:
     """Return at most `limit` rows of a range of keys, in the order of the span; `wanted` is as in `Listing.page`."""
-    (start, end), page, scanned = bounds, Rows(), 0
+    (start, end), page, scanned, until = bounds, Rows(), 0, time.monotonic() + _SCAN_SECONDS
     size = limit + 1 if wanted is None else _BLOCK_ROWS
     while True:
-        block = await records.range(start, end, limit=size, reverse=not span.oldest_first)
+        block = await read(start, end, limit=size, reverse=not span.oldest_first)
         for (key, _), row in zip(block, await read_rows(block), strict=True):
             if wanted is None or wanted(row):
                 if len(page.rows) == limit:
@@ -197,8 +218,10 @@ async def page_of_rows(
         if len(block) < size:
             page.next = None
             return page
-        if scanned >= _SCANNED_ROWS:
+        if scanned >= _SCANNED_ROWS or time.monotonic() >= until:
             return page
+        # The first rows often suffice. Where they do not, larger blocks save reads.
+        size = min(2 * size, _LARGE_BLOCK_ROWS)
 
 
 def merged(pages: Sequence[Rows], span: Span, limit: int) -> Rows:

@@ -30,11 +30,18 @@ _CALLS: Final = frozenset(name for name, kind in ITEM_KINDS.items() if kind.call
 _OF_SERVER: Final[Mapping[str, str]] = {name: reply.to for name, reply in REPLIES.items() if reply.waits_for is None}
 """The types of calls of this server that have items of their own for their outputs, by the types of these."""
 
+_NAMED_CALLS: Final = ("function", "custom_tool")
+"""Calls of tools that have no type of their own."""
+
 _CALL_IDS: Final = 16
 """Calls and approvals that a row names as open, and as answered."""
 
 _CALL_BYTES: Final = 9
 """Bytes of the name of a call."""
+
+_TOOL_NAMES: Final = 16
+_TOOL_CHARACTERS: Final = 64
+"""Names of tools that a row holds, and characters of one."""
 
 _UNEQUAL: Final = object()
 
@@ -51,6 +58,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "reasoning_tokens": None,
     "tool_calls": 0,
     "failed_tool_calls": 0,
+    "tools": [],
     "waits_for": None,
     "asks": [],
     "answers": [],
@@ -115,6 +123,7 @@ def row_of(
         **_tokens(response.get("usage")),
         "tool_calls": len(calls),
         "failed_tool_calls": len(failed_calls(calls, timing)),
+        "tools": _tools(calls),
         "waits_for": waits_for,
         "asks": [_name(each) for each in asked[:_CALL_IDS]],
         "answers": list(answers),
@@ -221,6 +230,18 @@ def _calls(output: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         if item["type"] in _CALLS
         or (item["type"] in _OF_SERVER and (_OF_SERVER[item["type"]], item["call_id"]) not in begun)
     ]
+
+
+def _tools(calls: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the tools that were called: the types of tools of the server and of MCP, and the names of the others."""
+    names = dict[str, None]()
+    for call in calls:
+        name = call["type"].removesuffix("_output").removesuffix("_call")
+        own = call.get("name") if isinstance(call.get("name"), str) else None
+        for each in (own,) if own and name in _NAMED_CALLS else (name, own):
+            if each and len(names) < _TOOL_NAMES:
+                names[each[:_TOOL_CHARACTERS]] = None
+    return list(names)
 
 
 def _failed(call: Mapping[str, Any]) -> bool:

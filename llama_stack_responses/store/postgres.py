@@ -22,6 +22,7 @@ from .durability import POSTGRES_SETTINGS, losses_of_postgres
 from .postgres_errors import TimedOut, Unreachable, errors_as_503
 from .postgres_locks import LOCKS_PER_CONNECTION, lock_id, locks
 from .postgres_pubsub import NOTIFY, PUBSUB_SILENCE_SECONDS, NotificationSender, PostgresPubSub, channel
+from .postgres_search import PostgresSearch
 from .records import (
     CLOSED,
     Condition,
@@ -230,6 +231,7 @@ class PostgresRecords:
         self._locks = FairBudget(connections * LOCKS_PER_CONNECTION)
         self._slots = shared_connections(connections)  # users take turns, which they do not in the pool
         self._sender = NotificationSender(self._notify)
+        self._search = PostgresSearch(self._try, self._sql)
         self._local_pool = LoopLocal(self._open)
         self._closes = 0
 
@@ -302,6 +304,9 @@ class PostgresRecords:
         rows = await self._try(lambda pool: pool.fetch("SELECT extract(epoch FROM clock_timestamp())::float8"))
         now: float = rows[0][0]
         return now
+
+    def search_index(self) -> PostgresSearch:
+        return self._search
 
     async def sweep(self, now: float) -> int:
         rows = await self._try(lambda pool: pool.fetch(self._sql(_SWEEP), now))

@@ -27,11 +27,13 @@ from .records import (
     until,
     writes_of,
 )
+from .search_index import LISTED
 from .sqlite_clock import SqliteClock
 from .sqlite_connection import OpenedFile, SqliteFile
 from .sqlite_inline import SLOW_SECONDS, Inline
 from .sqlite_inspection import inspect
 from .sqlite_reserve import Reserve
+from .sqlite_search import SqliteSearch
 from .sqlite_threads import ReadHandler, WriteHandler, key_list
 from .thread_pool import ThreadPool, ThreadTask, job_of
 
@@ -85,6 +87,8 @@ _MANY: Final = 1_000
 """Ops of a commit above which a thread measures them."""
 _ROW_BYTES: Final = 64
 """Bytes whose cost equals that of finding a row."""
+_DELISTING_BYTES: Final = 256 * 1024
+"""Bytes whose cost equals that of removing the words of a response from the index."""
 _FREEING_BYTES: Final = 4096
 """Bytes that a commit which frees room may write."""
 
@@ -132,6 +136,8 @@ class SqliteRecords:
             "records-writer", lambda: WriteHandler(file(busy_timeout)), threads=1, group=_COMMITS_PER_GROUP
         )
         self._readers = ThreadPool("records-reader", lambda: ReadHandler(file(busy_timeout)), threads=readers, group=4)
+        self._searchers = ThreadPool("records-search", lambda: ReadHandler(file(busy_timeout)), threads=1, group=1)
+        self._search = SqliteSearch(self._writer, self._searchers, self._clock)
         self._inline = Inline(file(0), self._writer, time.monotonic, slow_seconds)
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
@@ -183,6 +189,9 @@ class SqliteRecords:
     async def now(self) -> float:
         return self._clock()
 
+    def search_index(self) -> SqliteSearch:
+        return self._search
+
     async def sweep(self, now: float) -> int:
         # Servers call this when they start: a store that is only written by a command needs no reserve.
         job = job_of(partial(_sweep, now, self._reserve))
@@ -228,6 +237,7 @@ class SqliteRecords:
         self._inline.close()
         # The last connection to close moves the WAL into the file and deletes it: that should be the writer's.
         await self._readers.stop()
+        await self._searchers.stop()
         await self._writer.stop()
         self._shared_clock.close()
         self._opened.identity = None
@@ -253,7 +263,9 @@ def _measured(ops: Sequence[Op]) -> tuple[list[Write], list[str], int, bool]:
     written = [len(write.value) for write in writes if not isinstance(write, Delete)]
     deletes = 2 * len(written) <= len(writes) or any(isinstance(op, Put) and op.before_deletion for op in ops)
     frees = deletes and sum(written) <= _FREEING_BYTES
-    return writes, [write.key for write in writes], _ROW_BYTES * len(writes) + sum(written), frees
+    delists = any(isinstance(write, Delete) and write.key.startswith(LISTED[0]) for write in writes)
+    size = _ROW_BYTES * len(writes) + sum(written) + (_DELISTING_BYTES if delists else 0)
+    return writes, [write.key for write in writes], size, frees
 
 
 def _select(sql: str, parameters: tuple[Any, ...], connection: sqlite3.Connection) -> list[tuple[Any, ...]]:

@@ -287,6 +287,9 @@ def _prepare(connection: sqlite3.Connection, synchronous: str, busy_timeout: flo
     connection.execute(f"PRAGMA synchronous={synchronous}")
     # Commits do not wait for a checkpoint: the writer's thread runs it between commits.
     connection.execute("PRAGMA wal_autocheckpoint=0")
+    # What is deleted stays in no page that is still used; `sweep` returns the others to the file system.
+    if connection.execute("PRAGMA secure_delete").fetchone() == (0,):
+        connection.execute("PRAGMA secure_delete=FAST").fetchall()
     # Truncate a WAL when it restarts, so that its size shows how much it holds.
     connection.execute("PRAGMA journal_size_limit=0")
     if _version(connection) == 0:

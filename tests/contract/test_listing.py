@@ -47,6 +47,7 @@ async def test_row_shows_properties_of_response(archive: Archive) -> None:
         "reasoning_tokens": created["usage"]["output_tokens_details"]["reasoning_tokens"],
         "tool_calls": 1,
         "failed_tool_calls": 1,
+        "tools": ["f"],
         "waits_for": "client",
         "asks": row["asks"],
         "answers": [],

@@ -22,6 +22,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.feature import Refused
 from llama_stack_responses.features.admin.store_commands import delete
 from llama_stack_responses.features.page.refused.writer import RefusedWriter
+from llama_stack_responses.features.page.search.indexer import Indexer
 from llama_stack_responses.features.usage.counting import count
 from llama_stack_responses.features.usage.naming import Bounds
 from llama_stack_responses.features.usage.tables import Tables
@@ -35,6 +36,7 @@ from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.records import Records, pages_of
+from llama_stack_responses.store.search_index import index_of
 from tests.contract.backends import BackendLocation
 from tests.contract.conversations import response
 from tests.support.inference import FakeInference, finish, text
@@ -144,6 +146,8 @@ async def test_deleted_owner_is_in_no_row(
     await fill(records, users, BOB, "fish")
     others = {key: value async for key, value in rows(records)}
     await fill(records, users, ADA, WORD)
+    if index := index_of(records):
+        await Indexer(records, index).work()
     words = (WORD, "birds", Hasher(ADA).owner)
     assert len(await found(records, *words)) > 10
     await records.close()

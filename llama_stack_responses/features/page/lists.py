@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Final
 
+from ...concurrency.fair_budget import FairBudget
+from ...concurrency.offloading import in_thread
 from ...core.errors import bad_request
 from ...core.owner import Owner
 from ...core.statuses import UNFINISHED
@@ -15,12 +19,21 @@ from ...core.types import Json
 from ...items.listed_items import Order
 from ...jobs.background import BackgroundJobs
 from ...store.archive import Archive
+from ...store.content_names import Hasher
+from ...store.layout import listing
 from ...store.list_row_pages import Rows, Span, merged
 from ...store.list_rows import Row
 from ...store.records import Record
+from ...store.search_index import SearchIndex, Term
 from .refused.rows import STATUS, RefusedRequests
+from .search.box import NOTHING_SEARCHED, Searched
+from .search.snippets import snippet
 
 _CURSOR: Final = re.compile("([0-9a-f]{14})-((?:resp|refused)_[0-9a-zA-Z_-]{1,64})")
+
+_NO_STATUS: Final = frozenset({"none"})
+_SEARCHES: Final = 2
+"""Searches of all users that are made at a time, one of each user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +44,7 @@ class ListFilter:
         statuses, conversation: as in the row.
         model: as in the row, or without the name of its provider.
         metadata: pairs of a key and its value, or None for any value; all of them have to be there.
-        text: a part of the first words of the question or of the answer, in any case.
+        searched: what a user has typed to search.
         failed_tools: whether a tool call has to have failed.
         waits: whether the response has to wait for an approval or a client's output.
         tokens, seconds: least number of tokens, read and written, and of seconds; 0 for a response that has not ended.
@@ -42,7 +55,7 @@ class ListFilter:
     model: str | None = None
     conversation: str | None = None
     metadata: Sequence[tuple[str, str | None]] = ()
-    text: str | None = None
+    searched: Searched = NOTHING_SEARCHED
     failed_tools: bool = False
     waits: bool = False
     tokens: int | None = None
@@ -58,28 +71,32 @@ class ListFilter:
             or self.model
             or self.conversation
             or self.metadata
-            or self.text
+            or self.searched != NOTHING_SEARCHED
             or self.failed_tools
             or self.waits
         ) or (self.tokens, self.seconds) != (None, None)
 
     def may_match(self, row: Row) -> bool:
-        """Return whether a row matches, as far as its own fields show it: a queued one may have started."""
+        """Return whether a row matches beside its words, as far as its fields show that: a queued one may run."""
         statuses = self.statuses if self.statuses.isdisjoint(UNFINISHED) else self.statuses.union(UNFINISHED)
         return (
             (not statuses or row["status"] in statuses)
             and (self.model is None or self.model in (row["model"], row["model"].partition("/")[2]))
             and (self.conversation is None or row["conversation"] == self.conversation)
             and all(_has(row["metadata"], *pair) for pair in self.metadata)
-            and (self.text is None or _says(row, self.text.casefold()))
+            and self.searched.filters(row)
             and (not self.waits or row["waits_for"] is not None)
             and (not self.failed_tools or row["failed_tool_calls"] > 0)
             and (self.tokens is None or (row["input_tokens"] or 0) + (row["output_tokens"] or 0) >= self.tokens)
             and (self.seconds is None or (row["seconds"] or 0.0) >= self.seconds)
         )
 
+    def may_match_and_says(self, row: Row) -> bool:
+        """Return whether a row matches, and its first words are those that are searched."""
+        return self.may_match(row) and self.searched.says(row)
+
     def matches(self, row: Row) -> bool:
-        """Return whether a row with its current status matches."""
+        """Return whether a row with its current status matches beside its words."""
         created = row["created_at"]
         return (
             (not self.statuses or row["status"] in self.statuses)
@@ -89,6 +106,17 @@ class ListFilter:
         )
 
 
+def restricted_to(typed: Searched, **chosen: Any) -> ListFilter:
+    """Return a filter for what both allow: what a user has typed to search, and the fields that were chosen."""
+    wanted = ListFilter(**chosen, searched=typed)
+    statuses = wanted.statuses | typed.statuses
+    if wanted.statuses and typed.statuses:
+        statuses = wanted.statuses & typed.statuses or _NO_STATUS
+    since = max((each for each in (wanted.since, typed.since) if each is not None), default=None)
+    until = min((each for each in (wanted.until, typed.until) if each is not None), default=None)
+    return replace(wanted, statuses=statuses, since=since, until=until)
+
+
 class Lists:
     """Reads the lists of users.
 
@@ -96,12 +124,17 @@ class Lists:
         archive: the stored responses.
         jobs: says which queued responses have started.
         refused: the requests that have no response because they were refused.
+        index: the index of the store; None if only first words are searched.
     """
 
-    def __init__(self, archive: Archive, jobs: BackgroundJobs, refused: RefusedRequests) -> None:
+    def __init__(
+        self, archive: Archive, jobs: BackgroundJobs, refused: RefusedRequests, index: SearchIndex | None = None
+    ) -> None:
         self._archive = archive
         self._jobs = jobs
         self._refused = refused
+        self._index = index
+        self._searching = FairBudget(_SEARCHES, per_user=1)
 
     async def page(self, owner: Owner, wanted: ListFilter, after: str | None, limit: int, order: Order) -> Json:
         """Return a page of the owner's list.
@@ -110,24 +143,45 @@ class Lists:
             ApiError: 400, `after` is not a cursor.
         """
         span = Span(wanted.since, wanted.until, _parsed(after) if after else None, order == "asc")
-        page = await self._page(owner, span, limit, wanted)
+        async with self._searching.hold(1) if wanted.searched.terms else nullcontext():
+            page = await self._page(owner, span, limit, wanted)
+            snippets = await self._snippets(owner, page, wanted.searched.terms)
         rows = await self._archive.listing.unanswered(owner, await self.current(page.rows))
         return {
             "object": "list",
-            "data": [row for row in rows if wanted.matches(row)],
+            "data": [row | {"snippet": snippets.get(row["id"], [])} for row in rows if wanted.matches(row)],
             "has_more": page.next is not None,
             "next": "-".join(page.next) if page.next else None,
+            "search": await self._coverage() if wanted.searched.terms else None,
         }
 
     async def _page(self, owner: Owner, span: Span, limit: int, wanted: ListFilter) -> Rows:
         """Return the rows of responses and of refused requests, as the statuses say."""
-        matches = wanted.may_match if wanted.restricts_rows else None
+        matches = wanted.may_match_and_says if wanted.restricts_rows else None
         pages = []
         if wanted.statuses != {STATUS}:
-            pages.append(self._archive.listing.page(owner, span, limit, matches))
+            read, of_responses = None, matches
+            if self._index and wanted.searched.terms:
+                search = _Search(self._index, wanted)
+                read, of_responses = search.read, search.matches
+            pages.append(self._archive.listing.page(owner, span, limit, of_responses, read))
         if not wanted.statuses or STATUS in wanted.statuses:
             pages.append(self._refused.page(owner, span, limit, matches))
         return merged(await asyncio.gather(*pages), span, limit)
+
+    async def _snippets(self, owner: Owner, page: Rows, terms: Sequence[Term]) -> dict[str, list[Json]]:
+        """Return the parts of the texts of these rows that have the terms, by the ids of the rows."""
+        if self._index is None or not terms:
+            return {}
+        of = Hasher(owner).owner
+        texts = await self._index.texts([listing(of, *cursor) for cursor in page.cursors])
+        return await in_thread(lambda: {key.rpartition("/")[2]: snippet(text, terms) for key, text in texts.items()})
+
+    async def _coverage(self) -> Json:
+        """Return what is searched, and how many responses are not indexed yet."""
+        if self._index is None:
+            return {"covers": "first_words", "waiting": 0}
+        return {"covers": "everything", "waiting": await self._index.waiting()}
 
     async def rows(self, records: Sequence[tuple[str, Record]]) -> list[Row]:
         """Return rows with their current status, given their keys and records."""
@@ -141,15 +195,38 @@ class Lists:
         return [row | {"status": "in_progress"} if row["id"] in running else row for row in rows]
 
 
+class _Search:
+    """Reads the rows that may match a search: those that the index finds, and those that are not indexed yet.
+
+    Args:
+        index: the index.
+        wanted: has the terms.
+    """
+
+    def __init__(self, index: SearchIndex, wanted: ListFilter) -> None:
+        self._index, self._wanted = index, wanted
+        self._noted = set[str]()
+
+    async def read(self, start: str, end: str, *, limit: int, reverse: bool) -> list[tuple[str, Record]]:
+        """Return rows of a range, as `Records.range` does."""
+        found, noted = await asyncio.gather(
+            self._index.find(self._wanted.searched.terms, start, end, limit=limit, reverse=reverse),
+            self._index.noted(start, end, limit=limit, reverse=reverse),
+        )
+        rows = dict(noted) | dict(found)
+        self._noted |= {key.rpartition("/")[2] for key in rows.keys() - dict(found).keys()}
+        return sorted(rows.items(), key=itemgetter(0), reverse=reverse)[:limit]
+
+    def matches(self, row: Row) -> bool:
+        """Return whether a row matches; of one that is not indexed yet, the first words are searched."""
+        return self._wanted.may_match(row) and (row["id"] not in self._noted or self._wanted.searched.says(row))
+
+
 def _parsed(cursor: str) -> tuple[str, str]:
     match = _CURSOR.fullmatch(cursor)
     if match is None:
         raise bad_request("Invalid 'after': it is not the 'next' of a page.", "after", "invalid_value")
     return match[1], match[2]
-
-
-def _says(row: Row, text: str) -> bool:
-    return text in row["words"].casefold() or text in row["answer"].casefold()
 
 
 def _has(metadata: Any, name: str, value: str | None) -> bool:

@@ -16,6 +16,7 @@ from ...core.shapes import Schema
 from ...core.statuses import STATUSES
 from ...installed_host import own_version
 from ...service.responses import OpenAIResponsesImpl
+from ...store.search_index import SearchIndex
 from ...wire import sse
 from ...wire.http_responses import JsonResponse, stream_headers
 from ...wire.openapi import EVENTS, TEXT, WHOLE, described, one_of
@@ -23,9 +24,10 @@ from ...wire.request_handling import Handler, Query, add_fallback, routes_within
 from ...wire.route_admission import RouteAdmission
 from . import schemas
 from .chains import ChainViews
-from .lists import ListFilter, Lists
+from .lists import ListFilter, Lists, restricted_to
 from .refused.rows import FIELDS, STATUS, RefusedRequests
 from .response_views import Views, settings_of
+from .search.box import searched
 from .streams import NamedEvent, Streams
 
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
@@ -48,14 +50,16 @@ _FILTERS: Final[Mapping[str, Schema]] = {
 }
 
 
-def ui_router(refused: RefusedRequests, impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-    """Return the routes, with these limits; the lists also have the refused requests."""
+def ui_router(
+    refused: RefusedRequests, index: SearchIndex | None, impl: OpenAIResponsesImpl, limits: RouteAdmission
+) -> APIRouter:
+    """Return the routes, with these limits; the lists also have the refused requests, and search in the index."""
     router = APIRouter(prefix="/v1/ui", tags=["Page"], route_class=routes_within(limits))
 
     def add(path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=["GET"], summary=summary, **description)
 
-    views, lists = Views(impl), Lists(impl.archive, impl.jobs, refused)
+    views, lists = Views(impl), Lists(impl.archive, impl.jobs, refused, index)
     add("/session", _session(impl), "Describe the server and the user", described(schemas.SESSION))
     add("/tools", _tools(impl), "List the hosted tools of the server", described(schemas.TOOLS))
     add("/cards", _cards(impl), "List what features show on the page", described(schemas.CARDS))
@@ -133,12 +137,12 @@ def filter_of(request: Request) -> ListFilter:
         ApiError: 400, one is invalid.
     """
     query = Query(request)
-    return ListFilter(
+    return restricted_to(
+        searched(query.text("text")),
         statuses=frozenset(query.several("status", _STATUSES)),
         model=query.text("model"),
         conversation=query.text("conversation"),
         metadata=_pairs(request),
-        text=query.text("text"),
         failed_tools=query.flag("failed_tools"),
         waits=query.flag("waits"),
         tokens=query.integer("min_tokens", 0, None),

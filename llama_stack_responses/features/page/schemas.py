@@ -53,6 +53,7 @@ ROW: Final = whole(
     reasoning_tokens=_COUNT,
     tool_calls=WHOLE,
     failed_tool_calls=WHOLE,
+    tools={"type": "array", "items": TEXT},
     waits_for=or_null(TEXT),
     error=or_null(TEXT),
     conversation=or_null(TEXT),
@@ -89,7 +90,8 @@ def _items_of(data: Schema) -> Schema:
     return {"type": "array", "items": data}
 
 
-ROWS: Final = _list(ROW, TEXT)
+_FOUND: Final = whole(**ROW["properties"], snippet=_items_of(whole(text=TEXT, match=YES_OR_NO)))
+ROWS: Final = _list(_FOUND, TEXT, search=or_null(whole(covers=TEXT, waiting=WHOLE)))
 
 VIEW: Final = whole(
     object=constant("ui.response"),

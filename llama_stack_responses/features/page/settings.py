@@ -16,6 +16,9 @@ class BuiltInPage(BaseModel):
         enabled: whether there are the page and its routes; `ui: false` is the same as `ui: {enabled: false}`.
         record_requests: whether the chat requests that model servers get are stored with each stored response, under
             the same owner and retention. They repeat the whole conversation in each round.
+        search: whether whole questions, answers, tool calls and errors of stored responses can be searched. SQLite and
+            PostgreSQL then have an index with their words beside the responses. `false` removes the index; the first
+            words are searched still. All servers of a store have the same value.
         refused_days: days for which the page lists requests that were refused, so that there is no response.
         refused_per_user: how many of them are kept of each user, the newest; 0 keeps none.
     """
@@ -24,6 +27,7 @@ class BuiltInPage(BaseModel):
 
     enabled: bool = True
     record_requests: bool = False
+    search: bool = True
     refused_days: float = Field(default=7.0, gt=0)
     refused_per_user: int = Field(default=1000, ge=0)
 

@@ -8,6 +8,7 @@ from ...core.owner import Owner
 from ...store.decoder import Decoder
 from ...store.feature_store import Exported
 from ...store.records import Records
+from ...store.search_index import index_of
 from .refused.rows import FIELDS, PREFIX, RefusedRequests
 
 
@@ -22,6 +23,7 @@ class RefusedOfOwners:
     prefix = PREFIX
 
     def __init__(self, records: Records) -> None:
+        self._records = records
         self._rows = RefusedRequests(records)
         self.delete = self._rows.delete
 
@@ -35,8 +37,10 @@ class RefusedOfOwners:
         async for row in self._rows.every(owner):
             yield Exported("refused_request", owner, {name: row[name] for name in FIELDS}, "items")
 
-    async def forget(self, owner: Owner) -> None:
-        """Do nothing: there is no more than these rows."""
+    async def forget(self, _: Owner) -> None:
+        """Remove from the files of the store what the index of the search has left of words."""
+        if index := index_of(self._records):
+            await index.purge()
 
     async def resume(self, limit: int) -> None:
         """Do nothing: a row is deleted in one commit."""

@@ -187,7 +187,8 @@ class _Changes:
         self._remember(rows, started, gone)
         if first:
             return [("ready", {"newest": _cursor(head[0][0]) if head else None})]
-        news: list[NamedEvent] = [("row", row) for row in [*reversed(rows), *started] if self._wanted.matches(row)]
+        shown = (row for row in [*reversed(rows), *started] if self._wanted.matches(row))
+        news: list[NamedEvent] = [("row", row) for row in shown if self._wanted.searched.says(row)]
         return [*news, *(("removed", {"id": response_id}) for response_id in gone)]
 
     async def _started(self, read: Set[str]) -> list[Row]:

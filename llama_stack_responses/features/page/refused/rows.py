@@ -62,7 +62,7 @@ class RefusedRequests:
     async def page(self, owner: Owner, span: Span, limit: int, wanted: Callable[[Row], bool] | None = None) -> Rows:
         """Return at most `limit` rows of an owner; the arguments are those of the list of responses."""
         bounds = bounds_of(prefix_of(owner), span, "")
-        return await page_of_rows(self._records, bounds, span, limit, wanted)
+        return await page_of_rows(self._records.range, bounds, span, limit, wanted)
 
     async def head(self, owner: Owner, limit: int) -> list[tuple[str, Record]]:
         """Return the keys and records of an owner's newest rows, not decoded."""

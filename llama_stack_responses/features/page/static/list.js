@@ -8,7 +8,8 @@ import { VirtualList } from "./virtual.js";
 
 const PAGE = 50;
 const FIELDS = ["text", "model", "metadata", "conversation", "from", "to", "min_tokens", "min_seconds"];
-const SEARCHES = "Search the first words of questions and answers";
+const SEARCHES = "Search responses";
+const HINT = "All words have to be there; “in this order” with quotes. Filters: model:name, status:failed, tool:web_search, conversation:conv_…, after:2026-01-31, before:12h, and key:value of the metadata.";
 const ORDERS = { desc: "Newest first", asc: "Oldest first" };
 const EMPTY_PAGES = 20; // pages without a hit after which the search waits for a click
 const phone = matchMedia("(max-width: 720px)");
@@ -23,6 +24,9 @@ function goesOn(row) {
   const text = row.previous_response_id ? "Continues an earlier response" : row.conversation ? "Part of a conversation" : null;
   return text && h("i", { class: "goes-on", title: text }, icon("branch"), h("span", { class: "hidden-text" }, `${text}: `));
 }
+
+/** The part of a text that was found, with what is searched marked. */
+const snippet = (pieces) => h("span", { class: "snippet" }, pieces.map(({ text, match }) => (match ? h("mark", null, text) : text)));
 
 /** Whether a query restricts the list. */
 const filtered = (query) => [...query.keys()].some((name) => name !== "order");
@@ -98,7 +102,7 @@ export class ListView extends View {
     const submit = () => this.apply();
     const input = (name, label, properties) =>
       h("label", { class: "field" }, h("span", null, label), h("input", { name, value: query.get(name) ?? "", onchange: submit, autocomplete: "off", ...properties }));
-    this.search = h("input", { type: "search", name: "text", value: query.get("text") ?? "", placeholder: "First words of questions and answers", "aria-label": SEARCHES, autocomplete: "off", oninput: () => this.applySoon() });
+    this.search = h("input", { type: "search", name: "text", value: query.get("text") ?? "", placeholder: "Words, model:…, status:…, tool:…, after:…, key:value", "aria-label": SEARCHES, "aria-describedby": "search-hint", maxlength: 1000, autocomplete: "off", spellcheck: "false", oninput: () => this.applySoon() });
     const used = FIELDS.slice(1).filter((name) => query.get(name)).length;
     this.more_ = h(
       "div",
@@ -126,6 +130,7 @@ export class ListView extends View {
       "form",
       { class: "filters", role: "search", onsubmit: (event) => (event.preventDefault(), this.apply()) },
       h("div", { class: "row" }, h("div", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")), this.toggle, this.sorter, this.clear, h("span", { class: "spring" }), this.live),
+      h("p", { class: "search-hint dim", id: "search-hint" }, HINT),
       h("fieldset", { class: "choices" }, h("legend", { class: "hidden-text" }, "Status"), chips),
       this.more_,
     );
@@ -214,6 +219,7 @@ export class ListView extends View {
     for (let pages = 0, found = 0; found === 0 && this.more; pages += 1) {
       if (pages === EMPTY_PAGES) return this.stall();
       const page = await get("/v1/ui/responses", { signal, query: [...this.query, ["limit", PAGE], ["after", this.next]] });
+      this.coverage = page.search;
       found = this.add(page.data);
       this.more = page.has_more;
       this.next = page.next;
@@ -241,14 +247,16 @@ export class ListView extends View {
 
   rest() {
     if (this.more) this.tail();
-    else if (this.rows.length) this.tail(h("p", { class: "dim" }, `${count(this.rows.length)} ${this.rows.length === 1 ? "response" : "responses"}, all that there are`));
+    else if (this.rows.length) this.tail(h("p", { class: "dim" }, `${count(this.rows.length)} ${this.rows.length === 1 ? "response" : "responses"}, all that there are`), ...this.searched().map((note) => h("p", { class: "dim" }, note)));
     else if (filtered(this.query)) this.tail(empty("No response matches", ...this.searched(), "Change the filters, or ", h("p", null, h("a", { class: "button", href: "/ui" }, "show all responses"))));
     else this.tail(welcome());
   }
 
   /** Return notes about what the filters cannot find. */
   searched() {
-    return this.query.get("text") ? ["The first 120 characters of the last question and of the answer are searched."] : [];
+    if (!this.coverage) return [];
+    if (this.coverage.covers === "first_words") return ["This server’s store has no index of words: only the first 120 characters of the last question and of the answer are searched."];
+    return this.coverage.waiting ? [`${count(this.coverage.waiting)}${this.coverage.waiting < 10000 ? "" : " and more"} responses are not indexed yet: only their first words are searched.`] : [];
   }
 
   tail(...nodes) {
@@ -265,7 +273,7 @@ export class ListView extends View {
         "a",
         { href: row.status === "refused" ? to.refused(row.id) : to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
         h("span", { class: "cell-status" }, rowStatus(row)),
-        h("span", { class: "cell-words" }, goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.http_status ? `${row.http_status} ${row.error}: ${row.message}` : row.error)),
+        h("span", { class: "cell-words" }, goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.snippet?.length ? snippet(row.snippet) : row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.http_status ? `${row.http_status} ${row.error}: ${row.message}` : row.error)),
         h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
         h("span", { class: "cell-tokens num", title: "Input and output tokens" }, tokens),
         h("span", { class: "cell-time num" }, seconds(row.seconds)),

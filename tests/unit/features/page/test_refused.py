@@ -14,6 +14,7 @@ from llama_stack_responses.feature import Refused
 from llama_stack_responses.features.page.lists import ListFilter, Lists
 from llama_stack_responses.features.page.refused.rows import PREFIX, RefusedRequests
 from llama_stack_responses.features.page.refused.writer import RefusedWriter
+from llama_stack_responses.features.page.search.box import searched
 from llama_stack_responses.features.page.stored import open_store
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
@@ -194,7 +195,7 @@ async def test_pages_merge_responses_and_refused_requests_in_both_orders(
         (ListFilter(statuses=frozenset({"refused"})), 15),
         (ListFilter(statuses=frozenset({"completed"})), 5),
         (ListFilter(statuses=frozenset({"refused", "completed"}), model="m"), 15),
-        (ListFilter(text="refused 3"), 3),
+        (ListFilter(searched=searched("refused 3")), 3),
         (ListFilter(tokens=1), 5),
     ]:
         assert len(await listed(wanted, "desc")) == count

@@ -1,0 +1,146 @@
+"""What a user types to search: words, phrases in quotes, and filters such as `model:gpt-oss` or `after:2026-01-31`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from itertools import islice
+from typing import Final
+
+from ....core.errors import ApiError, bad_request
+from ....core.statuses import STATUSES
+from ....store.list_rows import Row
+from ....store.search_index import Term, words_of
+from ..refused.rows import STATUS
+
+MAX_CHARACTERS: Final = 1_000
+_MAX_PARTS: Final = 32
+"""Words, phrases and filters of one search."""
+
+_PREFIX_CHARACTERS: Final = 3
+"""Characters from which a word also stands for longer words that begin with it."""
+
+# key:"value" or key:value, "phrase", or a word
+_PART: Final = re.compile(r'([^\W\d][\w.-]*):(?!//)(?:"([^"]*)"?|(\S+))|"([^"]*)"?|(\S+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What a search asks for; all of it has to be true of a row.
+
+    Attributes:
+        terms: words and phrases.
+        models, tools, conversations: as in the row; a model also without its provider.
+        statuses: one of them is the row's.
+        metadata: pairs of a key and its value.
+        since, until: bounds of the creation in seconds since the epoch.
+    """
+
+    terms: Sequence[Term] = ()
+    models: Sequence[str] = ()
+    tools: Sequence[str] = ()
+    conversations: Sequence[str] = ()
+    statuses: frozenset[str] = frozenset()
+    metadata: Sequence[tuple[str, str]] = ()
+    since: float | None = None
+    until: float | None = None
+
+    def filters(self, row: Row) -> bool:
+        """Return whether a row has what is asked for, beside the words, the status and the dates."""
+        models = (row["model"], row["model"].partition("/")[2])
+        return (
+            all(each in models for each in self.models)
+            and all(any(each == name.lower() for name in row["tools"]) for each in self.tools)
+            and all(each == row["conversation"] for each in self.conversations)
+            and all(row["metadata"].get(name) == value for name, value in self.metadata)
+        )
+
+    def says(self, row: Row) -> bool:
+        """Return whether the first words of a row, or its ids, have all words."""
+        if not self.terms:
+            return True
+        names = ("id", "conversation", "previous_response_id", "words", "answer", "error", "message")
+        said = [words_of(str(row.get(name) or "")) for name in names]
+        return all(any(_has(words, term) for words in said) for term in self.terms)
+
+
+NOTHING_SEARCHED: Final = Searched()
+
+
+def searched(text: str | None) -> Searched:
+    """Return what a user has typed.
+
+    Raises:
+        ApiError: 400, a filter has a wrong value, or there is too much.
+    """
+    parts = list(islice(_PART.finditer((text or "")[: MAX_CHARACTERS + 1]), _MAX_PARTS + 1))
+    if len(parts) > _MAX_PARTS or len(text or "") > MAX_CHARACTERS:
+        raise _wrong(f"expected at most {_MAX_PARTS} words and filters, and {MAX_CHARACTERS} characters")
+    found = Searched()
+    for name, quoted, plain, phrase, word in (part.groups() for part in parts):
+        if name:
+            found = _filtered(found, name.lower(), name, plain if quoted is None else quoted)
+        else:
+            found = replace(found, terms=[*found.terms, *_terms(word or phrase or "", is_phrase=word is None)])
+    return found
+
+
+def _terms(text: str, *, is_phrase: bool) -> list[Term]:
+    words = tuple(words_of(text))
+    return [Term(words, not is_phrase and len(words[-1]) >= _PREFIX_CHARACTERS)] if words else []
+
+
+def _filtered(found: Searched, name: str, key: str, value: str) -> Searched:
+    match name:
+        case "model":
+            return replace(found, models=[*found.models, value])
+        case "tool":
+            return replace(found, tools=[*found.tools, value.lower()])
+        case "conversation":
+            return replace(found, conversations=[*found.conversations, value])
+        case "status":
+            if value not in (*STATUSES, STATUS):
+                raise _wrong(f"'status:' takes one of {', '.join((*STATUSES, STATUS))}")
+            return replace(found, statuses=found.statuses | {value})
+        case "after":
+            return replace(found, since=_latest(max, found.since, _moment(name, value)))
+        case "before":
+            return replace(found, until=_latest(min, found.until, _moment(name, value)))
+        case _:
+            return replace(found, metadata=[*found.metadata, (key, value)])
+
+
+def _latest(choose: Callable[[float, float], float], known: float | None, given: float) -> float:
+    return given if known is None else choose(known, given)
+
+
+def _moment(name: str, value: str) -> float:
+    """Return a date or a moment, of UTC unless it says its zone; `2d` and `12h` are so long ago."""
+    ago = re.fullmatch(r"(\d{1,4})([dh])", value)
+    try:
+        if ago:
+            unit = {"d": "days", "h": "hours"}[ago[2]]
+            return (datetime.now(UTC) - timedelta(**{unit: int(ago[1])})).timestamp()
+        if len(value) == len("2026-01-31"):
+            day = date.fromisoformat(value)
+            return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+        moment = datetime.fromisoformat(value)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise _wrong(f"'{name}:' takes a date such as 2026-01-31, or 7d or 12h for so long ago") from None
+
+
+def _has(words: Sequence[str], term: Term) -> bool:
+    """Return whether words have those of a term, one after the other."""
+    *first, last = term.words
+    for start in range(len(words) - len(first)):
+        end = start + len(first)
+        if words[start:end] == first and (words[end].startswith(last) if term.prefix else words[end] == last):
+            return True
+    return False
+
+
+def _wrong(what: str) -> ApiError:
+    return bad_request(f"Invalid 'text': {what}.", "text", "invalid_value")

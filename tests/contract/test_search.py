@@ -1,0 +1,336 @@
+"""The index of words, on every store that has one."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pytest
+
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.page.lists import Lists, restricted_to
+from llama_stack_responses.features.page.refused.rows import RefusedRequests
+from llama_stack_responses.features.page.search.box import searched
+from llama_stack_responses.features.page.search.indexer import Indexer
+from llama_stack_responses.jobs.background import BackgroundJobs
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.content_names import Hasher
+from llama_stack_responses.store.layout import listing
+from llama_stack_responses.store.records import Delete, Put, Records, after_prefix
+from llama_stack_responses.store.search_index import (
+    Document,
+    Noted,
+    SearchIndex,
+    Term,
+    index_of,
+    separated,
+    words_of,
+)
+from llama_stack_responses.store.sqlite import SqliteRecords
+from tests.contract.backends import Backend, BackendLocation, Clock
+from tests.contract.conversations import CREATED, Json, assistant, response, user
+
+pytestmark = [pytest.mark.needs("search"), pytest.mark.every_store]
+
+ALICE: Final = Owner("alice")
+BOB: Final = Owner("bob")
+
+
+def key_of(number: int, owner: Owner = ALICE) -> str:
+    return listing(Hasher(owner).owner, f"{number:014x}", f"resp_{number}")
+
+
+def opened(records: Records) -> SearchIndex:
+    index = index_of(records)
+    assert index is not None
+    return index
+
+
+async def prepared(records: Records) -> SearchIndex:
+    index = opened(records)
+    while not await index.prepare():
+        pass
+    return index
+
+
+async def store(records: Records, index: SearchIndex, texts: dict[str, str]) -> None:
+    """Write rows with these texts, and index them."""
+    await records.commit([Put(key, b"row") for key in texts])
+    noted = await index.claim(1000)
+    await index.put([Document(each, separated(texts[each.key])) for each in noted])
+
+
+async def found(index: SearchIndex, *words: str, owner: Owner = ALICE, limit: int = 100) -> list[str]:
+    """Return the keys of an owner's rows with all these words or phrases, newest first; `*` ends a prefix."""
+    terms = [Term(tuple(words_of(each)), each.endswith("*")) for each in words]
+    prefix = f"l/{Hasher(owner).owner}/"
+    return [key for key, _ in await index.find(terms, prefix, after_prefix(prefix), limit=limit, reverse=True)]
+
+
+async def test_row_is_found_by_each_of_its_words(records: Records) -> None:
+    index = await prepared(records)
+    await store(records, index, {key_of(1): "Why is the sky blue?", key_of(2): "Grass is green."})
+    assert await found(index, "SKY") == [key_of(1)]
+    assert await found(index, "is") == [key_of(2), key_of(1)]
+    assert await found(index, "is", "green") == [key_of(2)]
+    assert await found(index, "sky", "green") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "is_found"),
+    [
+        ("a microphone", "micro*", True),
+        ("a microphone", "micro", False),
+        ("the sky is blue", "sky is*", True),
+        ("the sky was blue", "sky is", False),
+        ("call_9f3Ab failed", "call_9f3ab", True),
+        ("un café crème", "cafe", True),
+        ("un cafe", "Café", True),
+        ("die Straße", "STRASSE", False),
+        ("die Straße", "straße", True),
+        ("今天天气很好", "天气", True),
+        ("今天天气很好", "气天", False),
+        ("날씨가 좋다", "날씨가", True),
+        ("мой вопрос", "мой", True),
+        ("ガラス", "ガラス", True),
+        ("it's 3.14", "3.14", True),
+        ("' OR 1=1 --", "' OR 1=1 --", True),
+        ("NEAR(a b) AND NOT c", "near(a b) and not c", True),
+    ],
+)
+async def test_text_is_found_by_words_of_any_form(records: Records, text: str, words: str, is_found: bool) -> None:
+    index = await prepared(records)
+    await store(records, index, {key_of(1): text})
+    assert (await found(index, words) == [key_of(1)]) == is_found
+
+
+async def test_range_of_keys_bounds_what_is_found(records: Records) -> None:
+    index = await prepared(records)
+    await store(records, index, {key_of(number): "same text" for number in range(1, 6)})
+    terms = [Term(("same",), prefix=False)]
+    rows = await index.find(terms, key_of(2), key_of(5), limit=2, reverse=False)
+    assert [(key, record.value) for key, record in rows] == [(key_of(2), b"row"), (key_of(3), b"row")]
+    rows = await index.find(terms, key_of(2), key_of(5), limit=9, reverse=True)
+    assert [key for key, _ in rows] == [key_of(4), key_of(3), key_of(2)]
+
+
+async def test_owner_finds_nothing_of_others(records: Records) -> None:
+    index = await prepared(records)
+    await store(records, index, {key_of(1): "a secret", key_of(2, BOB): "a secret"})
+    assert await found(index, "secret") == [key_of(1)]
+    assert await found(index, "secret", owner=BOB) == [key_of(2, BOB)]
+    assert await found(index, "secret", Hasher(BOB).owner) == []
+
+
+async def test_changed_row_is_found_by_its_new_text_only(records: Records) -> None:
+    index = await prepared(records)
+    await store(records, index, {key_of(1): "a draft"})
+    await store(records, index, {key_of(1): "the end"})
+    assert await found(index, "draft") == []
+    assert await found(index, "end") == [key_of(1)]
+    assert await index.texts([key_of(1), key_of(2)]) == {key_of(1): "the end"}
+
+
+async def test_deleted_row_leaves_index_in_same_commit(records: Records) -> None:
+    index = await prepared(records)
+    await store(records, index, {key_of(1): "gone soon", key_of(2): "stays"})
+    await records.commit([Delete(key_of(1))])
+    assert await found(index, "gone") == []
+    assert await index.texts([key_of(1), key_of(2)]) == {key_of(2): "stays"}
+
+
+async def test_row_deleted_while_it_is_indexed_is_not_indexed(records: Records) -> None:
+    index = await prepared(records)
+    await records.commit([Put(key_of(1), b"row")])
+    [noted] = await index.claim(10)
+    await records.commit([Delete(key_of(1))])
+    await index.put([Document(noted, "gone")])
+    assert (await found(index, "gone"), await index.texts([key_of(1)])) == ([], {})
+
+
+async def test_row_changed_while_it_is_indexed_is_indexed_again(records: Records) -> None:
+    index = await prepared(records)
+    await records.commit([Put(key_of(1), b"row")])
+    [noted] = await index.claim(10)
+    await records.commit([Put(key_of(1), b"row")])
+    await index.put([Document(noted, "draft")])
+    [again] = await index.claim(10)
+    assert (again.key, await index.texts([key_of(1)])) == (key_of(1), {})
+
+
+async def test_rows_written_before_index_are_noted(records: Records) -> None:
+    keys = [key_of(number) for number in range(3)]
+    await records.commit([Put(key, b"row") for key in keys])
+    index = await prepared(records)
+    assert {each.key for each in await index.claim(10)} == set(keys)
+    assert await index.waiting() == 3
+
+
+async def test_other_rows_are_not_noted(records: Records) -> None:
+    index = await prepared(records)
+    await records.commit([Put("k/x", b""), Put("m/x", b""), Put("l0", b"")])
+    assert await index.claim(10) == []
+
+
+async def test_claimed_row_is_not_claimed_again_soon(records: Records) -> None:
+    index = await prepared(records)
+    await records.commit([Put(key_of(1), b"row")])
+    first = await index.claim(10)
+    assert (len(first), await index.claim(10)) == (1, [])
+
+
+async def test_index_of_closed_store_is_still_there(
+    backend: Backend, place: BackendLocation, clock: Clock, records: Records
+) -> None:
+    index = await prepared(records)
+    await store(records, index, {key_of(1): "kept words"})
+    await records.commit([Put(key_of(2), b"row")])
+    again = backend.open(place, clock)
+    try:
+        index = opened(again)
+        assert await found(index, "kept") == [key_of(1)]
+        assert [each.key for each in await index.claim(10)] == [key_of(2)]
+    finally:
+        await again.close()
+
+
+async def test_dropped_index_has_nothing_and_is_made_anew(records: Records) -> None:
+    index = await prepared(records)
+    await store(records, index, {key_of(1): "some words"})
+    await index.drop()
+    await index.drop()
+    assert (await found(index, "words"), await index.claim(9), await index.waiting()) == ([], [], 0)
+    await records.commit([Put(key_of(2), b"row"), Delete(key_of(1))])
+    index = await prepared(records)
+    assert [each.key for each in await index.claim(9)] == [key_of(2)]
+
+
+async def test_two_servers_claim_different_rows(
+    backend: Backend, place: BackendLocation, clock: Clock, records: Records
+) -> None:
+    index = await prepared(records)
+    await records.commit([Put(key_of(number), b"row") for number in range(4)])
+    other = backend.open(place, clock)
+    try:
+        claims: Sequence[Sequence[Noted]] = [await index.claim(2), await opened(other).claim(2), await index.claim(2)]
+    finally:
+        await other.close()
+    assert [[each.key for each in claim] for claim in claims] == [[key_of(3), key_of(2)], [key_of(1), key_of(0)], []]
+
+
+class NoJobs:
+    """No response waits in a queue."""
+
+    async def find_many(self, response_ids: Sequence[str]) -> dict[str, Any]:
+        return {}
+
+
+async def save(archive: Archive, question: str, answer: str, number: int = 0, **fields: Any) -> str:
+    made = response(assistant(answer), created_at=CREATED + number, **fields)
+    await archive.save(made, owner=ALICE, base=None, input_items=[user(question)])
+    return str(made["id"])
+
+
+def lists_of(archive: Archive, records: Records, index: SearchIndex | None) -> Lists:
+    return Lists(archive, cast("BackgroundJobs", NoJobs()), RefusedRequests(records), index)
+
+
+async def search(lists: Lists, text: str, owner: Owner = ALICE, limit: int = 50) -> tuple[list[str], Json]:
+    """Return the ids of all that a search finds, and the last page."""
+    ids, after = list[str](), None
+    while True:
+        page = await lists.page(owner, restricted_to(searched(text)), after, limit, "desc")
+        ids += [row["id"] for row in page["data"]]
+        if not (after := page["next"]):
+            return ids, page
+
+
+async def test_stored_response_is_found_by_all_that_it_says(archive: Archive, records: Records) -> None:
+    index = opened(records)
+    long = "x " * 500
+    first = await save(archive, f"{long} Why is the sky blue?", f"{long} Rayleigh scattering.")
+    second = await save(archive, "Why?", "Because.", 1, metadata={"team": "poems"}, model="local/b")
+    await Indexer(records, index).work()
+    lists = lists_of(archive, records, index)
+    for text, ids in [
+        ("rayleigh sky", [first]),
+        (second, [second]),
+        ("why", [second, first]),
+        ("why team:poems", [second]),
+        ("why model:b", [second]),
+        ("why status:failed", []),
+        ("why after:2090-01-01", []),
+        ("sky poems", []),
+    ]:
+        assert (text, (await search(lists, text, limit=1))[0]) == (text, ids)
+    assert (await search(lists, "why", BOB))[0] == []
+    _, page = await search(lists, "rayleigh")
+    assert [each["text"] for each in page["data"][0]["snippet"] if each["match"]] == ["Rayleigh"]
+    assert page["search"] == {"covers": "everything", "waiting": 0}
+
+
+async def test_first_words_of_response_that_is_not_indexed_yet_are_searched(archive: Archive, records: Records) -> None:
+    ids = [await save(archive, f"An early question {'x ' * 100}", f"{'y ' * 100} Late.", n) for n in range(5)][::-1]
+    index = opened(records)
+    while not await index.prepare():
+        pass
+    lists = lists_of(archive, records, index)
+    found, page = await search(lists, "early", limit=2)
+    assert (found, page["search"]) == (ids, {"covers": "everything", "waiting": 5})
+    assert (await search(lists, "late"))[0] == []
+    await Indexer(records, index).work()
+    for text in ("early", "late", "late early"):
+        found, page = await search(lists, text, limit=2)
+        assert (found, page["search"]) == (ids, {"covers": "everything", "waiting": 0})
+
+
+async def test_deleted_and_expired_responses_leave_index(records: Records, clock: Clock) -> None:
+    archive = Archive(records, clock=clock, retention=100)
+    index = await prepared(records)
+    deleted, expired = await save(archive, "A canary", "x"), await save(archive, "Another canary", "x", 1)
+    await Indexer(records, index).work()
+    lists = lists_of(archive, records, index)
+    assert (await search(lists, "canary"))[0] == [expired, deleted]
+    await archive.delete(deleted)
+    assert (await search(lists, "canary"))[0] == [expired]
+    clock.now = CREATED + 1000
+    assert (await search(lists, "canary"))[0] == []
+    assert await found(index, "canary") != []
+    await archive.sweep(archive.horizon(clock.now))
+    assert await found(index, "canary") == []
+
+
+async def test_running_response_is_found_by_its_question_and_then_by_its_answer(
+    archive: Archive, records: Records
+) -> None:
+    index = opened(records)
+    indexer, lists = Indexer(records, index), lists_of(archive, records, index)
+    running = response(status="in_progress", output=[])
+    await archive.save(running, owner=ALICE, base=None, input_items=[user("Why now?")])
+    await indexer.work()
+    assert (await search(lists, "now"))[0] == [running["id"]]
+    ended = {**running, "status": "completed", "output": [assistant("Therefore.")]}
+    await archive.save(ended, owner=ALICE, base=None, input_items=[user("Why now?")])
+    assert (await search(lists, "therefore"))[0] == [running["id"]], "its first words are searched until it is indexed"
+    await indexer.work()
+    assert (await search(lists, "now therefore"))[0] == [running["id"]]
+
+
+async def test_purge_leaves_no_deleted_word_in_file_of_sqlite(tmp_path: Path) -> None:
+    records = SqliteRecords(file := tmp_path / "records.db")
+    index = await prepared(records)
+    await store(records, index, {key_of(number): f"qzjxkvw{number} stays{number}" for number in range(50)})
+    await store(records, index, {key_of(number): f"vkxjqzw{number}" for number in range(50, 100)})
+    await records.commit([Delete(key_of(number)) for number in range(50)])
+    await index.purge(older_than=3600)
+    with closing(sqlite3.connect(file)) as connection:
+        terms = "SELECT count(*) FROM search_words_data WHERE instr(block, 'qzjxkvw') > 0"
+        assert connection.execute(terms).fetchone() != (0,)
+    await index.purge()
+    await records.sweep(0)
+    await records.close()
+    assert b"qzjxkvw" not in file.read_bytes()
+    assert b"vkxjqzw" in file.read_bytes()

@@ -1,0 +1,70 @@
+"""Search in the list of the built-in page: what is found, what is marked, and what of it is only text."""
+
+from __future__ import annotations
+
+from typing import Literal
+from urllib.parse import quote
+
+import pytest
+
+from tests.integration.browser.test_page_list import lists_only
+from tests.support.browser import Browser, BrowserPage
+from tests.support.stack import LiveStack
+from tests.support.upstream import Upstream, reply, text
+from tests.support.wire import Wire
+
+pytestmark = pytest.mark.live
+
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script></mark>"
+MARKED = "id => [...document.querySelectorAll(`[data-id=${id}] mark`)].map((mark) => mark.textContent).join()"
+
+
+def found_by_all_of_it(page: BrowserPage, words: str, response_id: str) -> None:
+    """Search until the response is found by what is not among its first words: it is indexed after it is stored."""
+    page.until(
+        "async ([words, id]) => {"
+        " const answer = await (await fetch(`/v1/ui/responses?text=${encodeURIComponent(words)}`)).json();"
+        " return answer.data.some((row) => row.id === id && row.snippet.length); }",
+        [words, response_id],
+    )
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_search_finds_and_marks_words_deep_in_a_response(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream, theme: Literal["light", "dark"]
+) -> None:
+    model, needle = f"searched-{theme}", f"zanzibar{theme}"
+    answer = f"{'Nothing of it. ' * 40} The {needle} is here. {HOSTILE}"
+    upstream.script(model, reply(text(answer)))
+    with browser.page(page_stack.base_url, color_scheme=theme) as page, Wire(page_stack) as wire:
+        created = wire.create(model=f"local/{model}", input="Where is it?", metadata={"kind": f"deep-{theme}"})["id"]
+        page.goto("/ui")
+        found_by_all_of_it(page, needle, created)
+        page.press("/")
+        assert page.find(".search-hint").is_visible()
+        assert page.axe() == []
+        page.page.keyboard.type(f"{needle[:6].upper()} {needle} kind:deep-{theme} after:1d")
+        lists_only(page, created)
+        page.until(f"id => ({MARKED})(id) === '{needle}'", created)
+        snippet = page.find(f"[data-id={created}] .snippet")
+        assert HOSTILE in snippet.inner_text()
+        assert snippet.locator("img, script").count() == 0
+        assert page.axe() == []
+        address = f"/ui?text={quote(f'{needle[:6].upper()} {needle} kind:deep-{theme} after:1d', safe='')}"
+        assert page.path.replace("+", "%20") == address
+        page.page.reload()
+        lists_only(page, created)
+        page.page.set_viewport_size({"width": 360, "height": 740})
+        page.until(f"id => ({MARKED})(id) === '{needle}'", created)
+        assert page.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        assert page.axe() == []
+        page.press("Escape", "j", "Enter")
+        page.find("h1", "Where is it?")
+        page.check_quiet()
+
+
+def test_wrong_filter_in_the_search_says_what_it_takes(browser: Browser, page_stack: LiveStack) -> None:
+    with browser.page(page_stack.base_url) as page:
+        page.goto("/ui?text=status%3Adone")
+        page.find("[role=alert]", "'status:' takes one of queued")
+        assert not [one for one in page.problems if "Failed to load resource" not in one]
