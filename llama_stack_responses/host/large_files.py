@@ -11,6 +11,7 @@ from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError, bad_request
 from .failures import failed, is_missing
 from .platform import (
+    DeleteFileRequest,
     ExpiresAfter,
     OpenAIFilePurpose,
     RetrieveFileContentRequest,
@@ -78,6 +79,14 @@ class HostLargeFiles:
             raise failed("file store", "input_file_id", error) from error
         file_id: str = stored.id
         return file_id
+
+    async def delete(self, file_id: str) -> None:
+        """Delete a file, as `LargeFiles` says."""
+        try:
+            await self._files.openai_delete_file(DeleteFileRequest(file_id=file_id))
+        except Exception as error:
+            if not is_missing(error, file_id):
+                raise failed("file store", "input_file_id", error) from error
 
 
 class _Upload:

@@ -29,3 +29,11 @@ class LargeFiles(Protocol):
             ApiError: 503, the file store fails.
         """
         ...
+
+    async def delete(self, file_id: str) -> None:
+        """Delete a file of the current user; do nothing if it does not exist.
+
+        Raises:
+            ApiError: 503, the file store fails.
+        """
+        ...

@@ -1,6 +1,6 @@
-"""Idempotency keys: a retried request with the same Idempotency-Key gets the same response.
+"""Idempotency keys: a retried request with the same Idempotency-Key gets the same response or batch.
 
-    y/<name>    the id of the response that was created with the key, and a MAC of its request
+    y/<name>    the id of the response or batch that was created with the key, and a MAC of its request
 
 A key belongs to its owner and is valid for a day. Neither the key nor the request is stored: the row is named by a hash
 of the key, and the MAC of the request is computed with the key, which only the client knows.

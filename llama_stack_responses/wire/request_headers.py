@@ -8,6 +8,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from ..core.errors import bad_request
 from ..core.ids import new_id
 from ..logs import Attached, about
 from ..telemetry.trace_context import is_traced, trace_of
@@ -15,6 +16,7 @@ from ..telemetry.trace_context import is_traced, trace_of
 _DRAINED_BYTES: Final = 65_536
 """Bytes of an unread body that the server may read and discard to keep the connection open."""
 _LENGTH: Final = re.compile(b"[0-9]{1,18}")
+_KEY: Final = re.compile("[ -~]{1,255}")
 _REQUEST_ID: Final = re.compile("[A-Za-z0-9._:-]{1,128}")
 
 
@@ -32,6 +34,23 @@ def known(scope: Scope, request_id: str) -> Attached:
     If the operator instruments the host's HTTP server, the trace is already active.
     """
     return about(None if is_traced() else trace_of(Headers(scope=scope)), x_request_id=request_id)
+
+
+def idempotency_key(headers: Headers) -> str | None:
+    """Return the Idempotency-Key of a request; None if it has none.
+
+    Raises:
+        ApiError: 400, it is sent twice, or has other characters than it may.
+    """
+    match headers.getlist("idempotency-key"):
+        case []:
+            return None
+        case [key] if _KEY.fullmatch(key):
+            return key
+    raise bad_request(
+        "The Idempotency-Key header must be sent once, with 1 to 255 printable ASCII characters.",
+        code="invalid_idempotency_key",
+    )
 
 
 def body_length(scope: Scope) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,7 +11,6 @@ from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
-from ..core.errors import bad_request
 from ..core.types import Json
 from ..jobs.direct_delivery import DirectClient
 from ..requests.request import request_schema
@@ -31,6 +29,7 @@ from .http_responses import (
 from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
 from .public_routes import PublicRoute, add_public_routes, add_ready_route
 from .request_handling import Handler, Query, add_fallback, page_of, query_of_items, routes_within
+from .request_headers import idempotency_key
 from .route_admission import RouteAdmission
 from .route_order import RouteOrder
 from .sse import KEEP_ALIVE_SECONDS
@@ -38,7 +37,6 @@ from .unversioned_routes import unversioned_router
 from .websocket.connection import ConnectionAuthorizer, socket_route
 
 _PREFIX: Final = "/v1/responses"
-_KEY: Final = re.compile("[ -~]{1,255}")
 _CREATE: Final = described(
     RESPONSE,
     body=request_schema(),
@@ -142,7 +140,7 @@ def _create(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:
             body = await limits.bodies.json(request)
             if body.get("stream"):
                 limits.hold_stream(request.scope)
-            created = await impl.create(body, _idempotency_key(request), limits.bodies.hold(request))
+            created = await impl.create(body, idempotency_key(request.headers), limits.bodies.hold(request))
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -166,18 +164,6 @@ async def _detached_response(
     if detached.response["background"]:
         return JsonResponse(detached.response, headers=headers)
     return FinishedJsonResponse(impl.detached.finish(response_id, limits.hold_value(scope)), headers)
-
-
-def _idempotency_key(request: Request) -> str | None:
-    match request.headers.getlist("idempotency-key"):
-        case []:
-            return None
-        case [key] if _KEY.fullmatch(key):
-            return key
-    raise bad_request(
-        "The Idempotency-Key header must be sent once, with 1 to 255 printable ASCII characters.",
-        code="invalid_idempotency_key",
-    )
 
 
 def _retrieve(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:

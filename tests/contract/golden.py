@@ -554,7 +554,7 @@ async def _read_batches(records: Records, _: Clock) -> Json:
         "batch": asdict(batch),
         "counted": found and [list(each) for each in found[1]],
         "running": [list(line) for line, _ in (await batches.running(batch.id)).values()],
-        "retries": [[list(line), due] for line, due in (await batches.retries(batch.id)).values()],
+        "retries": [[list(each.line), each.due] for each in (await batches.retries(batch.id)).values()],
         "results": [[list(line), list(result)] for line, result in await batches.some_results(batch.id)],
     }
 

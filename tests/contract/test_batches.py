@@ -20,6 +20,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.batches.dispatcher import Dispatcher
 from llama_stack_responses.features.batches.ends import LineEnds, Tries
+from llama_stack_responses.features.batches.file_expiry import FileExpiry
 from llama_stack_responses.features.batches.objects import batch_object
 from llama_stack_responses.features.batches.parts import Parts
 from llama_stack_responses.features.batches.rows import ENDED, Batch, Line
@@ -29,6 +30,7 @@ from llama_stack_responses.features.batches.stored_batches import StoredBatches,
 from llama_stack_responses.jobs.work_class import Work, WorkClass
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.detached_responses import Place
+from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
 from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.object_events import ObjectEvent, ObjectEvents
@@ -60,6 +62,7 @@ class Files:
 
     contents: dict[str, bytes] = field(default_factory=dict)
     written: list[str] = field(default_factory=list)
+    broken: bool = False
 
     async def open(self, file_id: str, max_bytes: int) -> BinaryIO:
         if file_id not in self.contents:
@@ -71,6 +74,11 @@ class Files:
         self.contents[name] = content.read()
         self.written.append(name)
         return name
+
+    async def delete(self, file_id: str) -> None:
+        if self.broken:
+            raise ApiError(503, "Away.")
+        del self.contents[file_id]
 
 
 class Responses:
@@ -196,6 +204,7 @@ class Server:
             FairBudget(8),
             self.memory,
             self.batches,
+            IdempotencyKeys(records),
             self.files,
             Sealer([b"k" * 32]),
             self.settings,
@@ -571,6 +580,114 @@ async def test_cancelled_batch_ends_what_its_server_asks(records: Records, clock
         ended = await server.ended(batch_id, ending=False)
     assert (ended["status"], ended["request_counts"]["failed"]) == ("cancelled", 5)
     assert {each["error"]["code"] for each in server.lines(ended["error_file_id"]).values()} == {"batch_cancelled"}
+
+
+async def test_lines_of_a_slow_model_do_not_hold_those_of_others(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, ahead=3)
+    batch_id = await server.create(*["slow"] * 400, *["m"] * 5, "slow", "m")
+    async with server.working():
+        await until(lambda: len(server.responses.waiting) == 6)
+        slow = [each for each in server.responses.waiting if Line.of_response(each).number <= 400]  # type: ignore[union-attr]
+        async with asyncio.timeout(60):
+            while (await server.object(batch_id))["request_counts"]["completed"] < 6:
+                for each in [each for each in server.responses.waiting if each not in slow]:
+                    await server.responses.end(each)
+                await turns(20)
+        assert sorted(server.responses.waiting) == slow
+        assert (await server.batches.find(OF, batch_id)).line <= 4  # type: ignore[union-attr]
+        ended = await server.ended(batch_id)
+    assert ended["request_counts"] == {"total": 407, "completed": 407, "failed": 0}
+    assert list(server.lines(ended["output_file_id"])) == [f"line-{number}" for number in range(1, 408)]
+    assert len(server.responses.begun) == 407
+
+
+async def test_lines_of_a_failing_model_do_not_hold_those_of_others(records: Records, clock: Clock) -> None:
+    behaviour: dict[str, Any] = {"away": [ApiError(502, "Away."), "completed"], "down": ["server_error", "completed"]}
+    server = Server(records, clock, behaviour=behaviour, ahead=2, retry_seconds=100)
+    batch_id = await server.create(*["away", "down"] * 4, *["m"] * 9)
+    async with server.working():
+        async with asyncio.timeout(60):
+            while (await server.object(batch_id))["request_counts"]["completed"] < 9:
+                await server.responses.end_all()
+                await turns(20)
+        assert len([each for each in server.responses.begun if int(each.split()[1]) <= 8]) == 4
+        async with asyncio.timeout(60):
+            while (await server.object(batch_id))["status"] not in ENDED:
+                clock.now += 5
+                await server.responses.end_all()
+                await turns(20)
+        ended = await server.ended(batch_id)
+    assert ended["request_counts"] == {"total": 17, "completed": 17, "failed": 0}
+
+
+@pytest.mark.parametrize("endpoint", ["/v1/responses", CHAT])
+async def test_batch_with_several_models_goes_on_elsewhere(records: Records, clock: Clock, endpoint: str) -> None:
+    files, models = Files(), Models()
+    dying = Server(records, clock, files, models=models, ahead=2)
+    batch_id = await dying.create(*["slow"] * 5, *["m"] * 20, endpoint=endpoint)
+    async with dying.working():
+        await until(lambda: len(dying.responses.waiting) + len(models.asked) == 4)
+        await asyncio.sleep(0.2)
+        for each in [*dying.responses.waiting][-2:]:
+            await dying.responses.end(each)
+        await until(lambda: endpoint == CHAT or len(dying.responses.waiting) == 4)
+        for running in dying.dispatcher._running.values():
+            running.task.cancel()
+        dying.dispatcher._running.clear()
+        dying.dispatcher.parts = None
+    clock.now += 11
+    other = Server(records, clock, files, responses=dying.responses, models=Models(), ahead=2)
+    other.models.going_on.set()
+    async with other.working():
+        ended = await other.ended(batch_id)
+    assert ended["request_counts"] == {"total": 25, "completed": 25, "failed": 0}
+    if endpoint != CHAT:
+        assert sorted(dying.responses.begun) == sorted({*dying.responses.begun}), "no line begins twice"
+
+
+async def test_files_of_results_are_deleted_when_they_expire(records: Records, clock: Clock) -> None:
+    refused = ApiError(404, "No such model.", code="model_not_found")
+    server = Server(records, clock, behaviour={"nobody": [refused]})
+    batch_id = await server.create("m", "nobody", output_seconds=3600)
+    expiry = FileExpiry(records)
+    async with server.working():
+        async with asyncio.timeout(60):
+            while (await server.object(batch_id))["status"] not in ENDED:
+                await server.responses.end_all()
+                await turns(20)
+    parts = server.dispatcher.parts
+    assert parts is not None
+    ended, names = await server.object(batch_id), set(server.files.contents)
+    clock.now += 3590
+    await expiry.delete_due(parts)
+    assert set(server.files.contents) == names
+    clock.now += 11
+    server.files.broken = True
+    await expiry.delete_due(parts)
+    server.files.broken = False
+    await expiry.delete_due(parts)
+    assert set(server.files.contents) == names, "it is tried again later"
+    clock.now += 601
+    await expiry.delete_due(parts)
+    assert names - set(server.files.contents) == {ended["output_file_id"], ended["error_file_id"]}
+    assert not await records.range("bt/x/", "bt/x0", limit=1)
+
+
+async def test_batches_with_one_key_are_one(records: Records, clock: Clock) -> None:
+    server, keys = Server(records, clock), IdempotencyKeys(records)
+    claim = IdempotencyClaim.of(ADA, "key", {"input_file_id": "file-1"})
+    now = clock()
+
+    async def create() -> str:
+        batch = Batch(Batch.new_id(now), ADA, CHAT, "file-1", "24h", now, now + HOUR)
+        await server.batches.create(batch, 5, await keys.claim_ops(claim, batch.id))
+        return batch.id
+
+    results = await asyncio.gather(*(create() for _ in range(3)), return_exceptions=True)
+    [created] = [each for each in results if isinstance(each, str)]
+    assert [type(each) for each in results if not isinstance(each, str)] == [Conflict, Conflict]
+    assert await keys.find(claim) == created
+    assert len(await server.batches.every(OF)) == 1
 
 
 async def test_user_with_many_batches_that_have_not_ended_is_refused(records: Records, clock: Clock) -> None:

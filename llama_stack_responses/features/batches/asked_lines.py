@@ -10,7 +10,7 @@ from ...concurrency.share import Share
 from ...core.errors import ApiError
 from ...core.types import Json
 from ...logs import get_logger
-from ...store.records import UNAVAILABLE
+from ...store.records import UNAVAILABLE, VersionIs
 from .ends import LINES
 from .input_lines import memory_of, value_of
 from .objects import counted_of_answer, refusal
@@ -39,9 +39,9 @@ class AskedLines:
         self._parts, self._endpoint, self._wake = parts, endpoint, wake
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    async def begin(self, line: Line, text: bytes | bytearray) -> None:
-        """Begin a line; do nothing if it was begun before."""
-        if await self._parts.batches.begun(line):
+    async def begin(self, line: Line, text: bytes | bytearray, waits: VersionIs | None = None) -> None:
+        """Begin a line, with `waits` as in `StoredBatches.queued`; do nothing if it was begun before."""
+        if await self._parts.batches.begun(line, waits):
             await self.go_on(line, text)
 
     def left(self, running: Running) -> Sequence[Line]:

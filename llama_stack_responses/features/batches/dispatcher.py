@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from secrets import token_hex
 from typing import Final
 
@@ -14,6 +15,7 @@ from ...core.errors import ApiError
 from ...feature import Ended
 from ...logs import Outage, get_logger
 from ...store.records import Delete, Put, Records, VersionIs, committed, pages_of
+from .file_expiry import FileExpiry
 from .parts import Parts
 from .rows import WORK, Line, lease_key
 from .run import BatchRun
@@ -22,6 +24,8 @@ logger = get_logger(__name__)
 
 _POLL_SECONDS: Final = 1.0
 """Interval in which a server looks for batches that no server works for, and renews its leases."""
+_EXPIRY_SECONDS: Final = 10.0
+"""Interval in which a server looks for files that have expired."""
 _LEASE_SECONDS: Final = 10.0
 """Time after which the lease of a dead server has expired."""
 
@@ -63,6 +67,7 @@ class Dispatcher:
         self._task = LoopTask(self._repeat)
         self._wake = asyncio.Event()
         self._running: dict[str, _Running] = {}
+        self._expiry, self._looked_at = FileExpiry(records), -inf
 
     def start(self) -> None:
         """Start in the running event loop, if the store is transactional."""
@@ -100,6 +105,7 @@ class Dispatcher:
             try:
                 await self._renew()
                 await self._begin()
+                await self._expire()
                 outage.over()
             except ApiError as error:
                 if outage.should_log(error):
@@ -109,6 +115,13 @@ class Dispatcher:
             self._drop_expired()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._poll_seconds)
+
+    async def _expire(self) -> None:
+        """Delete the files that have expired."""
+        now = asyncio.get_running_loop().time()
+        if self.parts and now - self._looked_at >= _EXPIRY_SECONDS:
+            self._looked_at = now
+            await self._expiry.delete_due(self.parts)
 
     async def _renew(self) -> None:
         """Renew the leases, and forget the batches that have ended."""

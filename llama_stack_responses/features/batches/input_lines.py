@@ -37,11 +37,13 @@ class RawLine(NamedTuple):
     Attributes:
         number: its number, from 1; blank lines count.
         text: the line; cut off if it is too long.
-        end: where the next line begins in the file, in bytes.
+        start: where it begins in the file, in bytes.
+        end: where the next line begins.
     """
 
     number: int
     text: bytes | bytearray
+    start: int
     end: int
 
 
@@ -74,20 +76,20 @@ class LineReader:
         self._file, self._line_bytes = file, line_bytes
         self._number, self._offset = number, offset
 
-    async def page(self) -> list[RawLine]:
-        """Return the next lines; none at the end of the file."""
-        return await in_thread(self._read)
+    async def page(self, most: int = _PAGE_LINES) -> list[RawLine]:
+        """Return the next lines, at most so many; none at the end of the file."""
+        return await in_thread(self._read, most)
 
-    def _read(self) -> list[RawLine]:
+    def _read(self, most: int) -> list[RawLine]:
         lines, size = list[RawLine](), 0
         self._file.seek(self._offset)
-        while len(lines) < _PAGE_LINES and size < _PAGE_BYTES:
-            text = self._line()
+        while len(lines) < most and size < _PAGE_BYTES:
+            start, text = self._offset, self._line()
             if not text:
                 break
             size += len(text)
             if not text.isspace():
-                lines.append(RawLine(self._number, text, self._offset))
+                lines.append(RawLine(self._number, text, start, self._offset))
             self._number += 1
         return lines
 

@@ -10,6 +10,7 @@ from ...concurrency.fair_budget import FairBudget
 from ...core.setting_values import WrongConfiguration
 from ...feature import Feature, RouteAdmission, Stack
 from ...jobs.worker import WorkerLimits
+from ...service.idempotency import IdempotencyKeys
 from ...service.responses import OpenAIResponsesImpl
 from .dispatcher import Dispatcher
 from .ends import LineEnds, Tries
@@ -49,6 +50,7 @@ def open_batches(stack: Stack, settings: Batches) -> Feature:
             FairBudget(limits_of_work.concurrency_deferred, limits_of_work.concurrency_per_user),
             FairBudget(_MEMORY_BYTES),
             batches,
+            IdempotencyKeys(stack.records),
             files,
             stack.sealer,
             settings,

@@ -14,6 +14,7 @@ from ...core.types import Json
 from ...feature import PlainInference
 from ...inputs.large_files import LargeFiles
 from ...sealing.sealer import Sealer
+from ...service.idempotency import IdempotencyKeys
 from ...service.responses import OpenAIResponsesImpl
 from ...telemetry.instrumentation import Telemetry
 from .ends import Tries
@@ -35,6 +36,7 @@ class Parts:
         slots: how many of these run at a time; users take turns.
         memory: bytes that lines which begin, or are asked for, may take; users take turns.
         batches: the batches.
+        keys: the Idempotency-Keys of their requests.
         files: the file store.
         sealer: seals and opens the credentials of users.
         settings: the settings.
@@ -47,6 +49,7 @@ class Parts:
     slots: FairBudget
     memory: FairBudget
     batches: StoredBatches
+    keys: IdempotencyKeys
     files: LargeFiles
     sealer: Sealer
     settings: Batches

@@ -9,7 +9,7 @@ from ...concurrency.tasks import gather_or_cancel
 from ...core.errors import ApiError
 from ...jobs.work_class import Work, WorkClass
 from ...service.detached_responses import Place
-from ...store.records import UNAVAILABLE, Conflict
+from ...store.records import UNAVAILABLE, Conflict, VersionIs
 from .input_lines import memory_of, value_of
 from .objects import refusal
 from .parts import Parts
@@ -19,18 +19,6 @@ from .stored_batches import Running
 _TOGETHER: Final = 8
 """Jobs that are cancelled at the same time."""
 _LONGEST_PAUSE_SECONDS: Final = 60.0
-
-
-class Later(Exception):  # noqa: N818 (the batch goes on later)
-    """No line can begin now.
-
-    Args:
-        seconds: when the next one may.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
 
 
 class QueuedLines:
@@ -44,13 +32,15 @@ class QueuedLines:
         self._parts = parts
         self._tried: dict[int, int] = {}
 
-    async def begin(self, line: Line, text: bytes | bytearray) -> None:
+    async def begin(self, line: Line, text: bytes | bytearray, waits: VersionIs | None = None) -> None:
         """Queue a line, or store why it is refused; do nothing if it was queued before.
 
-        Raises:
-            Later: no line can be queued now.
+        Args:
+            line: the try of the line.
+            text: the line.
+            waits: as in `StoredBatches.queued`.
         """
-        ops, conditions = self._parts.batches.queued(line)
+        ops, conditions = self._parts.batches.queued(line, waits)
         place = Place(line.response_id, Work(WorkClass.BATCH), ops, conditions)
         try:
             async with self._parts.memory.hold(memory_of(text)):
@@ -58,15 +48,23 @@ class QueuedLines:
         except Conflict:
             return
         except ApiError as error:
-            if error.status in (UNAVAILABLE, 429):
-                raise Later(min(error.retry_after or self._parts.tries.first, _LONGEST_PAUSE_SECONDS)) from error
-            tried = self._tried[line.number] = self._tried.get(line.number, 0) + 1
-            if error.status >= 500 and tried < self._parts.tries.most:
-                raise Later(self._parts.tries.pause(tried)) from error
+            if (pause := self._pause(line, error)) is not None:
+                due = await self._parts.batches.now() + pause
+                await self._parts.batches.begin_later(line, due, waits)
+                return
             await self._parts.batches.end(line, refusal(error))
         self._tried.pop(line.number, None)
         if line.attempt > 1:
             await self._parts.forget(Line(line.batch, line.number, line.attempt - 1).response_id)
+
+    def _pause(self, line: Line, error: ApiError) -> float | None:
+        """Return the seconds after which a line that could not be queued is queued; None if it never is."""
+        if error.status in (UNAVAILABLE, 429):
+            return min(error.retry_after or self._parts.tries.first, _LONGEST_PAUSE_SECONDS)
+        tried = self._tried[line.number] = self._tried.get(line.number, 0) + 1
+        if error.status >= 500 and tried < self._parts.tries.most:
+            return self._parts.tries.pause(tried)
+        return None
 
     def left(self, _: Running) -> Sequence[Line]:
         """Return the lines that a dead server has left: none, since another one goes on with its jobs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, get_args
@@ -12,11 +13,15 @@ from fastapi import APIRouter, Request, Response
 from ...core.errors import ApiError
 from ...core.ids import check_id
 from ...core.shapes import or_null
+from ...core.types import Json
+from ...service.idempotency import IdempotencyClaim
 from ...service.responses import OpenAIResponsesImpl
 from ...store.content_names import Hasher
+from ...store.records import Conflict
 from ...wire.http_responses import JsonResponse
 from ...wire.openapi import PAGING, TEXT, WHOLE, an_id, constant, described, one_of, page, whole
 from ...wire.request_handling import Handler, Query, add_fallback, page_of, routes_within
+from ...wire.request_headers import idempotency_key
 from ...wire.route_admission import RouteAdmission
 from .new_batch import ENDPOINTS, SCHEMA, checked_batch
 from .objects import TIMES, batch_object
@@ -73,9 +78,27 @@ class BatchRoutes:
             metadata=given.get("metadata"),
             output_seconds=given.get("output_expires_after", {}).get("seconds"),
         )
-        await self.parts.batches.create(await self._with_keys(batch), settings.per_user)
+        batch = await self._with_keys(batch)
+        if found := await self._created_before(batch, await self._claim(request, given)):
+            return JsonResponse(await self._object(found), headers={"idempotent-replayed": "true"})
         self.look(batch.id)
         return JsonResponse(batch_object(batch))
+
+    async def _claim(self, request: Request, given: Json) -> IdempotencyClaim | None:
+        key = idempotency_key(request.headers)
+        return IdempotencyClaim.of(self.impl.access.current_user(), key, given) if key else None
+
+    async def _created_before(self, batch: Batch, claim: IdempotencyClaim | None) -> str | None:
+        """Store a batch and return None; return the id of the batch that its key has if that was used before."""
+        most, keys = self.parts.settings.per_user, self.parts.keys
+        if claim is None:
+            await self.parts.batches.create(batch, most)
+            return None
+        while (found := await keys.find(claim)) is None:
+            with suppress(Conflict):
+                await self.parts.batches.create(batch, most, await keys.claim_ops(claim, batch.id))
+                return None
+        return found
 
     async def retrieve(self, batch_id: str) -> Response:
         return JsonResponse(await self._object(batch_id))

@@ -9,6 +9,7 @@
     bt/t/<batch>/<line>     the line is tried again: which try it will be, and when
     bt/d/<batch>/<line>     what the line ended with, until the files are written
     bt/n/<batch>/<line>     the same, in numbers, until they are added to the batch
+    bt/x/<second>/<batch>   the files of the batch are deleted then; in hexadecimal
 
 `<of>` is a hash of the owner; lines are hexadecimal, from 1. The commit that queues a line's job writes its `bt/r/` row
 on the condition that it has none of the first three rows, and that the version of the batch's `bt/q/` row is 1; the
@@ -31,6 +32,7 @@ from ...store.records import Delete, Op, Put
 
 BATCHES: Final = "bt/o/"
 WORK: Final = "bt/q/"
+EXPIRING: Final = "bt/x/"
 
 type Status = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
@@ -208,6 +210,29 @@ class Counted(NamedTuple):
     def decode(cls, value: bytes) -> Self:
         """Decode the value that `put` writes."""
         return cls(*codec.decode(value))
+
+
+class Expiring(NamedTuple):
+    """The files of a batch that expire.
+
+    Attributes:
+        owner: the owner of the batch.
+        files: their ids.
+    """
+
+    owner: Owner
+    files: Sequence[str]
+
+    def put(self, batch_id: str, at: float) -> Put:
+        """Return the op that has them deleted at a time, in seconds since the epoch."""
+        value = codec.encode([self.owner.encode(), list(self.files)], pack=False, small=True)
+        return Put(f"{EXPIRING}{int(at):08x}/{batch_id}", value)
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        """Decode the value that `put` writes."""
+        owner, files = codec.decode(value)
+        return cls(Owner(*owner), files)
 
 
 def ended_ops(line: Line, result: Result, counted: Counted) -> list[Op]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,10 +15,11 @@ from ...core.types import Json
 from ...logs import Outage, get_logger
 from ...sealing.sealer import Unopened
 from .asked_lines import AskedLines
-from .input_lines import Checks, LineReader, RawLine, checked
+from .input_lines import Checks, RawLine, checked
+from .line_order import InputChanged, LineOrder, Place
 from .new_batch import RESPONSES
 from .parts import Parts
-from .queued_lines import Later, QueuedLines
+from .queued_lines import QueuedLines
 from .rows import ENDED, Batch, Line
 
 logger = get_logger(__name__)
@@ -60,8 +61,8 @@ class BatchRun:
         self._batches = parts.batches
         self._lines: QueuedLines | AskedLines | None = None
         self._source: BinaryIO | None = None
-        self._paused_until = self._looked_at = 0.0
-        self._marks = [(1, 0)]
+        self._order: LineOrder | None = None
+        self._looked_at = 0.0
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -174,34 +175,50 @@ class BatchRun:
         retries = await self._batches.retries(self._id)
         if batch.completed + batch.failed == batch.total:
             return True
-        if now < self._paused_until:
-            return False
-        source = await self._input(batch)
+        order = await self._order_of(batch)
         try:
             for each in lines.left(running):
-                await lines.go_on(each, await self._text_of(each, source))
-            for each in [again for again, due in retries.values() if due <= now]:
-                await lines.begin(each, await self._text_of(each, source))
-            await self._begin_new(batch, lines, self._parts.settings.ahead - len(running) - len(retries))
-        except Later as later:
-            self._paused_until = now + later.seconds
+                await lines.go_on(each, await order.text_of(each.number))
+            for again in retries.values():
+                if again.due <= now:
+                    await lines.begin(again.line, await order.text_of(again.line.number), again.unchanged)
+            await self._begin_new(batch, order, lines, running.keys() | retries.keys())
+        except InputChanged as error:
+            raise _Broken("invalid_request", "The input file has changed.", "input_file_id") from error
         return False
 
-    async def _begin_new(self, batch: Batch, lines: QueuedLines | AskedLines, room: int) -> None:
-        """Begin the next lines as far as there is room, and note which comes then."""
-        line, offset = batch.line, batch.offset
-        reader = LineReader(await self._input(batch), self._parts.settings.line_bytes, line, offset)
+    async def _order_of(self, batch: Batch) -> LineOrder:
+        if self._order is None:
+            source, settings = await self._input(batch), self._parts.settings
+            self._order = LineOrder(source, settings.line_bytes, batch.model, Place(batch.line, batch.offset))
+        return self._order
+
+    async def _begin_new(
+        self, batch: Batch, order: LineOrder, lines: QueuedLines | AskedLines, begun: Collection[int]
+    ) -> None:
+        """Begin the next lines as far as there is room, and note which is the first that has not begun.
+
+        Args:
+            batch: the batch.
+            order: the order of its lines.
+            lines: begins them.
+            begun: the numbers of those that are queued, run or are tried again.
+        """
+
+        async def known(numbers: Sequence[int]) -> Collection[int]:
+            return {*begun} | await self._batches.ended_of(self._id, numbers)
+
         try:
-            while room > 0 and (page := (await reader.page())[:room]):
-                for start in range(0, len(page), _TOGETHER):
-                    some = page[start : start + _TOGETHER]
-                    await self._begin_together(lines, some)
-                    line, offset = some[-1].number + 1, some[-1].end
-                self._marks.append((line, offset))
-                room -= len(page)
-        finally:
-            if line > batch.line:
-                await self._batches.add_ended(self._of, self._id, line, offset)
+            room = await order.room(begun, self._parts.settings.ahead)
+            async for some in order.take(room, known):
+                for start in range(0, len(some), _TOGETHER):
+                    await self._begin_together(lines, some[start : start + _TOGETHER])
+        except BaseException:
+            # What was taken may not have begun.
+            self._order = None
+            raise
+        if order.first.number > batch.line:
+            await self._batches.add_ended(self._of, self._id, *order.first)
 
     async def _begin_together(self, lines: QueuedLines | AskedLines, some: Sequence[RawLine]) -> None:
         """Begin lines at the same time."""
@@ -209,16 +226,6 @@ class BatchRun:
         for failure in await asyncio.gather(*begun, return_exceptions=True):
             if failure:
                 raise failure
-
-    async def _text_of(self, line: Line, source: BinaryIO) -> bytes | bytearray:
-        """Return the text of a line that was begun before."""
-        number, offset = max(mark for mark in self._marks if mark[0] <= line.number)
-        reader = LineReader(source, self._parts.settings.line_bytes, number, offset)
-        while page := await reader.page():
-            if text := next((each.text for each in page if each.number == line.number), None):
-                return text
-            self._marks.append((page[-1].number + 1, page[-1].end))
-        raise _Broken("invalid_request", "The input file has changed.", "input_file_id")
 
     async def _cancel_lines(self, lines: QueuedLines | AskedLines) -> None:
         """Cancel the lines that run, and wait until they have ended."""

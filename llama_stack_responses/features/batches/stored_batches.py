@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ...concurrency.offloading import in_thread_if_large
 from ...core.errors import ApiError
@@ -14,6 +14,7 @@ from ...store.content_names import Hasher
 from ...store.object_events import ObjectEvent, ObjectEvents
 from ...store.records import (
     Condition,
+    Conflict,
     Delete,
     Op,
     Put,
@@ -29,6 +30,7 @@ from .rows import (
     WORK,
     Batch,
     Counted,
+    Expiring,
     Line,
     Result,
     Retry,
@@ -44,6 +46,20 @@ from .rows import (
 
 _AT_ONCE: Final = 500
 """Ends of lines that are added to a batch in one commit."""
+
+
+class Again(NamedTuple):
+    """A line that is tried again.
+
+    Attributes:
+        line: the try that it will be.
+        due: when, in seconds since the epoch.
+        unchanged: the condition that it waits for this try.
+    """
+
+    line: Line
+    due: float
+    unchanged: VersionIs
 
 
 Running = Mapping[int, tuple[Line, VersionIs]]
@@ -66,29 +82,41 @@ class StoredBatches:
         """Return the time of the store's clock, in seconds since the epoch."""
         return await self._records.now()
 
-    async def create(self, batch: Batch, most: int) -> None:
+    async def create(self, batch: Batch, most: int, claim: tuple[Put, VersionIs] | None = None) -> None:
         """Store a new batch, unless its owner has `most` that have not ended.
+
+        Args:
+            batch: the batch.
+            most: how many its owner may have.
+            claim: the op that claims the Idempotency-Key of its request, and the condition that the key is free.
 
         Raises:
             ApiError: 429, the owner has too many.
+            Conflict: another request took the key.
         """
         of, retry = Hasher(batch.owner).owner, ConflictRetry()
         counter = counter_key(of)
         while True:
             await retry.wait()
-            found = (await self._records.get_many([counter])).get(counter)
+            known = await self._records.get_many([counter, *([claim[0].key] if claim else ())])
+            if claim and claim[0].key in known:
+                raise Conflict([claim[1]])
             prefix = open_key(of, "")
             if len(await self._records.range(prefix, after_prefix(prefix), limit=most)) >= most:
                 message = f"You have {most} batches that have not ended: wait until one has, or cancel one."
                 raise ApiError(429, message, code="rate_limit_exceeded", retry_after=60)
-            unchanged = VersionIs(counter, found.version if found else None)
-            ops = [
+            unchanged = VersionIs(counter, known[counter].version if counter in known else None)
+            ops: list[Op] = [
                 Put(batch_key(of, batch.id), batch.encode()),
                 Put(f"{WORK}{batch.id}", of.encode()),
                 Put(open_key(of, batch.id), b""),
                 Put(counter, b""),
             ]
-            if await committed(self._records, ops, [unchanged]):
+            conditions = [unchanged]
+            if claim:
+                ops.append(claim[0])
+                conditions.append(claim[1])
+            if await committed(self._records, ops, conditions):
                 return
 
     async def find(self, of: str, batch_id: str) -> Batch | None:
@@ -162,26 +190,40 @@ class StoredBatches:
                 found[line.number] = line, VersionIs(key, row.version)
         return found
 
-    async def retries(self, batch_id: str) -> dict[int, tuple[Line, float]]:
-        """Return the lines of a batch that are tried again, by number, each with the time when."""
+    async def retries(self, batch_id: str) -> dict[int, Again]:
+        """Return the lines of a batch that are tried again, by number."""
         found = {}
         async for rows in self._pages("t", batch_id):
             for key, row in rows:
                 again = Retry.decode(row.value)
-                found[line_of(key).number] = line_of(key, again.attempt), again.due
+                line = line_of(key, again.attempt)
+                found[line.number] = Again(line, again.due, VersionIs(key, row.version))
         return found
 
-    def queued(self, line: Line) -> tuple[list[Op], list[Condition]]:
-        """Return what the commit that queues a try of a line writes, and on which conditions."""
-        keys = [line.key("r"), line.key("d")] + ([line.key("t")] if line.attempt == 1 else [])
-        ops: list[Op] = [Put(line.key("r"), str(line.attempt).encode())]
-        if line.attempt > 1:
-            ops.append(Delete(line.key("t")))
-        return ops, [*(VersionIs(key, None) for key in keys), VersionIs(f"{WORK}{line.batch}", 1)]
+    def queued(self, line: Line, waits: VersionIs | None = None) -> tuple[list[Op], list[Condition]]:
+        """Return what the commit that queues a try of a line writes, and on which conditions.
 
-    async def begun(self, line: Line) -> bool:
-        """Note that a try of a line runs that has no job; return False if the line has ended, or runs."""
-        return await committed(self._records, *self.queued(line))
+        Args:
+            line: the try.
+            waits: the condition that the line waits for this try; None if it was never begun.
+        """
+        ops: list[Op] = [Put(line.key("r"), str(line.attempt).encode())]
+        if waits:
+            ops.append(Delete(line.key("t")))
+        return ops, [*_free(line, waits), VersionIs(f"{WORK}{line.batch}", 1)]
+
+    async def begun(self, line: Line, waits: VersionIs | None = None) -> bool:
+        """Note that a try of a line runs that has no job, as `queued`; return False if the line has ended, or runs."""
+        return await committed(self._records, *self.queued(line, waits))
+
+    async def begin_later(self, line: Line, due: float, waits: VersionIs | None = None) -> bool:
+        """Note that a try of a line, as of `queued`, begins at a time; return False if the line has ended, or runs."""
+        return await committed(self._records, [Retry(line.attempt, due).put(line)], _free(line, waits))
+
+    async def ended_of(self, batch_id: str, numbers: Sequence[int]) -> set[int]:
+        """Return which of these lines of a batch have ended."""
+        keys = {Line(batch_id, number).key("d"): number for number in numbers}
+        return {keys[key] for key in await self._records.get_many(list(keys))}
 
     async def answered(self, line: Line, result: Result, counted: Counted) -> bool:
         """Store what a line ended with that runs and has no job; return False if it has ended."""
@@ -256,7 +298,7 @@ class StoredBatches:
         put = Put(key, batch.encode(), now + self._kept_seconds if batch.status in ENDED else None)
         event = ObjectEvent(f"batch.{batch.status}", batch.id, batch.owner, now)
         ends = batch.status in ENDED and old.status not in ENDED
-        ops = [put, *ops, *([Delete(open_key(of, batch.id)), *self._events.ops(event)] if ends else ())]
+        ops = [put, *ops, *([*_end_ops(of, batch, now), *self._events.ops(event)] if ends else ())]
         applied = await committed(self._records, ops, [VersionIs(key, version), *conditions])
         if applied and ends:
             self._events.written(event)
@@ -264,6 +306,20 @@ class StoredBatches:
 
     def _pages(self, kind: str, batch_id: str) -> Any:
         return pages_of(self._records, line_rows(kind, batch_id))
+
+
+def _free(line: Line, waits: VersionIs | None) -> list[Condition]:
+    """Return the conditions that a line has not ended, does not run, and waits for no other try."""
+    return [VersionIs(line.key("r"), None), VersionIs(line.key("d"), None), waits or VersionIs(line.key("t"), None)]
+
+
+def _end_ops(of: str, batch: Batch, now: float) -> list[Op]:
+    """Return the further ops of the end of a batch."""
+    ops: list[Op] = [Delete(open_key(of, batch.id))]
+    files = [each for each in (batch.output_file_id, batch.error_file_id) if each]
+    if files and batch.output_seconds is not None:
+        ops.append(Expiring(batch.owner, files).put(batch.id, now + batch.output_seconds))
+    return ops
 
 
 def no_batch(batch_id: str) -> ApiError:
