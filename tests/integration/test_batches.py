@@ -294,6 +294,30 @@ def test_batches_are_listed_newest_first(ada: openai.OpenAI) -> None:
         ada.batches.cancel(ended.id)
 
 
+def test_request_with_the_key_of_another_one_gets_its_batch(ada: openai.OpenAI) -> None:
+    file_id = uploaded(ada, [line("a", {"model": ECHO, "input": "Hi"})])
+
+    def create(**fields: Any) -> Batch:
+        endpoint: Any = fields.pop("endpoint", "/v1/responses")
+        headers = {"Idempotency-Key": "nightly"}
+        return ada.batches.create(
+            input_file_id=file_id, endpoint=endpoint, completion_window="24h", extra_headers=headers, **fields
+        )
+
+    first = create()
+    assert create().id == first.id
+    with pytest.raises(openai.ConflictError) as refused:
+        create(endpoint="/v1/embeddings")
+    assert refused.value.code == "idempotency_key_reused"
+    until_ended(ada, first)
+
+
+def test_files_of_results_expire(ada: openai.OpenAI) -> None:
+    expiring: Any = {"anchor": "created_at", "seconds": 3600}
+    ended = until_ended(ada, created(ada, [line("a", {"model": ECHO, "input": "Hi"})], output_expires_after=expiring))
+    assert len(lines_of(ada, ended.output_file_id)) == 1
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

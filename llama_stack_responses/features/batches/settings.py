@@ -18,8 +18,8 @@ class Batches(BaseModel):
         line_bytes: maximum size of one line.
         per_user: maximum number of batches of one user that have not ended.
         at_once: batches that one server runs at a time; further ones wait, users in turn.
-        ahead: lines of one batch that are queued or run at a time, over all servers; in a batch with several models,
-            those of one model. Of all its models together, eight times as many do.
+        ahead: lines of one batch and one of its models that are queued or run at a time, over all servers; of all its
+            models together, eight times as many.
         tries: how often a line is tried if the model server is too busy, or fails.
         retry_seconds: time before the second try of a line, which doubles up to five minutes.
         window_hours: hours after which a batch expires, which a request calls `24h`.

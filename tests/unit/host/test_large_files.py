@@ -40,6 +40,10 @@ class LocalFiles:
         self.uploaded = {"name": file.filename, "size": len(content), "request": request}
         return SimpleNamespace(id="file-2")
 
+    async def openai_delete_file(self, request: Any) -> None:
+        await self.openai_retrieve_file(request)
+        (self.folder / request.file_id).unlink()
+
 
 class OtherFiles(LocalFiles):
     """A file store that returns files in pieces, as OGX does from S3."""
@@ -91,6 +95,16 @@ async def test_missing_file_is_not_found(folder: Path) -> None:
     with pytest.raises(ApiError) as refused:
         await HostLargeFiles(LocalFiles(folder)).open("file-9", 100)
     assert (refused.value.status, refused.value.code) == (400, "file_not_found")
+
+
+async def test_deleted_file_is_gone_and_a_missing_one_is_no_error(folder: Path) -> None:
+    files = HostLargeFiles(LocalFiles(folder))
+    for _ in range(2):
+        await files.delete("file-1")
+    assert not (folder / "file-1").exists()
+    with pytest.raises(ApiError) as failed:
+        await HostLargeFiles(object()).delete("file-1")
+    assert failed.value.status == 503
 
 
 async def test_file_store_that_fails_is_a_503(folder: Path) -> None:
