@@ -159,3 +159,5 @@ BACKENDS: Final = [
 ]
 EMBEDDED: Final = frozenset({"memory", "sqlite"})
 """The backends without a server. Each test that can runs on them in every run; on the others it takes turns."""
+FIXED: Final = EMBEDDED | {"redis", "postgres", "host-sqlite"}
+"""Those of tests with `every_store`. The host's others are one adapter with `host-sqlite`: they take turns."""

@@ -10,7 +10,7 @@ from redis import Redis
 
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Records
-from tests.contract.backends import BACKENDS, EMBEDDED, Backend, BackendLocation, Clock
+from tests.contract.backends import BACKENDS, EMBEDDED, FIXED, Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED
 from tests.contract.counting_proxy import CountingProxy
 from tests.support.database import DatabaseServer
@@ -29,16 +29,16 @@ SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[DatabaseServer]
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test on the backends that have the capability required by its `needs` mark, or its module's.
 
-    The runs on all backends except `EMBEDDED` are `extended`, if one of these has the capability, and unless the test
-    has the mark `every_store`.
+    The runs on all backends except `EMBEDDED`, or `FIXED` with the mark `every_store`, are `extended`, if one of these
+    has the capability.
     """
     if "backend" in metafunc.fixturenames:
         needs = metafunc.definition.get_closest_marker("needs")
         able = [each for each in BACKENDS if needs is None or needs.args[0] in each.capabilities]
         assert able, f"no backend has the capability {needs and needs.args[0]}: the test would never run"
-        embedded = EMBEDDED.intersection(each.name for each in able)
-        fixed = not embedded or metafunc.definition.get_closest_marker("every_store") is not None
-        marks = {each.name: [] if fixed or each.name in embedded else [pytest.mark.extended] for each in able}
+        names = FIXED if metafunc.definition.get_closest_marker("every_store") else EMBEDDED
+        fixed = names.intersection(each.name for each in able) or {each.name for each in able}
+        marks = {each.name: [] if each.name in fixed else [pytest.mark.extended] for each in able}
         metafunc.parametrize("backend", [pytest.param(each, id=each.name, marks=marks[each.name]) for each in able])
 
 

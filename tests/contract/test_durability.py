@@ -150,6 +150,7 @@ async def test_store_without_such_settings_is_not_refused() -> None:
     assert (check.known, check.volatile) == (True, False)
 
 
+@pytest.mark.extended
 async def test_responses_are_deleted_and_expire_on_full_server(tmp_path: Path) -> None:
     """Redis refuses what takes memory, except in a script that has deleted something before."""
     with Valkey(tmp_path / "server", "--maxmemory", "16mb", "--maxmemory-policy", "noeviction") as server:

@@ -1,13 +1,14 @@
-"""The `every_store` mark: a test is fixed on each backend; without it, only on those that need no server."""
+"""The `every_store` mark: a test is fixed on each kind of backend; without it, only on those that need no server."""
 
 import pytest
 
-from tests.contract.backends import EMBEDDED, Backend
+from tests.contract.backends import EMBEDDED, FIXED, Backend
 
 
 @pytest.mark.every_store
-def test_test_with_every_store_mark_is_fixed_on_each_backend(backend: Backend, request: pytest.FixtureRequest) -> None:
-    assert request.node.get_closest_marker("extended") is None
+def test_test_with_every_store_mark_is_fixed_on_each_kind(backend: Backend, request: pytest.FixtureRequest) -> None:
+    extended = request.node.get_closest_marker("extended") is not None
+    assert extended == (backend.name not in FIXED)
 
 
 def test_test_without_mark_is_fixed_on_embedded_backends(backend: Backend, request: pytest.FixtureRequest) -> None:

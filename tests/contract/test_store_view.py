@@ -66,6 +66,7 @@ async def test_input_over_the_limit_is_shown_as_its_newest_turns(records: Record
     assert (nothing["input"], nothing["input_cut"]) == ([], True)
 
 
+@pytest.mark.extended
 async def test_items_of_a_large_conversation_are_read_in_pages(records: Records) -> None:
     measured = MeasuredRecords(records)
     view = StoreView(measured)

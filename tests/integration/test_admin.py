@@ -274,6 +274,7 @@ def exported(operated: OperatedStack) -> dict[str, Json]:
     return {line["response"]["id"]: line for line in lines if line["type"] == "response"}
 
 
+@pytest.mark.extended
 def test_backup_under_load_is_restored_whole_into_empty_stores(
     operated: OperatedStack, wire: Wire, upstream: Upstream, tmp_path: Path
 ) -> None:

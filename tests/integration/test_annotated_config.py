@@ -17,6 +17,7 @@ pytestmark = pytest.mark.live
 USERS = {"token-of-ada": {"principal": "ada", "attributes": {}}}
 
 
+@pytest.mark.extended
 def test_annotated_template_with_every_block_in_force_serves(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, upstream: Upstream, tmp_path: Path
 ) -> None:

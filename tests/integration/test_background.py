@@ -226,6 +226,7 @@ def test_ignored_request_fields_of_queued_job_are_not_stored(stack: LiveStack, w
     ended(wire, response["id"])
 
 
+@pytest.mark.extended
 def test_many_queued_responses_keep_their_answers(wire: Wire, upstream: Upstream) -> None:
     """More responses than run at a time."""
 

@@ -171,6 +171,7 @@ CHUNKS = 8_000  # all of them are just within `limits.output_bytes`
 WORDS = "word " * 800  # one chunk that becomes one event; the kernel's own buffers hold some thousands of them
 
 
+@pytest.mark.extended
 def test_stalled_reader_applies_backpressure_to_the_model_server(
     stack: LiveStack, wire: Wire, upstream: Upstream
 ) -> None:
@@ -214,6 +215,7 @@ def test_clients_disconnecting_within_a_body_do_not_delay_other_requests(
     client.containers.delete(container.id)
 
 
+@pytest.mark.extended
 def test_aborted_websocket_handshakes_and_messages_do_not_delay_requests(stack: LiveStack, wire: Wire) -> None:
     for number in range(HASTY):
         disconnect_after(stack, handshake({}), HEAD_OF_A_MESSAGE if number % 2 else b"")

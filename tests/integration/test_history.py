@@ -187,6 +187,7 @@ def test_history_resent_by_the_client_is_stored_once(wire: Wire, stack: LiveStac
     assert listed[1::2] == conversation[1:-1:2]
 
 
+@pytest.mark.extended
 def test_chain_of_a_thousand_turns_can_be_continued(wire: Wire, stack: LiveStack, upstream: Upstream) -> None:
     """Another process has stored the turns, as another worker of the same server would."""
     database = stack.state_dir / "responses.db"

@@ -118,6 +118,8 @@ def stacks(
         yield servers
 
 
+@pytest.mark.extended
+@pytest.mark.day(4)
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda each: f"{each.stack} {each.method} {each.path} {each.status}")
 def test_host_refuses_as_documented(refused: RefusedRequest, host: Host, stacks: dict[str, LiveStack]) -> None:
     url = stacks[refused.stack].base_url + refused.path
@@ -128,6 +130,8 @@ def test_host_refuses_as_documented(refused: RefusedRequest, host: Host, stacks:
     assert ((answer.status_code, found) == (refused.status, refused.message)) == (host in refused.hosts)
 
 
+@pytest.mark.extended
+@pytest.mark.day(4)
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda each: f"{each.stack} {each.method} {each.path} {each.status}")
 def test_error_of_the_host_is_in_the_documentation(refused: RefusedRequest) -> None:
     text = (REPOSITORY / "docs" / "reference" / "errors.md").read_text()

@@ -71,6 +71,7 @@ def test_first_of_several_changes_is_the_reason() -> None:
 TEXTS: Final = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text(max_size=20)), min_size=1, max_size=6)
 
 
+@pytest.mark.extended
 @given(TEXTS, TEXTS)
 def test_longer_conversation_begins_as_its_own_beginning(
     turns: Sequence[tuple[str, str]], more: Sequence[tuple[str, str]]

@@ -44,6 +44,7 @@ def test_nothing_is_printed_without_terminal(monkeypatch: pytest.MonkeyPatch) ->
     assert not printed.getvalue()
 
 
+@pytest.mark.extended
 def test_delete_of_owner_on_terminal_removes_everything(tmp_path: Path) -> None:
     load(GoldenStore.read(newest_file("sqlite.json.xz")), None, tmp_path / "state")
     for host_table in ("host-kv.db", "host-sql.db"):

@@ -41,6 +41,7 @@ def test_unreadable_pdf_has_reason(content: bytes, problem: str) -> None:
     assert answer(read, content, LIMITS) == {"problem": problem}
 
 
+@pytest.mark.extended
 def test_pdf_bomb_is_broken() -> None:
     assert answer(read, pdf_bomb(300_000_000), LIMITS) == {"problem": "broken"}
 

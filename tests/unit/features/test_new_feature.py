@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 import llama_stack_responses
 from tests.support.stack import REPOSITORY
 
@@ -49,6 +51,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.extended
 def test_tool_of_new_type_runs_and_what_is_wrong_in_its_stream_is_found(tmp_path: Path) -> None:
     package = Path(llama_stack_responses.__path__[0])
     shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import pytest
 from openai.types.responses import ResponseStatus
@@ -44,6 +44,11 @@ OF_THE_HOST: Final = (
 pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
 
 
+def by_turns(*commands: str) -> Iterator[Any]:
+    """Return commands that end as another one, which each run has: each is a process of its own."""
+    return (pytest.param(each, marks=pytest.mark.extended) for each in commands)
+
+
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The state of a server that has generated some responses."""
@@ -54,7 +59,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state"
 
 
-@pytest.mark.parametrize("command", ["list", "list --json", "tail --every=0.1"])
+@pytest.mark.parametrize("command", ["list", *by_turns("list --json", "tail --every=0.1")])
 def test_reader_that_has_enough_ends_a_command_silently(command: str, state: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -107,7 +112,9 @@ def piped(command: str, state: Path, ending: str, **environment: str) -> tuple[i
     return ended.returncode, ended.stdout, ended.stderr
 
 
-@pytest.mark.parametrize("command", ["list", "list --json", "show {id}", "export --owner=", "tail --every=0.1", "init"])
+@pytest.mark.parametrize(
+    "command", ["list", "init", *by_turns("list --json", "show {id}", "export --owner=", "tail --every=0.1")]
+)
 def test_output_to_a_full_disk_is_one_sentence(command: str, state: Path, tmp_path: Path) -> None:
     if command == "init":
         words = f"init starter {tmp_path / 'new'}"
@@ -118,11 +125,12 @@ def test_output_to_a_full_disk_is_one_sentence(command: str, state: Path, tmp_pa
     assert piped(words, state, ">/dev/full") == (1, "", expected)
 
 
-@pytest.mark.parametrize("command", ["list", "stats"])
+@pytest.mark.parametrize("command", ["list", *by_turns("stats")])
 def test_command_without_an_output_ends_normally(command: str, state: Path) -> None:
     assert piped(f"{command} --config {STARTER}", state, ">&-") == (0, "", "")
 
 
+@pytest.mark.extended
 def test_letters_that_the_terminal_lacks_are_replaced(state: Path) -> None:
     named = newest(state, "--model local/plain")
     code, out, errors = piped(f"chain {named} --config {STARTER}", state, "", PYTHONIOENCODING="ascii")
@@ -170,12 +178,13 @@ def test_ctrl_c_before_the_command_is_known_ends_the_program_silently(module: st
     assert interrupted(module, "list", tmp_path) == (130, "", "")
 
 
-@pytest.mark.parametrize("command", ["import {config}", "list", "backup {folder}/backup"])
+@pytest.mark.parametrize("command", ["list", *by_turns("import {config}", "backup {folder}/backup")])
 def test_ctrl_c_during_the_imports_of_a_command_ends_it_silently(command: str, state: Path, tmp_path: Path) -> None:
     """The import of pydantic, which loses a `KeyboardInterrupt` or makes another error of it."""
     assert interrupted("pydantic.main", command, tmp_path) == (130, "", "")
 
 
+@pytest.mark.extended
 def test_ctrl_c_ends_tail_silently(state: Path) -> None:
     command = [sys.executable, "-c", CLI.replace("cli", "console"), "tail", "--every=0.1", "--config", STARTER]
     env = {**os.environ, "STATE_DIR": str(state), "PYTHONPATH": str(ROOT)}
@@ -221,6 +230,8 @@ def test_store_that_does_not_exist_is_an_error_and_not_created(
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.extended
+@pytest.mark.day(2)
 def test_store_of_the_host_that_does_not_exist_is_an_error_and_not_created(
     commands_of_the_host: Forks, tmp_path: Path
 ) -> None:
@@ -264,6 +275,8 @@ UNREADABLE: Final = {
 READING: Final = ("list --config", "stats --config", "import", "import --config")
 
 
+@pytest.mark.extended
+@pytest.mark.day(2)
 @pytest.mark.parametrize("command", READING)
 @pytest.mark.parametrize("unreadable", UNREADABLE)
 def test_configuration_that_the_host_cannot_read_is_one_sentence(
@@ -356,6 +369,8 @@ WRONG: Final = {
 }
 
 
+@pytest.mark.extended
+@pytest.mark.day(2)
 @pytest.mark.parametrize(
     ("wrong", "command"),
     [
@@ -376,11 +391,15 @@ def test_all_wrong_settings_are_named_with_their_lines(
     assert sorted(re.sub(r"^  line [1-9]\d*: ", "", line) for line in lines) == sorted(sentences)
 
 
+@pytest.mark.extended
+@pytest.mark.day(2)
 def test_configuration_with_nothing_wrong_is_said_to_be_right(commands_of_the_host: Forks, tmp_path: Path) -> None:
     ended = forked(commands_of_the_host, tmp_path, "check", str(STARTER))
     assert ended == (0, f"Nothing is wrong in {STARTER}.\n")
 
 
+@pytest.mark.extended
+@pytest.mark.day(2)
 def test_check_names_wrong_settings_of_providers_that_other_commands_do_not_need(
     commands_of_the_host: Forks, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ UNPRIVILEGED = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_closed_folder_stays_usable_and_counted(tmp_path: Path, in_memory: bool) -> None:
     program = [

@@ -344,6 +344,7 @@ time.sleep(20)
 """
 
 
+@pytest.mark.extended
 async def test_data_in_sockets_counts_as_memory(container: Container) -> None:
     assert (await container.run(SOCKETS)).stopped == "It used more than 512 MiB of memory."
 
@@ -386,6 +387,7 @@ SMALL = replace(BOUNDS, memory_bytes=32 * MIB)
 """Twice the memory of a Python process, and as much as 512 pipes take."""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", PIPES)
 async def test_data_in_pipes_counts_as_memory(container: Container, case: str) -> None:
     assert not (filled := await container.run(FILL)).failed, filled
@@ -405,6 +407,7 @@ made = [os.fork() or time.sleep(0.5) or os._exit(0) for _ in range(8)]
     assert (ran.printed, ran.stopped) == (f"{[0] * 8}\n", None)
 
 
+@pytest.mark.extended
 async def test_memory_shared_by_short_lived_processes_counts_once(container: Container) -> None:
     """They end while they are measured."""
     await container.run(FILL + "held = bytearray(os.urandom(12 * 2**20))")
@@ -543,12 +546,14 @@ async def test_process_without_main_thread_is_killed(container: Container) -> No
     assert living(container) == own
 
 
+@pytest.mark.extended
 async def test_memory_of_process_without_main_thread_counts(container: Container) -> None:
     code = HEADLESS.format(held=300 * MIB, exit=EXIT_OF_A_THREAD, seconds=20)
     ran = await container.run(f"{code.replace('if os.fork() == 0', 'if not (os.fork() and os.fork())')}")
     assert ran.stopped == "It used more than 512 MiB of memory."
 
 
+@pytest.mark.extended
 async def test_memory_shared_by_processes_counts_once(container: Container) -> None:
     ran = await container.run(
         "import os, time\nx = bytearray(300 * 2**20)\nfor _ in range(3): os.fork() or (time.sleep(5), os._exit(0))\n"

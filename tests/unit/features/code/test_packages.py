@@ -161,6 +161,7 @@ async def test_libraries_start_as_many_threads_as_processors(container: Containe
     assert re.fullmatch("[12]\n", ran.printed), ran.printed
 
 
+@pytest.mark.extended
 async def test_shown_figure_becomes_image_and_file(container: Container) -> None:
     ran = await container.run(f"{CHART}plt.show()")
     assert (ran.printed, ran.failed, len(ran.images)) == ("", False, 1)
@@ -171,6 +172,7 @@ async def test_shown_figure_becomes_image_and_file(container: Container) -> None
     assert {each.name for each in container.folder.iterdir()} == {f"figure-{number}.png" for number in (1, 2, 3)}
 
 
+@pytest.mark.extended
 async def test_saved_figure_becomes_image_and_no_second_file(container: Container) -> None:
     code = f"{CHART}import os\nos.mkdir('charts')\nplt.savefig('charts/sales.SVG', format='svg')"
     ran = await container.run(code)
@@ -178,12 +180,14 @@ async def test_saved_figure_becomes_image_and_no_second_file(container: Containe
     assert [each.name for each in container.folder.iterdir()] == ["charts"]
 
 
+@pytest.mark.extended
 async def test_figure_that_does_not_fit_becomes_image_and_no_file(container: Container) -> None:
     ran = await container.run(f"{CHART}{FILL}")
     assert (len(ran.images), ran.failed) == (1, False), ran.printed
     assert [each.name for each in container.folder.iterdir()] == ["all"]
 
 
+@pytest.mark.extended
 async def test_figure_in_closed_folder_becomes_image(container: Container) -> None:
     ran = await container.run(f"{CHART}import os\nos.chmod('/mnt/data', 0o500)")
     assert (len(ran.images), ran.failed) == (1, False)

@@ -74,6 +74,7 @@ def removed(folder: Path, most: int = 100) -> int:
     return calls
 
 
+@pytest.mark.extended
 def test_very_deep_folder_is_listed_and_removed(tmp_path: Path) -> None:
     chain(tmp_path / "deep", 3_000)
     (tmp_path / "deep" / "shallow.txt").write_text("hi")

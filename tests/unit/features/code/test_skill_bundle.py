@@ -66,6 +66,7 @@ async def test_wrong_manifest_is_refused(pool: WorkerPool, content: bytes, why: 
         await manifest(pool, content)
 
 
+@pytest.mark.extended
 async def test_event_loop_goes_on_while_slow_yaml_is_read(pool: WorkerPool) -> None:
     """Its time grows with the square of the levels."""
     reading = asyncio.ensure_future(manifest(pool, b"---\n" + b"[" * 8_000 + b"\n---\n"))

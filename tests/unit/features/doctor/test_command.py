@@ -301,6 +301,7 @@ def test_wrong_configuration_is_one_sentence(run: Run, tmp_path: Path, content: 
 # The terminal
 
 
+@pytest.mark.extended
 def test_terminal_shows_the_progress_and_ctrl_c_says_how_far_it_came(tmp_path: Path) -> None:
     server = DoctoredServer()
 

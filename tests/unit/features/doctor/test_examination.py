@@ -190,6 +190,7 @@ async def check_profile(entry: Json, refusals: Collection[Refuses]) -> None:
 KNOWN: Final = sorted(set(REFUSALS) - {"limit"})
 
 
+@pytest.mark.extended
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(chosen=st.sets(st.sampled_from(KNOWN), min_size=1, max_size=4))
 def test_entry_of_any_server_makes_the_same_requests_succeed(chosen: set[str]) -> None:
@@ -296,6 +297,7 @@ async def endless(peer: Peer) -> None:
         await peer.send(event({**CHUNK, "choices": [{"index": 0, "delta": {"content": "wall " * 100}}]}))
 
 
+@pytest.mark.extended
 async def test_endless_answer_is_cut_and_the_limit_counts_as_ignored() -> None:
     finding = found(await examined(endless))["limit"]
     assert (finding.outcome, finding.note) == ("lost", "it is ignored")

@@ -91,6 +91,7 @@ async def save(impl: Impl, *output: Json, previous: str | None = None) -> str:
     return response_id
 
 
+@pytest.mark.extended
 async def test_view_of_ten_megabytes_is_bounded(impl: Impl) -> None:
     created = await save(impl, *[assistant("word **bold** " * 7000) for _ in range(110)])
     view = await views(impl)[0].response(created)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,6 +70,7 @@ async def lived(programs: Programs, code: str, chance: random.Random) -> tuple[S
     return step, results
 
 
+@pytest.mark.extended
 def test_steps_and_replay_do_the_same() -> None:
     pool = WorkerPool(PoolLimits())
 
