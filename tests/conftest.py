@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import hypothesis
 import pytest
@@ -47,6 +47,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Print failures as they happen. Last, since pytest's own reporter has to be there."""
     print_failures(config)
     select_by_day(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let one process have all tests that drive a browser."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.support.distribution import FileScheduling
+
+    return FileScheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

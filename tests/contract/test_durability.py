@@ -60,6 +60,7 @@ async def test_server_says_how_it_may_lose_responses(tmp_path: Path, options: li
         await records.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("options", "kinds"),
     [

@@ -31,6 +31,7 @@ from tests.support.wire import Json, Wire, output_text
 pytestmark = [
     pytest.mark.live,
     pytest.mark.both_hosts,
+    pytest.mark.days_by("operated"),
     # The hosts read a deprecated field of their own.
     pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),
 ]
@@ -72,7 +73,7 @@ class OperatedStack:
     params=[
         pytest.param("sqlite", marks=pytest.mark.one_host),
         *(pytest.param(each, marks=[pytest.mark.one_host, pytest.mark.extended]) for each in ("redis", "postgres")),
-        "host",
+        pytest.param("host", marks=pytest.mark.extended),
     ],
 )
 def operated(
@@ -274,7 +275,6 @@ def exported(operated: OperatedStack) -> dict[str, Json]:
     return {line["response"]["id"]: line for line in lines if line["type"] == "response"}
 
 
-@pytest.mark.extended
 def test_backup_under_load_is_restored_whole_into_empty_stores(
     operated: OperatedStack, wire: Wire, upstream: Upstream, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from tests.support.upstream import Reply, Upstream, UpstreamProcess, error, raw,
 from tests.support.variants import add_host_provider, responses_config, variant
 from tests.support.wire import Json, Wire, error_of, events_of, final, output_text
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.usefixtures("calm")]
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
 
 UNKNOWN = "resp_000000000000000000000000"
 MALFORMED = ("nonsense", "resp_", "resp_000000000000000000000000%20", "resp_0.0", "msg_000000000000000000000000")
@@ -111,6 +111,7 @@ def test_field_of_wrong_type_is_named_in_the_error(wire: Wire, field: str) -> No
     assert f"'{found['param']}'" in found["message"]
 
 
+@pytest.mark.both_hosts
 @pytest.mark.parametrize(
     "body",
     [
@@ -133,6 +134,7 @@ def test_body_that_is_not_a_json_object_is_400(wire: Wire, body: bytes) -> None:
     assert "JSON" in found["message"]
 
 
+@pytest.mark.both_hosts
 def test_sdk_raises_the_same_exceptions_as_for_openai(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as bad:
         client.responses.create(model="local/echo", input="x", temperature=9)
@@ -143,6 +145,7 @@ def test_sdk_raises_the_same_exceptions_as_for_openai(client: openai.OpenAI) -> 
     assert missing.value.code == "model_not_found"
 
 
+@pytest.mark.both_hosts
 def test_model_without_its_provider_is_named_with_it(client: openai.OpenAI) -> None:
     listed = next(model.id for model in client.models.list() if model.id.startswith("local/"))
     for background in (False, True):
@@ -151,6 +154,7 @@ def test_model_without_its_provider_is_named_with_it(client: openai.OpenAI) -> N
         assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
 
 
+@pytest.mark.both_hosts
 @pytest.mark.parametrize("value", ['"x"', "[1]", "{", "[" * 20_000, '{"a": %s}' % ("1" * 5000)])
 def test_invalid_provider_data_header_is_400_on_every_route(stack: LiveStack, host: Host, value: str) -> None:
     header = {PROVIDER_DATA[host]: value}
@@ -159,6 +163,7 @@ def test_invalid_provider_data_header_is_400_on_every_route(stack: LiveStack, ho
         assert "must contain a JSON object" in error_of(wire.http.get("/models"), 400)["message"]
 
 
+@pytest.mark.both_hosts
 @pytest.mark.parametrize("path", ["", "?stream=true", "/input_items", "/cancel", "DELETE"])
 def test_unknown_response_id_is_404_and_malformed_id_is_400(wire: Wire, path: str) -> None:
     def ask(response_id: str) -> httpx.Response:
@@ -180,6 +185,7 @@ def test_unknown_response_id_is_404_and_malformed_id_is_400(wire: Wire, path: st
         )
 
 
+@pytest.mark.both_hosts
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -199,6 +205,7 @@ def test_unknown_route_is_an_api_error(wire: Wire, method: str, path: str, statu
     assert f"/v1/responses{path}" in found["message"]
 
 
+@pytest.mark.both_hosts
 @pytest.mark.parametrize("ask", ["responses", "chat", "models"])
 def test_base_url_without_version_is_named_in_the_error(stack: LiveStack, ask: str) -> None:
     with openai.OpenAI(base_url=stack.base_url, api_key="none", max_retries=0) as client:
@@ -211,6 +218,7 @@ def test_base_url_without_version_is_named_in_the_error(stack: LiveStack, ask: s
             asking[ask]()
 
 
+@pytest.mark.both_hosts
 def test_trailing_slash_of_a_path_is_accepted(client: openai.OpenAI) -> None:
     kept = client.responses.create(model="local/echo", input="hello")
     found = client.get(f"/responses/{kept.id}/", cast_to=Response)
@@ -412,6 +420,7 @@ BROKEN: dict[str, UpstreamError] = {
 }
 
 
+@pytest.mark.both_hosts
 @pytest.mark.parametrize("name", BROKEN)
 def test_model_server_error_is_mapped_to_an_api_error(wire: Wire, upstream: Upstream, provider: str, name: str) -> None:
     broken, model = BROKEN[name], f"{provider}/broken"
@@ -620,6 +629,7 @@ def test_model_server_json_instead_of_a_stream_is_502(wire: Wire, upstream: Upst
     assert (failed["status"], failed["output"]) == ("failed", [])
 
 
+@pytest.mark.both_hosts
 def test_sdk_stream_has_error_event_and_failed_event_with_output(client: openai.OpenAI, upstream: Upstream) -> None:
     """The `error` event must not hide the `response.failed` event after it, which has the partial output."""
     upstream.script("cut", cut("error_frame", body=FRAME))
@@ -740,6 +750,7 @@ def answers(frail: LiveStack, upstream_process: UpstreamProcess) -> dict[tuple[s
         return early | dict(threads.map(ask, [case for case in questions if case[0].begun]))
 
 
+@pytest.mark.day(0)
 @pytest.mark.parametrize("name", UNANSWERED)
 def test_model_server_without_answer_is_a_timeout_or_unreachable_error(
     answers: dict[tuple[str, bool], httpx.Response], frail_wire: Wire, name: str
@@ -762,6 +773,7 @@ def test_model_server_without_answer_is_a_timeout_or_unreachable_error(
         assert (response["status"], output_text(response)) == ("failed", case.said)
 
 
+@pytest.mark.day(0)
 def test_silent_model_server_is_disconnected(
     answers: dict[tuple[str, bool], httpx.Response], upstream_process: UpstreamProcess
 ) -> None:
@@ -774,6 +786,7 @@ def test_silent_model_server_is_disconnected(
 # -- requests that are too large ---------------------------------------------------
 
 
+@pytest.mark.both_hosts
 @pytest.mark.parametrize("sized", [True, False], ids=["with its length", "in chunks"])
 def test_body_over_the_limit_is_413(frail_wire: Wire, sized: bool) -> None:
     body = b'{"model": "local/echo", "input": "' + b"x" * 20_000 + b'"}'
@@ -790,6 +803,7 @@ def test_input_with_too_many_items_is_400(frail_wire: Wire) -> None:
     assert frail_wire.create(model="local/echo", input=items[:5])["status"] == "completed"
 
 
+@pytest.mark.both_hosts
 def test_oversized_headers_are_431_and_long_query_values_are_400(wire: Wire, upstream: Upstream) -> None:
     body = {"model": "local/echo", "input": "x"}
     many = {f"x-{number}": "x" * 100 for number in range(700)}
@@ -821,6 +835,7 @@ def test_compressed_body_past_the_limit_is_refused(frail: LiveStack, path: str, 
             assert error_of(answer, 413)["message"] == "The request's body is larger than 20000 bytes."
 
 
+@pytest.mark.both_hosts
 @pytest.mark.parametrize("path", OURS + THEIRS)
 def test_long_compressed_body_is_refused_unread(frail: LiveStack, path: str) -> None:
     head = f"POST /v1{path} HTTP/1.1\r\nhost: localhost\r\ncontent-encoding: br\r\ncontent-length: {BLOCK}\r\n\r\n"
@@ -829,6 +844,7 @@ def test_long_compressed_body_is_refused_unread(frail: LiveStack, path: str) -> 
         assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.both_hosts
 @pytest.mark.parametrize("encoding", COMPRESSED)
 def test_compressed_request_is_answered(frail: LiveStack, encoding: str) -> None:
     with Wire(frail) as wire:
@@ -845,6 +861,7 @@ def test_compressed_request_is_answered(frail: LiveStack, encoding: str) -> None
         assert answer("/embeddings", unknown).status_code in (200, 404), "a route of the host"
 
 
+@pytest.mark.both_hosts
 def test_stream_for_compressed_request_is_complete(frail: LiveStack) -> None:
     body = {"model": "local/echo", "input": "Hello", "store": False, "stream": True}
     with Wire(frail) as wire:
@@ -854,6 +871,7 @@ def test_stream_for_compressed_request_is_complete(frail: LiveStack) -> None:
     assert "response.completed" in answer.text
 
 
+@pytest.mark.both_hosts
 def test_body_that_contradicts_its_content_encoding_is_refused(frail: LiveStack) -> None:
     with Wire(frail) as wire:
         for path in OURS + THEIRS:

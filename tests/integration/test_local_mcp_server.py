@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.live, pytest.mark.one_host]
 CALL = [reply(tool_call(0, "c1", "mcp__echo", '{"text": "from here"}')), reply(text("Done."))]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("variable", [{"ALLOWED_NETWORKS": "loopback"}, {}], ids=["allowed", "refused"])
 def test_starter_reaches_mcp_servers_of_this_machine_by_one_variable(
     host: Host,

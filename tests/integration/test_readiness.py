@@ -103,6 +103,7 @@ def test_readiness_follows_a_store_that_stops_and_starts(
         wait_until(lambda: ready(stack) == (200, READY))
 
 
+@pytest.mark.extended
 def test_readiness_follows_a_locked_sqlite_file_and_a_model_server(
     host: Host, stack_env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -153,6 +154,7 @@ def test_readiness_names_only_parts(stack: LiveStack, upstream: Upstream) -> Non
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["redis"])
 def test_servers_with_different_secrets_log_an_error_and_stay_ready(new_stack: Callable[..., LiveStack]) -> None:
     secrets = [b64encode(bytes([number]) * 32).decode() for number in (1, 2)]
@@ -195,6 +197,7 @@ def test_servers_without_a_secret_share_that_of_their_store(
             assert "secrets differ between" not in " ".join(each.log.read_text().split())
 
 
+@pytest.mark.extended
 @pytest.mark.one_host
 def test_server_without_the_secret_of_its_sqlite_store_logs_an_error(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path: Path

@@ -3,9 +3,11 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
 from itertools import count, cycle
 from threading import Event
 from typing import Any, Final, Self
@@ -37,16 +39,16 @@ LOADERS = 4
 FORMS: Final[list[Json]] = [{}, {"stream": True}, {"background": True}]
 AWAY = "The response store's server cannot be reached."
 STACKS: Final[dict[str, list[str]]] = {"postgres": ["one", "other", "sleeper"], "redis": ["one", "other"]}
+ON_POSTGRES: Final = [pytest.mark.extended, pytest.mark.day(1)]
+"""Their tests share a day, since three more servers have to start."""
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DatabaseServer]]:
-    """One database server of each kind."""
-    with ExitStack() as running:
-        created = {kind: make(tmp_path_factory.mktemp(kind)) for kind, make in SERVERS.items()}
-        for server in created.values():
-            running.enter_context(server)
-        yield created
+@dataclass(frozen=True)
+class Replicas:
+    """A database server, and the stacks that share it by name."""
+
+    server: DatabaseServer
+    stacks: dict[str, LiveStack]
 
 
 @pytest.fixture(scope="module")
@@ -54,31 +56,34 @@ def replicas(
     host: Host,
     stack_env: dict[str, str],
     upstream_process: UpstreamProcess,
-    servers: dict[str, DatabaseServer],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[dict[str, dict[str, LiveStack]]]:
-    """The stacks of each template by the kind of their database server and by name."""
+) -> Iterator[Callable[[str], Replicas]]:
+    """Return the replicas of a kind of database server, which start on first use."""
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     with ExitStack() as running:
-        created: dict[str, dict[str, LiveStack]] = {}
-        for kind, names in STACKS.items():
+
+        @cache
+        def started(kind: str) -> Replicas:
+            server = running.enter_context(SERVERS[kind](tmp_path_factory.mktemp(kind)))
             folder = tmp_path_factory.mktemp(f"stacks-{kind}")
             config = REPOSITORY / "templates" / kind / "config.yaml"
-            where = env | servers[kind].environment
+            first, *_ = STACKS[kind]
             # Not all are forked: their hash seeds differ, as those of servers on several machines.
-            created[kind] = {
-                name: LiveStack(config, where, folder / name, host=host, fork=name != names[0]) for name in names
+            stacks = {
+                name: LiveStack(config, env | server.environment, folder / name, host=host, fork=name != first)
+                for name in STACKS[kind]
             }
-        stacks = [stack for each in created.values() for stack in each.values()]
-        # A child process ends with the thread that started it, so these threads must live as long as the stacks.
-        starters = running.enter_context(ThreadPoolExecutor(len(stacks)))
-        for stack in stacks:
-            running.callback(stack.stop)
-        list(starters.map(LiveStack.start, stacks))
-        yield created
+            # A child process ends with the thread that started it, so these threads must live as long as the stacks.
+            starters = running.enter_context(ThreadPoolExecutor(len(stacks)))
+            for stack in stacks.values():
+                running.callback(stack.stop)
+            list(starters.map(LiveStack.start, stacks.values()))
+            return Replicas(server, stacks)
+
+        yield started
 
 
-@pytest.fixture(params=STACKS)
+@pytest.fixture(params=["redis", pytest.param("postgres", marks=ON_POSTGRES)])
 def kind(request: pytest.FixtureRequest) -> str:
     """The kind of database server that the stacks share."""
     chosen: str = request.param
@@ -86,9 +91,15 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def wires(kind: str, replicas: dict[str, dict[str, LiveStack]], upstream: Upstream) -> Iterator[tuple[Wire, Wire]]:
+def database(kind: str, replicas: Callable[[str], Replicas]) -> DatabaseServer:
+    """The database server of the stacks."""
+    return replicas(kind).server
+
+
+@pytest.fixture
+def wires(kind: str, replicas: Callable[[str], Replicas], upstream: Upstream) -> Iterator[tuple[Wire, Wire]]:
     """A client of each of two stacks."""
-    stacks = replicas[kind]
+    stacks = replicas(kind).stacks
     with Wire(stacks["one"]) as here, Wire(stacks["other"]) as there:
         yield here, there
 
@@ -353,7 +364,7 @@ def is_unknown(error: Json) -> bool:
 
 @pytest.mark.extended
 def test_store_killed_under_load_keeps_acknowledged_responses(
-    kind: str, servers: dict[str, DatabaseServer], wires: tuple[Wire, Wire], upstream: Upstream
+    database: DatabaseServer, wires: tuple[Wire, Wire], upstream: Upstream
 ) -> None:
     # In a long outage, the worker loses its lease and drops the job, which then runs a second time.
     upstream.script("m", [HELD, WHOLE])
@@ -364,8 +375,8 @@ def test_store_killed_under_load_keeps_acknowledged_responses(
         for _ in range(2):
             load.wait_for(12)
             killed_at = time.monotonic()
-            servers[kind].kill()
-            servers[kind].start()
+            database.kill()
+            database.start()
             load.wait_for(1)
             longest = max(longest, time.monotonic() - killed_at)
         load.wait_for(12)
@@ -380,7 +391,7 @@ def test_store_killed_under_load_keeps_acknowledged_responses(
 
 
 def test_store_outage_is_503_and_ends_when_the_store_is_back(
-    kind: str, servers: dict[str, DatabaseServer], wires: tuple[Wire, Wire], upstream: Upstream
+    database: DatabaseServer, wires: tuple[Wire, Wire], upstream: Upstream
 ) -> None:
     # After a long outage, the job may run again; its last reply is not held.
     upstream.script("m", [HELD, HELD, WHOLE])
@@ -394,7 +405,7 @@ def test_store_outage_is_503_and_ends_when_the_store_is_back(
         for each in (reader, *followers):
             each.read_to("two ")
         upstream.wait_for("m", 2, chunks=3)
-        servers[kind].kill()
+        database.kill()
         upstream.release("m")
         answers = [clients.submit(wire.post, body | {"stream": stream}) for wire in wires for stream in (False, True)]
         answers += [clients.submit(wire.get, f"/{each['id']}") for wire, each in zip(wires, kept, strict=True)]
@@ -405,7 +416,7 @@ def test_store_outage_is_503_and_ends_when_the_store_is_back(
         if not is_unknown(last):
             failed = check_stream(reader.events)
             assert (failed["status"], failed["error"]["message"]) == ("failed", AWAY)
-        servers[kind].start()
+        database.start()
         streams = [check_stream(each.read_to_end(), taken_over=True) for each in followers]
     for here, there in (wires, wires[::-1]):
         after = here.create(model="local/echo", input="after", previous_response_id=kept[0]["id"])
@@ -420,19 +431,20 @@ def test_store_outage_is_503_and_ends_when_the_store_is_back(
 
 
 @pytest.mark.extended
+@pytest.mark.day(1)
 def test_job_completes_after_repeated_store_outages_in_one_round(
-    servers: dict[str, DatabaseServer], replicas: dict[str, dict[str, LiveStack]], upstream: Upstream
+    replicas: Callable[[str], Replicas], upstream: Upstream
 ) -> None:
     upstream.script("m", [*[HELD] * MAX_TRIES, WHOLE])
-    stacks = replicas["postgres"]
-    with Wire(stacks["one"]) as here:
+    shared = replicas("postgres")
+    with Wire(shared.stacks["one"]) as here:
         work = queue(here)
         for outage in range(1, MAX_TRIES + 1):
             upstream.wait_for("m", outage, chunks=3)
-            servers["postgres"].kill()
+            shared.server.kill()
             # By now, all leases have expired, and the worker has dropped the job.
             time.sleep(DEFAULT.lease_seconds + 1)
-            servers["postgres"].start()
+            shared.server.start()
         response = ended(here, work)
     assert (response["status"], spoken(response)[-1]) == ("completed", ("completed", "one two three"))
 
@@ -535,13 +547,16 @@ class DyingStack:
             assert seen + again.read_to_end() == reader.events
 
 
+@pytest.mark.extended
+@pytest.mark.day(1)
 def test_jobs_of_killed_and_frozen_servers_are_taken_over(
-    replicas: dict[str, dict[str, LiveStack]], upstream: Upstream
+    replicas: Callable[[str], Replicas], upstream: Upstream
 ) -> None:
     """Two servers are killed and one is frozen, all at the same time, because their leases take a while to expire."""
     with ExitStack() as open_all:
         doomed: dict[str, DyingStack] = {}
-        for kind, stacks in replicas.items():
+        for kind in STACKS:
+            stacks = replicas(kind).stacks
             survivor = open_all.enter_context(Wire(stacks["other"]))
             for name in stacks.keys() - {"other"}:
                 doomed[f"{kind}-{name}"] = DyingStack(stacks[name], survivor, upstream, open_all)

@@ -340,6 +340,7 @@ def test_websocket_memory_of_unstored_responses_is_bounded(configured: Configure
         assert output_text(websocket.response())
 
 
+@pytest.mark.extended
 def test_websocket_client_that_does_not_read_is_disconnected(
     configured: ConfiguredStack, wire: Wire, upstream: Upstream
 ) -> None:

@@ -311,6 +311,7 @@ def test_concurrent_versions_have_different_numbers(client: openai.OpenAI) -> No
     assert {each.version for each in added} == {"2", "3", "4", "5", "6"}
 
 
+@pytest.mark.extended
 def test_skills_survive_kill_of_server(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path: Path
 ) -> None:

@@ -162,6 +162,7 @@ def documented(
         yield live
 
 
+@pytest.mark.extended
 def test_stack_with_all_documented_blocks_has_their_providers(documented: LiveStack, host: Host) -> None:
     listed = httpx.get(f"{documented.base_url}/v1/providers", timeout=60, trust_env=False, verify=False).json()["data"]
     expected = provider_ids(BLOCKS[name].text for name in put_in_the_stack(host))

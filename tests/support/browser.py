@@ -11,7 +11,7 @@ import os
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -33,6 +33,8 @@ from tests.support.clients import FOLDER, installed
 MODULES: Final = FOLDER / "browser" / "node_modules"
 LAUNCHES: Final = 3  # Chromium sometimes crashes while it starts
 SECONDS: Final = 60.0  # far more than a wait takes on an idle machine
+EVIL: Final = "evil.test"
+"""A public name; its owner lets it resolve to this machine."""
 FLAGS: Final = (
     "--no-sandbox",
     "--disable-gpu",
@@ -41,6 +43,7 @@ FLAGS: Final = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    f"--host-resolver-rules=MAP {EVIL} 127.0.0.1",
 )
 _INFLATE: Final = """
 const [, from, to] = process.argv;
@@ -88,10 +91,10 @@ def environment(folder: Path) -> dict[str, str]:
     return env
 
 
-def _launched(playwright: Playwright, folder: Path, flags: Sequence[str]) -> ChromiumBrowser:
+def _launched(playwright: Playwright, folder: Path) -> ChromiumBrowser:
     def launch() -> ChromiumBrowser:
         return playwright.chromium.launch(
-            executable_path=folder / "chromium", args=flags, env=dict(environment(folder))
+            executable_path=folder / "chromium", args=FLAGS, env=dict(environment(folder))
         )
 
     for _ in range(LAUNCHES - 1):
@@ -188,17 +191,12 @@ class BrowserPage:
 class Browser:
     """Chromium, for a `with` block."""
 
-    def __init__(self, *names: str) -> None:
-        """Prepare a browser for which these host names are this machine."""
-        rules = ",".join(f"MAP {name} 127.0.0.1" for name in names)
-        self._flags = (*FLAGS, *([f"--host-resolver-rules={rules}"] if names else []))
-
     def __enter__(self) -> Self:
         """Start it."""
         folder = chromium()
         with ExitStack() as started:
             playwright = started.enter_context(sync_playwright())
-            self._browser = _launched(playwright, folder, self._flags)
+            self._browser = _launched(playwright, folder)
             started.callback(self._browser.close)
             # If the launch fails, playwright's event loop ends: otherwise all async tests of this process would fail.
             self._open = started.pop_all()

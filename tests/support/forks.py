@@ -120,6 +120,7 @@ class Forks:
         python: the interpreter.
 
     Attributes:
+        script: what the forked processes run.
         env: the environment of the imports.
         refusals: why servers were not forked.
     """
@@ -134,7 +135,7 @@ class Forks:
     ) -> None:
         self.refusals: list[str] = []
         self._python = str(python)
-        self._script = str(script)
+        self.script = str(script)
         self._imports = imports
         self.env = dict(env)
         self._log = log
@@ -166,7 +167,7 @@ class Forks:
 
         Its output goes to `log`, and its errors to `errors` or to `log` too.
         """
-        if command[0] != self._script or not self._ready():
+        if command[0] != self.script or not self._ready():
             return None
         log.touch()
         request = {
@@ -205,7 +206,7 @@ class Forks:
     def _launch(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs, self._log.open("ab") as output:
-            command = [self._python, str(SERVER), str(theirs.fileno()), self._script, *self._imports]
+            command = [self._python, str(SERVER), str(theirs.fileno()), self.script, *self._imports]
             self._process = subprocess.Popen(
                 killed_with_parent(command),
                 stdin=subprocess.DEVNULL,

@@ -21,9 +21,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("one_host")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """A browser of the module: playwright's event loop must not outlive it, for other modules have their own."""
+    """A browser of this folder: playwright's event loop must not outlive it, for other tests have their own."""
     with Browser() as browser:
         yield browser
 

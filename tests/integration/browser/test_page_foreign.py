@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.integration.browser.test_page_playground import ask, choose
-from tests.support.browser import Browser
+from tests.support.browser import EVIL, Browser
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text
 from tests.support.waiting import wait_until
@@ -19,8 +19,6 @@ from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
-EVIL: Final = "evil.test"
-"""A public name; its owner lets it resolve to this machine."""
 MODEL: Final = "victim"
 
 POST: Final = """async ([url, body, type]) => {
@@ -87,13 +85,6 @@ class ForeignPage:
         wait_until(lambda: bool(line.search(self.stack.log.read_text())))
         [status] = line.findall(self.stack.log.read_text())
         return str(status)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A browser for which a public name is this machine."""
-    with Browser(EVIL) as browser:
-        yield browser
 
 
 @pytest.fixture(params=["cross-site", "same-site"])

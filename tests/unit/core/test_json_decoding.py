@@ -40,8 +40,7 @@ LARGE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("ascii_only", [True, False])
-@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(("indent", "ascii_only"), [(None, True), (1, False)])
 @pytest.mark.parametrize("name", LARGE)
 def test_value_is_same_as_orjsons(name: str, indent: int | None, ascii_only: bool) -> None:
     document = json.dumps(LARGE[name], indent=indent, ensure_ascii=ascii_only).encode()

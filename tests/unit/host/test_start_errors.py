@@ -3,53 +3,65 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
-import textwrap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from llama_stack_responses.logs import SentenceOfTraceback
+from tests.support.forks import Forks
+
+PROGRAM: Final = """
+import multiprocessing, sys
+from llama_stack_responses.core.setting_values import WrongConfiguration
+from llama_stack_responses.host.start_errors import sentence_last
+
+def start(raised):
+    with sentence_last():
+        raise eval(raised)
+
+if sys.argv[1] != "worker":
+    start(sys.argv[1])
+worker = multiprocessing.get_context("fork").Process(target=start, args=["WrongConfiguration('Set it.')"])
+worker.start()
+worker.join()
+raise SystemExit(worker.exitcode)
+"""
+"""What raises the argument in a `sentence_last`, or in one of a worker process."""
 
 
-def output_of(raised: str) -> tuple[int, str]:
-    """Return the exit status and the error output of a program that raises in a `sentence_last`."""
-    program = f"""
-        from llama_stack_responses.core.setting_values import WrongConfiguration
-        from llama_stack_responses.host.start_errors import sentence_last
-        with sentence_last():
-            raise {raised}
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Processes of the program that have imported the host, which takes four seconds of processor time."""
+    folder = tmp_path_factory.mktemp("start")
+    (folder / "program.py").write_text(PROGRAM)
+    with Forks(folder / "program.py", ["llama_stack_responses.host.start_errors"], os.environ, folder / "log") as forks:
+        yield forks
 
 
-def test_program_that_ends_by_a_wrong_configuration_prints_its_sentence_last() -> None:
-    assert output_of("WrongConfiguration('Set it.')") == (1, "\nSet it.\n")
+def output_of(forks: Forks, argument: str, folder: Path) -> tuple[int, str]:
+    """Return the exit status and the error output of the program."""
+    errors = folder / "errors"
+    child = forks.start([forks.script, argument], log=folder / "log", env=forks.env, cwd=folder, errors=errors)
+    assert child, forks.refusals
+    return child.wait(240), errors.read_text()
 
 
-def test_program_that_ends_by_another_error_prints_its_traceback() -> None:
-    status, output = output_of("ValueError('a defect')")
+def test_program_that_ends_by_a_wrong_configuration_prints_its_sentence_last(forks: Forks, tmp_path: Path) -> None:
+    assert output_of(forks, "WrongConfiguration('Set it.')", tmp_path) == (1, "\nSet it.\n")
+
+
+def test_program_that_ends_by_another_error_prints_its_traceback(forks: Forks, tmp_path: Path) -> None:
+    status, output = output_of(forks, "ValueError('a defect')", tmp_path)
     assert status == 1
     assert output.startswith("Traceback")
     assert output.endswith("ValueError: a defect\n")
 
 
-def test_worker_process_of_the_host_prints_the_sentence_only() -> None:
-    program = """
-        import multiprocessing
-        from llama_stack_responses.core.setting_values import WrongConfiguration
-        from llama_stack_responses.host.start_errors import sentence_last
-        def start():
-            with sentence_last():
-                raise WrongConfiguration("Set it.")
-        worker = multiprocessing.get_context("fork").Process(target=start)
-        worker.start()
-        worker.join()
-        raise SystemExit(worker.exitcode)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "Set it.\n")
+def test_worker_process_of_the_host_prints_the_sentence_only(forks: Forks, tmp_path: Path) -> None:
+    assert output_of(forks, "worker", tmp_path) == (1, "Set it.\n")
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_samples_are_accepted() -> None:
     assert isinstance(outcome(OTHER_BODY), CreateRequest)
 
 
-@settings(max_examples=800)
+@settings(max_examples=300)
 @given(JSON | spoiled(BODY) | spoiled(OTHER_BODY))
 def test_arbitrary_body_is_accepted_or_400(body: Any) -> None:
     before = deepcopy(body)

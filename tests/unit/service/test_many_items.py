@@ -63,6 +63,7 @@ def assert_none(walks: dict[str, int]) -> None:
     assert {name for name in walks if name.startswith(PACKAGE)} == set()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "fields",
     [
@@ -84,6 +85,7 @@ async def test_response_that_continues_many_items_does_not_go_through_them_in_th
     assert_none(walks)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("said_before", [False, True])
 async def test_many_items_that_are_stored_with_other_ids_are_not_compared_in_the_event_loop(
     impl: OpenAIResponsesImpl, said_before: bool
