@@ -142,6 +142,15 @@ _MIN_LENGTH: Final = 256
 _GROUPED: Final = re.compile(r"(?<![\d,])(?![01],\d{3}[\])])\d{1,3}(?:,\d{3})++(?![\d,])")
 """A number with commas, but no bounds as in `[1,512]`."""
 
+_OF_TOKENS: Final = re.compile(
+    r"token|context|\blength\b|n_ctx|seq_len|sequence length|cache size|\u4e0a\u4e0b\u6587|\u957f\u5ea6", re.IGNORECASE
+)
+"""What is beside the number of a context."""
+_OTHER: Final = r"(?:messages?|bytes?|char\w*|tools?|images?|files?|items?|parts?|turns?|words?|requests?|[KMG]i?B)\b"
+_OF_OTHERS: Final = re.compile(rf"\b{_OTHER}", re.IGNORECASE)
+_BESIDE: Final = 40
+"""Characters before a number, or behind it, that are read."""
+
 _TOKENS: Final = re.compile(
     r"(?<!\d)(\d{1,15}) in the messages"
     r"|(?:has|passed|contains|contains at least|resulted in|Given:) (\d{1,15}) (?:input )?(?:`inputs` )?tokens"
@@ -186,9 +195,17 @@ def too_long(message: str) -> TooLongError:
     """Return the error, with the lengths of the context and the request as far as the message gives them."""
     words = _searched(message)
     length, tokens = _LENGTH.search(words), _TOKENS.search(words)
-    named = int(length[1]) if length else 0
     return TooLongError(
         message,
-        length=named if named >= _MIN_LENGTH else None,
+        length=_context_of(words, length) if length else None,
         tokens=int(next(filter(None, tokens.groups()))) if tokens else None,
     )
+
+
+def _context_of(message: str, found: re.Match[str]) -> int | None:
+    """Return the tokens of a context that a text names, or seems to name; None if it is a number of something else."""
+    start, end = found.span(1)
+    if int(found[1]) < _MIN_LENGTH or not _OF_TOKENS.search(message, max(0, found.start() - _BESIDE), end + _BESIDE):
+        return None
+    others = re.search(rf"(?<!\d){found[1]}[ -]{{0,2}}{_OTHER}", message, re.IGNORECASE)
+    return None if others or _OF_OTHERS.search(message, found.start(), start) else int(found[1])

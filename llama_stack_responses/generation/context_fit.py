@@ -36,6 +36,9 @@ _MIN_TOKENS: Final = 500
 _MAX_CORRECTION: Final = 4.0
 """Maximum of tokens for each estimated one: a server that reports more counts something else."""
 
+_AGREEING: Final = 4.0
+"""Factor within which a count of a model server and the estimate are of the same request."""
+
 _RETRY_FRACTION: Final = 0.7
 """Bound on the next request after a refusal, as a fraction of the refused one."""
 
@@ -63,6 +66,7 @@ class ContextFit:
         "_last",
         "_max_estimate",
         "_model",
+        "_named_length",
         "_profile",
         "_scale",
         "_sent_estimate",
@@ -87,6 +91,7 @@ class ContextFit:
         self._scale: float | None = None  # tokens per estimated token
         self._is_calibrated = False
         self._max_estimate: float | None = None  # maximum number of estimated tokens of the next request
+        self._named_length: int | None = None  # of the context, by a refusal of a request of this response
         self._last: Json | None = None
         self._estimate: tuple[int, int, int] | None = None  # of the last request: its items, by identity and number
         self._sent_estimate: int | None = None
@@ -135,7 +140,7 @@ class ContextFit:
     async def room(self, max_tokens: int | None) -> float | None:
         """Return the tokens that a request may have without the answer; None if no bound is known."""
         max_estimate = None if self._max_estimate is None else self._max_estimate * (self._scale or 1)
-        length = await self._servers.context_length(self._model, self._profile)
+        length = self._named_length or await self._servers.context_length(self._model, self._profile)
         if length is None:
             return max_estimate
         room = length - (length // _ANSWER_DIVISOR if max_tokens is None else min(max_tokens, length // 2))
@@ -201,11 +206,13 @@ class ContextFit:
 
     async def shorten(self, refusal: TooLongError) -> bool:
         """Adjust the bounds after the last request was refused; return whether the next one can be shorter."""
+        sent = await self._estimated(self._last) if self._last is not None else 0
         if refusal.length:
-            await self._servers.learn_context_length(self._model, refusal.length)
+            self._named_length = refusal.length
+            agrees = refusal.tokens is not None and _agree(refusal.tokens, sent)
+            await self._servers.learn_context_length(self._model, refusal.length, agrees=agrees)
         if self._shortest or self._last is None:
             return False
-        sent = await self._estimated(self._last)
         if refusal.length and refusal.tokens and not self._is_calibrated:
             self._is_calibrated, self._scale = True, refusal.tokens / sent
         else:
@@ -251,3 +258,8 @@ class ContextFit:
         )
         self._shortest = fits == len(parts)
         return shortened(fits)
+
+
+def _agree(tokens: int, estimate: int) -> bool:
+    """Return whether a number of tokens may be that of a request of so many estimated ones."""
+    return estimate / _AGREEING <= tokens <= estimate * _AGREEING

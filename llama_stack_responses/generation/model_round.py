@@ -43,7 +43,7 @@ from .event_buffer import EventBuffer
 from .held_answer import CheckJson, HeldAnswer, UnfitAnswer, are_valid, no_repair
 from .held_output import HeldOutput
 from .model_server_queues import ModelServerQueues
-from .request_adaptation import AdaptedRequest, ModelServers
+from .request_adaptation import AdaptedRequest, ModelServers, OwnChanges
 from .shared_timer import SharedTimer
 from .stream_close import ClosedStream
 from .timeline import Timeline
@@ -123,6 +123,7 @@ class ModelRound:
         "_left",
         "_max_characters",
         "_output",
+        "_own",
         "_profile",
         "_queues",
         "_read_reasoning",
@@ -164,6 +165,7 @@ class ModelRound:
         self._toolset = toolset
         self._inference = inference
         self._servers, self._queues, self._check_json = servers, queues, check_json
+        self._own = OwnChanges()
         self._sent: AdaptedRequest | None = None  # what the model has not begun to answer
         self._context_fit = context_fit
         self._event_buffer = event_buffer
@@ -201,7 +203,7 @@ class ModelRound:
             ApiError: the model server failed; `TooLongError` if the request is too long for it, `MalformedCallError` if
                 the model has to be asked again. The deltas so far were taken.
         """
-        request, spent = await self._servers.prepare(chat), Usage()
+        request, spent = await self._servers.prepare(chat, self._own), Usage()
         del chat  # It would be held for as long as the model answers.
         while True:
             round_ = Round(
@@ -241,7 +243,7 @@ class ModelRound:
         """
         reader = ChunkReader(self._profile, _PREFILL_CHARACTERS, only_words=True)
         chat = await self.chat(items, _PREFILL_TOKENS)
-        request = await self._servers.prepare(chat)
+        request = await self._servers.prepare(chat, self._own)
         read = await self._run_round(request, Round(reader, None, (), _drop, operation, lambda: False))
         used = replace(read.finish.usage, output_tokens=0, reasoning_tokens=0)
         return RoundResult(Finish("stop", used), read.service_tier)
@@ -471,7 +473,10 @@ class ModelRound:
                 texts.append(delta.text)
 
         reader = ChunkReader(self._profile, self._left, only_words=True)
-        request, round_ = await self._servers.prepare(chat), Round(reader, None, (), take, operation, lambda: False)
+        request, round_ = (
+            await self._servers.prepare(chat, self._own),
+            Round(reader, None, (), take, operation, lambda: False),
+        )
         finish = (await self._run_round(request, round_, "compaction")).finish
         text = "".join(texts).strip()
         if not text or finish.reason == "content_filter":

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
 from ..chat.adaptation.adaptation import Step
-from ..chat.adaptation.contents import WITHOUT_MEDIA
 from ..chat.adaptation.enforced import Expectation, expected
-from ..chat.adaptation.lasting import Mark, media_marks
+from ..chat.adaptation.evidence import Evidence, Parts
+from ..chat.adaptation.parts import named
 from ..chat.adaptation.refusal import Refusal
 from ..chat.adaptation.registry import (
-    adapted,
+    Attempt,
+    Plan,
     asked_by,
+    attempted,
     in_order,
     is_hint,
-    lasts,
+    is_remembered,
     refusal_names,
     tell,
     walks_messages,
+    withholds,
 )
 from ..chat.inference import Inference, ModelServer
 from ..chat.profile import Profile
@@ -32,7 +35,16 @@ from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
 from ..core.types import Json
 from ..logs import Outage, get_logger
-from ..store.learned_adaptations import CONTEXT_SECONDS, LEARNED_SECONDS, Learned, LearnedSteps, with_steps
+from ..store.learned_adaptations import (
+    CONTEXT_SECONDS,
+    LEARNED_SECONDS,
+    Judged,
+    Learned,
+    LearnedSteps,
+    with_evidence,
+    with_steps,
+    without_evidence,
+)
 from ..telemetry.instrumentation import Telemetry
 from ..telemetry.metrics import Metric
 
@@ -59,6 +71,9 @@ correction is also stored at most once in this time."""
 _NOTABLE: Final = 0.1
 """Part by which a correction has to differ from the stored one to be stored."""
 
+_TRY_SECONDS: Final = 60.0
+"""Seconds for which no other request tries a change anew that one tries."""
+
 _UNKNOWN: Final = ModelServer("")
 
 
@@ -71,19 +86,23 @@ class Settled(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class Known:
     """What is known of a model.
 
     Attributes:
+        model: its name.
         server: its server.
-        steps: the changes of its chat requests, in order.
+        steps: the changes of all its chat requests, in order.
+        evidence: what has been seen of other changes.
         correction: the tokens that its server has reported for each estimated one, by what is stored.
         context: the tokens of its context that its server has named in a refusal; None if it has named none.
         until: when that has to be looked up again, by the store's clock.
     """
 
+    model: str
     server: ModelServer
     steps: tuple[Step, ...]
+    evidence: Mapping[Step, Evidence]
     correction: float
     context: int | None
     until: float
@@ -118,21 +137,27 @@ class ModelServers:
         self._inference, self._settled, self._settings = inference, settled, settings
         self._stored = learned
         self._large_work, self._telemetry, self._clock = large_work, telemetry, clock
-        self._known: LruCache[str, _Known] = LruCache(_MAX_MODELS)
+        self._known: LruCache[str, Known] = LruCache(_MAX_MODELS)
         self._learned: dict[str, Learned] = {}
         self._read_again: dict[str, float] = {}  # by server: when, by the store's clock
         self._corrections: LruCache[str, float] = LruCache(_MAX_MODELS)
         self._store_again: LruCache[str, float] = LruCache(_MAX_MODELS)  # corrections: when, by the store's clock
-        self._refused_media: LruCache[tuple[str, str], frozenset[Mark]] = LruCache(_MAX_MODELS)
+        self._tries: LruCache[tuple[str, Step], float] = LruCache(_MAX_MODELS)  # until when, by the store's clock
         self._taken: LruCache[str, int] = LruCache(_MAX_MODELS)
+        self._named: LruCache[str, int] = LruCache(_MAX_MODELS)  # contexts that one refusal has named
         self._outage = Outage()
         self._tasks = set[asyncio.Task[None]]()
 
-    async def prepare(self, chat: Json) -> AdaptedRequest:
-        """Return a chat request as its model server is known to take it."""
+    async def prepare(self, chat: Json, own: OwnChanges | None = None) -> AdaptedRequest:
+        """Return a chat request as its model server is known to take it.
+
+        Args:
+            chat: the request.
+            own: the changes that the requests of its response have needed; None if it has no other ones.
+        """
         known = await self._known_of(chat["model"])
-        request = AdaptedRequest(self, known.server, chat)
-        await request.use(known.steps)
+        request = AdaptedRequest(self, known, chat, own or OwnChanges())
+        await request.begin()
         return request
 
     async def correction(self, model: str) -> float:
@@ -159,6 +184,9 @@ class ModelServers:
         """Note that a model's server has taken a request of so many tokens, which its context therefore has."""
         if tokens > (self._taken.get(model) or 0):
             self._taken.set(model, tokens)
+        known = self._known.get(model)
+        if known and known.context and tokens > known.context:
+            self._set_context(known.server, model, None)
 
     async def context_length(self, model: str, profile: Profile) -> int | None:
         """Return the tokens of a model's context: those that its server has named in a refusal, those of the profile,
@@ -167,26 +195,42 @@ class ModelServers:
         named = (await self._known_of(model)).context
         return named or profile.context_length or await self._inference.context_length(model)
 
-    async def learn_context_length(self, model: str, length: int) -> None:
-        """Keep the tokens of a model's context that its server has named in a refusal."""
+    async def learn_context_length(self, model: str, length: int, *, agrees: bool) -> None:
+        """Keep the tokens of a model's context that its server has named in a refusal.
+
+        A number may be one of something else, so a second refusal has to name it too.
+
+        Args:
+            model: the model.
+            length: the tokens.
+            agrees: whether the refusal also names the tokens of the request, and they are about as many as estimated.
+        """
         known = await self._known_of(model)
         if known.context == length or length < (self._taken.get(model) or 0):
             return
-        server, name, now = known.server, self._name_of(known.server), self._clock()
+        if agrees or self._named.get(model) == length:
+            self._set_context(known.server, model, length)
+        self._named.set(model, length)
+
+    def _set_context(self, server: ModelServer, model: str, length: int | None) -> None:
+        """Keep the length of a model's context; None to forget it."""
+        name, now = self._name_of(server), self._clock()
         learned = self._learned[name]
-        contexts = {each: value for each, value in learned.contexts.items() if value[1] > now}
-        self._learned[name] = replace(learned, contexts=contexts | {model: (length, now + CONTEXT_SECONDS)})
+        contexts = {each: value for each, value in learned.contexts.items() if value[1] > now and each != model}
+        if length is not None:
+            contexts[model] = (length, now + CONTEXT_SECONDS)
+        self._learned[name] = replace(learned, contexts=contexts)
         self._note(server, model)
         if self._stored:
             self._begin(self._stored.bound(name, server.provider, model, length))
 
-    async def _known_of(self, model: str) -> _Known:
+    async def _known_of(self, model: str) -> Known:
         known = self._known.get(model)
         if known is None or known.until < self._clock():
             known = await self._look_up(model)
         return known
 
-    async def _look_up(self, model: str) -> _Known:
+    async def _look_up(self, model: str) -> Known:
         server = await self._inference.server_of(model) or _UNKNOWN
         name, now = self._name_of(server), self._clock()
         if name not in self._learned or self._read_again[name] < now:
@@ -195,7 +239,7 @@ class ModelServers:
             await self._read(server)
         return self._note(server, model)
 
-    def _note(self, server: ModelServer, model: str) -> _Known:
+    def _note(self, server: ModelServer, model: str) -> Known:
         """Put together what is known of a model."""
         now = self._clock()
         learned = self._learned[self._name_of(server)]
@@ -208,7 +252,8 @@ class ModelServers:
             context, until_context = None, now + _VALID_SECONDS
         until = min([now + _VALID_SECONDS, until_correction, until_context, *valid.values()])
         steps = in_order([*self._settled(server, model), *valid])
-        known = _Known(server, steps, correction, context, until)
+        evidence = {step: each.valid(now) for step, each in learned.evidence.get(model, {}).items()}
+        known = Known(model, server, steps, evidence, correction, context, until)
         self._known.set(model, known)
         return known
 
@@ -216,10 +261,10 @@ class ModelServers:
         """Return the changes that profiles have for a model, in order."""
         return in_order(self._settled(server, model))
 
-    async def learned_meanwhile(self, server: ModelServer, model: str) -> tuple[Step, ...]:
-        """Return the changes for a model, with those that other servers of the store have learned."""
+    async def learned_meanwhile(self, server: ModelServer, model: str) -> Known:
+        """Return what is known of a model, with what other servers of the store have learned."""
         await self._read(server)
-        return self._note(server, model).steps
+        return self._note(server, model)
 
     def learn(self, server: ModelServer, model: str, steps: Sequence[Step], refused: Sequence[Step] = ()) -> None:
         """Keep changes with which a model server has accepted a chat request that it had refused.
@@ -240,33 +285,65 @@ class ModelServers:
         name, until = self._name_of(server), self._clock() + LEARNED_SECONDS
         learned = self._learned[name]
         changes = with_steps(learned.steps.get(model, {}), steps, until, refused)
-        self._learned[name] = replace(learned, steps={**learned.steps, model: changes})
+        seen = without_evidence(learned.evidence.get(model, {}), refused)
+        self._learned[name] = replace(
+            learned, steps={**learned.steps, model: changes}, evidence={**learned.evidence, model: seen}
+        )
         self._note(server, model)
         if self._stored:
             self._begin(self._stored.add(name, server.provider, model, steps, refused))
 
-    def lasts(self, step: Step, refusal: Refusal, chat: Json) -> bool:
-        """Return whether a change is remembered that a refusal of a chat request asked for.
+    def judge(
+        self, server: ModelServer, model: str, refused: Mapping[Step, Parts], accepted: Mapping[Step, Parts]
+    ) -> None:
+        """Note what a model server has taken and what not.
 
-        That a model takes no images, or no audio, is remembered once others were refused too: one may be broken.
+        Args:
+            server: the model server.
+            model: the model.
+            refused: the changes without which it refused a request that it took with them, and the request's parts.
+            accepted: the changes without which it took a request, and its parts.
         """
-        if not lasts(step, refusal, chat):
-            return False
-        key, media = (chat["model"], step.kind), frozenset(media_marks(chat))
-        if step.kind not in WITHOUT_MEDIA or not media:
-            return True
-        before = self._refused_media.get(key)
-        if not before:
-            self._refused_media.set(key, media)
-            return False
-        return before.isdisjoint(media)
+        name, now = self._name_of(server), self._clock()
+        known = self._learned[name].evidence.get(model, {})
+        judged: dict[Step, Judged] = {step: partial(_refused, parts=parts, now=now) for step, parts in refused.items()}
+        judged |= {step: partial(_accepted, parts=parts, now=now) for step, parts in accepted.items()}
+        judged = {
+            step: judge for step, judge in judged.items() if judge(before := known.get(step, Evidence())) != before
+        }
+        if not judged:
+            return
+        seen = with_evidence(known, judged)
+        self._log(model, known, seen, judged)
+        learned = self._learned[name]
+        self._learned[name] = replace(learned, evidence={**learned.evidence, model: seen})
+        self._note(server, model)
+        if self._stored:
+            self._begin(self._stored.judge(name, server.provider, model, judged))
 
-    def took_media(self, chat: Json) -> None:
-        """Note that a model's server has begun to answer a chat request, so that it takes what is like its media."""
-        for kind in WITHOUT_MEDIA:
-            refused = self._refused_media.get(key := (chat["model"], kind))
-            if refused and not {mark[0] for mark in refused}.isdisjoint(mark[0] for mark in media_marks(chat)):
-                self._refused_media.set(key, frozenset())
+    @staticmethod
+    def _log(
+        model: str, before: Mapping[Step, Evidence], after: Mapping[Step, Evidence], judged: Mapping[Step, Judged]
+    ) -> None:
+        """Log the changes that other requests get from now on, and those that they do not get any more."""
+        for step in judged:
+            old, new = (known.get(step, Evidence()) for known in (before, after))
+            if new.is_confirmed and new.cases[-1] not in old.cases:
+                logger.warning(
+                    "the model server of model '%s' refused several requests and took them after a change, which "
+                    "requests with the same parts get until one is sent without it again: %s, for requests with %s; a "
+                    "profile makes it permanent (docs/guides/model-servers.md)",
+                    model,
+                    step,
+                    ", ".join(named(new.cases[-1].parts)) or "anything",
+                )
+            elif old.is_confirmed and not new.is_confirmed:
+                logger.warning(
+                    "the model server of model '%s' takes requests that it had refused; they are not changed any "
+                    "more: %s",
+                    model,
+                    step,
+                )
 
     def _begin(self, storing: Coroutine[Any, Any, None]) -> None:
         """Store something in the background."""
@@ -287,12 +364,28 @@ class ModelServers:
             labels = {"gen_ai.provider.name": server.provider, "llama_stack_responses.adaptation": step.kind}
             self._telemetry.record(ADAPTATIONS, labels=labels)
 
-    async def changed(self, chat: Json, steps: tuple[Step, ...]) -> tuple[Json, tuple[Step, ...]]:
-        """Return the changed chat request, and the changes that changed it."""
-        if not steps:
-            return chat, ()
-        work = partial(adapted, chat, steps)
-        return await self._large_work.run(work, chat) if walks_messages(steps) else work()
+    async def attempt(
+        self, chat: Json, steps: Sequence[Step], noted: Sequence[Step], known: Known, *, may_try: bool
+    ) -> Attempt:
+        """Return the changed chat request.
+
+        Args:
+            chat: the request.
+            steps: the changes that are made.
+            noted: those of them that may be learned.
+            known: what is known of the model.
+            may_try: whether a change that was learned may be left out, if it is time to see whether it is still needed.
+        """
+        if not steps and not known.evidence:
+            return Attempt(chat)
+        now, model = self._clock(), known.model
+        triable = [step for step in known.evidence if may_try and (self._tries.get((model, step)) or 0.0) <= now]
+        work = partial(attempted, chat, Plan(steps, noted, known.evidence, now, triable))
+        walks = known.evidence or noted or walks_messages(steps)
+        attempt = await self._large_work.run(work, chat) if walks else work()
+        if attempt.tried:
+            self._tries.set((model, attempt.tried), now + _TRY_SECONDS)
+        return attempt
 
     async def asked(self, refusal: Refusal, chat: Json, tried: Sequence[Step]) -> list[Step]:
         """Return the changes that a refusal of a chat request asks for, which was made with those that were tried.
@@ -319,13 +412,33 @@ class ModelServers:
         return f"{server.provider}\n{server.version}\n{self._settings}"
 
 
+def _refused(evidence: Evidence, parts: Parts, now: float) -> Evidence:
+    return evidence.refused(parts, now)
+
+
+def _accepted(evidence: Evidence, parts: Parts, now: float) -> Evidence:
+    return evidence.accepted(parts, now)
+
+
+@dataclass(slots=True)
+class OwnChanges:
+    """The changes that the requests of one response have needed, which its later requests get at once.
+
+    Attributes:
+        steps: the changes. Each counts once, however many requests the response has.
+    """
+
+    steps: tuple[Step, ...] = ()
+
+
 class AdaptedRequest:
     """A chat request, changed as its model server needs it.
 
     Args:
         servers: knows the model servers, and learns.
-        server: the model server.
+        known: what is known of the model.
         chat: the request without changes.
+        own: the changes that the requests of its response have needed.
 
     Attributes:
         chat: the request to send; None once the answer has begun and cannot be asked for again.
@@ -334,13 +447,15 @@ class AdaptedRequest:
     """
 
     __slots__ = (
+        "_asked",
+        "_attempt",
+        "_known",
         "_new",
+        "_own",
         "_refused",
         "_repairs",
         "_retries",
-        "_server",
         "_servers",
-        "_steps",
         "_tries",
         "_unchanged",
         "applied",
@@ -348,11 +463,12 @@ class AdaptedRequest:
         "expectation",
     )
 
-    def __init__(self, servers: ModelServers, server: ModelServer, chat: Json) -> None:
-        self._servers, self._server = servers, server
+    def __init__(self, servers: ModelServers, known: Known, chat: Json, own: OwnChanges) -> None:
+        self._servers, self._known, self._own = servers, known, own
         self._unchanged: Json | None = chat
-        self._steps: tuple[Step, ...] = ()
-        self._new: tuple[Step, ...] = ()
+        self._attempt = Attempt(chat)
+        self._asked: tuple[Step, ...] = ()  # for by refusals of this request
+        self._new: tuple[Step, ...] = ()  # those of them that can be learned
         self._refused: tuple[Step, ...] = ()  # learned changes that the server does not take any more
         self._tries = self._retries = self._repairs = 0
         self.chat: Json | None = chat
@@ -362,34 +478,44 @@ class AdaptedRequest:
     @property
     def provider(self) -> str:
         """The provider of the model server; empty if it is unknown."""
-        return self._server.provider
+        return self._known.server.provider
 
-    async def use(self, steps: tuple[Step, ...]) -> None:
-        """Change the request in these steps instead of those so far."""
+    async def begin(self) -> None:
+        """Change the request as the model server is known to need it."""
+        await self._use(self._known, may_try=True)
+
+    async def _use(self, known: Known, *, may_try: bool = False) -> None:
+        """Change the request anew."""
         assert self._unchanged is not None
-        self._steps = steps
-        self.chat, self.applied = await self._servers.changed(self._unchanged, steps)
+        self._known = known
+        steps = in_order([*known.steps, *self._own.steps, *self._asked])
+        self._attempt = await self._servers.attempt(self._unchanged, steps, self._asked, known, may_try=may_try)
+        self.chat, self.applied = self._attempt.chat, self._attempt.applied
         self.expectation = expected(self._unchanged, self.applied)
 
     async def adapt(self, refusal: Refusal) -> bool:
         """Change the request after it was refused; return False if there is nothing to change."""
         if self.chat is None:
             return False
-        model: str = self.chat["model"]
-        asked = await self._servers.asked(refusal, self.chat, self._steps)
+        sent, before, tried = self.chat, self.applied, self._attempt.tried
+        made = in_order([*self._known.steps, *self._own.steps, *self._asked, *before])
+        asked = await self._servers.asked(refusal, sent, made)
+        if tried and tried not in asked:
+            # What was refused is not known; the change that was left out is made again, and learned if it helps.
+            asked = asked or [tried]
         if self._retries >= _MAX_RETRIES:
-            self._learn_unfinished(model, asked)
+            self._learn_unfinished(asked)
             return False
-        known = self._steps
+        known = self._known
         if not self._tries:
-            known = in_order([*known, *await self._servers.learned_meanwhile(self._server, model)])
-        before, new = self.applied, tuple(step for step in asked if step not in known)
+            known = await self._servers.learned_meanwhile(known.server, known.model)
+        new = tuple(step for step in asked if step not in made and step not in known.steps)
         self._tries += 1
         self._retries += not new or not all(map(is_hint, new))
-        sent = self.chat
-        await self.use(in_order([*known, *new]))
-        self._new += tuple(step for step in new if self._servers.lasts(step, refusal, sent))
-        self._servers.count(self._server, new)
+        self._asked += new
+        self._new += tuple(filter(is_remembered, new))
+        await self._use(known)
+        self._servers.count(known.server, new)
         return self.applied != before or await self._forget(refusal, sent)
 
     async def _forget(self, refusal: Refusal, sent: Json) -> bool:
@@ -399,24 +525,25 @@ class AdaptedRequest:
             refusal: the refusal against which no further change helps.
             sent: the request that was refused.
         """
-        settled, before = self._servers.settled(self._server, sent["model"]), self.applied
+        known, before = self._known, self.applied
+        settled = self._servers.settled(known.server, known.model)
         learned = tuple(step for step in before if step not in settled and step not in self._new)
         if self._refused or not learned:
             return False
         named = not refusal.says_bound and any(refusal_names(refusal, step) for step in learned)
         if not named and not await self._servers.asked(refusal, sent, ()):
             return False
-        self._refused, self._new = learned, ()
-        await self.use(settled)
+        self._refused, self._new, self._asked, self._own.steps = learned, (), (), ()
+        await self._use(replace(known, steps=settled, evidence={}))
         return self.applied != before
 
-    def _learn_unfinished(self, model: str, asked: Sequence[Step]) -> None:
+    def _learn_unfinished(self, asked: Sequence[Step]) -> None:
         """Learn the changes of a request that was changed often enough, if its server goes on to refuse something else.
 
         The next request begins with them.
         """
         if self._new and asked:
-            self._servers.learn(self._server, model, self._new)
+            self._learn(self._new)
             self._new = ()
 
     def begun(self) -> None:
@@ -426,14 +553,23 @@ class AdaptedRequest:
         """
         if self.chat is None:
             return
-        model: str = self.chat["model"]
-        self._servers.took_media(self.chat)
         if self.expectation is None:
             self.chat = self._unchanged = None
         new, self._new = tuple(step for step in self._new if step in self.applied), ()
         refused, self._refused = tuple(step for step in self._refused if step not in new), ()
-        if new or refused:
-            self._servers.learn(self._server, model, new, refused)
+        self._learn(new, refused)
+        self._own.steps += tuple(step for step in self._asked if step in self.applied)
+        self._asked, self._attempt = (), Attempt({})
+
+    def _learn(self, new: Sequence[Step], refused: Sequence[Step] = ()) -> None:
+        server, model, attempt = self._known.server, self._known.model, self._attempt
+        at_once = [step for step in new if not withholds(step)]
+        if at_once or refused:
+            self._servers.learn(server, model, at_once, refused)
+        needed = {step: attempt.parts[step] for step in new if withholds(step) and step in attempt.parts}
+        left = {step: attempt.parts[step] for step in attempt.left}
+        if needed or left:
+            self._servers.judge(server, model, needed, left)
 
     def repair(self, text: str, problem: str) -> bool:
         """Ask for another answer than `text`, which has a problem; return False if that was done often enough."""

@@ -1,6 +1,7 @@
 """What the servers of a store have learned about their model servers.
 
-These are changes of chat requests, the sizes of prompts, and the lengths of contexts.
+These are changes of chat requests, what has been seen of changes that may be needed, the sizes of prompts, and the
+lengths of contexts.
 
 The row `ms/<server>` has what was learned about the models of one model server. Its name has a digest of the provider's
 configuration, so that nothing applies after a change of that. The row expires a day after it was written last, and each
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ..chat.adaptation.adaptation import Step
+from ..chat.adaptation.evidence import Case, Evidence
 from . import codec
 from .content_names import row_key
 from .records import Put, Record, Records, VersionIs, committed, pages_of
@@ -46,11 +48,19 @@ class Learned:
         steps: by model, the changes of chat requests, and when each expires: seconds since the epoch.
         corrections: by model, the tokens that its server has reported for each estimated one, and when that expires.
         contexts: by model, the tokens of the context that its server has named in a refusal, and when that expires.
+        evidence: by model, what has been seen of changes of chat requests that take something from an answer.
     """
 
     steps: Mapping[str, Mapping[Step, float]] = field(default_factory=dict)
     corrections: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     contexts: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    evidence: Mapping[str, Mapping[Step, Evidence]] = field(default_factory=dict)
+
+    def changes(self, model: str, now: float) -> list[Step]:
+        """Return the changes of a model's chat requests, also those of requests with certain parts alone."""
+        known = self.evidence.get(model, {})
+        confirmed = (step for step, evidence in known.items() if evidence.valid(now).is_confirmed)
+        return [*self.steps.get(model, {}), *confirmed]
 
 
 def with_steps(
@@ -72,6 +82,28 @@ def with_steps(
         if counts[step.kind] <= MAX_OF_KIND and len(kept) < MAX_STEPS:
             kept.append((step, at))
     return dict(reversed(kept))
+
+
+type Judged = Callable[[Evidence], Evidence]
+"""Returns what has been seen of a change, with what was seen now."""
+
+
+def with_evidence(known: Mapping[Step, Evidence], judged: Mapping[Step, Judged]) -> dict[Step, Evidence]:
+    """Return what has been seen of the changes of a model, with what was seen now of some of them behind the others.
+
+    The first ones are left out if it is too much, and those of which nothing is left.
+    """
+    seen = dict(known)
+    for step, judge in judged.items():
+        before = seen.pop(step, Evidence())
+        if (after := judge(before)).cases or after.taken:
+            seen[step] = after
+    return dict([*seen.items()][-MAX_STEPS:])
+
+
+def without_evidence(known: Mapping[Step, Evidence], refused: Collection[Step]) -> dict[Step, Evidence]:
+    """Return what has been seen of the changes of a model without those that it does not take any more."""
+    return {step: evidence for step, evidence in known.items() if step not in refused}
 
 
 class LearnedSteps:
@@ -112,7 +144,25 @@ class LearnedSteps:
 
         def added(known: Learned, expires: float) -> Learned:
             changes = with_steps(known.steps.get(model, {}), steps, expires, refused)
-            return replace(known, steps=_with_last(known.steps, model, changes))
+            seen = without_evidence(known.evidence.get(model, {}), refused)
+            evidence = _with_last(known.evidence, model, seen)
+            return replace(known, steps=_with_last(known.steps, model, changes), evidence=evidence)
+
+        await self._change(server, provider, added)
+
+    async def judge(self, server: str, provider: str, model: str, judged: Mapping[Step, Judged]) -> None:
+        """Add what was seen of changes of a model's chat requests; other arguments and errors as for `add`.
+
+        Args:
+            server: as for `of`.
+            provider: as for `add`.
+            model: as for `add`.
+            judged: by change, what was seen.
+        """
+
+        def added(known: Learned, _: float) -> Learned:
+            seen = with_evidence(known.evidence.get(model, {}), judged)
+            return replace(known, evidence=_with_last(known.evidence, model, seen))
 
         await self._change(server, provider, added)
 
@@ -124,10 +174,12 @@ class LearnedSteps:
 
         await self._change(server, provider, corrected)
 
-    async def bound(self, server: str, provider: str, model: str, length: int) -> None:
-        """Replace the length of a model's context, in tokens; arguments and errors as for `add`."""
+    async def bound(self, server: str, provider: str, model: str, length: int | None) -> None:
+        """Replace the length of a model's context, in tokens, or forget it; arguments and errors as for `add`."""
 
         def bounded(known: Learned, expires: float) -> Learned:
+            if length is None:
+                return replace(known, contexts={name: each for name, each in known.contexts.items() if name != model})
             until = expires - LEARNED_SECONDS + CONTEXT_SECONDS
             return replace(known, contexts=_with_last(known.contexts, model, (length, until)))
 
@@ -161,7 +213,23 @@ def _encoded(provider: str, known: Learned) -> bytes:
     models = [[model, [[each.kind, each.argument, at] for each, at in of.items()]] for model, of in known.steps.items()]
     corrections = [[model, *each] for model, each in known.corrections.items()]
     contexts = [[model, *each] for model, each in known.contexts.items()]
-    return codec.encode({"provider": provider, "models": models, "corrections": corrections, "contexts": contexts})
+    evidence = [[model, [_encoded_evidence(*each) for each in of.items()]] for model, of in known.evidence.items()]
+    row = {"provider": provider, "models": models, "corrections": corrections, "contexts": contexts}
+    return codec.encode({**row, "evidence": evidence})
+
+
+def _encoded_evidence(step: Step, evidence: Evidence) -> list[Any]:
+    cases = [[sorted(case.parts), case.refusals, case.again, case.until] for case in evidence.cases]
+    return [step.kind, step.argument, cases, [[sorted(parts), until] for parts, until in evidence.taken]]
+
+
+def _decoded_evidence(entry: Any, now: float) -> tuple[Step, Evidence]:
+    kind, argument, cases, taken = entry
+    evidence = Evidence(
+        tuple(Case(frozenset(parts), *rest) for parts, *rest in cases),
+        tuple((frozenset(parts), until) for parts, until in taken),
+    )
+    return Step(kind, _frozen(argument)), evidence.valid(now)
 
 
 def _decoded(record: Record | None, now: float) -> Learned:
@@ -171,9 +239,11 @@ def _decoded(record: Record | None, now: float) -> Learned:
     steps = {
         model: {Step(kind, _frozen(of)): at for kind, of, at in entries if at > now} for model, entries in row["models"]
     }
-    # Version 0.1.0 began without corrections, and has no contexts.
+    # Version 0.1.0 began without corrections, and has no contexts and no evidence.
     corrections, contexts = (_valid(row.get(name, ()), now) for name in ("corrections", "contexts"))
-    return Learned({model: entries for model, entries in steps.items() if entries}, corrections, contexts)
+    seen = {model: dict(_decoded_evidence(each, now) for each in of) for model, of in row.get("evidence", ())}
+    evidence = {model: {step: each for step, each in of.items() if each != Evidence()} for model, of in seen.items()}
+    return Learned({model: entries for model, entries in steps.items() if entries}, corrections, contexts, evidence)
 
 
 def _valid(entries: Any, now: float) -> dict[str, Any]:

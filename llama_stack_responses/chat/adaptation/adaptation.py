@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from ...core.types import Json
 from .refusal import Refusal
@@ -31,11 +32,6 @@ def _tells_nothing(_: Json, __: Any) -> None:
     """Leave the response as it is."""
 
 
-def _always(_: Refusal) -> bool:
-    """Return True."""
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Adaptation:
     """A kind of change of chat requests.
@@ -47,9 +43,9 @@ class Adaptation:
         apply: returns the changed chat request, or the same object if there is nothing to change. It changes no value
             of the request in place.
         tell: corrects the fields of a response whose chat request was changed, so that they say what was asked.
-        lasts: returns whether what a refusal asks for is remembered, or is for the refused request alone.
-        of_two: whether it changes only requests that have both of two parts, so that it is remembered although a server
-            refuses them together.
+        lasts: whether it is remembered, or is for the refused request alone.
+        withholds: whether it takes something from an answer, so that other requests are changed only if two refusals
+            have shown that they need it. A change of the form alone is made to all after one refusal.
         instead_of: the kind of which it takes the place, if the model server refuses what that has changed too.
         walks_messages: whether `apply` works on all messages or schemas, which takes long for a long request. One
             whose argument is a path within messages always does.
@@ -59,10 +55,14 @@ class Adaptation:
     asks: Callable[[Refusal, Json], Iterable[Any]]
     apply: Callable[[Json, Any], Json]
     tell: Callable[[Json, Any], None] = _tells_nothing
-    lasts: Callable[[Refusal], bool] = _always
-    of_two: bool = False
+    lasts: bool = True
+    withholds: bool = True
     instead_of: str = ""
     walks_messages: bool = False
+
+
+Form: Final = partial(Adaptation, withholds=False)
+"""A kind that changes the form of a request alone."""
 
 
 def answers(pattern: re.Pattern[str], apply: Callable[[Json, Any], Json]) -> Callable[[Refusal, Json], Iterator[None]]:

@@ -11,7 +11,7 @@ from string import ascii_letters, digits
 from typing import Any, Final
 
 from ...core.types import Json
-from .adaptation import Adaptation, answers
+from .adaptation import Form, answers
 from .message_edits import are_same, each_message, walking, with_instructions, with_messages
 from .refusal import Refusal
 
@@ -155,9 +155,9 @@ def _declared(chat: Json, _: Any) -> Json:
 _OBJECT_ARGUMENTS: Final = walking(_as_objects)
 
 CALLS: Final = (
-    Adaptation("unique_ids", answers(_NOT_UNIQUE, _with_unique_ids), _with_unique_ids, walks_messages=True),
-    Adaptation("named_outputs", answers(_NO_NAME, _with_names), _with_names, walks_messages=True),
-    Adaptation("nine_character_ids", _asks_short_ids, walking(_with_short_ids), walks_messages=True),
-    Adaptation("object_arguments", answers(_OBJECTS, _OBJECT_ARGUMENTS), _OBJECT_ARGUMENTS, walks_messages=True),
-    Adaptation("declared_tools", answers(_NO_DECLARATION, _declared), _declared, walks_messages=True),
+    Form("unique_ids", answers(_NOT_UNIQUE, _with_unique_ids), _with_unique_ids, walks_messages=True),
+    Form("named_outputs", answers(_NO_NAME, _with_names), _with_names, walks_messages=True),
+    Form("nine_character_ids", _asks_short_ids, walking(_with_short_ids), walks_messages=True),
+    Form("object_arguments", answers(_OBJECTS, _OBJECT_ARGUMENTS), _OBJECT_ARGUMENTS, walks_messages=True),
+    Form("declared_tools", answers(_NO_DECLARATION, _declared), _declared, walks_messages=True),
 )

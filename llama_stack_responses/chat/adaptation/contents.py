@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ...core.types import Json
 from ..reasoning_entries import BLOCKS, DETAILS, SIGNATURES, TEXT_FIELDS, signatures_in
-from .adaptation import Adaptation, answers
+from .adaptation import Adaptation, Form, answers
 from .calls import names_calls
 from .message_edits import (
     MEDIA,
@@ -23,8 +23,6 @@ from .message_edits import (
 )
 from .refusal import Refusal
 
-WITHOUT_MEDIA: Final = ("no_images", "no_audio", "text_content")
-"""The kinds that take images or audio from a model, if a request has them."""
 _BLANK: Final = "(empty)"
 
 _REASONING: Final = (*TEXT_FIELDS, DETAILS, BLOCKS)
@@ -423,47 +421,47 @@ _WITHOUT_REASONING: Final = walking(_without_reasoning)
 _WITHOUT_BLANKS: Final = walking(_without_blank)
 
 CONTENTS: Final = (
-    Adaptation("all_reasoning", _asks_all_reasoning, walking(_with_reasoning), walks_messages=True),
+    Form("all_reasoning", _asks_all_reasoning, walking(_with_reasoning), walks_messages=True),
     # Another model's signatures are in one conversation, not in all.
     Adaptation(
         "no_reasoning",
         answers(_INVALID_SIGNATURE, _WITHOUT_REASONING),
         _WITHOUT_REASONING,
-        lasts=lambda _: False,
+        lasts=False,
         walks_messages=True,
     ),
-    Adaptation("stand_in_signatures", answers(_NO_SIGNATURE, _WITH_STAND_INS), _WITH_STAND_INS, walks_messages=True),
-    Adaptation(
+    Form("stand_in_signatures", answers(_NO_SIGNATURE, _WITH_STAND_INS), _WITH_STAND_INS, walks_messages=True),
+    Form(
         "content_in_reasoning",
         answers(_NOT_BESIDE_REASONING, _CONTENT_AS_REASONING),
         _CONTENT_AS_REASONING,
         walks_messages=True,
     ),
     Adaptation("no_thinking_parts", _asks_no_thinking_parts, _DROP_THINKING_PARTS, walks_messages=True),
-    Adaptation(
+    Form(
         "content_in_outputs", answers(_NOT_BESIDE_CALLS, _content_in_outputs), _content_in_outputs, walks_messages=True
     ),
-    Adaptation("trimmed_end", answers(_NO_SPACE_LAST, _trimmed), _trimmed),
+    Form("trimmed_end", answers(_NO_SPACE_LAST, _trimmed), _trimmed),
     Adaptation("no_images", _asks_no_images, _NO_IMAGE_PARTS, walks_messages=True),
     # Its argument is the number of images that there may be, or None for one.
     Adaptation("few_images", _asks_few_images, _few_images, walks_messages=True),
     Adaptation("no_audio", answers(_NO_AUDIO, _NO_AUDIO_PARTS), _NO_AUDIO_PARTS, walks_messages=True),
     Adaptation("text_content", _asks_text_content, walking(_as_text), walks_messages=True),
-    Adaptation("empty_content", _asks_empty_content, walking(_with_content), walks_messages=True),
+    Form("empty_content", _asks_empty_content, walking(_with_content), walks_messages=True),
     # What clients send where neither `null` nor an empty text is taken beside calls: nothing, or some words.
-    Adaptation(
+    Form(
         "no_content",
         _asks_other_content,
         walking(_without_content),
         instead_of="empty_content",
         walks_messages=True,
     ),
-    Adaptation(
+    Form(
         "stand_in_content",
         _asks_other_content,
         walking(_with_blank),
         instead_of="no_content",
         walks_messages=True,
     ),
-    Adaptation("no_blank_content", answers(_BLANK_CONTENT, _WITHOUT_BLANKS), _WITHOUT_BLANKS, walks_messages=True),
+    Form("no_blank_content", answers(_BLANK_CONTENT, _WITHOUT_BLANKS), _WITHOUT_BLANKS, walks_messages=True),
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...core.types import Json
-from .adaptation import Adaptation, Step
+from .adaptation import Adaptation, Form, Step
 from .message_edits import with_instructions
 from .refusal import Refusal
 
@@ -37,8 +37,6 @@ _OF_ONE_SCHEMA: Final = re.compile(
     re.IGNORECASE,
 )
 """Words about one schema: another one may be taken."""
-_OF_ONE_ANSWER: Final = re.compile(r"failed to generate|^content path", re.IGNORECASE)
-"""Words about what the model wrote: the same request may be taken the next time."""
 
 _DIGEST_BYTES: Final = 8
 
@@ -196,24 +194,11 @@ def _format_in_words(chat: Json, _: Any) -> Json:
 
 _WRONG_CHOICE: Final = re.compile(r"\bnot found in\b|\bonly allowed when\b", re.IGNORECASE)
 """Words about a choice that does not fit the tools of the request: it is the client's error."""
-_OF_ONE_CALL: Final = re.compile(
-    r"\bdid(?: not|n't) (?:call|produce|generate|make|use|return)\b|\bcould not be satisfied\b", re.IGNORECASE
-)
-"""Words about an answer without the call that was required: the server takes the choice, its model did not."""
-
-
-def _of_all_calls(refusal: Refusal) -> bool:
-    return not _OF_ONE_CALL.search(refusal.words)
-
-
-def _of_all_answers(refusal: Refusal) -> bool:
-    return not _OF_ONE_ANSWER.search(refusal.words)
-
 
 ENFORCED: Final = (
-    Adaptation(OBJECT, _asks_object, _object_as_schema),
-    Adaptation(CALL, _asks_call, _call_in_words, lasts=_of_all_calls),
+    Form(OBJECT, _asks_object, _object_as_schema),
+    Adaptation(CALL, _asks_call, _call_in_words),
     # Its argument is the digest of the one schema that was refused, or None for all schemas.
-    Adaptation(SCHEMA, _asks_schema, _schema_in_words, lasts=_of_all_answers, walks_messages=True),
-    Adaptation(FORMAT, _asks_format, _format_in_words, lasts=_of_all_answers),
+    Adaptation(SCHEMA, _asks_schema, _schema_in_words, walks_messages=True),
+    Adaptation(FORMAT, _asks_format, _format_in_words),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ...core.types import Json
-from .adaptation import Adaptation
+from .adaptation import Adaptation, Form
 from .contents import refused_members
 from .message_edits import are_same
 from .refusal import Refusal
@@ -28,6 +28,7 @@ ESSENTIAL: Final = frozenset(
 """Parameters without which the answer would be another one. All others only steer."""
 
 DROP: Final = "drop"
+MAP: Final = "map"
 
 HINTS: Final = frozenset(
     {
@@ -81,12 +82,12 @@ _NO_THINKING_BEFORE: Final = re.compile(
 """Words of Anthropic about a conversation with calls that another model made, or this one without reasoning."""
 _MAY_BE_UNSET: Final = re.compile(r"\bor (?:be )?(?:unset|omitted|left out)\b|\bmay only be set to\b", re.IGNORECASE)
 """Words of Anthropic about a parameter that has hardly any value beside reasoning."""
-_OF_ONE_EFFORT: Final = re.compile(rf"(?<!['\"]: )['\"`](?:{'|'.join(EFFORTS)})['\"`]")
-"""An effort that a refusal quotes: it says nothing of others."""
 _LISTS_EFFORTS: Final = re.compile(r"['\"`]low['\"`], ?['\"`]medium['\"`],? (?:and |or )?['\"`]high['\"`]")
 """A list of efforts, which says of what a refused value is."""
 _NO_BUDGET: Final = re.compile(r"\binvalid thinking\.type\b|\bthinking[ _]budget\b[^.]{0,40}\binvalid\b", re.IGNORECASE)
 """Words of MiniMax and Gemini about what their gateways have made of an effort."""
+_BUDGET: Final = re.compile(r"\b(?:thinking|reasoning)?[_. ]?budget(?:_tokens|\b)", re.IGNORECASE)
+"""What gateways make of an effort: a number of tokens."""
 _UNKNOWN_ERROR: Final = re.compile(r"\bunknown error\b", re.IGNORECASE)
 """Words of a failure, in which a server may quote the request."""
 _LEAST: Final = "low"
@@ -119,9 +120,8 @@ def _may_drop(refusal: Refusal, chat: Json) -> Iterator[str]:
             yield path
     yield from refused_members(refusal, chat)
     effort = chat.get("reasoning_effort")
-    of_effort = effort and names_effort(refusal, effort) and not _known_efforts(refusal, effort)
-    of_effort = of_effort and not _UNKNOWN_ERROR.search(refusal.words)
-    if of_effort or (effort and _NO_THINKING_BEFORE.search(refusal.words)):
+    of_all = effort and _refuses_effort(refusal, effort) and not _instead_of_effort(refusal, effort)
+    if of_all or (effort and _NO_THINKING_BEFORE.search(refusal.words)):
         yield "reasoning_effort"
 
 
@@ -129,12 +129,22 @@ def _is_droppable(refusal: Refusal, name: str, value: Any) -> bool:
     """Return whether a refusal names a parameter that may be dropped for what it says."""
     if name in ESSENTIAL or (name == "tool_choice" and value != "auto") or not refusal.names(name):
         return False
-    return name in HINTS or isinstance(value, bool) or _cannot_be_used(refusal)
+    if name in HINTS or isinstance(value, bool):
+        return True
+    return _cannot_be_used(refusal) and not (_is_number(value) and refusal.is_of_number(value))
 
 
 def _cannot_be_used(refusal: Refusal) -> bool:
     """Return whether a refusal says that a parameter cannot be used, not that its value is out of bounds."""
     return bool(_MAY_BE_UNSET.search(refusal.words)) or (refusal.says_unsupported and not refusal.says_bound)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _refuses_effort(refusal: Refusal, effort: str) -> bool:
+    return names_effort(refusal, effort) and not _UNKNOWN_ERROR.search(refusal.words)
 
 
 def names_effort(refusal: Refusal, effort: str) -> bool:
@@ -143,7 +153,8 @@ def names_effort(refusal: Refusal, effort: str) -> bool:
         "reasoning_effort", "reasoning effort", "reasoning.effort", "output_config"
     ):
         return True
-    if _must_reason(refusal, effort) or any(each.search(refusal.words) for each in (_NO_THINKING, _NO_BUDGET)):
+    said = (_NO_THINKING, _NO_BUDGET)
+    if _must_reason(refusal, effort) or _bounds_budget(refusal) or any(each.search(refusal.words) for each in said):
         return True
     if re.search(rf"['\"`]{effort}['\"`]", refusal.words) and _LISTS_EFFORTS.search(refusal.words):
         return True
@@ -154,6 +165,11 @@ def names_effort(refusal: Refusal, effort: str) -> bool:
 def _must_reason(refusal: Refusal, effort: str) -> bool:
     """Return whether a refusal says that the model cannot be asked not to reason."""
     return effort == "none" and bool(_MUST_REASON.search(refusal.words))
+
+
+def _bounds_budget(refusal: Refusal) -> bool:
+    """Return whether a refusal is about the bound of the tokens that a gateway makes of an effort."""
+    return refusal.says_bound and bool(_BUDGET.search(refusal.subject))
 
 
 def _known_efforts(refusal: Refusal, effort: str) -> list[str]:
@@ -182,15 +198,42 @@ def nearest_effort(effort: str, known: list[str]) -> str:
     return min(reasoning, key=lambda name: (abs(place[name] - place[effort]), -place[name]))
 
 
-def _map_asks(refusal: Refusal, chat: Json) -> Iterator[tuple[str, str, str]]:
+def _map_asks(refusal: Refusal, chat: Json) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what a value is mapped to if a refusal is about this value; None if the parameter is not sent with it."""
     effort = chat.get("reasoning_effort")
-    if effort in EFFORTS and names_effort(refusal, effort) and (known := _known_efforts(refusal, effort)):
-        yield "reasoning_effort", effort, nearest_effort(effort, known)
+    if effort in EFFORTS and _refuses_effort(refusal, effort):
+        yield from (("reasoning_effort", effort, other) for other in _instead_of_effort(refusal, effort))
+    for name, value in chat.items():
+        if name not in ESSENTIAL and name not in HINTS and _is_number(value) and refusal.names(name):
+            yield from ((name, value, other) for other in _instead_of_number(refusal, value))
+
+
+def _instead_of_effort(refusal: Refusal, effort: str) -> list[str | None]:
+    """Return what is sent in place of an effort: None for nothing. It is empty if no effort is taken at all."""
+    if known := _known_efforts(refusal, effort):
+        return [nearest_effort(effort, known)]
+    if _bounds_budget(refusal) and effort in EFFORTS and EFFORTS.index(effort) > EFFORTS.index(_LEAST):
+        return [EFFORTS[EFFORTS.index(effort) - 1]]
+    return [None] if re.search(rf"(?<!['\"]: )['\"`]{effort}['\"`]", refusal.words) else []
+
+
+def _instead_of_number(refusal: Refusal, value: float) -> list[float | None]:
+    """Return what is sent in place of a number, if a refusal is about this number: the nearest one that it names."""
+    others = [number for number in refusal.numbers if number != value]
+    if not refusal.is_of_number(value) or not (refusal.says_unsupported or refusal.says_bound):
+        return []
+    if not others:
+        return [None] if refusal.says_unsupported else []
+    nearest = min(others, key=lambda number: abs(number - value))
+    return [int(nearest) if isinstance(value, int) else nearest]
 
 
 def _mapped(chat: Json, argument: Any) -> Json:
     name, value, other = argument
-    return chat | {name: other} if name in chat and chat[name] == value else chat
+    # A value of a profile is the name of a member, so a text.
+    if name not in chat or str(chat[name]) != str(value):
+        return chat
+    return dropped(chat, name) if other is None else chat | {name: other}
 
 
 def _rename_asks(refusal: Refusal, chat: Json) -> Iterator[tuple[str, str]]:
@@ -265,16 +308,14 @@ def _set_inner(response: Json, field: str, name: str, value: Any) -> None:
 
 def _tell_mapped(response: Json, argument: Any) -> None:
     name, _, other = argument
-    if name == "reasoning_effort":
+    if other is None:
+        _tell_dropped(response, name)
+    elif name == "reasoning_effort":
         _set_inner(response, "reasoning", "effort", _LIKE.get(other, other))
     elif name == "verbosity":
         _set_inner(response, "text", "verbosity", other)
     elif name in response:
         response[name] = other
-
-
-def _of_all_requests(refusal: Refusal) -> bool:
-    return not any(each.search(refusal.words) for each in (_NO_THINKING_BEFORE, _OF_ONE_EFFORT, _NO_BUDGET))
 
 
 def _never(_: Refusal, __: Json) -> tuple[()]:
@@ -283,8 +324,8 @@ def _never(_: Refusal, __: Json) -> tuple[()]:
 
 
 PARAMETERS: Final = (
-    Adaptation("map", _map_asks, _mapped, _tell_mapped),
-    Adaptation("rename", _rename_asks, _renamed),
-    Adaptation(DROP, _may_drop, dropped, _tell_dropped, lasts=_of_all_requests),
+    Adaptation(MAP, _map_asks, _mapped, _tell_mapped),
+    Form("rename", _rename_asks, _renamed),
+    Adaptation(DROP, _may_drop, dropped, _tell_dropped),
     Adaptation("add", _never, _added, _tell_added),
 )

@@ -46,6 +46,14 @@ _BOUNDED: Final = re.compile(
 )
 """Words that say that a value is out of its bounds."""
 
+_WITHOUT_LETTERS: Final = re.compile(r"(?<![A-Za-z0-9_.-])[0-9.-]++(?![A-Za-z0-9_.%-])")
+_RANGE: Final = re.compile(r"\d(?:\.\.|-)\d")
+_NUMBER: Final = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
+_BOUNDED_BY: Final = re.compile(
+    r"[<>] ?-?\d|\b(?:above|below|over|under|through|until|max|min)\W{1,3}(?:of )?-?\d", re.IGNORECASE
+)
+"""Words and marks beside the numbers of a bound, if they do not say that a value is out of it."""
+
 _WORD: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -103,6 +111,18 @@ class Refusal:
         return bool(_BOUNDED.search(self.words))
 
     @cached_property
+    def numbers(self) -> tuple[float, ...]:
+        """The numbers in its text that are no part of a name, such as that of a model."""
+        found = (_NUMBER.findall(each) for each in _WITHOUT_LETTERS.findall(self.words))
+        return tuple(map(float, chain.from_iterable(found)))
+
+    def is_of_number(self, value: float) -> bool:
+        """Return whether it is about this value of a parameter, or about bounds of it, and not about all values."""
+        if value in self.numbers or self.says_bound or _BOUNDED_BY.search(self.words):
+            return True
+        return any(_RANGE.search(each) for each in _WITHOUT_LETTERS.findall(self.words))
+
+    @cached_property
     def is_placed(self) -> bool:
         """Whether all the places that it names are parameters, so that its text names no other one."""
         return bool(self._places) and all(_is_parameter(place) for place in self._places)
@@ -111,7 +131,8 @@ class Refusal:
     def _places(self) -> tuple[str, ...]:
         """The places that it names, unless its text begins with the name of another parameter: `param` may be wrong."""
         name = self._first_word
-        return () if name in _LEADING and all(name not in place.split(".") for place in self.places) else self.places
+        leads = name in _LEADING or (name in _PARAMETERS and self.subject[:1] in _QUOTES)
+        return () if leads and all(name not in place.split(".") for place in self.places) else self.places
 
     @cached_property
     def _first_word(self) -> str:
@@ -149,7 +170,15 @@ class Refusal:
         """
         if "_" in name:
             return not self.identifiers.isdisjoint((name, name.replace("_", "")))
-        return name in self.identifiers and _pattern_of(name).search(self.subject) is not None
+        if name not in self.identifiers:
+            return False
+        return _pattern_of(name).search(self.subject) is not None or name in self._listed
+
+    @cached_property
+    def _listed(self) -> frozenset[str]:
+        """The parameters in its subject that are in a list of nothing but parameters."""
+        lists = (_LISTED.split(each[0].lower()) for each in _LIST.finditer(self.subject))
+        return frozenset(name for names in lists if _PARAMETERS.issuperset(names) for name in names)
 
     @cached_property
     def _spaced(self) -> str:
@@ -176,6 +205,10 @@ _PARAMETERS: Final = frozenset(
 """First parts of places in a chat request. Some servers have something else in the member `param`."""
 _LEADING: Final = frozenset(name for name in _PARAMETERS if "_" in name) | {"strict", "temperature", "verbosity"}
 """Names of parameters that are no words with which a sentence about another parameter begins."""
+_QUOTES: Final = tuple("'\"`")
+_LISTED: Final = re.compile(r"['\"`]?(?:\s?[,;]\s?(?:(?:and|or)\s)?|\s(?:and|or|&)\s)['\"`]?")
+_LIST: Final = re.compile(rf"\b[a-z_]{{1,40}}+(?:{_LISTED.pattern}[a-z_]{{1,40}}+)+", re.IGNORECASE)
+"""Names with a separator between them."""
 _FIRST: Final = re.compile(r"\W*([A-Za-z]\w*)")
 
 
@@ -199,7 +232,7 @@ def _pattern_of(name: str) -> re.Pattern[str]:
 
     exact = re.escape(name)
     return re.compile(
-        rf"[{MARKS}\[.]{exact}[{MARKS}\].]|(?<![\w-]){exact} (?:length|format)\b"
+        rf"[{MARKS}\[.]{exact}[{MARKS}\].]|[\])]\.{exact}\b|\.function\.{exact}\b|(?<![\w-]){exact} (?:length|format)\b"
         rf"|{_CHINESE_NOUNS}\s?[:\uff1a]?\s?{exact}(?![a-z0-9_])|(?<![a-z0-9_-]){exact}\s?{_CHINESE_NOUNS}"
         rf"|\b{_NOUNS}[{MARKS}\[(]{{0,2}}{exact}\b"
         rf"|^\W{{0,3}}{exact}\b(?:\W|$)|(?<![\w-]){exact}(?: is|=| does| isn't| not|:)"

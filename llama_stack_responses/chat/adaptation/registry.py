@@ -7,16 +7,17 @@ its `asks` yields None once if it answers the refusal, and its `apply` ignores t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from ...core.types import Json
 from .adaptation import Adaptation, Step
 from .calls import CALLS
 from .contents import CONTENTS
 from .enforced import ENFORCED
-from .lasting import is_general, is_of_two, is_passing
-from .parameters import DROP, ESSENTIAL, HINTS, PARAMETERS
+from .evidence import Evidence, Parts
+from .parameters import DROP, ESSENTIAL, HINTS, MAP, PARAMETERS
+from .parts import may_be_together, request_parts
 from .refusal import Refusal
 from .roles import ROLES
 from .schemas import SCHEMAS
@@ -57,13 +58,8 @@ def adapted(chat: Json, steps: Sequence[Step]) -> tuple[Json, tuple[Step, ...]]:
         chat: the request, of which no value is changed in place.
         steps: the changes, in order.
     """
-    applied: list[Step] = []
-    for step in steps:
-        changed = _KINDS[step.kind][1].apply(chat, step.argument)
-        if changed is not chat:
-            chat = changed
-            applied.append(step)
-    return chat, tuple(applied)
+    attempt = attempted(chat, Plan(steps))
+    return attempt.chat, attempt.applied
 
 
 def asked_by(refusal: Refusal, chat: Json, tried: Sequence[Step] = ()) -> list[Step]:
@@ -80,18 +76,96 @@ def asked_by(refusal: Refusal, chat: Json, tried: Sequence[Step] = ()) -> list[S
     if any(map(is_hint, new)):
         # What else the words may mean is tried if the refusal comes again.
         new = [step for step in new if step.kind in _OF_PARAMETERS]
-    if len(new) > 1 and is_of_two(refusal, chat):
-        new = [step for step in new if step.kind == DROP and step.argument not in ESSENTIAL] or new
+    # Of two parts that are refused together, the one that only steers is changed first.
+    new = [step for step in new if _only_steers(step, chat)] or new
     kinds = {step.kind for step in new}
     return [step for step in new if kinds.isdisjoint(_former(step.kind))]
 
 
-def lasts(step: Step, refusal: Refusal, chat: Json) -> bool:
-    """Return whether a change is remembered that a refusal of a chat request asked for."""
-    kind = _KINDS[step.kind][1]
-    if not kind.lasts(refusal):
+def _only_steers(step: Step, chat: Json) -> bool:
+    """Return whether a change is of a parameter without which the answer is of the same kind."""
+    name = step.argument if step.kind == DROP else step.argument[0] if step.kind == MAP else ""
+    return name in chat and name not in ESSENTIAL
+
+
+def is_remembered(step: Step) -> bool:
+    """Return whether a change that has helped is made to other requests."""
+    return _KINDS[step.kind][1].lasts
+
+
+def withholds(step: Step) -> bool:
+    """Return whether a change takes something from an answer, so that one refusal does not show that others need it."""
+    return _KINDS[step.kind][1].withholds and not is_hint(step)
+
+
+def is_of_model(step: Step, chat: Json) -> bool:
+    """Return whether one refusal of a request shows that its server always needs a change."""
+    if not is_remembered(step):
         return False
-    return not is_passing(refusal) if kind.of_two or is_hint(step) else is_general(refusal, chat)
+    return not withholds(step) or not may_be_together(chat, _applied(chat, step))
+
+
+class Attempt(NamedTuple):
+    """A chat request that is made.
+
+    Attributes:
+        chat: the changed request.
+        applied: the changes that changed it, in order.
+        parts: by change, the parts that the request had where it was made, or was not made: of those that are noted,
+            and of those that may be needed.
+        left: the changes that may be needed and were not made, though the request has what they would take from it.
+        tried: the one of these that is left out to see whether it is still needed.
+    """
+
+    chat: Json
+    applied: tuple[Step, ...] = ()
+    parts: Mapping[Step, Parts] = {}
+    left: tuple[Step, ...] = ()
+    tried: Step | None = None
+
+
+class Plan(NamedTuple):
+    """How a chat request is changed.
+
+    Attributes:
+        steps: the changes that are made.
+        noted: those of them for which the parts of the request are noted.
+        suspected: the changes that are made if the evidence says so.
+        now: the time by which that is judged, in seconds since the epoch.
+        triable: those of which one may be left out, to see whether it is still needed.
+    """
+
+    steps: Sequence[Step]
+    noted: Sequence[Step] = ()
+    suspected: Mapping[Step, Evidence] = {}
+    now: float = 0.0
+    triable: Collection[Step] = ()
+
+
+def attempted(chat: Json, plan: Plan) -> Attempt:
+    """Return the changed chat request, of which no value is changed in place."""
+    watched = [*plan.suspected, *plan.noted]
+    applied, parts, tried = list[Step](), dict[Step, Parts](), None
+    for step in in_order([*plan.steps, *plan.suspected]):
+        changed = _applied(chat, step)
+        if changed is chat:
+            continue
+        if step in watched:
+            parts[step] = request_parts(chat)
+        if step not in plan.steps:
+            action = plan.suspected[step].action(parts[step], plan.now)
+            if action == "try" and step in plan.triable and tried is None:
+                tried = step
+            if action == "send" or tried == step:
+                continue
+        chat = changed
+        applied.append(step)
+    left = (step for step in plan.suspected if step in parts and step not in applied)
+    return Attempt(chat, tuple(applied), parts, tuple(step for step in left if _applied(chat, step) is not chat), tried)
+
+
+def _applied(chat: Json, step: Step) -> Json:
+    return _KINDS[step.kind][1].apply(chat, step.argument)
 
 
 def is_hint(step: Step) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ...core.types import Json
 from ..reasoning_entries import BLOCKS, DETAILS, TEXT_FIELDS
-from .adaptation import Adaptation, answers
+from .adaptation import Adaptation, Form, answers
 from .message_edits import INSTRUCTING, each_message, joined, text_of, with_messages
 from .refusal import Refusal
 
@@ -216,12 +216,12 @@ def _together(one: Json, other: Json) -> Json:
 
 ROLES: Final = (
     Adaptation("no_developer", _asks_no_developer, _as_system, walks_messages=True),
-    Adaptation("system_first", answers(_FIRST_SYSTEM, _system_first), _system_first, walks_messages=True),
+    Form("system_first", answers(_FIRST_SYSTEM, _system_first), _system_first, walks_messages=True),
     Adaptation("no_system", _asks_no_system, _no_system, walks_messages=True),
-    Adaptation("user_first", answers(_FIRST_USER, _user_first), _user_first, walks_messages=True),
-    Adaptation(
+    Form("user_first", answers(_FIRST_USER, _user_first), _user_first, walks_messages=True),
+    Form(
         "assistant_after_tool", answers(_AFTER_TOOL, _assistant_after_tool), _assistant_after_tool, walks_messages=True
     ),
-    Adaptation("alternate", answers(_ALTERNATE, _alternate), _alternate, walks_messages=True),
-    Adaptation("user_last", answers(_USER_LAST, _user_last), _user_last, walks_messages=True),
+    Form("alternate", answers(_ALTERNATE, _alternate), _alternate, walks_messages=True),
+    Form("user_last", answers(_USER_LAST, _user_last), _user_last, walks_messages=True),
 )

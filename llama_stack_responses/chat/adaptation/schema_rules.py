@@ -146,7 +146,11 @@ _RULES: Final = (
     ("no_empty_schemas", answers(_EMPTY, _without_empty), _without_empty),
     ("flat_schemas", asks_flat, _flat_schemas),
 )
-SCHEMA_RULES: Final = tuple(Adaptation(name, asks, apply, walks_messages=True) for name, asks, apply in _RULES)
+_FORMS: Final = ("known_required", "no_empty_schemas")
+"""Rules that take nothing from a schema."""
+SCHEMA_RULES: Final = tuple(
+    Adaptation(name, asks, apply, withholds=name not in _FORMS, walks_messages=True) for name, asks, apply in _RULES
+)
 
 
 def asks_rule(refusal: Refusal, chat: Json) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ...core.types import Json
-from .adaptation import Adaptation, answers
+from .adaptation import Adaptation, Form, answers
 from .alternatives import LONE, lone_alternatives
 from .calls import names_call_ids
 from .refusal import Refusal
@@ -240,9 +240,9 @@ _PLAIN: Final = _GONE | {*_NOTED, "const", "oneOf"}
 SCHEMAS: Final = (
     *SCHEMA_RULES,
     keyword_kind(_PLAIN | {"additionalProperties"}),
-    Adaptation("object_schemas", _asks_object_schemas, _object_schemas, walks_messages=True),
-    Adaptation("described_tools", answers(_NO_DESCRIPTION, _described_tools), _described_tools, walks_messages=True),
+    Form("object_schemas", _asks_object_schemas, _object_schemas, walks_messages=True),
+    Form("described_tools", answers(_NO_DESCRIPTION, _described_tools), _described_tools, walks_messages=True),
     Adaptation("plain_schemas", _asks_plain_schemas, _plain_schemas, walks_messages=True),
-    Adaptation("lone_alternatives", answers(LONE, lone_alternatives), lone_alternatives, walks_messages=True),
+    Form("lone_alternatives", answers(LONE, lone_alternatives), lone_alternatives, walks_messages=True),
     Adaptation("open_schemas", answers(_CLOSED, _open_schemas), _open_schemas, walks_messages=True),
 )

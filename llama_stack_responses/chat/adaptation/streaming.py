@@ -49,5 +49,5 @@ def _no_stream_with_tools(chat: Json, argument: Any) -> Json:
 
 STREAMING: Final = (
     Adaptation("no_stream", _asks_no_stream, _no_stream),
-    Adaptation("no_stream_with_tools", _asks_no_stream_with_tools, _no_stream_with_tools, of_two=True),
+    Adaptation("no_stream_with_tools", _asks_no_stream_with_tools, _no_stream_with_tools),
 )

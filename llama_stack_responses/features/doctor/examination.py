@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ...chat.adaptation.adaptation import Step
 from ...chat.adaptation.refusal import RefusedError
-from ...chat.adaptation.registry import adapted, asked_by, in_order, lasts
+from ...chat.adaptation.registry import adapted, asked_by, in_order, is_of_model
 from ...concurrency.offloading import in_thread
 from ...concurrency.tasks import gather_or_cancel
 from ...core.errors import ApiError, TooLongError, UnusableAnswerError
@@ -212,7 +212,7 @@ class Examination:
         new = await in_thread(asked_by, error.refusal, sent, (*self._steps, *attempt.extra))
         attempt.words = attempt.words or error.refusal.shown
         attempt.new += new
-        lasting = [step for step in new if lasts(step, error.refusal, sent)]
+        lasting = [step for step in new if is_of_model(step, sent)]
         self._steps = in_order([*self._steps, *lasting])
         attempt.extra += tuple(step for step in new if step not in lasting)
         return bool(new)

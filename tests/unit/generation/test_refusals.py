@@ -14,7 +14,7 @@ from llama_stack_responses.chat.adaptation.refusal import Refusal, RefusedError
 from llama_stack_responses.chat.inference import ModelServer
 from llama_stack_responses.chat.profile import Parameters, Profile
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.generation.request_adaptation import ModelServers
+from llama_stack_responses.generation.request_adaptation import ModelServers, OwnChanges
 from llama_stack_responses.store.learned_adaptations import LEARNED_SECONDS, MAX_MODELS, MAX_OF_KIND, LearnedSteps
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Records
@@ -204,29 +204,59 @@ def look(name: bytes) -> list[Json]:
 @pytest.mark.parametrize("words", ["This model does not support images", "content: str type expected"])
 async def test_images_are_kept_from_a_model_once_two_were_refused(words: str) -> None:
     """One image may be broken, whatever the server says of it, and others must not lose theirs."""
-    server = Server(MemoryRecords(), *[refused(words), ANSWER] * 3, ANSWER)
-    for name in (b"a", b"a", b"b", b"c"):
+    server = Server(MemoryRecords(), *[refused(words), ANSWER] * 2, ANSWER, ANSWER)
+    for name in (b"a", b"b", b"c", b"d"):
         await server.ask(input=look(name))
     sent = ["image_url" in str(each["messages"]) for each in server.inference.requests]
-    assert sent == [True, False, True, False, True, False, False]
+    assert sent == [True, False, True, False, False, False]
+
+
+async def test_image_that_was_refused_twice_is_not_sent_again_and_others_are() -> None:
+    """A thread has its images in each turn."""
+    no = refused("This model does not support images")
+    server = Server(MemoryRecords(), *[no, ANSWER] * 2, *[ANSWER] * 4)
+    for names in ((b"a",), (b"a",), (b"a",), (b"a", b"b"), (b"b",)):
+        await server.ask(input=[look(name)[0] for name in names])
+    sent = ["image_url" in str(each["messages"]) for each in server.inference.requests]
+    assert sent == [True, False, True, False, False, False, True]
 
 
 async def test_image_that_a_server_takes_between_two_that_it_refuses_keeps_images_with_the_model() -> None:
     no = refused("This model does not support images")
-    server = Server(MemoryRecords(), no, ANSWER, ANSWER, no, ANSWER, ANSWER)
-    for name in (b"a", b"b", b"c", b"d"):
+    server = Server(MemoryRecords(), no, ANSWER, ANSWER, *[no, ANSWER] * 3, ANSWER)
+    for name in (b"a", b"b", b"c", b"d", b"e", b"f"):
         await server.ask(input=look(name))
     sent = ["image_url" in str(each["messages"]) for each in server.inference.requests]
-    assert sent == [True, False, True, True, False, True]
+    assert sent == [True, False, True, *[True, False] * 3, True]
 
 
 async def test_context_that_a_server_names_is_not_shorter_than_what_it_took() -> None:
     server = Server(MemoryRecords(), [text("Hello"), finish(read=5_000)])
     await server.ask()
-    await server.servers.learn_context_length("m", 4_000)
+    await server.servers.learn_context_length("m", 4_000, agrees=True)
     assert await server.servers.context_length("m", Profile()) != 4_000
-    await server.servers.learn_context_length("m", 6_000)
+    await server.servers.learn_context_length("m", 6_000, agrees=True)
     assert await server.servers.context_length("m", Profile()) == 6_000
+
+
+async def test_context_that_a_server_names_is_forgotten_once_it_takes_a_longer_request() -> None:
+    records = MemoryRecords()
+    server = Server(records, [text("Hello"), finish(read=5_000)])
+    await server.servers.learn_context_length("m", 4_000, agrees=True)
+    await turns(20)
+    await server.ask()
+    assert await server.servers.context_length("m", Profile()) is None
+    await turns(20)
+    assert await Server(records).servers.context_length("m", Profile()) is None
+
+
+async def test_number_that_no_count_agrees_with_is_a_context_once_it_was_named_twice() -> None:
+    servers = Server(MemoryRecords()).servers
+    lengths = list[int | None]()
+    for named in (4_000, 5_000, 4_000, 4_000):
+        await servers.learn_context_length("m", named, agrees=False)
+        lengths.append(await servers.context_length("m", Profile()))
+    assert lengths == [None, None, None, 4_000]
 
 
 NO_OBJECT = refused("'response_format.type' must be 'json_schema' or 'text'")
@@ -241,10 +271,11 @@ def efforts(*known: str) -> RefusedError:
 
 async def test_learned_change_that_the_server_refuses_is_forgotten() -> None:
     records = MemoryRecords()
-    server = Server(records, NO_SCHEMA, OSLO, NO_OBJECT, OSLO, OSLO)
-    for _ in range(3):
+    server = Server(records, *[NO_SCHEMA, OSLO] * 2, NO_OBJECT, OSLO, OSLO)
+    for _ in range(4):
         assert shown(await server.ask(**TEXT)) == '{"city": "Oslo"}'
-    assert formats(server) == ["json_schema", "json_object", "json_object", "json_schema", "json_schema"]
+    kinds = ["json_schema", "json_object"]
+    assert formats(server) == [*kinds * 2, "json_object", "json_schema", "json_schema"]
     assert await stored(records) == []
     after = Server(records, OSLO)
     await after.ask(**TEXT)
@@ -296,9 +327,10 @@ async def test_effort_of_a_server_that_changes_its_efforts_is_always_taken() -> 
     def knows(*known: str) -> Callable[[Json], Round]:
         return lambda chat: ANSWER if chat["reasoning_effort"] in known else efforts(*known)
 
-    judges = [knows("low", "medium"), knows("low"), knows("high"), knows("low", "medium"), knows("low", "medium")]
+    judges = [knows(*some.split()) for some in ("low medium", "low", "low", "low", "high", *["low medium"] * 3)]
     sent = await asked_in_turn({"reasoning": {"effort": "high"}}, judges)
-    assert [each[-1]["reasoning_effort"] for each in sent] == ["medium", "low", "high", "medium", "medium"]
+    efforts_sent = [each[-1]["reasoning_effort"] for each in sent]
+    assert efforts_sent == ["medium", "low", "low", "low", "high", "medium", "medium", "medium"]
     assert len(sent[-1]) == 1, "what was learned anew is kept"
 
 
@@ -346,10 +378,10 @@ async def test_request_goes_on_from_what_was_learned_when_the_limit_of_changes_w
     inference = FakeInference()
     servers = model_servers(inference)
     chat = {"model": "m", "messages": [], **dict.fromkeys(names, 1)}
-    request = await servers.prepare(chat)
-    left = iter(names)
-    while await request.adapt(Refusal(400, f"unknown parameter: '{next(left)}'")):
-        pass
+    for _ in range(2):
+        request, left = await servers.prepare(chat), iter(names)
+        while await request.adapt(Refusal(400, f"unknown parameter: '{next(left)}'")):
+            pass
     after = (await servers.prepare(chat)).chat
     assert after is not None
     assert [name for name in names if name in after] == names[6:]
@@ -417,10 +449,10 @@ def shown(response: Json) -> str:
 
 
 async def test_schema_that_is_refused_is_asked_for_in_words_and_checked() -> None:
-    server = Server(MemoryRecords(), NO_SCHEMA, OSLO, OSLO)
-    assert shown(await server.ask(**TEXT)) == '{"city": "Oslo"}'
-    assert shown(await server.ask(**TEXT)) == '{"city": "Oslo"}'
-    assert formats(server) == ["json_schema", "json_object", "json_object"]
+    server = Server(MemoryRecords(), *[NO_SCHEMA, OSLO] * 2, OSLO)
+    for _ in range(3):
+        assert shown(await server.ask(**TEXT)) == '{"city": "Oslo"}'
+    assert formats(server) == [*["json_schema", "json_object"] * 2, "json_object"]
 
 
 BAD_SCHEMA = refused("Invalid schema for response_format 'n': 'pattern' is not permitted.")
@@ -436,13 +468,12 @@ def formats(server: Server) -> list[str]:
 async def test_refused_schema_is_remembered_by_other_processes_for_a_day(refusal: RefusedError) -> None:
     clock = Clock()
     records = MemoryRecords(clock=clock)
-    first = Server(records, refusal, OSLO, OSLO, refusal, OSLO, clock=clock)
+    first = Server(records, *[refusal, OSLO] * 3, clock=clock)
     beside = Server(records, ANSWER, refusal, OSLO, OSLO, clock=clock)
     await beside.ask()
     for _ in range(2):
         await first.ask(**TEXT)
-    [learned] = await stored(records)
-    assert [step.kind for step in learned["m"]] == ["schema_in_words"]
+    assert await changes_stored(records) == ["schema_in_words"]
     later = Server(records, OSLO, clock=clock)
     await later.ask(**TEXT)
     assert formats(later) == ["json_object"]
@@ -456,23 +487,31 @@ async def test_refused_schema_is_remembered_by_other_processes_for_a_day(refusal
     ]
     clock.now += LEARNED_SECONDS + 1
     await first.ask(**TEXT)
-    assert formats(first) == ["json_schema", "json_object", "json_object", "json_schema", "json_object"]
+    assert formats(first) == ["json_schema", "json_object"] * 3
+
+
+async def changes_stored(records: Records) -> list[str]:
+    """Return the kinds of the changes of the model's requests that the store has."""
+    await turns(20)
+    [learned] = [learned async for _, learned in LearnedSteps(records).all()]
+    return [step.kind for step in learned.changes("m", 0.0)]
 
 
 async def test_refusal_of_one_schema_leaves_other_schemas_alone() -> None:
-    server = Server(MemoryRecords(), BAD_SCHEMA, OSLO, OSLO, OSLO)
-    for each in (TEXT, OTHER, TEXT):
+    server = Server(MemoryRecords(), *[BAD_SCHEMA, OSLO] * 2, OSLO, OSLO)
+    for each in (TEXT, TEXT, OTHER, TEXT):
         await server.ask(**each)
-    assert formats(server) == ["json_schema", "json_object", "json_schema", "json_object"]
+    assert formats(server) == [*["json_schema", "json_object"] * 2, "json_schema", "json_object"]
 
 
 async def test_refused_schema_is_remembered_even_if_no_answer_fits_it() -> None:
     records = MemoryRecords()
-    server = Server(records, NO_SCHEMA, PROSE, PROSE, PROSE, OSLO)
-    with pytest.raises(ApiError, match="not valid against the schema"):
-        await server.ask(**TEXT)
+    server = Server(records, *[NO_SCHEMA, PROSE, PROSE, PROSE] * 2, OSLO)
+    for _ in range(2):
+        with pytest.raises(ApiError, match="not valid against the schema"):
+            await server.ask(**TEXT)
     await server.ask(**TEXT)
-    assert formats(server) == ["json_schema", *["json_object"] * 4]
+    assert formats(server) == [*["json_schema", *["json_object"] * 3] * 2, "json_object"]
 
 
 async def test_refused_schemas_push_out_no_other_change() -> None:
@@ -546,11 +585,10 @@ async def test_simplified_schemas_of_functions_are_remembered_like_other_changes
     clock = Clock()
     records = MemoryRecords(clock=clock)
     tools: Json = {"tools": [{"type": "function", "name": "weather", "parameters": DATED}]}
-    first = Server(records, GRAMMAR, ANSWER, ANSWER, GRAMMAR, ANSWER, clock=clock)
-    for _ in range(2):
+    first = Server(records, *[GRAMMAR, ANSWER] * 2, ANSWER, GRAMMAR, ANSWER, clock=clock)
+    for _ in range(3):
         await first.ask(**tools)
-    [learned] = await stored(records)
-    assert list(learned["m"]) == [Step("plain_schemas")]
+    assert await changes_stored(records) == ["plain_schemas"]
     sibling = Server(records, ANSWER, clock=clock)
     await sibling.ask(**tools)
     clock.now += LEARNED_SECONDS + 1
@@ -559,7 +597,7 @@ async def test_simplified_schemas_of_functions_are_remembered_like_other_changes
         [each["tools"][0]["function"]["parameters"] == DATED for each in server.inference.requests]
         for server in (first, sibling)
     ]
-    assert schemas == [[True, False, False, True, False], [False]]
+    assert schemas == [[True, False, True, False, False, True, False], [False]]
 
 
 # What servers report of the sizes of prompts
@@ -640,7 +678,7 @@ async def test_learned_context_length_expires_after_hour() -> None:
     servers = model_servers(inference, clock=clock)
     profile = Profile(context_length=8_000)
     assert await servers.context_length("m", profile) == 8_000
-    await servers.learn_context_length("m", 4_000)
+    await servers.learn_context_length("m", 4_000, agrees=True)
     assert await servers.context_length("m", profile) == 4_000
     assert await servers.context_length("other", Profile()) is None
     clock.now += 3_601
@@ -654,7 +692,7 @@ async def test_learned_context_length_reaches_other_processes_for_an_hour() -> N
     records = MemoryRecords(clock=clock)
     first, beside = (model_servers(FakeInference(), learned=LearnedSteps(records), clock=clock) for _ in range(2))
     assert await beside.context_length("m", Profile()) is None
-    await first.learn_context_length("m", 4_000)
+    await first.learn_context_length("m", 4_000, agrees=True)
     first.correct("m", 2.0)
     await turns(20)
     later = model_servers(FakeInference(), learned=LearnedSteps(records), clock=clock)
@@ -663,3 +701,220 @@ async def test_learned_context_length_reaches_other_processes_for_an_hour() -> N
     assert await beside.context_length("m", Profile()) == 4_000
     clock.now += 3_301
     assert await beside.context_length("m", Profile()) is None
+
+
+# Evidence for changes and against them
+
+COOL: Json = {"temperature": 0.5}
+NO_TEMPERATURE = refused("Unsupported parameter: 'temperature' is not supported with this model.")
+
+
+def takes_without(refusal: RefusedError, *names: str) -> Callable[[Json], Round]:
+    """Return the judge of a server that refuses requests with all of these parameters."""
+    return lambda chat: refusal if chat.keys() >= set(names) else ANSWER
+
+
+PASSING = (
+    "streaming is not supported: upstream closed",
+    "Model is loading, streaming not yet supported",
+    "reasoning_effort: GPU pool for high effort unavailable",
+    "You have exceeded your spend limit; reasoning_effort is not permitted",
+    "strict mode is unavailable while the grammar cache is rebuilding",
+    "parallel_tool_calls rejected: concurrency limit reached",
+    "temperature sensor unexpected value",
+    "Safety filter: system message not allowed",
+    # Of the same manner
+    "Streaming is not supported during failover",
+    "the stream is disabled until the queue has drained",
+    "system messages are not supported by the standby replica",
+    "reasoning_effort is not available: node draining",
+    "temperature is not supported in degraded mode",
+    "top_p is unsupported on the canary",
+    "parallel_tool_calls is not allowed before your invoice is paid",
+    "tools.0.function.strict is not permitted while weights are swapped",
+    "tool_choice is not supported by the cached plan",
+    "The response_format is unavailable: compiler cold",
+    "images are not supported: encoder restarted",
+    "This model does not support images at 3 am",
+    "temperature is disabled by the incident switch",
+    "developer messages are not supported until the rollout is done",
+)
+
+
+async def sent_by(servers: ModelServers, chat: Json, judge: Callable[[Json], str]) -> list[Json]:
+    """Return what a model server gets for a chat request of a response of its own; `judge` returns why it refuses."""
+    request, sent = await servers.prepare(chat), list[Json]()
+    while request.chat is not None:
+        sent.append(request.chat)
+        if not (words := judge(request.chat)):
+            request.begun()
+            break
+        if not await request.adapt(Refusal(400, words)):
+            break
+    return sent
+
+
+FORM: Json = {"type": "json_schema", "json_schema": {"name": "n", "schema": CITY, "strict": True}}
+TOOL: Json = {"type": "function", "function": {"name": "f", "parameters": CITY, "strict": True}}
+HI: list[Json] = [{"role": "user", "content": "Hi"}]
+
+
+def seeing(name: str) -> list[Json]:
+    """Return messages with an image of this name."""
+    return [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": name}}]}]
+
+
+EVERYTHING: Json = {
+    "model": "m",
+    "messages": [*({"role": role, "content": "Be kind."} for role in ("system", "developer")), *seeing("a")],
+    "response_format": FORM,
+    "tools": [TOOL],
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+    "temperature": 0.3,
+    "top_p": 0.4,
+    "reasoning_effort": "low",
+    "stream": True,
+}
+
+
+@pytest.mark.parametrize("words", PASSING)
+async def test_state_of_a_server_that_passes_takes_nothing_from_the_next_request(words: str) -> None:
+    """Whatever its words are: the server refuses once, and then takes all."""
+    servers, refusals = model_servers(FakeInference()), [words]
+    await sent_by(servers, EVERYTHING, lambda _: refusals.pop() if refusals else "")
+    assert await sent_by(servers, EVERYTHING, lambda _: "") == [EVERYTHING]
+
+
+@pytest.mark.parametrize("words", PASSING)
+async def test_state_of_a_server_takes_something_for_a_minute_even_if_two_requests_were_refused(words: str) -> None:
+    clock = Clock()
+    servers, refusals = model_servers(FakeInference(), clock=clock), list[str]()
+    for _ in range(2):
+        refusals.append(words)
+        await sent_by(servers, EVERYTHING, lambda _: refusals.pop() if refusals else "")
+    clock.now += 60
+    sent = [await sent_by(servers, EVERYTHING, lambda _: "") for _ in range(8)]
+    assert sent[-1] == [EVERYTHING]
+
+
+PLAIN: Json = {"model": "m", "messages": HI}
+EFFORT: Json = {"reasoning_effort": "low"}
+CHOICE: Json = {"tools": [TOOL], "tool_choice": "required"}
+SEEN: Json = {"messages": seeing("a")}
+COMBINED: tuple[tuple[str, Json, Json], ...] = (
+    # Words, what a request has beside the part, the part
+    ("Structured outputs aren't available for requests containing images", SEEN, {"response_format": FORM}),
+    ("guided_json is not supported for requests that use tools", {"tools": [TOOL]}, {"response_format": FORM}),
+    ("reasoning_effort is not supported by tools of type function", {"tools": [TOOL]}, EFFORT),
+    ("system messages are not supported for image inputs", SEEN, {"system": "Be kind."}),
+    ("temperature is not supported with reasoning models", EFFORT, {"temperature": 0.3}),
+    ("Kimi: tool_choice 'required' is incompatible with thinking enabled", EFFORT, CHOICE),
+    # Of the same manner
+    ("top_p: unsupported as soon as an effort is there", EFFORT, {"top_p": 0.3}),
+    ("response_format is unsupported next to pictures", SEEN, {"response_format": FORM}),
+    ("parallel_tool_calls: not accepted by thinkers", EFFORT, {"tools": [TOOL], "parallel_tool_calls": False}),
+    ("logprobs is not supported once tools are declared", {"tools": [TOOL]}, {"logprobs": True}),
+    ("presence_penalty unsupported given a response format", {"response_format": FORM}, {"presence_penalty": 0.5}),
+    ("temperature is not allowed amid tool use", {"tools": [TOOL]}, {"temperature": 0.3}),
+)
+
+
+@pytest.mark.parametrize(("words", "beside", "part"), COMBINED, ids=[each[0] for each in COMBINED])
+async def test_two_parts_that_are_refused_together_are_remembered_together(
+    words: str, beside: Json, part: Json
+) -> None:
+    """Each of them alone is sent, and a thread with both pays twice, not in each turn."""
+    servers, both = model_servers(FakeInference()), whole(PLAIN | beside, part)
+    one, other = whole(PLAIN, part), PLAIN | beside
+
+    def judge(chat: Json) -> str:
+        return words if chat == both else ""
+
+    counts = list[int]()
+    for _ in range(4):
+        counts.append(len(await sent_by(servers, both, judge)))
+        assert await sent_by(servers, one, judge) == [one]
+        assert await sent_by(servers, other, judge) == [other]
+    assert counts == [2, 2, 1, 1]
+
+
+def whole(chat: Json, part: Json) -> Json:
+    """Return a chat request with another part."""
+    if "system" in part:
+        return chat | {"messages": [{"role": "system", "content": part["system"]}, *chat["messages"]]}
+    return chat | part
+
+
+async def test_parameter_that_is_always_refused_costs_five_refused_requests_a_day() -> None:
+    clock, records = Clock(), None
+    records = MemoryRecords(clock=clock)
+    inference = ChangingServer()
+    inference.judge = takes_without(NO_TEMPERATURE, "temperature")
+    servers = model_servers(inference, learned=LearnedSteps(records), clock=clock)
+    while clock.now < Clock.now + LEARNED_SECONDS - 1_000:
+        await GenerationHarness(makers={}, inference=inference, servers=servers, **COOL).end()
+        clock.now += 500
+    assert sum("temperature" in each for each in inference.requests) == 5
+
+
+async def test_server_that_takes_again_what_it_has_refused_gets_it_after_a_minute() -> None:
+    clock = Clock()
+    server = Server(MemoryRecords(clock=clock), *[NO_TEMPERATURE, ANSWER] * 2, *[ANSWER] * 4, clock=clock)
+    for seconds in (0, 0, 1, 60, 0, 0):
+        clock.now += seconds
+        await server.ask(**COOL)
+    assert server.sent("temperature") == [True, False, True, False, False, True, True, True]
+
+
+async def test_request_that_tries_a_change_anew_does_not_fail_if_other_words_refuse_it() -> None:
+    clock = Clock()
+    odd = refused("I do not like you.")
+    server = Server(MemoryRecords(clock=clock), *[NO_TEMPERATURE, ANSWER] * 2, odd, ANSWER, ANSWER, clock=clock)
+    for seconds in (0, 0, 61, 1):
+        clock.now += seconds
+        assert (await server.ask(**COOL))["status"] == "completed"
+    assert server.sent("temperature") == [True, False, True, False, True, False, False]
+
+
+async def test_response_with_several_requests_pays_and_counts_once() -> None:
+    inference = FakeInference(NO_TEMPERATURE, *[ANSWER] * 5)
+    servers = model_servers(inference)
+    own = OwnChanges()
+    chat: Json = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], **COOL}
+    for number in range(3):
+        request = await servers.prepare(chat, own)
+        if not number:
+            assert await request.adapt(NO_TEMPERATURE.refusal)
+        assert request.chat is not None
+        assert "temperature" not in request.chat
+        request.begun()
+    assert "temperature" in ((await servers.prepare(chat)).chat or {})
+
+
+async def test_evidence_survives_a_restart_and_reaches_processes_beside() -> None:
+    records = MemoryRecords()
+    beside = Server(records, ANSWER, NO_TEMPERATURE, ANSWER, ANSWER)
+    await beside.ask()
+    await Server(records, NO_TEMPERATURE, ANSWER).ask(**COOL)
+    await turns(20)
+    for _ in range(2):
+        await beside.ask(**COOL)
+    assert beside.sent("temperature") == [False, True, False, False], "the refusals of both count"
+    await turns(20)
+    later = Server(records, ANSWER)
+    await later.ask(**COOL)
+    assert later.sent("temperature") == [False]
+
+
+async def test_learned_and_contradicted_changes_are_logged_in_one_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    server = Server(MemoryRecords(clock=clock), *[NO_TEMPERATURE, ANSWER] * 2, ANSWER, clock=clock)
+    lines = list[int]()
+    for seconds in (0, 0, 61):
+        clock.now += seconds
+        await server.ask(**COOL)
+        lines.append(len(caplog.records))
+    assert lines == [0, 1, 2]
+    assert "drop temperature, for requests with stream, temperature" in caplog.text
+    assert "they are not changed any more: drop temperature" in caplog.text

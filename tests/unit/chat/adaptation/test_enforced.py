@@ -8,7 +8,7 @@ import pytest
 from llama_stack_responses.chat.adaptation.adaptation import Step
 from llama_stack_responses.chat.adaptation.enforced import CALL, FORMAT, SCHEMA, Expectation, expected
 from llama_stack_responses.chat.adaptation.refusal import Refusal
-from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, lasts
+from llama_stack_responses.chat.adaptation.registry import adapted, asked_by
 from llama_stack_responses.chat.adaptation.schema_task import invalid, read
 
 type Json = dict[str, Any]
@@ -57,9 +57,7 @@ REQUIRED: Json = BASE | {
     ],
 )
 def test_refused_demand_is_asked_for_in_words(chat: Json, text: str, kind: str) -> None:
-    refusal = Refusal(400, text)
-    assert asked_by(refusal, chat) == [Step(kind)]
-    assert lasts(Step(kind), refusal, chat) is not text.startswith("Tool choice is required, but")
+    assert asked_by(Refusal(400, text), chat) == [Step(kind)]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,6 @@ def test_choice_that_does_not_fit_the_tools_is_the_clients_error(text: str) -> N
 def test_refusal_of_one_schema_is_remembered_of_that_schema(text: str) -> None:
     refusal = Refusal(400, text)
     [step] = [each for each in asked_by(refusal, STRUCTURED) if each.kind == SCHEMA]
-    assert lasts(step, refusal, STRUCTURED)
     ordered = {**CITY, "required": ["city"], "properties": CITY["properties"]}
     same, other = (with_schema(each) for each in (dict(reversed(ordered.items())), {"type": "object"}))
     assert [adapted(each, (step,))[1] for each in (STRUCTURED, same, other)] == [(step,), (step,), ()]
@@ -104,10 +101,8 @@ def with_schema(schema: Json) -> Json:
         "Failed to generate JSON. Please adjust your prompt. See 'failed_generation' for more details.",
     ],
 )
-def test_refusal_of_one_answer_is_not_remembered(text: str) -> None:
-    refusal = Refusal(400, text)
-    assert Step(SCHEMA) in asked_by(refusal, STRUCTURED)
-    assert not lasts(Step(SCHEMA), refusal, STRUCTURED)
+def test_refusal_of_one_answer_asks_for_it_in_words(text: str) -> None:
+    assert Step(SCHEMA) in asked_by(Refusal(400, text), STRUCTURED)
 
 
 def test_schema_becomes_json_object_with_instructions_in_the_first_system_message() -> None:

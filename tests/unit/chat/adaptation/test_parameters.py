@@ -7,7 +7,7 @@ import pytest
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
 from llama_stack_responses.chat.adaptation.refusal import Refusal, places_of
-from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, in_order, lasts, tell, walks_messages
+from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, in_order, tell, walks_messages
 
 type Json = dict[str, Any]
 
@@ -65,10 +65,6 @@ FORBIDDEN = "Extra inputs are not permitted"
         # Fireworks, Bedrock, OpenAI's models that reason
         ({"prompt_cache_key": "k"}, "Extra inputs are not permitted, field: 'prompt_cache_key', value: 'k'"),
         ({"stream_options": {}}, "Malformed input request: extraneous key [stream_options] is not permitted"),
-        (
-            {"temperature": 0},
-            "'temperature' does not support 0 with this model. Only the default (1) value is supported.",
-        ),
         # NVIDIA NIM (garak issue 748), Azure (langchain issue 29679, quarkus-langchain4j issue 285)
         (
             {"presence_penalty": 0.5, "frequency_penalty": 0.5},
@@ -92,10 +88,6 @@ FORBIDDEN = "Extra inputs are not permitted"
         ({"top_p": 0.5}, "`temperature` and `top_p` cannot both be specified for this model. Please use only one."),
         # Anthropic
         ({"temperature": 0.5}, "`temperature` may only be set to 1 when thinking is enabled."),
-        (
-            {"top_p": 0.5},
-            "`top_p` must be greater than or equal to 0.95 or unset when thinking is enabled.",
-        ),
         ({"verbosity": "low"}, "unknown variant `verbosity`, expected one of `model`, `messages`"),
     ],
 )
@@ -302,21 +294,100 @@ def test_effort_is_known_by_the_list_of_others(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Unsupported value: 'reasoning_effort' does not support 'xhigh' with this model.", False),
-        ("Unsupported parameter: 'reasoning_effort' is not supported with this model.", True),
-        ('invalid thinking.type: "enabled" (allowed: adaptive, disabled) (2013)', False),
-        ("The thinking budget 32768 is invalid. Please choose a value between 128 and 24576.", False),
+        (
+            "Unsupported value: 'reasoning_effort' does not support 'xhigh' with this model.",
+            "map reasoning_effort xhigh None",
+        ),
+        ("Unsupported parameter: 'reasoning_effort' is not supported with this model.", "drop reasoning_effort"),
+        ('invalid thinking.type: "enabled" (allowed: adaptive, disabled) (2013)', "drop reasoning_effort"),
+        (
+            "The thinking budget 32768 is invalid. Please choose a value between 128 and 24576.",
+            "map reasoning_effort xhigh high",
+        ),
+        ("thinking_budget must be <= 24576", "map reasoning_effort xhigh high"),
+        ("budget_tokens: 65536 exceeds maximum 32000", "map reasoning_effort xhigh high"),
         (
             "litellm.UnsupportedParamsError: ollama_chat does not support parameters: {'reasoning_effort': 'xhigh'}",
-            True,
+            "drop reasoning_effort",
         ),
     ],
 )
-def test_refusal_of_one_effort_leaves_others(text: str, expected: bool) -> None:
-    refusal = Refusal(400, text)
-    [step] = asked_by(refusal, BASE | {"reasoning_effort": "xhigh"})
-    assert str(step) == "drop reasoning_effort"
-    assert lasts(step, refusal, BASE) is expected
+def test_refusal_of_one_effort_leaves_others(text: str, expected: str) -> None:
+    [step] = asked_by(Refusal(400, text), BASE | {"reasoning_effort": "xhigh"})
+    assert str(step) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "other"),
+    [
+        ("temperature: value above 1 not supported", 1),
+        ("temperature 1.5 is not accepted, try a value below 1", 1),
+        ("temperature>1 is not supported", 1),
+        ("temperature 1.5 unsupported (valid: 0..1)", 1),
+        ("The temperature parameter is illegal: 1.5 unsupported; use 0.0-1.0", 1),
+        ("temperature \u4e0d\u652f\u6301 1.5\uff0c\u8303\u56f4 0-1", 1),
+        (
+            "Unsupported value: 'temperature' does not support 1.5 with this model. Only the values 0 through 1 are "
+            "supported.",
+            1,
+        ),
+        ("Unsupported value: 'temperature' does not support 1.5. Only the default (1) value is supported.", 1),
+        ("Invalid 'temperature': 1.5 is unsupported, value must be <= 1", 1),
+        ("temperature must be \u2264 1 (unsupported value 1.5)", 1),
+        ("temperature=1.5 not allowed, allowed range [0, 1]", 1),
+        ("temperature is too large: 1.5, at most 1.2", 1.2),
+        ("temperature: unsupported value 1.5", None),
+        ("temperature exceeds 0.9, which is not supported", 0.9),
+        ("temperature 1.5 is not allowed for this model; choose 0 to 1", 1),
+        ("Invalid 'temperature': decimal above maximum value. Expected a value <= 1, but got 1.5 instead.", 1),
+    ],
+)
+def test_value_that_is_refused_becomes_the_nearest_one_and_no_other_value_changes(
+    words: str, other: float | None
+) -> None:
+    [step] = asked_by(Refusal(400, words), BASE | {"temperature": 1.5})
+    assert step == Step("map", ("temperature", 1.5, other))
+    assert adapted(BASE | {"temperature": 1.5}, [step])[0].get("temperature") == other
+    assert adapted(BASE | {"temperature": 0.5}, [step])[1] == ()
+    response: dict[str, Any] = {"temperature": 1.5}
+    tell(response, [step])
+    assert response["temperature"] == (1.0 if other is None else other)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "temperature is not supported with gpt-5.4",
+        "Unsupported parameter: 'temperature' is not supported with this model.",
+        "temperature is not supported by qwen-2.5-72b",
+    ],
+)
+def test_parameter_that_is_refused_with_any_value_is_dropped(words: str) -> None:
+    assert asked_by(Refusal(400, words), BASE | {"temperature": 1.5}) == [Step("drop", "temperature")]
+
+
+@pytest.mark.parametrize(
+    ("words", "places", "names"),
+    [
+        (
+            "Extra inputs are not permitted: user, service_tier, prompt_cache_key",
+            (),
+            {"user", "service_tier", "prompt_cache_key"},
+        ),
+        ("The following parameters are not supported: [user; service_tier]", (), {"user", "service_tier"}),
+        ("parallel_tool_calls and user are not permitted", (), {"parallel_tool_calls", "user"}),
+        ("'user' is not allowed", ("metadata",), {"user"}),
+        ("Unknown fields: store, user", (), {"store", "user"}),
+        ("Unknown field: tools[0].function.strict", (), {"tools.function.strict"}),
+        ("Unknown field: tools[0].function.strict.", (), {"tools.function.strict"}),
+        ("the user and the store are not allowed to do this", (), set()),
+    ],
+)
+def test_parameters_in_a_list_are_dropped(words: str, places: tuple[str, ...], names: set[str]) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}}
+    hints = {"user": "u", "store": True, "service_tier": "flex", "prompt_cache_key": "k", "metadata": {"a": "b"}}
+    chat = BASE | hints | {"tools": [tool], "parallel_tool_calls": True}
+    assert set(asked_by(Refusal(400, words, places=places), chat)) == {Step("drop", name) for name in names}
 
 
 @pytest.mark.parametrize(
@@ -337,10 +408,7 @@ def test_limit_on_tokens_is_renamed(name: str, other: str, text: str) -> None:
     ("chat", "text"),
     [
         # A value that the client has to correct.
-        ({"temperature": 3}, "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3 instead."),
         ({"max_tokens": 10**6}, "max_tokens is too large: 1000000. This model supports at most 4096 completion tokens."),
-        ({"top_logprobs": 20}, "top_logprobs=20 is not supported, up to 5 are"),
-        ({"temperature": 1.5}, "temperature 1.5 is not allowed for this model; choose 0 to 1"),
         # Words of a sentence that are no parameters.
         ({"user": "u"}, "Last message must have role user and must not be empty."),
         # What no change of a parameter helps against.

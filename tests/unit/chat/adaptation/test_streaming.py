@@ -6,7 +6,7 @@ import pytest
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
 from llama_stack_responses.chat.adaptation.refusal import Refusal
-from llama_stack_responses.chat.adaptation.registry import adapted, asked_by, lasts
+from llama_stack_responses.chat.adaptation.registry import adapted, asked_by
 
 type Json = dict[str, Any]
 
@@ -29,7 +29,6 @@ def test_server_that_does_not_stream_is_asked_for_an_answer_in_one_piece(
 ) -> None:
     refusal = Refusal(400, text, places=places)
     assert asked_by(refusal, TOOLS) == [Step(kind)]
-    assert lasts(Step(kind), refusal, TOOLS)
     chat, applied = adapted(TOOLS, [Step(kind)])
     assert (chat["stream"], "stream_options" in chat, applied) == (False, False, (Step(kind),))
     assert adapted(PLAIN, [Step(kind)])[0]["stream"] is (kind == "no_stream_with_tools")
