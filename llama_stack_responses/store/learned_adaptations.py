@@ -34,6 +34,12 @@ MAX_MODELS: Final = 100
 MAX_STEPS: Final = 64
 """Changes that are kept of one model; those that were learned last."""
 
+MAX_SUSPECTED: Final = 16
+"""Changes that may be needed of which something is kept of one model; those of which something was seen last."""
+
+MAX_SUSPECTED_MODELS: Final = 20
+"""Models of one model server of which that is kept."""
+
 MAX_OF_KIND: Final = 16
 """Changes of the same kind that are kept of one model: clients may send any number of schemas that are refused."""
 
@@ -98,7 +104,7 @@ def with_evidence(known: Mapping[Step, Evidence], judged: Mapping[Step, Judged])
         before = seen.pop(step, Evidence())
         if (after := judge(before)).cases or after.taken:
             seen[step] = after
-    return dict([*seen.items()][-MAX_STEPS:])
+    return dict([*seen.items()][-MAX_SUSPECTED:])
 
 
 def without_evidence(known: Mapping[Step, Evidence], refused: Collection[Step]) -> dict[Step, Evidence]:
@@ -162,7 +168,7 @@ class LearnedSteps:
 
         def added(known: Learned, _: float) -> Learned:
             seen = with_evidence(known.evidence.get(model, {}), judged)
-            return replace(known, evidence=_with_last(known.evidence, model, seen))
+            return replace(known, evidence=_with_last(known.evidence, model, seen, MAX_SUSPECTED_MODELS))
 
         await self._change(server, provider, added)
 
@@ -203,10 +209,10 @@ class LearnedSteps:
                 yield str(codec.decode(record.value)["provider"]), _decoded(record, now)
 
 
-def _with_last[Value](known: Mapping[str, Value], model: str, value: Value) -> dict[str, Value]:
+def _with_last[Value](known: Mapping[str, Value], model: str, value: Value, most: int = MAX_MODELS) -> dict[str, Value]:
     """Return what is known of models with this one behind the others, without the first ones if it is too much."""
     others = [(name, each) for name, each in known.items() if name != model]
-    return dict([*others[1 - MAX_MODELS :], (model, value)])
+    return dict([*others[1 - most :], (model, value)])
 
 
 def _encoded(provider: str, known: Learned) -> bytes:

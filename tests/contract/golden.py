@@ -20,6 +20,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
+from llama_stack_responses.chat.adaptation.evidence import Case, Evidence
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.feature import Refused
@@ -375,6 +376,9 @@ async def _fill_learned(records: Records, _: Clock) -> None:
     await learned.add("http://localhost:8000 1", "local", "qwen3", steps)
     await learned.correct("http://localhost:8000 1", "local", "qwen3", 2.5)
     await learned.bound("http://localhost:8000 1", "local", "qwen3", 32_768)
+    case = Case(frozenset({"stream", "temperature"}), 2, CREATED + 60.0, CREATED + 86_400.0)
+    evidence = Evidence((case,), ((frozenset({"stream", "tools"}), CREATED + 3_600.0),))
+    await learned.judge("http://localhost:8000 1", "local", "qwen3", {Step("drop", "temperature"): lambda _: evidence})
 
 
 async def _read_learned(records: Records, clock: Clock) -> Json:
@@ -384,7 +388,18 @@ async def _read_learned(records: Records, clock: Clock) -> Json:
     corrections, contexts = (
         {model: list(each) for model, each in of.items()} for of in (known.corrections, known.contexts)
     )
-    return {"steps": steps, "corrections": corrections, "contexts": contexts}
+    evidence = {
+        model: [
+            [
+                step.kind,
+                step.argument,
+                [[sorted(case.parts), case.refusals, case.again, case.until] for case in of.cases],
+            ]
+            for step, of in seen.items()
+        ]
+        for model, seen in known.evidence.items()
+    }
+    return {"steps": steps, "corrections": corrections, "contexts": contexts, "evidence": evidence}
 
 
 async def _fill_joined(records: Records, _: Clock) -> None:

@@ -52,15 +52,21 @@ def ask(client: openai.OpenAI, streamed: bool, *, adapted: Collection[str] = (),
 def test_refused_parameters_are_dropped_and_stay_away(
     client: openai.OpenAI, upstream: Upstream, provider: str, model: str, streamed: bool
 ) -> None:
-    upstream.script(model, [forbidden("prompt_cache_key", "parallel_tool_calls"), HELLO])
+    both = forbidden("prompt_cache_key", "parallel_tool_calls")
+    upstream.script(model, [both, HELLO, forbidden("parallel_tool_calls"), HELLO, HELLO])
     fields: Json = {"prompt_cache_key": "k", "parallel_tool_calls": False, "tools": TOOLS, "input": "Hi"}
     fields["adapted"] = {"prompt_cache_key", "parallel_tool_calls"}
     first = ask(client, streamed, model=f"{provider}/{model}", **fields)
-    second = ask(client, streamed, model=f"{provider}/{model}", previous_response_id=first["id"], **fields)
-    for response in (first, second):
+    responses = [first]
+    for _ in range(2):
+        before = responses[-1]["id"]
+        responses.append(ask(client, streamed, model=f"{provider}/{model}", previous_response_id=before, **fields))
+    for response in responses:
         assert response["status"] == "completed"
         assert (response["parallel_tool_calls"], response["prompt_cache_key"]) == (True, None)
-    assert ["prompt_cache_key" in each for each in sent(upstream, model)] == [True, False, False]
+    bodies = sent(upstream, model)
+    assert ["prompt_cache_key" in each for each in bodies] == [True, False, False, False, False], "a hint: at once"
+    assert ["parallel_tool_calls" in each for each in bodies] == [True, False, True, False, False], "after two refusals"
 
 
 def test_only_the_refused_parameter_is_dropped_beside_a_list_of_accepted_ones(
@@ -88,19 +94,20 @@ def test_refusal_on_a_websocket_is_answered_too(
     assert ["user" in each for each in sent(upstream, model)] == [True, False, False]
 
 
-def test_refusal_in_a_tool_loop_is_learned_once(
+def test_refusal_in_a_tool_loop_is_learned_from_two_responses(
     client: openai.OpenAI, upstream: Upstream, provider: str, model: str
 ) -> None:
     refusal = error(400, "Unsupported value: 'minimal' is not supported. Supported values are: 'low', 'medium'.")
     refusal.body["error"]["param"] = "reasoning_effort"
-    upstream.script(model, [refusal, reply(tool_call(0, "c1", "weather", '{"city":"Oslo"}')), HELLO])
+    called = reply(tool_call(0, "c1", "weather", '{"city":"Oslo"}'))
+    upstream.script(model, [refusal, called, refusal, HELLO, HELLO])
     items: list[Any] = [{"role": "user", "content": "Hi"}]
     fields: Json = {"model": f"{provider}/{model}", "reasoning": {"effort": "minimal"}, "tools": TOOLS, "store": False}
-    called = ask(client, True, adapted={"reasoning"}, input=items, **fields)
-    items += [*called["output"], {"type": "function_call_output", "call_id": "c1", "output": "Rain"}]
-    answered = ask(client, True, adapted={"reasoning"}, input=items, **fields)
-    assert [each["reasoning_effort"] for each in sent(upstream, model)] == ["minimal", "low", "low"]
-    assert called["reasoning"]["effort"] == answered["reasoning"]["effort"] == "low"
+    responses = [ask(client, True, adapted={"reasoning"}, input=items, **fields)]
+    items += [*responses[0]["output"], {"type": "function_call_output", "call_id": "c1", "output": "Rain"}]
+    responses += [ask(client, True, adapted={"reasoning"}, input=items, **fields) for _ in range(2)]
+    assert [each["reasoning_effort"] for each in sent(upstream, model)] == [*["minimal", "low"] * 2, "low"]
+    assert {each["reasoning"]["effort"] for each in responses} == {"low"}
 
 
 @pytest.mark.parametrize("background", [True, False])
@@ -114,6 +121,41 @@ def test_limit_on_tokens_is_renamed(
     first, second = sent(upstream, model)
     assert (first["max_completion_tokens"], second["max_tokens"]) == (50, 50)
     assert "max_completion_tokens" not in second
+
+
+@pytest.mark.parametrize("passes", [True, False], ids=["passing", "lasting"])
+def test_what_a_server_refuses_twice_is_kept_from_it_and_what_it_refuses_once_is_not(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str, passes: bool
+) -> None:
+    no = error(400, "Model is loading, temperature not yet supported")
+    upstream.script(model, [no, HELLO] if passes else [no, HELLO, no, HELLO, HELLO])
+    for _ in range(3):
+        ask(client, True, model=f"{provider}/{model}", input="Hi", temperature=0.5, adapted={"temperature"})
+    has = ["temperature" in each for each in sent(upstream, model)]
+    assert has == ([True, False, True, True] if passes else [True, False, True, False, False])
+
+
+def test_two_parts_that_are_refused_together_are_sent_one_at_a_time(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str
+) -> None:
+    no = error(400, "temperature is not supported with reasoning models")
+    upstream.script(model, [no, HELLO, no, HELLO, HELLO])
+    effort: Json = {"reasoning": {"effort": "low"}}
+    for more in (effort, effort, effort, {}):
+        ask(client, True, model=f"{provider}/{model}", input="Hi", temperature=0.5, adapted={"temperature"}, **more)
+    assert ["temperature" in each for each in sent(upstream, model)] == [True, False, True, False, False, True]
+
+
+def test_number_that_may_be_of_something_else_is_no_context(
+    client: openai.OpenAI, upstream: Upstream, provider: str, model: str
+) -> None:
+    upstream.script(model, [error(400, "context window exceeded: maximum is 512 messages"), HELLO])
+    with pytest.raises(openai.BadRequestError, match="512 messages"):
+        ask(client, True, model=f"{provider}/{model}", input="Hi")
+    turns = [{"role": role, "content": "word " * 50} for _ in range(20) for role in ("user", "assistant")]
+    items = [*turns, {"role": "user", "content": "?"}]
+    ask(client, True, model=f"{provider}/{model}", input=items, truncation="auto")
+    assert len(sent(upstream, model)[-1]["messages"]) == len(items)
 
 
 CITY: Final[Json] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -210,14 +252,15 @@ BEHIND: Final = Reply(
 def test_server_that_does_not_stream_with_tools_and_gateway_that_quotes_a_refusal_are_answered(
     client: openai.OpenAI, upstream: Upstream, provider: str, model: str, streamed: bool
 ) -> None:
-    upstream.script(model, [BEHIND, NO_STREAM, reply(tool_call(0, "c1", "weather", '{"city":"Oslo"}')), HELLO])
+    called_tool = reply(tool_call(0, "c1", "weather", '{"city":"Oslo"}'))
+    upstream.script(model, [BEHIND, NO_STREAM, called_tool, NO_STREAM, HELLO])
     fields: Json = {"model": f"{provider}/{model}", "user": "ada", "tools": TOOLS}
     called = ask(client, streamed, adapted={"user"}, input="Hi", **fields)
     output: Any = [{"type": "function_call_output", "call_id": called["output"][0]["call_id"], "output": "Rain"}]
     after = ask(client, streamed, adapted={"user"}, input=output, previous_response_id=called["id"], **fields)
     assert [each["status"] for each in (called, after)] == ["completed"] * 2
-    assert [each["stream"] for each in sent(upstream, model)] == [True, True, False, False]
-    assert ["user" in each for each in sent(upstream, model)] == [True, False, False, False]
+    assert [each["stream"] for each in sent(upstream, model)] == [True, True, False, True, False]
+    assert ["user" in each for each in sent(upstream, model)] == [True, *[False] * 4]
 
 
 def test_usage_is_unknown_where_the_server_refuses_to_report_it(
@@ -247,7 +290,8 @@ def test_restarted_server_knows_what_it_has_learned(
     host: Host, stack_env: dict[str, str], upstream: Upstream, model: str, tmp_path: Path
 ) -> None:
     bad_schema = error(400, "Invalid schema for response_format 'n': 'required' is not permitted.")
-    upstream.script(model, [forbidden("user"), bad_schema, reply(text('{"city":"Oslo"}'))])
+    oslo = reply(text('{"city":"Oslo"}'))
+    upstream.script(model, [forbidden("user"), bad_schema, oslo, bad_schema, oslo])
     small = f"{model}-small"
     upstream.script(small, HELLO, context=400)
     turns = [{"role": role, "content": "word " * 40} for _ in range(12) for role in ("user", "assistant")]
@@ -257,6 +301,7 @@ def test_restarted_server_knows_what_it_has_learned(
     with LiveStack(STARTER, env, tmp_path / "state", host=host) as stack:
         with stack.client() as client:
             ask(client, False, **fields)
+            ask(client, False, **fields)
             ask(client, False, **long)
         refused = len(sent(upstream, small))
         stack.restart()
@@ -265,6 +310,7 @@ def test_restarted_server_knows_what_it_has_learned(
             ask(client, False, **long)
     assert (refused, len(sent(upstream, small))) == (2, 3), "the length of the context is known"
     bodies = sent(upstream, model)
-    assert ["user" in each for each in bodies] == [True, False, False, False]
-    assert [each["response_format"]["type"] for each in bodies] == [*["json_schema"] * 2, *["json_object"] * 2]
+    assert ["user" in each for each in bodies] == [True, *[False] * 5]
+    asked = ["json_schema", "json_schema", "json_object", "json_schema", "json_object", "json_object"]
+    assert [each["response_format"]["type"] for each in bodies] == asked
     assert (response["user"], response["text"]["format"]["type"]) == (None, "json_schema")

@@ -120,7 +120,11 @@ _BLANK_CONTENT: Final = re.compile(
     r"|\u8f93\u5165\u4e0d\u80fd\u4e3a\u7a7a",
     re.IGNORECASE,
 )
-_NOT_BESIDE_CALLS: Final = re.compile(r"\bcontent\b[^.]{0,20}\btool_?calls\b[^.]{0,20}\bnot both\b", re.IGNORECASE)
+_NOT_BESIDE_CALLS: Final = re.compile(
+    r"\bcontent\b[^.]{0,20}\btool_?calls\b[^.]{0,20}\bnot both\b|\bboth\W{1,3}content\W{1,3}and\W{1,3}tool_?calls\b"
+    r"|\bcontent\b\W{1,3}must be\W{1,3}(?:null|empty|omitted)\b[^.]{0,20}\btool_?calls\b",
+    re.IGNORECASE,
+)
 _NO_SPACE_LAST: Final = re.compile(r"\b(?:end|trailing)\b[^.]{0,30}\bwhitespace\b", re.IGNORECASE)
 _NO_THINKING_PARTS: Final = re.compile(
     r"\b(?:tag|type|part|chunk|variant|kind)\b[^.]{0,30}\b(?:redacted_)?thinking\b(?! (?:mode|is|budget))",
@@ -247,7 +251,7 @@ def _asks_empty_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_content = any("content" in place.split(".") for place in refusal.places)
     lacking = any(message.get("content") is None for message in chat["messages"])
     says = of_content or _NULL_CONTENT.search(refusal.words) or _LOST_CALLS.search(refusal.words)
-    if lacking and says and not _names_others(refusal):
+    if lacking and says and not _names_others(refusal) and not _NOT_BESIDE_CALLS.search(refusal.words):
         yield None
 
 
@@ -258,7 +262,7 @@ def _content_in_outputs(chat: Json, _: Any) -> Json:
     for place, message in enumerate(messages):
         text, after = text_of(message.get("content")), messages[place + 1 : place + 2]
         if message.get("tool_calls") and text and after and after[0]["role"] == "tool":
-            changed.append(message | {"content": ""})
+            changed.append(message | {"content": None})
             said = text
         elif said:
             before = "\n\n".join((SAID_BEFORE, said, OUTPUT))

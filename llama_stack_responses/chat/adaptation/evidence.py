@@ -24,7 +24,7 @@ TRIALS: Final = (60.0, 600.0, 6_000.0, DAY)
 TAKEN_SECONDS: Final = 3_600.0
 """Seconds for which nothing is learned that contradicts an accepted request."""
 _CONFIRMED: Final = 2
-MAX_CASES: Final = 6
+MAX_CASES: Final = 4
 """Sets of parts that are kept of one change, and accepted requests that contradict it: the newest."""
 
 

@@ -53,7 +53,8 @@ _ALTERNATE: Final = re.compile(
     r"|(?:consecutive|successive|two|2 or more|multiple|repeated)\b[^.]{0,30}\b(?:user|assistant)\b"
     r"|\b(?:consecutive|successive|adjacent|two|multiple)\b[^.]{0,40}\bsame role\b"
     r"|\bsame role\b[^.]{0,40}\b(?:consecutive|success|adjacent|in a row|twice)"
-    r"|\bassistant after user\b|\buser after assistant\b",
+    r"|\bassistant after user\b|\buser after assistant\b|\bassistant\W{1,3}after\W{1,3}user\b"
+    r"|\b(user|assistant)\W{1,3}(?:can|must|may|should|does)(?: ?no|n')t follow\W{1,3}(?:another )?\W?\1\b",
     re.IGNORECASE | re.DOTALL,
 )
 _AFTER_TOOL: Final = re.compile(

@@ -157,9 +157,10 @@ def profiles(arguments: Namespace) -> None:
     """Run `profiles`: what was learned about model servers, as entries of the setting `profiles`."""
 
     async def work(records: Records, _: ResponsesConfig) -> None:
+        now = await records.now()
         async for __, learned in LearnedSteps(records).all():
-            for model, steps in learned.steps.items():
-                if not (changes := entry_of(steps)):
+            for model in dict.fromkeys([*learned.steps, *learned.evidence]):
+                if not (changes := entry_of(learned.changes(model, now))):
                     continue  # What was learned of a single schema has no entry.
                 # JSON is YAML, and ASCII: the name of a model may contain characters that control a terminal.
                 entry = json.dumps({"match": model, **changes})

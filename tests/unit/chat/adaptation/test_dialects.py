@@ -176,6 +176,22 @@ REFUSALS: Final[list[tuple[str, Json, str]]] = [
         {"messages": [user(), called("c1", content="Let me see."), tool("c1")]},
         "content_in_outputs",
     ),
+    *(
+        (words, {"messages": [user(), called("c1", content="Let me see."), tool("c1")]}, "content_in_outputs")
+        for words in (
+            "messages[1]: content must be null when tool_calls is present",
+            "assistant message cannot have both content and tool_calls",
+            "messages.1: `content` must be omitted if `tool_calls` are given",
+        )
+    ),
+    *(
+        (words, {"messages": [user(), user()]}, "alternate")
+        for words in (
+            "Expected role 'assistant' after 'user'",
+            "messages: role user cannot follow user",
+            "role 'user' must not follow another 'user'",
+        )
+    ),
     # Anthropic
     (
         "messages: final assistant content cannot end with trailing whitespace",
@@ -905,7 +921,7 @@ def test_text_beside_calls_goes_before_the_output_where_it_cannot_be_beside_them
     chat = {"messages": [user(), called("a", "b", content="Let me see."), tool("a", "1"), tool("b", "2")]}
     changed, _ = adapted(chat, [Step("content_in_outputs")])
     [_, call, first, second] = changed["messages"]
-    assert (call["content"], second["content"]) == ("", "2")
+    assert (call["content"], second["content"]) == (None, "2")
     assert first["content"] == f"{SAID_BEFORE}\n\nLet me see.\n\n{OUTPUT}\n\n1"
 
 
