@@ -168,8 +168,7 @@ class ModelRound:
         self._own = OwnChanges()
         self._sent: AdaptedRequest | None = None  # what the model has not begun to answer
         self._context_fit = context_fit
-        self._event_buffer = event_buffer
-        self._idle_seconds = idle_seconds
+        self._event_buffer, self._idle_seconds = event_buffer, idle_seconds
         self._max_characters = self._left = output_bytes
         self._output = output
         self._fair_yield = fair_yield

@@ -8,7 +8,8 @@ its `asks` yields None once if it answers the refusal, and its `apply` ignores t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from ...core.types import Json
 from .adaptation import Adaptation, Step
@@ -105,7 +106,8 @@ def is_of_model(step: Step, chat: Json) -> bool:
     return not withholds(step) or not may_be_together(chat, _applied(chat, step))
 
 
-class Attempt(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Attempt:
     """A chat request that is made.
 
     Attributes:
@@ -119,12 +121,13 @@ class Attempt(NamedTuple):
 
     chat: Json
     applied: tuple[Step, ...] = ()
-    parts: Mapping[Step, Parts] = {}
+    parts: Mapping[Step, Parts] = field(default_factory=dict)
     left: tuple[Step, ...] = ()
     tried: Step | None = None
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Plan:
     """How a chat request is changed.
 
     Attributes:
@@ -137,7 +140,7 @@ class Plan(NamedTuple):
 
     steps: Sequence[Step]
     noted: Sequence[Step] = ()
-    suspected: Mapping[Step, Evidence] = {}
+    suspected: Mapping[Step, Evidence] = field(default_factory=dict)
     now: float = 0.0
     triable: Collection[Step] = ()
 
