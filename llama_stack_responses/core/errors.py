@@ -156,6 +156,16 @@ def stopped(*, begun: bool) -> ApiError:
     return ApiError(503, "The server is shutting down. Try again.", retry_after=1) if begun else NotBegunError()
 
 
+def refused_credentials(status: int) -> ApiError:
+    """Return the error of a model server that refuses the operator's key. Its words may quote the key."""
+    return ApiError(
+        502,
+        f"The inference provider refused the credentials it was given ({status}). "
+        "Check the provider's API key in the stack's configuration.",
+        upstream=Upstream("credentials", status),
+    )
+
+
 def cut_off(error: ApiError) -> ApiError:
     """Return the error of a connection to a model server, after it had begun to answer."""
     if error.upstream and error.upstream.cause == "connection":

@@ -139,6 +139,7 @@ class Intake:
     """
 
     __slots__ = (
+        "_answer",
         "_assembler",
         "_began",
         "_built",
@@ -164,7 +165,7 @@ class Intake:
         self._now = asyncio.get_running_loop().time
         self._read, self._built, self._pause, self._began = 0, 0, 1, 0.0
         self._taken = self._over = False
-        self._reader = round_.reader
+        self._reader, self._answer = round_.reader, round_.reader.answer
         plain = round_.citation_extractor is None and not round_.filters
         self._assembler = round_.assembler if plain else None
         self._error: Exception | None = None
@@ -201,10 +202,10 @@ class Intake:
 
         A chunk that may make something wait must go through `take`.
         """
-        assembler, reader, size = self._assembler, self._reader, len(text)
+        assembler, reader, answer, size = self._assembler, self._reader, self._answer, len(text)
         if assembler is None or (open_text := assembler.open_text) is None:
             return False
-        if not (0 < size <= reader.max_extension or reader.resume(size)) or reader.characters > reader.max_characters:
+        if not (0 < size <= reader.max_extension or reader.resume(size)) or answer.characters > reader.max_characters:
             return False
         number = self._read + 1
         if number == self._pause and not self._begin_next_burst():
@@ -216,7 +217,7 @@ class Intake:
             arguments.append(text)
         else:
             return False
-        reader.characters += size
+        answer.characters += size
         if reader.is_opening:
             reader.open_with(text)
         self._watchdog.last = self._now()
@@ -278,7 +279,7 @@ class Intake:
             if (
                 type(deltas) is not list
                 or round_.filters
-                or (round_.reader.characters >= LARGE_CHARACTERS and round_.closes(deltas))
+                or (self._answer.characters >= LARGE_CHARACTERS and round_.closes(deltas))
             ):
                 self.deltas = deltas
                 return True

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from ..chat.adaptation.explanation import explained
 from ..chat.adaptation.refusal import RefusedError
-from ..chat.chunks import ChunkReader, OutputLimitReached
+from ..chat.answer_end import OutputLimitReached
+from ..chat.chunks import ChunkReader
 from ..chat.inference import Inference
 from ..chat.malformed_calls import written_calls
 from ..chat.messages import chat_messages

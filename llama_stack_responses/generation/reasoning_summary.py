@@ -7,7 +7,8 @@ from contextlib import aclosing, suppress
 from typing import Any, Final
 
 from ..chat.adaptation.refusal import RefusedError
-from ..chat.chunks import ChunkReader, OutputLimitReached
+from ..chat.answer_end import OutputLimitReached
+from ..chat.chunks import ChunkReader
 from ..chat.inference import Inference
 from ..chat.profile import Profile
 from ..core.errors import ApiError

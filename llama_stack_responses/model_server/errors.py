@@ -20,7 +20,7 @@ from llama_stack_openai_chat.retries import is_of_request, says_of_request
 from ..chat.adaptation.refusal import Refusal, RefusedError, places_of, plain
 from ..chat.context_errors import says_rate, says_too_long, too_long
 from ..chat.malformed_calls import malformed_call
-from ..core.errors import ApiError, ConnectionFailedError, TooLongError, Upstream
+from ..core.errors import ApiError, ConnectionFailedError, TooLongError, Upstream, refused_credentials
 from ..logs import get_logger
 
 logger = get_logger(__name__)
@@ -107,7 +107,7 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
         return too_long(message)
     match error.status_code:
         case 401 | 403:
-            return _denied(error.status_code)
+            return refused_credentials(error.status_code)
         case 404:
             return no_model(message if "model" in message.lower() else _NOT_THERE.format(message))
         case 408:
@@ -121,16 +121,6 @@ def _from_status(error: openai.APIStatusError) -> ApiError:
         case status if status >= 500 or _is_away(message, error):
             return _failed(message, error)
     return ApiError(400, message, code=_code(error))
-
-
-def _denied(status: int) -> ApiError:
-    """Return the error of a server that refuses the operator's key. Its text is left out: it may quote the key."""
-    return ApiError(
-        502,
-        f"The inference provider refused the credentials it was given ({status}). "
-        "Check the provider's API key in the stack's configuration.",
-        upstream=Upstream("credentials", status),
-    )
 
 
 def _is_away(message: str, error: openai.APIStatusError) -> bool:
@@ -156,7 +146,7 @@ def _from_event(error: openai.APIError) -> ApiError:
     if status == 404:
         return no_model(message if "model" in message.lower() else _NOT_THERE.format(message))
     if status in (401, 403):
-        return _denied(status)
+        return refused_credentials(status)
     return ApiError(
         502,
         f"The inference provider failed in the middle of its answer: {_shown(message)}",

@@ -8,7 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from ...chat.chunks import ChunkReader, OutputLimitReached
+from ...chat.answer_end import OutputLimitReached
+from ...chat.chunks import ChunkReader
 from ...chat.profile import Profile
 from ...core.errors import ApiError
 from ...core.types import Json

@@ -697,7 +697,7 @@ def read_alone(chunks: Sequence[Json]) -> list[Delta]:
     for each in chunks:
         text = reader.extension(each)
         if text and len(text) <= reader.max_extension:
-            reader.characters += len(text)
+            reader.answer.characters += len(text)
             if reader.is_opening:
                 reader.open_with(text)
             deltas.append(Text(text))

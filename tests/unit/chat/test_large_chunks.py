@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.chat.chunks import ChunkReader, OutputLimitReached
+from llama_stack_responses.chat.answer_end import OutputLimitReached
+from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.pieces import FEW, PIECE_CHARACTERS
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError

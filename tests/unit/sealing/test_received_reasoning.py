@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.chat.chunks import ChunkReader, OutputLimitReached
+from llama_stack_responses.chat.answer_end import OutputLimitReached
+from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.messages import chat_messages
 from llama_stack_responses.chat.profile import InlineThinking, Profile
 from llama_stack_responses.chat.reasoning_entries import DETAILS, ReasoningEntries, decoded, joined
