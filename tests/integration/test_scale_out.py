@@ -24,7 +24,7 @@ from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire, final, output_text, roles_and_texts
 
 # The store and the proxy do not depend on the host.
-pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(0), pytest.mark.one_host]
 
 TEMPLATE: Final = REPOSITORY / "templates" / "scale-out"
 ADDRESSES: Final = ("127.0.0.1:8321", "127.0.0.1:8322")

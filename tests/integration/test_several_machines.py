@@ -16,7 +16,7 @@ from tests.support.stack import REPOSITORY, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.wire import Wire, output_text
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended, pytest.mark.day(3)]
 
 TEMPLATE: Final = REPOSITORY / "templates" / "postgres-s3" / "config.yaml"
 BALANCER: Final = REPOSITORY / "templates" / "scale-out" / "nginx.conf"

@@ -265,8 +265,8 @@ def output_of(program: Child) -> str:
 @pytest.mark.parametrize(
     "name",
     [
-        # Clients that import much, as in `test_client_*.py`.
-        pytest.param(name, marks=() if program.client is None else pytest.mark.extended)
+        # Clients that import much, as in `test_client_*.py`, and code that draws, as in `test_code_interpreter.py`.
+        pytest.param(name, marks=() if program.client is None and "Figures" not in name else pytest.mark.extended)
         for name, program in PROGRAMS.items()
     ],
 )

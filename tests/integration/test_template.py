@@ -52,6 +52,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return home, cwd
 
 
+@pytest.mark.extended
 def test_late_model_server_needs_no_restart_and_restart_loses_no_data(
     host: Host, stack_env: dict[str, str], tmp_path: Path, folders: tuple[Path, Path]
 ) -> None:

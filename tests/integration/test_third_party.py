@@ -33,6 +33,7 @@ def stack(
         yield running
 
 
+@pytest.mark.extended
 def test_responses_are_kept_in_store_of_others(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script("stored", [reply(text("One.")), reply(text("Two."))])
     with Wire(stack) as wire:

@@ -82,6 +82,7 @@ def installed(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Installed
     return InstalledPackage(python, folder, own)
 
 
+@pytest.mark.extended
 def test_configuration_written_by_the_wheel_starts_a_server(
     host: Host, installed: InstalledPackage, upstream: Upstream, tmp_path: Path
 ) -> None:

@@ -192,7 +192,10 @@ def test_command_of_absent_feature_is_named(feature: str, tmp_path: Path) -> Non
     assert (ended.returncode, (tmp_path / "new" / "config.yaml").exists()) == (0, True), ended.stderr
 
 
-@pytest.mark.parametrize("feature", SETTINGS)
+@pytest.mark.parametrize(
+    "feature",
+    [pytest.param(name, marks=pytest.mark.extended if name != "usage" else ()) for name in SETTINGS],
+)
 def test_setting_of_absent_feature_is_named(feature: str, tmp_path: Path) -> None:
     key = SETTINGS[feature][0]
     code = f"from llama_stack_responses.config import ResponsesConfig; ResponsesConfig(**{{{key!r}: {{}}}})"

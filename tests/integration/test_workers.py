@@ -28,7 +28,8 @@ from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, final, output_text, roles_and_texts
 from tests.support.workers import Workers, WorkersStack, listener, worker_behind
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+# On one day of five: the servers import the host ten times.
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(2)]
 
 TEMPLATES = ["starter"] if find_spec("ogx") else ["starter", "redis", "postgres"]
 """One store is tested on both hosts, and the rest on one, because stores do not depend on the host."""

@@ -137,7 +137,6 @@ def test_restart_with_a_wrong_clock_waits_for_a_person(
         assert all_found(client, ids)
 
 
-@pytest.mark.smoke
 def test_deletion_is_logged_with_its_count(new_stack: Callable[..., ShiftedStack]) -> None:
     stack = new_stack(STARTER, "state")
     with stack:

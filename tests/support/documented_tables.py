@@ -22,6 +22,7 @@ from llama_stack_responses.config.services import Fetching, McpServers
 from llama_stack_responses.features.code.settings import CodeInterpreter
 from llama_stack_responses.features.images.settings import ImageGeneration
 from tests.support.annotated_config import TEMPLATE, default_of, description, models, written_again
+from tests.support.sources import trees
 from tests.support.stack import REPOSITORY
 
 DOCS: Final = REPOSITORY / "docs"
@@ -82,8 +83,8 @@ def of_provider(text: str) -> str:
 
 def declared_metrics() -> Iterator[Row]:
     """Yield all `Metric(...)` of the package."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for tree in trees(PACKAGE).values():
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Metric":
                 yield ast.literal_eval(node.args[0]), "", _lowered(ast.literal_eval(node.args[2]))
 

@@ -4,29 +4,31 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from tests.support.log_lines import documented
+from tests.support.sources import trees
 from tests.support.stack import REPOSITORY
 
 SOURCES: Final = ("llama_stack_responses", "providers/openai_chat")
 LEVELS: Final = {"info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR"}
 
 
+@cache
 def in_source() -> Mapping[str, set[str]]:
     """Return the levels of each line of the source, by its constant text."""
     lines = defaultdict[str, set[str]](set)
     for root in SOURCES:
-        for path in REPOSITORY.joinpath(root).rglob("*.py"):
-            for text, level in logged(path):
+        for path, tree in trees(REPOSITORY / root).items():
+            for text, level in logged(path, tree):
                 lines[text].add(level)
     return lines
 
 
-def logged(path: Path) -> Iterator[tuple[str, str]]:
+def logged(path: Path, tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Yield the constant text and the level of each line that a file logs."""
-    tree = ast.parse(path.read_text())
     constants = {
         each.target.id: each.value
         for each in tree.body

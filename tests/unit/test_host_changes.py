@@ -15,6 +15,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.sources import trees
+
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = ROOT / "llama_stack_responses"
 PAGE: Final = ROOT / "docs/explanation/host-changes.md"
@@ -102,8 +104,8 @@ def _sets_other(call: ast.Call) -> bool:
 
 @cache
 def found() -> set[tuple[str, str]]:
-    modules = [(each, each.relative_to(PACKAGE).as_posix()) for each in sorted(PACKAGE.rglob("*.py"))]
-    return {(path, what) for each, path in modules for what in reached(ast.parse(each.read_text()), path)} - OURS
+    modules = [(tree, path.relative_to(PACKAGE).as_posix()) for path, tree in trees(PACKAGE).items()]
+    return {(path, what) for tree, path in modules for what in reached(tree, path)} - OURS
 
 
 def rows() -> list[tuple[str, list[str], list[tuple[str, str]]]]:

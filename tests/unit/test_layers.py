@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ import pytest
 
 import llama_stack_openai_chat
 import llama_stack_responses
+from tests.support.sources import trees
 
 PACKAGE: Final = "llama_stack_responses"
 CHAT: Final = "llama_stack_openai_chat"
@@ -259,10 +259,10 @@ Rule = Callable[[ast.Module, str], Iterator[str]]
 # Imports
 
 
-@cache
-def parsed(path: Path) -> ast.Module:
-    """Return the syntax tree of a module, which several rules read."""
-    return ast.parse(path.read_text())
+def parsed() -> Iterator[tuple[str, ast.Module]]:
+    """Yield the name and the syntax tree of each module."""
+    found = {path: tree for root in ROOTS.values() for path, tree in trees(root).items()}
+    return ((module, found[path]) for module, path in MODULES.items())
 
 
 def imports(tree: ast.Module, module: str) -> Iterator[str]:
@@ -496,7 +496,7 @@ RULES: Final[dict[str, Rule]] = {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_no_module_breaks_rule(rule: str) -> None:
-    broken = [f"{module} {what}" for module, path in MODULES.items() for what in RULES[rule](parsed(path), module)]
+    broken = [f"{module} {what}" for module, tree in parsed() for what in RULES[rule](tree, module)]
     assert broken == []
 
 
@@ -513,8 +513,8 @@ def test_root_of_package_has_few_modules() -> None:
 
 def test_imports_have_no_cycles() -> None:
     graph = {
-        module: {each for each in imports(parsed(path), module) if each in MODULES and each not in ROOTS}
-        for module, path in MODULES.items()
+        module: {each for each in imports(tree, module) if each in MODULES and each not in ROOTS}
+        for module, tree in parsed()
     }
     try:
         TopologicalSorter(graph).prepare()

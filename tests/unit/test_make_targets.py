@@ -108,7 +108,7 @@ def test_ci_runs_the_targets_that_the_readme_names() -> None:
     assert "$ make test  " in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("target", ["demo", "serve"])
+@pytest.mark.parametrize("target", ["demo", pytest.param("serve", marks=pytest.mark.extended)])
 def test_unknown_web_search_is_refused_before_packages_are_installed(target: str, tmp_path: Path) -> None:
     (tmp_path / "scripts").mkdir()
     for each in (*ROOT.iterdir(), *(ROOT / "scripts").iterdir()):

@@ -9,17 +9,16 @@ from typing import Final
 
 import llama_stack_openai_chat
 import llama_stack_responses
+from tests.support.sources import trees
 
 PACKAGES: Final = (llama_stack_responses, llama_stack_openai_chat)
 KINDS: Final = ("Limits", "Bounds")
 """How the names of these classes end."""
 
 
-def trees() -> Iterator[ast.Module]:
+def modules() -> Sequence[ast.Module]:
     """Return the modules of the packages."""
-    for package in PACKAGES:
-        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
-            yield ast.parse(path.read_text())
+    return [module for package in PACKAGES for module in trees(Path(package.__path__[0])).values()]
 
 
 def classes_of_limits(modules: Sequence[ast.Module]) -> Mapping[str, set[str]]:
@@ -98,7 +97,7 @@ def unread(modules: Sequence[ast.Module]) -> set[tuple[str, str]]:
 
 
 def test_each_limit_is_read() -> None:
-    assert unread([*trees()]) == set()
+    assert unread(modules()) == set()
 
 
 EXAMPLE: Final = """

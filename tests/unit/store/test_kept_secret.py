@@ -50,6 +50,7 @@ def _make(path: Path, at_once: Barrier, made: Any) -> None:
     made.put(asyncio.run(SecretFile(path).make()))
 
 
+@pytest.mark.extended
 def test_processes_that_make_the_secret_at_once_get_one(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     for number in range(5):
