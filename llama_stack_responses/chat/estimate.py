@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
 from ..core.types import Json
@@ -17,6 +19,8 @@ _MESSAGE_TOKENS: Final = 4
 
 _MEDIA_TOKENS: Final = 1_000
 """Tokens of an image, a file or a sound of any size: their number depends on the model server."""
+
+_SAMPLED_ITEMS: Final = 64
 
 _MEDIA: Final = frozenset({"image_url", "file", "file_data", "input_audio"})
 
@@ -36,6 +40,16 @@ def estimated_tokens(chat: Json, tokenizer: Tokenizer | None = None) -> int:
     texts: list[str] = []
     around = _gather(read, texts)
     return tokens_of(around) + sum(map(tokenizer, texts)) + of_messages
+
+
+def sample(items: Sequence[Any]) -> list[Any]:
+    """Return some of the items of a conversation, evenly spaced; all if they are few."""
+    return [*islice(items, 0, None, len(items) // _SAMPLED_ITEMS + 1)]
+
+
+def estimated_tokens_of_sample(items: Sequence[Any], sampled: Sequence[Any]) -> int:
+    """Return the approximate tokens of a conversation whose `sample`, as JSON values, is given."""
+    return tokens_of(estimated_bytes([*sampled]) * len(items) // max(1, len(sampled)))
 
 
 def estimated_bytes(value: Any) -> int:

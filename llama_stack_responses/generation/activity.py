@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
+from ..chat.estimate import estimated_tokens_of_sample, sample
 from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
 from ..core.owner import Owner
@@ -105,7 +106,17 @@ class Running:
 
         The model server counts a round's tokens at its end. Until then, each event of the round stands for a token.
         """
-        return self.assembler.used + Usage(output_tokens=self.assembler.numbered - self.counted_events)
+        return self.assembler.used + Usage(output_tokens=self._uncounted_events)
+
+    @property
+    def estimated_round(self) -> tuple[int, int]:
+        """The approximate input and output tokens of the round that runs, for which each event stands for a token."""
+        read = estimated_tokens_of_sample(self.items, sample(self.items)) + self.assembler.used.output_tokens
+        return read, self._uncounted_events
+
+    @property
+    def _uncounted_events(self) -> int:
+        return self.assembler.numbered - self.counted_events
 
 
 class RunningEntry:

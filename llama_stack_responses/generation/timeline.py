@@ -18,7 +18,7 @@ from ..core.owner import ANONYMOUS, Owner
 from ..core.types import Json
 from ..store import codec
 from ..store.saving import Recording
-from ..stream.usage import Usage
+from ..stream.usage import UNKNOWN, Usage
 from ..telemetry.instrumentation import RoundOperation, ToolOperation
 from .activity import Activity, Counts, Running, RunningEntry
 from .event_times import EventTimes
@@ -90,9 +90,13 @@ class RunningRecord(RunningEntry):
 
 
 def round_fields(recorded: Sequence[Any]) -> dict[str, Any]:
-    """Return the fields of a recorded round: its times in milliseconds, its tokens and its kind."""
+    """Return the fields of a recorded round: its times in milliseconds, its tokens and its kind.
+
+    A round of which no tokens were reported, such as one that was cut off after the model had begun, has estimates.
+    """
     names = ("start_ms", "first_token_ms", "end_ms", "input_tokens", "output_tokens", "cached_tokens", "kind")
-    return dict(zip(names, recorded, strict=False))
+    estimates = ("estimated_input_tokens", "estimated_output_tokens")
+    return dict(zip((*names, *estimates), recorded, strict=False))
 
 
 class RoundRecord:
@@ -212,13 +216,14 @@ class Timeline:
         """Record a model round that has ended."""
         usage, seconds = operation.usage or Usage(), operation.seconds
         self.counts.round_ended(usage, operation.first_chunk)
+        estimates = self._running.estimated_round if self._running and _is_unreported(operation) else ()
         if self._running:
             self._running.counted_events = self._running.assembler.numbered
         end = self._now()
         start = end - round(seconds * 1000)
         first = None if operation.first_chunk is None else start + round(operation.first_chunk * 1000)
         tokens = (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
-        self._add(self._rounds, (start, first, end, *tokens, kind), _MAX_ROUNDS)
+        self._add(self._rounds, (start, first, end, *tokens, kind, *estimates), _MAX_ROUNDS)
 
     @contextmanager
     def tool(self, operation: ToolOperation, item: Mapping[str, Any], name: str) -> Iterator[ToolRecord]:
@@ -291,6 +296,12 @@ class Timeline:
             to.append(mark)
         else:
             self._truncated = True
+
+
+def _is_unreported(operation: RoundOperation) -> bool:
+    """Return whether the model had begun with an answer of which its server did not report the tokens."""
+    usage = operation.usage or UNKNOWN
+    return operation.first_chunk is not None and usage.is_partial and not usage.output_tokens
 
 
 def _encoded(chat: Json, head: Json, left: int) -> tuple[bytes, int]:

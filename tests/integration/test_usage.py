@@ -122,7 +122,9 @@ def test_every_way_to_create_a_response_counts_once(
     names = ("model", "api_key_id", "user_id", "project_id")
     assert {tuple(each[name] for name in names) for each in results} == {(MODEL, "key_1", "ada", "search")}
     assert total(results, "num_model_requests") == 9
-    assert (total(results, "input_tokens"), total(results, "output_tokens")) == (8 * 70, 8 * 30)
+    # What the answer that broke off has used is estimated.
+    assert 8 * 70 < total(results, "input_tokens") < 9 * 70
+    assert 8 * 30 < total(results, "output_tokens") < 9 * 30
 
 
 def test_deleted_response_still_counts_and_refused_one_never_did(

@@ -23,6 +23,11 @@ _MADE: Final = {name: kind.makes for name, kind in ITEM_KINDS.items() if kind.ma
 _OF_ROUNDS: Final = ("input_tokens", "output_tokens", "cached_tokens")
 """The tokens that are recorded of each round."""
 
+_ESTIMATED: Final = ("input_tokens", "output_tokens")
+"""The tokens that are estimated of a round of which none were reported, which then has more fields than others."""
+
+_REPORTED_FIELDS: Final = 7
+
 type Counts = dict[str, int]
 """What was used, by the name of what is counted."""
 
@@ -81,6 +86,8 @@ def counts_of(ended: Ended) -> Counts:
         _add_tokens(counts, usage)
     elif timing:
         _add_tokens_of_rounds(counts, timing.get("rounds") or ())
+    if timing:
+        _add_estimates(counts, timing.get("rounds") or ())
     if calls := [item for item in response.get("output") or () if item["type"].endswith("_call")]:
         _add_tools(counts, calls)
     if timing:
@@ -103,6 +110,14 @@ def _add_tokens_of_rounds(counts: Counts, rounds: Sequence[Sequence[Any]]) -> No
     fields = [round_fields(each) for each in rounds]
     for name in _OF_ROUNDS:
         _add_known(counts, name, sum(each.get(name) or 0 for each in fields))
+
+
+def _add_estimates(counts: Counts, rounds: Sequence[Sequence[Any]]) -> None:
+    """Add the approximate tokens of rounds of which none were reported: a client that disconnects uses them too."""
+    for each in rounds:
+        if len(each) > _REPORTED_FIELDS:
+            fields = round_fields(each)
+            add(counts, {name: fields[f"estimated_{name}"] for name in _ESTIMATED})
 
 
 def _add_known(counts: Counts, name: str, count: int | None) -> None:

@@ -68,6 +68,13 @@ def test_response_with_unknown_usage_counts_what_is_known_of_its_rounds() -> Non
     assert counts_of(ended(timing={"rounds": rounds}, usage=None)) == counted | {"first_token_ms.12": 1}
 
 
+@pytest.mark.parametrize("usage", [None, {"input_tokens": 10, "output_tokens": 5}])
+def test_round_of_which_no_tokens_were_reported_counts_by_its_estimates(usage: Any) -> None:
+    rounds = [(0, 1, 2, 10, 5, 0, "answer"), (2, 3, 4, 0, 0, 0, "answer", 15, 290)]
+    counts = counts_of(ended(timing={"rounds": rounds}, status="cancelled", usage=usage))
+    assert (counts["input_tokens"], counts["output_tokens"]) == (25, 295)
+
+
 @pytest.mark.parametrize(
     ("first", "total", "bins"),
     [

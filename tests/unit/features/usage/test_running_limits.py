@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import repeat
 from types import SimpleNamespace
 from typing import Any, cast
@@ -224,3 +225,24 @@ async def events_of(run: ForegroundRun) -> AsyncIterator[Json]:
     while (events := await run.event_buffer.get(60)) is not None:
         for event in events:
             yield event
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_client_that_disconnects_before_the_end_has_used_what_it_read(stored: bool) -> None:
+    async with limited(Limit(tokens_per_day=50), words=80) as server:
+        run = await server.create(stream=True, store=stored)
+        await until_said(server, 80)
+        run.abandon()
+        await run.wait_ended()
+        assert (await server.refused()).code == "insufficient_quota"
+
+
+async def test_compaction_is_limited_and_counts() -> None:
+    async with limited(Limit(tokens_per_day=50), words=80) as server:
+        server.go.set()
+        compact = partial(server.impl.compaction.compact, {"model": "m", "input": "Hi"})
+        await compact()
+        with pytest.raises(ApiError) as refused:
+            await compact()
+        assert refused.value.code == "insufficient_quota"
+        assert (await server.refused()).code == "insufficient_quota"
