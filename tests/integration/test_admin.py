@@ -184,12 +184,14 @@ def test_queue_stats_and_delete_of_background_responses(
 def test_profiles_prints_what_was_learned_about_model_servers(
     operated: OperatedStack, wire: Wire, upstream: Upstream
 ) -> None:
-    upstream.script("picky", [error(400, "Unsupported parameter: 'user'"), reply(text("Yes."))])
-    wire.create(model="local/picky", input="x", user="ada")
-    wait_until(lambda: operated.read("profiles") != [])
-    assert operated.read("profiles") == [{"match": "local/picky", "parameters": {"drop": ["user"]}}]
+    no_user, cool = (error(400, f"Unsupported parameter: '{name}'") for name in ("user", "temperature"))
+    upstream.script("picky", [no_user, cool, reply(text("Yes.")), cool, reply(text("Yes."))])
+    for names in (["user"], ["user", "temperature"]):
+        wire.create(model="local/picky", input="x", user="ada", temperature=0.5)
+        expected = [{"match": "local/picky", "parameters": {"drop": names}}]
+        wait_until(lambda expected=expected: operated.read("profiles") == expected)  # type: ignore[misc]
     [entry] = yaml.safe_load(operated.run("profiles"))
-    assert Profile(**entry).parameters.drop == ["user"]
+    assert Profile(**entry).parameters.drop == ["user", "temperature"]
 
 
 def test_sweep_deletes_what_is_older_than_the_retention(

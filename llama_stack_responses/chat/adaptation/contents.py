@@ -243,15 +243,15 @@ def _as_text(message: Json) -> Json:
 
 
 def _names_others(refusal: Refusal) -> bool:
-    """Return whether a refusal is about calls or signatures, and the contents in its text only say where they are."""
-    return names_calls(refusal) or bool(_SIGNATURE.search(refusal.words))
+    """Return whether a refusal is about calls, signatures or texts beside calls, not about missing contents."""
+    return names_calls(refusal) or any(each.search(refusal.words) for each in (_SIGNATURE, _NOT_BESIDE_CALLS))
 
 
 def _asks_empty_content(refusal: Refusal, chat: Json) -> Iterator[None]:
     of_content = any("content" in place.split(".") for place in refusal.places)
     lacking = any(message.get("content") is None for message in chat["messages"])
     says = of_content or _NULL_CONTENT.search(refusal.words) or _LOST_CALLS.search(refusal.words)
-    if lacking and says and not _names_others(refusal) and not _NOT_BESIDE_CALLS.search(refusal.words):
+    if lacking and says and not _names_others(refusal):
         yield None
 
 

@@ -22,7 +22,7 @@ from .parts import may_be_together, request_parts
 from .refusal import Refusal
 from .roles import ROLES
 from .schemas import SCHEMAS
-from .streaming import STREAMING
+from .streaming import STREAMING, UNSTREAMED
 
 ADAPTATIONS: Final[tuple[Adaptation, ...]] = (*ENFORCED, *CONTENTS, *CALLS, *STREAMING, *ROLES, *SCHEMAS, *PARAMETERS)
 """All kinds, in the order in which they are applied."""
@@ -77,8 +77,9 @@ def asked_by(refusal: Refusal, chat: Json, tried: Sequence[Step] = ()) -> list[S
     if any(map(is_hint, new)):
         # What else the words may mean is tried if the refusal comes again.
         new = [step for step in new if step.kind in _OF_PARAMETERS]
-    # Of two parts that are refused together, the one that only steers is changed first.
-    new = [step for step in new if _only_steers(step, chat)] or new
+    # Of two parts that are refused together, the one without which the answer is the same is changed first, then the
+    # one that only steers.
+    new = [step for step in new if step.kind in UNSTREAMED] or [step for step in new if _only_steers(step, chat)] or new
     kinds = {step.kind for step in new}
     return [step for step in new if kinds.isdisjoint(_former(step.kind))]
 
@@ -96,7 +97,8 @@ def is_remembered(step: Step) -> bool:
 
 def withholds(step: Step) -> bool:
     """Return whether a change takes something from an answer, so that one refusal does not show that others need it."""
-    return _KINDS[step.kind][1].withholds and not is_hint(step)
+    of_messages = step.kind == DROP and step.argument.startswith("messages.")
+    return _KINDS[step.kind][1].withholds and not is_hint(step) and not of_messages
 
 
 def is_of_model(step: Step, chat: Json) -> bool:

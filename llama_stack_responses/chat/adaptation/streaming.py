@@ -12,7 +12,8 @@ from .refusal import Refusal
 
 _UNSTREAMED: Final = re.compile(
     r"\bstream(?:ing)?\b(?: mode| responses?)?[^.]{0,40}(?:not (?:\w+ )?support|unsupported|not allowed|disabled)"
-    r"|(?:not|n't) support\b[^.]{0,40}\bstreaming\b",
+    r"|(?:not|n't) support\b[^.]{0,40}\bstreaming\b"
+    r"|not (?:\w+ )?(?:support|allow|accept|available)\w*\b[^.]{0,24}\b(?:when|while|if|with|during) stream",
     re.IGNORECASE,
 )
 _TOOLS: Final = re.compile(r"\b(?:tools?|functions?)\b", re.IGNORECASE)
@@ -46,6 +47,9 @@ def _no_stream(chat: Json, _: Any) -> Json:
 def _no_stream_with_tools(chat: Json, argument: Any) -> Json:
     return _no_stream(chat, argument) if chat.get("tools") else chat
 
+
+UNSTREAMED: Final = ("no_stream", "no_stream_with_tools")
+"""The kinds with which the answer is the same."""
 
 STREAMING: Final = (
     Adaptation("no_stream", _asks_no_stream, _no_stream),

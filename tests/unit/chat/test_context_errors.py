@@ -230,3 +230,28 @@ def test_code_or_type_says_too_long(code: object) -> None:
     assert says_too_long("no", code)
     assert says_too_long("no", None, code)
     assert not says_too_long("no", None, "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "context window exceeded: maximum is 512 messages",
+        "reduce the length of the messages: maximum is 256 messages",
+        "context length: at most 500 tools, the limit of 500",
+        "context length error: image tokens limit of 1000",
+        "input too long: file names must be less than 1024 bytes",
+        "prompt too long: tool description must be less than 1024 characters",
+        "input is too long for requested model: stop sequence less than 512",
+        "prompt is too long: at most 300 characters per name, limit of 300",
+        "prompt is too long: header less than 8192 bytes",
+        # Of the same manner
+        "context window exceeded: maximum is 300 turns",
+        "prompt too long: the limit of 512 words",
+        "context size 4096 KB exceeded",
+        "input is too long for requested model: less than 600 items",
+        "context limit: maximum is 1000 requests",
+        "reduce the length of the messages, maximum is 400 parts",
+    ],
+)
+def test_number_of_something_else_is_no_context(message: str) -> None:
+    assert too_long(message).length is None

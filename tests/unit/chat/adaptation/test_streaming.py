@@ -35,6 +35,22 @@ def test_server_that_does_not_stream_is_asked_for_an_answer_in_one_piece(
     assert adapted(chat, [Step(kind)]) == (chat, ())
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Image input is not available when streaming",
+        "response_format is not supported with streaming",
+        "logprobs are not allowed while streaming",
+        "images are not supported during streaming",
+    ],
+)
+def test_what_is_refused_in_a_stream_is_kept_and_the_stream_is_not(text: str) -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
+    messages = [{"role": "user", "content": [image]}]
+    chat = PLAIN | {"messages": messages, "response_format": {"type": "json_object"}, "logprobs": True}
+    assert asked_by(Refusal(400, text), chat) == [Step("no_stream")]
+
+
 @pytest.mark.parametrize("text", ["Unsupported parameter: 'stream_options'", "The stream was closed by the user."])
 def test_refusal_of_something_else_keeps_the_stream(text: str) -> None:
     kinds = {step.kind for step in asked_by(Refusal(400, text), TOOLS)}
