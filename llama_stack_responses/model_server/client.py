@@ -19,6 +19,7 @@ from llama_stack_openai_chat.config import OpenAIChatConfig as Access
 from llama_stack_openai_chat.config import check_header
 from llama_stack_openai_chat.errors import NoAnswerError
 from llama_stack_openai_chat.json_encoding import dumps
+from llama_stack_openai_chat.moderation import is_of_content
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
 
@@ -107,14 +108,15 @@ class ModelServerClient:
     def _trouble(self, error: Exception) -> str | None:
         """Return why the server cannot be asked anything; None if this error is about one request."""
         match error:
-            case openai.AuthenticationError() | openai.PermissionDeniedError():
+            case openai.AuthenticationError() | openai.PermissionDeniedError() if not is_of_content(error):
                 return f"The model server at {self.url} refuses the key ({error.status_code}): {self._key_advice}."
             case NoAnswerError():
                 return f"{error.message.partition(': check ')[0].rstrip('.')}: {_CHECK_URL}."
             case openai.NotFoundError() if "model" not in str(error.message).lower():
                 return f"There is no chat API at {self.url} (status 404): {_CHECK_URL}."
             case openai.APITimeoutError():
-                return f"The model server at {self.url} does not answer within {self._seconds:g} seconds: {WAIT}."
+                tls = ", or check whether the URL begins with http://" if self.url.startswith("https:") else ""
+                return f"The model server at {self.url} does not answer within {self._seconds:g} seconds: {WAIT}{tls}."
             case openai.APIConnectionError():
                 return self._unreachable(error.__cause__ or error)
         return None

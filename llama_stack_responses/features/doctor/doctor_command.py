@@ -21,6 +21,7 @@ from ...commands.progress import ProgressLine
 from ...commands.tables import duration, print_json, print_rows, printable
 from ...core.errors import ApiError
 from ...logs import print_no_lines
+from ...model_server.client import WAIT
 from .answer import Bounds
 from .checks import CHECKS, Check
 from .examination import Clock, Examination, Subject
@@ -57,7 +58,7 @@ def _examined(target: Target, arguments: Namespace) -> str | None:
     try:
         report = asyncio.run(_examine(target, arguments, made))
     except ApiError as error:
-        return _without(target.key, error.message)
+        return _without(target.key, _advised(error, target))
     except KeyboardInterrupt:
         raise CommandError(
             f"Stopped after {made[0]} of {len(CHECKS)} checks: run it again for all of them.", STATUS
@@ -66,11 +67,20 @@ def _examined(target: Target, arguments: Namespace) -> str | None:
     return None
 
 
+def _advised(error: ApiError, target: Target) -> str:
+    """Return the sentence about a model server that cannot be examined, with what helps at the command."""
+    said = error.message.replace(WAIT, WAIT.replace("raise the time limit", "raise --seconds"))
+    if error.upstream and error.upstream.cause == "server_error":
+        where = f"see the log of the model server at {target.client.url}, or try again"
+        return f"{said.rstrip('.')}: {where}, since it may still load its model."
+    return said
+
+
 async def _examine(target: Target, arguments: Namespace, made: list[int]) -> Report:
-    client = target.client
+    client, listed = target.client, ""
     clean = partial(_without, target.key)
     try:
-        model, context_length = await _model(target, arguments.seconds, clean)
+        model, context_length, listed = await _model(target, arguments.seconds, clean)
         match = f"{escaped(target.name)}/{escaped(model)}" if target.name else f"*/{escaped(model)}"
         subject = Subject(target.name or client.url, model, match, context_length or arguments.context)
         with ProgressLine(f"checks of {printable(model)}") as line:
@@ -80,32 +90,44 @@ async def _examine(target: Target, arguments: Namespace, made: list[int]) -> Rep
                 line.show(f"{number} of {len(CHECKS)} checks of {printable(model)}: {check.title}")
 
             bounds = Bounds(arguments.seconds)
-            return await Examination(client, subject, bounds, _CLOCK, clean=clean, progress=show).run()
+            report = await Examination(client, subject, bounds, _CLOCK, clean=clean, progress=show).run()
+        if listed:
+            said = f"the model server does not list {printable(model)}, but {listed}: another model may have answered"
+            print(f"llama-stack-responses: {said}.", file=sys.stderr)
+        return report
+    except ApiError as error:
+        if error.code == "model_not_found" and listed:
+            raise ApiError(404, f"{error.message.rstrip('.')}: name one of {listed}.") from error
+        raise
     finally:
         await client.close()
 
 
-async def _model(target: Target, seconds: float, clean: Callable[[str], str]) -> tuple[str, int | None]:
-    """Return the model to examine, and the tokens of its context, if they are listed."""
+async def _model(target: Target, seconds: float, clean: Callable[[str], str]) -> tuple[str, int | None, str]:
+    """Return the model to examine, and the tokens of its context, if they are listed; and the models, if it is none."""
     wanted = target.model
     try:
         async with asyncio.timeout(seconds):
             listed = await target.client.models()
     except (ApiError, TimeoutError) as error:
         if wanted is not None:
-            return wanted, None
+            return wanted, None, ""
         if isinstance(error, ApiError):
             raise
         late = f"The model server at {target.client.url} does not list its models within {seconds:g} seconds"
         raise ApiError(504, f"{late}: if it loads a model or is slow, try again with more --seconds.") from error
     if wanted is not None:
-        return wanted, listed.get(wanted)
+        return wanted, listed.get(wanted), "" if wanted in listed else _names(listed, clean)
     if len(listed) == 1:
-        return next(iter(listed.items()))
+        return *next(iter(listed.items())), ""
+    said = f"has several models: name one of {_names(listed, clean)}" if listed else "lists no models: name one"
+    raise ApiError(400, f"The model server at {target.client.url} {said}.")
+
+
+def _names(listed: Mapping[str, int | None], clean: Callable[[str], str]) -> str:
     names = [clean(printable(each)) for each in list(listed)[:_SHOWN_MODELS]]
     more = f" and {len(listed) - len(names)} more" if len(listed) > len(names) else ""
-    said = f"has several models: name one of {', '.join(names)}{more}" if names else "lists no models: name one"
-    raise ApiError(400, f"The model server at {target.client.url} {said}.")
+    return f"{', '.join(names)}{more}"
 
 
 def _print(report: Report, *, as_json: bool) -> None:

@@ -44,6 +44,8 @@ def targets_of(arguments: Namespace, environment: Mapping[str, str]) -> list[Tar
     """
     network: Json = {"timeout": {"connect": min(10.0, arguments.seconds), "read": arguments.seconds}}
     if arguments.ca:
+        if not arguments.ca.is_file():
+            raise CommandError(f"There is no file {arguments.ca}: name the certificates of the authority with --ca.", 2)
         network["tls"] = {"verify": str(arguments.ca)}
     if arguments.url and "://" in arguments.url:
         return [_of_url(arguments, _key(arguments, environment), network)]
@@ -91,6 +93,9 @@ def _of_url(arguments: Namespace, key: str | None, network: Json) -> Target:
     url: str = arguments.url
     if not urlsplit(url).path.strip("/"):
         url = f"{url.rstrip('/')}/v1"
+    if "@" in urlsplit(url).netloc:
+        form = "it has to be of the form https://HOST:PORT/PATH; the variable with a key is named with --key-env"
+        raise CommandError(f"The URL cannot be used: {form}.", 2)
     access = _access({"base_url": url, "api_key": key, "network": network}, "URL")
     return Target(
         "", access, ModelServerClient(access, "name the variable with the right one with --key-env"), arguments.model

@@ -24,7 +24,7 @@ from llama_stack_responses.features.doctor.checks import CHECKS
 from llama_stack_responses.features.doctor.doctor_command import _without
 from tests.support.certificates import Certificates
 from tests.support.doctored_server import DoctoredServer, in_thread, template, unknown
-from tests.support.http_server import OPENING, Peer
+from tests.support.http_server import OPENING, Peer, whole
 
 KEY: Final = "sk-very-secret-0123456789"
 CLI: Final = [sys.executable, "-c", "import sys; from llama_stack_responses.console import main; sys.exit(main())"]
@@ -184,6 +184,22 @@ async def missing(peer: Peer) -> None:
     await peer.send(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
 
 
+async def loading(peer: Peer) -> None:
+    """List one model, and answer nothing else yet, as llama.cpp."""
+    if (await peer.request()).line.startswith("GET"):
+        await peer.send(whole(200, {"data": [{"id": "m"}]}))
+    else:
+        await peer.send(whole(503, {"error": {"message": "Loading model", "code": 503}}))
+
+
+async def unknown_model(peer: Peer) -> None:
+    """List one model, and know none."""
+    if (await peer.request()).line.startswith("GET"):
+        await peer.send(whole(200, {"data": [{"id": "llama"}]}))
+    else:
+        await peer.send(whole(404, {"error": {"message": "The model does not exist."}}))
+
+
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
@@ -192,6 +208,7 @@ async def missing(peer: Peer) -> None:
             "status 200 and content type 'text/html' instead of a list of models: check the URL, which usually ends in /v1.",
         ),
         (nothing, "within 1 seconds: if it loads a model or is slow, "),
+        (loading, "Loading model: see the log of the model server at http://127.0.0.1:"),
         (endless, "does not list its models within 1 seconds: "),
         (elsewhere, "redirects to https://elsewhere.example/v1: "),
         (missing, "There is no chat API at"),
@@ -205,6 +222,20 @@ def test_server_that_cannot_be_asked_is_one_sentence(
         said = run(running.url, *model, "--seconds", "1").sentence
     assert model or words in said
     assert re.search(r"check|try again|wait|URL", said)
+
+
+def test_model_that_the_server_does_not_list_is_said(run: Run) -> None:
+    with in_thread(DoctoredServer(models=["a", "b"])) as running:
+        ran = run(running.url, "other", "--json")
+    assert ran.code == 0
+    [line] = ran.errors.splitlines()
+    assert "does not list other, but a, b: another model may have answered." in line
+    assert json.loads(ran.out)["model"] == "other"
+
+
+def test_model_that_the_server_does_not_know_is_said_with_those_that_it_lists(run: Run) -> None:
+    with in_thread(unknown_model) as running:
+        assert run(running.url, "m").sentence == "The model does not exist: name one of llama."
 
 
 def test_certificate_of_an_unknown_authority_is_one_sentence_and_can_be_named(run: Run, tmp_path: Path) -> None:
@@ -228,12 +259,15 @@ def test_server_without_tls_at_https_is_one_sentence(run: Run) -> None:
     [
         (
             ["http://user:secret@127.0.0.1/v1"],
-            "The URL cannot be used: it has to be of the form https://HOST:PORT/PATH",
+            "The URL cannot be used: it has to be of the form https://HOST:PORT/PATH; the variable with a key is named",
         ),
         (["http://127.0.0.1:99999/v1"], "The URL cannot be used: it has to be of the form"),
         (["http://127.0.0.1/v1", "--key-env", "NOT_SET"], "The environment variable NOT_SET is not set"),
         (["http://127.0.0.1/v1", "--key", "a\nb"], "A key or a header for the model server has characters"),
-        (["http://127.0.0.1/v1", "--ca", "none.pem"], "The URL cannot be used: there is no file none.pem"),
+        (
+            ["http://127.0.0.1/v1", "--ca", "none.pem"],
+            "There is no file none.pem: name the certificates of the authority with --ca.",
+        ),
         ([], "Name the URL of a model server, or with --config a stack's configuration: there is no config.yaml"),
     ],
 )
