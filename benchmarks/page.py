@@ -41,6 +41,8 @@ type Json = dict[str, Any]
 PARAGRAPH: Final = "The quick brown fox jumps over the **lazy** dog, and `code` follows.\n\n"
 _BLOCK: Final = 1000
 _FAILED: Final = 1000  # of so many rows, one failed
+_LINE_MS: Final = 400
+_LINE_BYTES: Final = 400_000 // 8
 _FRAMES: Final = """async () => {
   const view = document.querySelector('.scroller'), times = [];
   let last = performance.now();
@@ -102,6 +104,33 @@ def of_list(page: BrowserPage, created: Json) -> Json:
     }
 
 
+def slow_down(page: BrowserPage) -> None:
+    """Let the browser's line have 400 kb/s, and 400 ms to the server and back."""
+    session = page.page.context.new_cdp_session(page.page)
+    session.send("Network.enable")
+    line = {"latency": _LINE_MS, "downloadThroughput": _LINE_BYTES, "uploadThroughput": _LINE_BYTES, "offline": False}
+    session.send("Network.emulateNetworkConditions", line)
+
+
+def of_slow_line(page: BrowserPage, _: Json) -> Json:
+    """Measure the frame, and then the first rows in a browser that has the files of the page, on a slow line."""
+    slow_down(page)
+    shown = "document.querySelectorAll('.list-row').length >= 10"
+    frame = "document.querySelectorAll('#nav a').length >= 4"
+    return {
+        "400 kb/s and 400 ms: frame": timed(page, "/ui", frame),
+        "400 kb/s and 400 ms: first rows, known files": timed(page, "/ui", shown),
+    }
+
+
+def of_slow_first(page: BrowserPage, _: Json) -> Json:
+    """Measure the first rows on a slow line in a browser that has no files of the page."""
+    slow_down(page)
+    return {
+        "400 kb/s and 400 ms: first rows": timed(page, "/ui", "document.querySelectorAll('.list-row').length >= 10")
+    }
+
+
 def of_large(page: BrowserPage, response: Json) -> Json:
     """Measure a response of 2 MB and its replay."""
     view = "document.querySelector('.message[data-role=assistant]')?.textContent.length > 100000"
@@ -158,7 +187,7 @@ def measured(rows: int, turns: int, runs: int) -> dict[str, list[float]]:
         created = made_of(stack, upstream, database, turns) | {"failed": len(range(0, rows, _FAILED))}
         browser = opened.enter_context(Browser())
         for _ in range(runs):
-            for measure in (of_list, of_large, of_chain):
+            for measure in (of_list, of_slow_first, of_slow_line, of_large, of_chain):
                 with browser.page(stack.base_url) as page:
                     for name, value in measure(page, created).items():
                         found.setdefault(name, []).append(value)

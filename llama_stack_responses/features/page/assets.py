@@ -1,9 +1,15 @@
-"""The files of the page, served from memory."""
+"""The files of the page, served from memory.
+
+Their addresses have a hash of all of them, `/ui/v-<hash>/app.js`, so that a browser keeps them as long as it can, and a
+page never has files of two versions. The index alone has an address without one, and names the others.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -34,6 +40,11 @@ _TYPES: Final = {
     ".woff2": "font/woff2",
 }
 _INDEX: Final = "index.html"
+_COMPRESSED: Final = frozenset({".css", ".html", ".js", ".json", ".svg", ".txt"})
+_VERSION: Final = re.compile("v-([0-9a-f]{16})/")
+_IMPORT: Final = re.compile(r'^import (?:.* from )?"\./([\w./-]+\.js)";$', re.MULTILINE)
+_LINK: Final = re.compile(r'"/ui/([\w.-]+\.[a-z]+)"')
+_PRELOADS: Final = "<!-- modulepreload -->"
 _LIVE: Final = ("text", "language", "image", "run_by", "title", "failed_status")
 """What the page needs of a view for an item that is still streamed."""
 
@@ -44,13 +55,15 @@ class Asset:
 
     Attributes:
         content: its bytes.
+        compressed: the same with gzip; None if that saves nothing.
         media_type: its media type.
-        etag: the value of its `etag` header.
+        digest: names its content.
     """
 
     content: bytes
+    compressed: bytes | None
     media_type: str
-    etag: str
+    digest: str
 
 
 class Assets:
@@ -63,20 +76,53 @@ class Assets:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         override = environment.get(_OVERRIDE)
         self._changing = Path(override) if override else None
-        self._files = _files(_FOLDER) if override is None else {}
+        self._files, self._version = _files(_FOLDER) if override is None else ({}, "")
 
     def find(self, path: str) -> Asset | None:
         """Return a file; the index for the path of a view; None for a file that does not exist."""
-        files = _files(self._changing) if self._changing else self._files
+        files = _files(self._changing)[0] if self._changing else self._files
+        path = _VERSION.sub("", path, count=1)
         name = path.rpartition("/")[2]
         return files.get(path) or (None if "." in name else files.get(_INDEX))
 
+    def is_lasting(self, path: str) -> bool:
+        """Return whether the path never has another content: it has the hash of the files."""
+        found = _VERSION.match(path)
+        return found is not None and found[1] == self._version
 
-def _files(folder: Path) -> dict[str, Asset]:
-    """Return the files of a folder and of features, and the module with what the server knows of items and tools."""
+
+def _files(folder: Path) -> tuple[dict[str, Asset], str]:
+    """Return the files of a folder and of features, the module with what the server knows, and the hash of all."""
     folders = folders_of_features("page").items()
-    others = {f"features/{name}/{path}": asset for name, each in folders for path, asset in _read(each).items()}
-    return {**_read(folder), **others, "kinds.js": _asset(_kinds(), ".js")}
+    contents = _read(folder) | {"kinds.js": _kinds()}
+    for name, each in folders:
+        contents |= {f"features/{name}/{path}": content for path, content in _read(each).items()}
+    whole = blake2b(digest_size=8)
+    for path, content in sorted(contents.items()):
+        whole.update(path.encode() + b"\0" + blake2b(content).digest())
+    version = whole.hexdigest()
+    files = {path: _asset(content, Path(path).suffix) for path, content in contents.items() if path != _INDEX}
+    return files | ({_INDEX: _index(contents, version)} if _INDEX in contents else {}), version
+
+
+def _index(contents: Mapping[str, bytes], version: str) -> Asset:
+    """Return the index, which names the other files by their hash, and the modules that the first view needs."""
+    folder = f"/ui/v-{version}/"
+    preloads = "\n    ".join(f'<link rel="modulepreload" href="{folder}{name}">' for name in _imported(contents))
+    page = contents[_INDEX].decode().replace(_PRELOADS, preloads)
+    page = _LINK.sub(lambda found: f'"{folder}{found[1]}"', page)
+    return _asset(page.encode(), ".html")
+
+
+def _imported(contents: Mapping[str, bytes]) -> list[str]:
+    """Return the modules that the first one imports, and those that they import."""
+    found, waiting = dict[str, None](), [name for name in ("app.js",) if name in contents]
+    while waiting:
+        for name in _IMPORT.findall(contents[waiting.pop()].decode()):
+            if name not in found and name in contents:
+                found[name] = None
+                waiting.append(name)
+    return list(found)
 
 
 def _kinds() -> bytes:
@@ -108,10 +154,12 @@ def _live(view: View | None) -> Json:
     return {"shown": shown_as(view), **{part: getattr(view, part) for part in _LIVE if hasattr(view, part)}}
 
 
-def _read(folder: Path) -> dict[str, Asset]:
+def _read(folder: Path) -> dict[str, bytes]:
     paths = (path for path in sorted(folder.rglob("*")) if path.suffix in _TYPES and path.is_file())
-    return {path.relative_to(folder).as_posix(): _asset(path.read_bytes(), path.suffix) for path in paths}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def _asset(content: bytes, suffix: str) -> Asset:
-    return Asset(content, _TYPES[suffix], f'"{blake2b(content, digest_size=12).hexdigest()}"')
+    compressed = gzip.compress(content, mtime=0) if suffix in _COMPRESSED else content
+    smaller = compressed if len(compressed) < len(content) else None
+    return Asset(content, smaller, _TYPES[suffix], blake2b(content, digest_size=12).hexdigest())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from fastapi import Request, Response
@@ -26,7 +27,7 @@ _HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-cache",
+    "vary": "accept-encoding",
 }
 
 
@@ -47,13 +48,26 @@ def _file(assets: Assets) -> Handler:
         asset = assets.find(path)
         if asset is None:
             raise ApiError(404, f"The page has no file '{path[:80]}'.")
-        return _answer(asset, request.headers.get("if-none-match", ""))
+        return _answer(asset, request, lasting=assets.is_lasting(path))
 
     return get_file
 
 
-def _answer(asset: Asset, known: str) -> Response:
-    headers = {**_HEADERS, "etag": asset.etag}
-    if asset.etag in known:
+def _answer(asset: Asset, request: Request, *, lasting: bool) -> Response:
+    compressed = asset.compressed if _takes_gzip(request) else None
+    headers = {
+        **_HEADERS,
+        "cache-control": "public, max-age=31536000, immutable" if lasting else "no-cache",
+        "etag": f'"{asset.digest}{"-gzip" if compressed else ""}"',
+    }
+    if headers["etag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
+    if compressed:
+        return Response(compressed, media_type=asset.media_type, headers=headers | {"content-encoding": "gzip"})
     return Response(asset.content, media_type=asset.media_type, headers=headers)
+
+
+def _takes_gzip(request: Request) -> bool:
+    """Return whether the client takes gzip, whatever it prefers."""
+    names = (each.strip().lower() for each in request.headers.get("accept-encoding", "").split(","))
+    return any(re.fullmatch(r"(?:gzip|\*)(?:\s*;\s*q=(?:1(?:\.0+)?|0\.\d*[1-9]\d*))?", each) for each in names)

@@ -68,3 +68,11 @@ def test_wrong_filter_in_the_search_says_what_it_takes(browser: Browser, page_st
         page.goto("/ui?text=status%3Adone")
         page.find("[role=alert]", "'status:' takes one of queued")
         assert not [one for one in page.problems if "Failed to load resource" not in one]
+
+
+def test_frame_is_there_before_scripts_run(browser: Browser, page_stack: LiveStack) -> None:
+    with browser.page(page_stack.base_url) as page:
+        page.page.route("**/*.js", lambda route: route.abort())
+        page.page.goto(f"{page_stack.base_url}/ui")
+        assert [each.inner_text() for each in page.page.locator("#nav a").all()][:2] == ["Responses", "Sessions"]
+        page.find("main", "Reading…")

@@ -14,13 +14,9 @@ const ROUTES = [
   [/^\/ui\/conversations\/([^/]+)$/, "ui-conversation", "./chain.js"],
   [/^\/ui\/refused\/([^/]+)$/, "ui-refused", "./refused.js"],
   [/^\/ui\/compare$/, "ui-compare", "./compare.js"],
+  [/^\/ui\/sessions$/, "ui-sessions", "./sessions.js"],
   [/^\/ui\/live$/, "ui-live", "./live.js"],
   [/^\/ui\/playground$/, "ui-playground", "./playground.js"],
-];
-const PLACES = [
-  ["/ui", "Responses", "list", "r"],
-  ["/ui/live", "Live", "live", "l"],
-  ["/ui/playground", "Playground", "play", "p"],
 ];
 
 const main = document.getElementById("main");
@@ -120,6 +116,7 @@ const GLOBAL = [
   ["?", "Show these keys", () => help()],
   ["/", "Search", search],
   ["g r", "The list of responses", () => go(list)],
+  ["g s", "Sessions", () => go("/ui/sessions")],
   ["g l", "Live", () => go("/ui/live")],
   ["g p", "Playground", () => go("/ui/playground")],
   ["t", "Light, dark or as the system", () => nextTheme()],
@@ -231,7 +228,6 @@ async function session() {
 const placeLink = ([address, text, name, key]) => h("a", { href: address, "data-place": address, title: `${text} (g ${key})` }, icon(name), h("span", null, text));
 
 function frame() {
-  document.getElementById("nav").append(...PLACES.map(placeLink));
   document.getElementById("tools").append(
     button("", nextTheme, { icon: matchMedia("(prefers-color-scheme: dark)").matches ? "sun" : "moon", label: "Switch the theme", kind: "ghost" }),
     button("", help, { icon: "help", label: "Keyboard", kind: "ghost" }),
