@@ -96,17 +96,16 @@ INSERT INTO $schema.search_documents(key, words, text)
 SELECT key, words::tsvector, text FROM given JOIN done USING (id)
 ON CONFLICT (key) DO UPDATE SET words = excluded.words, text = excluded.text
 """
+# The index of words finds all that match. A walk through the keys would read the words of each row on its way.
+_BY_WORDS: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off"
 _FIND: Final = """
-SELECT key, version, value FROM (
-  SELECT key FROM $schema.search_documents WHERE words @@ $1::tsquery AND key >= $2 AND key < $3
-  ORDER BY key $order LIMIT $4
-) AS found JOIN $schema.records USING (key)
-WHERE expires_at IS NULL OR expires_at > extract(epoch FROM clock_timestamp()) ORDER BY key $order
+SELECT key FROM $schema.search_documents WHERE words @@ $1::tsquery AND key >= $2 AND key < $3
+ORDER BY key $order LIMIT $4
 """
-_NOTED: Final = """
-SELECT key, version, value FROM $schema.search_waiting JOIN $schema.records USING (key)
-WHERE key >= $1 AND key < $2 AND (expires_at IS NULL OR expires_at > extract(epoch FROM clock_timestamp()))
-ORDER BY key $order LIMIT $3
+_NOTED: Final = "SELECT key FROM $schema.search_waiting WHERE key >= $1 AND key < $2 ORDER BY key $order LIMIT $3"
+_ROWS: Final = """
+SELECT key, version, value FROM $schema.records
+WHERE key = ANY($1) AND (expires_at IS NULL OR expires_at > extract(epoch FROM clock_timestamp())) ORDER BY key $order
 """
 _TEXTS: Final = "SELECT key, text FROM $schema.search_documents WHERE key = ANY($1)"
 _WAITING: Final = "SELECT count(*) FROM (SELECT FROM $schema.search_waiting LIMIT 10000) AS noted"
@@ -159,20 +158,37 @@ class PostgresSearch:
     async def find(
         self, terms: Sequence[Term], start: str, end: str, *, limit: int, reverse: bool
     ) -> list[tuple[str, Record]]:
-        return await self._rows(_FIND, reverse, _query(owner_of(start), terms), start.encode(), end.encode(), limit)
-
-    async def noted(self, start: str, end: str, *, limit: int, reverse: bool) -> list[tuple[str, Record]]:
-        return await self._rows(_NOTED, reverse, start.encode(), end.encode(), limit)
-
-    async def _rows(self, sql: str, reverse: bool, *given: Any) -> list[tuple[str, Record]]:
         if not await self._exists():
             return []
-        ordered = self._sql(sql.replace("$order", "DESC" if reverse else "ASC"))
+        given = (_query(owner_of(start), terms), start.encode(), end.encode(), limit)
+
+        async def keys(pool: asyncpg.Pool) -> Sequence[Any]:
+            async with pool.acquire() as connection, connection.transaction(readonly=True):
+                await connection.execute(_BY_WORDS)
+                found: Sequence[Any] = await connection.fetch(
+                    self._ordered(_FIND, reverse), *given, timeout=FIND_SECONDS
+                )
+                return found
+
         try:
-            rows = await self._run(lambda pool: pool.fetch(ordered, *given, timeout=FIND_SECONDS))
+            return await self._rows(await self._run(keys), reverse)
         except TimedOut as error:
             raise took_too_long() from error
+
+    async def noted(self, start: str, end: str, *, limit: int, reverse: bool) -> list[tuple[str, Record]]:
+        if not await self._exists():
+            return []
+        keys = await self._fetch(self._ordered(_NOTED, reverse), start.encode(), end.encode(), limit)
+        return await self._rows(keys, reverse)
+
+    async def _rows(self, keys: Sequence[Any], reverse: bool) -> list[tuple[str, Record]]:
+        if not keys:
+            return []
+        rows = await self._fetch(self._ordered(_ROWS, reverse), [key for (key,) in keys])
         return [(key.decode(), Record(value, version)) for key, version, value in rows]
+
+    def _ordered(self, sql: str, reverse: bool) -> str:
+        return self._sql(sql.replace("$order", "DESC" if reverse else "ASC"))
 
     async def texts(self, keys: Sequence[str]) -> dict[str, str]:
         if not await self._exists():
