@@ -9,11 +9,8 @@ from ...core.ids import check_response_id
 from ...core.types import Json
 from ...inputs.history import Hold
 from ...service.responses import OpenAIResponsesImpl
-from ...store.list_rows import Row
-from .lists import Lists
 from .response_views import Found, Views, as_stored
 
-_MAX_BRANCHES: Final = 50
 _PAGE_BYTES: Final = 8 * 2**20
 """Bytes of responses with which a page ends, as `codec.size` counts."""
 
@@ -24,13 +21,11 @@ class ChainViews:
     Args:
         impl: the responses.
         views: makes the turns.
-        lists: knows the current status of branches.
     """
 
-    def __init__(self, impl: OpenAIResponsesImpl, views: Views, lists: Lists) -> None:
+    def __init__(self, impl: OpenAIResponsesImpl, views: Views) -> None:
         self._impl = impl
         self._views = views
-        self._lists = lists
 
     async def page(self, response_id: str, after: str | None, limit: int, hold: Hold | None = None) -> Json:
         """Return the turns up to a response, newest first.
@@ -50,14 +45,14 @@ class ChainViews:
         turns = await self._views.turns(found, hold)
         for turn, each in zip(turns, found, strict=True):
             previous = each.response["previous_response_id"]
-            siblings = await self._branches(previous) if previous else []
+            siblings = await self._views.branches(previous) if previous else []
             turn["branches"] = siblings if len(siblings) > 1 else []
         gone = left if left and not await self._is_there(left) else None
         following = left if gone is None else None
         return {
             "object": "list",
             "data": turns,
-            "children": [] if after else await self._branches(response_id),
+            "children": [] if after else await self._views.branches(response_id),
             "gone": gone,
             "has_more": following is not None,
             "next": following,
@@ -88,9 +83,3 @@ class ChainViews:
     async def _is_there(self, response_id: str) -> bool:
         entry = await self._impl.archive.entry(response_id)
         return entry is not None and self._impl.access.allows("read", "response", response_id, entry.owner)
-
-    async def _branches(self, previous: str) -> list[Row]:
-        """Return the caller's responses that continue a response, oldest first."""
-        rows = await self._impl.archive.listing.branches(self._impl.access.current_user(), previous, _MAX_BRANCHES)
-        names = ("id", "words", "status", "created_at")
-        return [{name: row[name] for name in names} for row in await self._lists.current(rows)]

@@ -142,7 +142,7 @@ class Lists:
         Raises:
             ApiError: 400, `after` is not a cursor.
         """
-        span = Span(wanted.since, wanted.until, _parsed(after) if after else None, order == "asc")
+        span = Span(wanted.since, wanted.until, parsed_cursor(after) if after else None, order == "asc")
         async with self._searching.hold(1) if wanted.searched.terms else nullcontext():
             page = await self._page(owner, span, limit, wanted)
             snippets = await self._snippets(owner, page, wanted.searched.terms)
@@ -222,7 +222,12 @@ class _Search:
         return self._wanted.may_match(row) and (row["id"] not in self._noted or self._wanted.searched.says(row))
 
 
-def _parsed(cursor: str) -> tuple[str, str]:
+def parsed_cursor(cursor: str) -> tuple[str, str]:
+    """Return the parts of a cursor.
+
+    Raises:
+        ApiError: 400, it is none.
+    """
     match = _CURSOR.fullmatch(cursor)
     if match is None:
         raise bad_request("Invalid 'after': it is not the 'next' of a page.", "after", "invalid_value")

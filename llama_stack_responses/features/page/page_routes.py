@@ -28,6 +28,7 @@ from .lists import ListFilter, Lists, restricted_to
 from .refused.rows import FIELDS, STATUS, RefusedRequests
 from .response_views import Views, settings_of
 from .search.box import searched
+from .sessions import Sessions
 from .streams import NamedEvent, Streams
 
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
@@ -59,12 +60,14 @@ def ui_router(
     def add(path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=["GET"], summary=summary, **description)
 
-    views, lists = Views(impl), Lists(impl.archive, impl.jobs, refused, index)
+    lists = Lists(impl.archive, impl.jobs, refused, index)
+    views = Views(impl, lists)
     add("/session", _session(impl), "Describe the server and the user", described(schemas.SESSION))
     add("/tools", _tools(impl), "List the hosted tools of the server", described(schemas.TOOLS))
     add("/cards", _cards(impl), "List what features show on the page", described(schemas.CARDS))
     paged = {**_FILTERS, "limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
     add("/responses", _list(impl, lists), "List responses for the page", described(schemas.ROWS, query=paged))
+    add("/sessions", _sessions(impl, lists), "List sessions", described(schemas.SESSIONS, query={"after": TEXT}))
     streams = Streams(impl, lists, refused)
     watched = described(EVENTS, query=_FILTERS, media="text/event-stream")
     add("/responses/stream", _changes(impl, streams, limits), "Follow the list of responses", watched)
@@ -79,7 +82,7 @@ def ui_router(
     numbered = described(schemas.REQUESTS, query={"limit": _limit(20), "after": WHOLE})
     add("/responses/{response_id}/requests", _requests(views, limits), "List a response's chat requests", numbered)
     chained = described(schemas.CHAIN, query={"limit": _limit(50), "after": TEXT})
-    add("/chain/{response_id}", _chain(ChainViews(impl, views, lists), limits), "Show a chain of responses", chained)
+    add("/chain/{response_id}", _chain(ChainViews(impl, views), limits), "Show a chain of responses", chained)
     ordered = described(
         schemas.CONVERSATION, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
     )
@@ -198,6 +201,15 @@ def _list(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:
         return JsonResponse(await lists.page(impl.access.current_user(), filter_of(request), after, limit, order))
 
     return list_rows
+
+
+def _sessions(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:
+    sessions = Sessions(impl.archive, lists)
+
+    async def list_sessions(request: Request) -> Response:
+        return JsonResponse(await sessions.page(impl.access.current_user(), Query(request).text("after")))
+
+    return list_sessions
 
 
 def _refused(impl: OpenAIResponsesImpl, refused: RefusedRequests) -> Handler:

@@ -19,6 +19,7 @@ from ...inputs.history import Hold
 from ...items.listed_items import Order
 from ...service.responses import OpenAIResponsesImpl
 from ...store.layout import chat_request
+from ...store.list_rows import Row
 from ...store.loaded_response import StoredResponse
 from ...store.read_allowance import ReadAllowance
 from ...store.running_response import RunningResponse
@@ -26,6 +27,7 @@ from ...stream.replay import replay
 from .added_items import Summaries, answered_requests
 from .blocks import Budget
 from .item_views import ViewContext, answered_calls, call_names, item_views
+from .lists import Lists
 from .rendering import RENDER_SECONDS, Renderer
 from .settings import SETTINGS
 from .view import facts_of, instructions_of, items_of, owner_of, summary_of, timing_of
@@ -37,6 +39,7 @@ _PAGE_BYTES: Final = 4 * 2**20
 _MAX_CONTINUED: Final = 4
 """Maximum number of further responses that are read for the names of calls."""
 
+_MAX_BRANCHES: Final = 50
 _TURN_EVENTS: Final = 64
 """Events that are built before the thread lets others run."""
 
@@ -46,11 +49,12 @@ class Views:
 
     Args:
         impl: the responses.
+        lists: knows the current status of branches.
         render_seconds: time limit of the Markdown of one view.
     """
 
-    def __init__(self, impl: OpenAIResponsesImpl, render_seconds: float = RENDER_SECONDS) -> None:
-        self._impl = impl
+    def __init__(self, impl: OpenAIResponsesImpl, lists: Lists, render_seconds: float = RENDER_SECONDS) -> None:
+        self._impl, self._lists = impl, lists
         self._renderer = Renderer(impl.pool, render_seconds)
         self._summaries = Summaries(impl.sealer)
 
@@ -66,8 +70,15 @@ class Views:
         context = await self._view_context([*inputs, *stored.response["output"]], calls, hold)
         view = await in_thread(_view, stored, inputs, context)
         [view["summary"]] = await self._impl.archive.listing.unanswered(stored.owner, [view["summary"]])
+        view["continued_by"] = await self.branches(response_id)
         await self._renderer.render(view["items"])
         return view
+
+    async def branches(self, previous: str) -> list[Row]:
+        """Return the caller's responses that continue a response, oldest first."""
+        rows = await self._impl.archive.listing.branches(self._impl.access.current_user(), previous, _MAX_BRANCHES)
+        names = ("id", "words", "status", "created_at")
+        return [{name: row[name] for name in names} for row in await self._lists.current(rows)]
 
     async def turns(self, found: Sequence[Found], hold: Hold | None = None) -> list[Json]:
         """Return turns of a conversation: each with its row of the list, and its items."""

@@ -93,9 +93,30 @@ def _items_of(data: Schema) -> Schema:
 _FOUND: Final = whole(**ROW["properties"], snippet=_items_of(whole(text=TEXT, match=YES_OR_NO)))
 ROWS: Final = _list(_FOUND, TEXT, search=or_null(whole(covers=TEXT, waiting=WHOLE)))
 
+_SESSION: Final = whole(
+    id=TEXT,
+    kind=TEXT,
+    words=TEXT,
+    answer=TEXT,
+    turns=WHOLE,
+    earlier=YES_OR_NO,
+    input_tokens=WHOLE,
+    output_tokens=WHOLE,
+    seconds=_NUMBER,
+    errors=WHOLE,
+    running=WHOLE,
+    models={"type": "array", "items": TEXT},
+    started_at=_NUMBER,
+    last_at=_NUMBER,
+)
+SESSIONS: Final = _list(_SESSION, TEXT, responses=WHOLE)
+
+_BRANCH: Final = whole(id=TEXT, words=TEXT, status=TEXT, created_at=_NUMBER)
+
 VIEW: Final = whole(
     object=constant("ui.response"),
     summary=ROW,
+    continued_by=_items_of(_BRANCH),
     owner=_NAME,
     instructions=or_null(whole(text=TEXT, truncated=YES_OR_NO)),
     items=_items_of(_ITEM),
@@ -120,7 +141,6 @@ _REQUEST: Final = whole(
 )
 REQUESTS: Final = _list(_REQUEST, WHOLE, recorded=YES_OR_NO)
 
-_BRANCH: Final = whole(id=TEXT, words=TEXT, status=TEXT, created_at=_NUMBER)
 _TURN: Final = whole(
     id=TEXT,
     summary=ROW,

@@ -13,6 +13,15 @@ import { waterfall } from "./waterfall.js";
 
 const RUNS = new Set(["queued", "in_progress"]);
 
+/** The id of the item to which the address leads; empty if it is malformed. */
+function anchor() {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return "";
+  }
+}
+
 export class ResponseView extends View {
   keys = [
     ["j", "Next item", () => step(this, 1)],
@@ -45,6 +54,7 @@ export class ResponseView extends View {
     const talk = h("section", { class: "talk", "aria-label": "Conversation" }, h("h2", { class: "hidden-text" }, "Conversation"), this.context(), instructions(found.instructions), this.talk(), this.outcome());
     this.replaceChildren(this.head(), h("div", { class: "split" }, talk, h("aside", { class: "panel", "aria-label": "Facts" }, this.panel())));
     this.running = RUNS.has(found.facts.status);
+    if (location.hash) this.jump(anchor());
     this.offerEarlier();
     if (this.running) this.watch();
     if (summary.waits_for && !this.waiting) this.waitForAnswer();
@@ -163,6 +173,7 @@ export class ResponseView extends View {
     const parts = [];
     if (known.previous_response_id) parts.push(h("a", { href: to.response(known.previous_response_id) }, "Continues an earlier response"), h("a", { href: to.chain(this.subject) }, "show the whole chain"));
     if (known.conversation) parts.push(h("a", { href: to.conversation(known.conversation) }, "Part of a conversation"));
+    for (const one of this.found.continued_by ?? []) parts.push(h("a", { href: to.response(one.id), title: exactly(one.created_at) }, `Continued by: ${line(one.words, 60) || one.id}`));
     return parts.length ? h("p", { class: "context dim" }, icon("branch"), parts.flatMap((part, index) => [index ? " · " : "", part])) : null;
   }
 
@@ -171,9 +182,16 @@ export class ResponseView extends View {
     const now = this.found.facts.status;
     const element = h("div", { class: "items" }, conversation(RUNS.has(now) ? items : inOrder(items, now), { waits: this.found.summary.waits_for }));
     if (!items.length && !RUNS.has(now)) element.append(h("p", { class: "dim" }, "This response has no items."));
+    for (const item of element.querySelectorAll(":scope > [data-id]")) item.append(this.permalink(item.dataset.id));
     if (left) element.append(h("p", { class: "cut" }, `${count(left)} more items are not shown. The API has all of them.`));
     if (from >= items.length && items.length && !RUNS.has(now) && !this.found.facts.error) element.append(h("p", { class: "dim" }, "The model has answered nothing."));
     return (this.items = element);
+  }
+
+  /** A button that copies the address of an item, and leads to it. */
+  permalink(id) {
+    const address = `${to.response(this.subject)}#${encodeURIComponent(id)}`;
+    return button("", () => (history.replaceState(history.state, "", address), copy(location.origin + address, "Link copied")), { icon: "link", label: "Copy the link to this item", kind: "ghost small appear permalink" });
   }
 
   outcome() {

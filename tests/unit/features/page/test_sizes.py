@@ -78,8 +78,9 @@ async def impl() -> AsyncIterator[Impl]:
 
 def views(impl: Impl) -> tuple[Views, ChainViews]:
     whole = cast("OpenAIResponsesImpl", impl)
-    created = Views(whole, render_seconds=60)  # a busy machine needs longer
-    return created, ChainViews(whole, created, Lists(impl.archive, whole.jobs, RefusedRequests(MemoryRecords())))
+    lists = Lists(impl.archive, whole.jobs, RefusedRequests(MemoryRecords()))
+    created = Views(whole, lists, render_seconds=60)  # a busy machine needs longer
+    return created, ChainViews(whole, created)
 
 
 async def save(impl: Impl, *output: Json, previous: str | None = None) -> str:
