@@ -197,10 +197,10 @@ async def test_endless_whitespace_before_json_is_bounded() -> None:
 @pytest.mark.parametrize(
     "empty",
     [
-        pytest.param(lambda: chunk({}), id="nothing", marks=pytest.mark.extended),
+        pytest.param(lambda: chunk({}), id="nothing"),
         pytest.param(lambda: chunk({"content": ""}), id="empty text", marks=pytest.mark.extended),
         pytest.param(lambda: chunk({"role": "assistant"}), id="role", marks=pytest.mark.extended),
-        pytest.param(lambda: finish(tokens=1), id="usage"),
+        pytest.param(lambda: finish(tokens=1), id="usage", marks=pytest.mark.extended),
     ],
 )
 async def test_endless_empty_chunks_are_refused(empty: Callable[[], Step]) -> None:
