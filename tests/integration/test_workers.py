@@ -29,7 +29,7 @@ from tests.support.wire import Json, Wire, checked, error_of, final, output_text
 from tests.support.workers import Workers, WorkersStack, listener, worker_behind
 
 # On one day of five: the servers import the host ten times.
-pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(2)]
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(4)]
 
 TEMPLATES = ["starter"] if find_spec("ogx") else ["starter", "redis", "postgres"]
 """One store is tested on both hosts, and the rest on one, because stores do not depend on the host."""

@@ -131,6 +131,7 @@ def test_table_has_ratio_to_relay_with_same_number_of_streams() -> None:
     assert any(line.startswith("| text | 64 |  |  |") for line in lines)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("server", PROGRAMS)
 def test_programs_that_pass_bytes_on_deliver_all_tokens(server: str, tmp_path: Path) -> None:
     [way] = [each for each in WAYS if each.server == server]

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 _KILLED = """
 import os, signal, subprocess
 from benchmarks.servers import group_killed_with_parent
@@ -13,6 +15,7 @@ with group_killed_with_parent(server.pid):
 """
 
 
+@pytest.mark.extended
 def test_group_killed_with_parent_ends_workers_of_killed_benchmark() -> None:
     # The pipe ends when the last process has ended that inherited it.
     killed = subprocess.run([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE, check=False, timeout=240)
