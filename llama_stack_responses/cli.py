@@ -137,7 +137,7 @@ def open_store(config: Path, *, new: bool) -> "tuple[Records, ResponsesConfig]":
 
 @asynccontextmanager
 async def open_host_data(config: Path, owner: "Owner") -> "AsyncIterator[HostData]":
-    """Open the files and prompts that the host keeps for users (`OpenHostData`)."""
+    """Open the files, prompts and chats that the host keeps for users (`OpenHostData`)."""
     _import_host()
     from .host.user_data import open_user_data
 

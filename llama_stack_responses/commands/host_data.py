@@ -14,7 +14,7 @@ from ..store.feature_store import OwnedObjects
 
 @dataclass(frozen=True, slots=True)
 class HostData:
-    """The files and prompts of a stack.
+    """The files, prompts and chats of a stack.
 
     Attributes:
         kinds: what can be listed, exported and deleted for a user.

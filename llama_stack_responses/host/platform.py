@@ -31,6 +31,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.storage.sqlstore.sqlstore import shutdown_sqlstore_backends
     from llama_stack.log import get_logger as set_log_category
     from llama_stack.providers.registry.files import available_providers as file_provider_specs
+    from llama_stack.providers.utils.inference.inference_store import InferenceStore
     from llama_stack.providers.utils.responses.responses_store import ResponsesStore
     from llama_stack_api import (
         Api,
@@ -90,6 +91,7 @@ else:
     from ogx.core.storage.sqlstore.sqlstore import shutdown_sqlstore_backends
     from ogx.log import get_logger as set_log_category
     from ogx.providers.registry.files import available_providers as file_provider_specs
+    from ogx.providers.utils.inference.inference_store import InferenceStore
     from ogx.providers.utils.responses.responses_store import ResponsesStore
     from ogx_api import (
         Api,
@@ -153,6 +155,7 @@ __all__ = [
     "EnvVarError",
     "ExpiresAfter",
     "GetPromptRequest",
+    "InferenceStore",
     "InlineProviderSpec",
     "InvalidParameterError",
     "KVStoreReference",

@@ -1,4 +1,4 @@
-"""The files and prompts that the host keeps for users, for the commands that export and delete them.
+"""The files, prompts and chats that the host keeps for users, for the commands that export and delete them.
 
 The host's own providers do it, as the user who owns the objects and without the stack's access policy, whose rules are
 for requests. Which objects a user owns is read from the host's tables: its APIs list what a user may see.
@@ -7,7 +7,7 @@ for requests. Which objects a user owns is read from the host's tables: its APIs
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +28,7 @@ from .import_conversations import owner_of
 from .platform import (
     DeleteFileRequest,
     DeletePromptRequest,
+    InferenceStore,
     InlineProviderSpec,
     ListPromptVersionsRequest,
     PromptServiceConfig,
@@ -42,6 +43,9 @@ from .platform import (
 _FILES: Final = "openai_files"
 """The table in which each of the host's providers keeps what it knows of files."""
 _PROMPTS: Final = "prompts"
+_VECTOR_STORES: Final = (
+    "Vector stores are left as they are, with what they hold of files: delete them through /v1/vector_stores."
+)
 _ROWS: Final = 500
 _PIECE_BYTES: Final = 3 * 2**18
 """Bytes of a file in one piece of an export: a multiple of 3, so that the pieces can be joined."""
@@ -49,14 +53,14 @@ _PIECE_BYTES: Final = 3 * 2**18
 
 @asynccontextmanager
 async def open_user_data(path: Path, owner: Owner) -> AsyncIterator[HostData]:
-    """Open the files and prompts of the stack with this configuration (`OpenHostData`)."""
+    """Open the files, prompts and chats of the stack with this configuration (`OpenHostData`)."""
     try:
         stack = read_stack(path)
     except WrongConfiguration as error:
         raise CommandError(str(error), 2) from error
     initialize_storage(stack)
     try:
-        found = [await _files(stack), await _prompts(stack, owner)]
+        found = [await _files(stack), await _prompts(stack, owner), await _chats(stack), _vector_stores(stack)]
         kinds = [each for each in found if not isinstance(each, str)]
         yield HostData(kinds, [each for each in found if isinstance(each, str) and each])
     finally:
@@ -102,27 +106,45 @@ async def _prompts(stack: StackConfig, owner: Owner) -> OwnedObjects | str:
     return PromptsOfAll(service)
 
 
+async def _chats(stack: StackConfig) -> OwnedObjects | str:
+    """Open the chats that the host stores. Return an empty sentence if there are none."""
+    reference = stack.storage.stores.inference
+    if reference is None or missing_file(stack, reference.backend):
+        return ""
+    store = InferenceStore(reference, [])
+    try:
+        await store.initialize()
+    except Exception as error:
+        raise _unusable("chat completions", error) from error
+    return ChatsOfOwners(store, reference.table_name)
+
+
+def _vector_stores(stack: StackConfig) -> str:
+    """Return a sentence if there may be vector stores, which only their providers can delete."""
+    return _VECTOR_STORES if any(each.provider_id for each in stack.providers.get("vector_io", [])) else ""
+
+
 def _unusable(what: str, error: Exception) -> CommandError:
     # The host's message may contain addresses and keys.
     reason = f"The stack's {what} cannot be read ({type(error).__name__})"
     return CommandError(f"{reason}, so nothing was done: check its provider and 'storage' in the configuration.")
 
 
-async def _rows(service: Any, table: str, owner: Owner) -> AsyncGenerator[Json]:
-    """Yield an owner's rows of a table of the host, oldest first.
+async def _rows(service: Any, table: str, owner: Owner, time: str = "created_at") -> AsyncGenerator[Json]:
+    """Yield an owner's rows of a table of the host, oldest first by the column `time`.
 
     Raises:
         CommandError: its store cannot be read.
     """
     after: dict[str, Any] = {}
-    where = "created_at > :at OR (created_at = :at AND id > :id)"
+    where = f"{time} > :at OR ({time} = :at AND id > :id)"
     while True:
         behind = {"where_sql": where, "where_sql_params": after} if after else {}
         try:
             page = await service.sql_store.sql_store.fetch_all(
                 table,
                 where={"owner_principal": owner.principal},
-                order_by=[("created_at", "asc"), ("id", "asc")],
+                order_by=[(time, "asc"), ("id", "asc")],
                 limit=_ROWS,
                 **behind,
             )
@@ -133,7 +155,7 @@ async def _rows(service: Any, table: str, owner: Owner) -> AsyncGenerator[Json]:
                 yield row
         if len(page.data) < _ROWS:
             return
-        after = {"at": page.data[-1]["created_at"], "id": page.data[-1]["id"]}
+        after = {"at": page.data[-1][time], "id": page.data[-1]["id"]}
 
 
 async def _deleted(deletion: Any, what: str, object_id: str, owner: Owner) -> None:
@@ -238,3 +260,41 @@ class PromptsOfAll(PromptsOfOwners):
         """Yield the ids of all prompts."""
         for prompt in (await self._service.list_prompts()).data:
             yield prompt.prompt_id
+
+
+class ChatsOfOwners:
+    """The chats that the host stores for its own route `/v1/chat/completions`, as `OwnedObjects`.
+
+    Args:
+        store: the host's inference store.
+        table: the table in which it keeps them.
+    """
+
+    name = "chat completions"
+
+    def __init__(self, store: Any, table: str) -> None:
+        self._store, self._table = store, table
+
+    async def ids_of(self, owner: Owner) -> AsyncIterator[str]:
+        """Yield the ids of an owner's chats, oldest first."""
+        async for row in self._rows(owner):
+            yield row["id"]
+
+    async def export(self, owner: Owner) -> AsyncIterator[Exported]:
+        """Yield an owner's chats, oldest first."""
+        async for row in self._rows(owner):
+            fields = {name: row[name] for name in ("id", "created", "model", "input_messages")}
+            yield Exported("chat_completion", owner_of(row), fields, "choices", _each(row["choices"]))
+
+    async def delete(self, owner: Owner, object_id: str) -> None:
+        """Delete a chat."""
+        whose = {"id": object_id, "owner_principal": owner.principal}
+        await _deleted(self._store.sql_store.sql_store.delete(self._table, whose), "chat", object_id, owner)
+
+    def _rows(self, owner: Owner) -> AsyncGenerator[Json]:
+        return _rows(self._store, self._table, owner, "created")
+
+
+async def _each(values: Iterable[Json]) -> AsyncIterator[Json]:
+    for value in values:
+        yield value

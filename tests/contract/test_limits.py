@@ -88,6 +88,22 @@ async def test_requests_of_a_minute_are_exact_and_renewed(records: Records, cloc
     assert 60 * 0.85 <= await admitted_of(servers, 200) <= 60
 
 
+@pytest.mark.parametrize("limit", [Limit(requests_per_minute=1), Limit(tokens_per_day=1), Limit(tokens_per_month=1)])
+async def test_clock_that_was_ahead_and_is_set_back_counts_in_the_right_window(
+    records: Records, clock: Clock, limit: Limit
+) -> None:
+    server, now = Server(records, clock, limit), clock.now
+    await server.use(await server.admit(), 1)
+    await server.limiter.settle()
+    clock.now += 400 * 86_400
+    await server.use(await server.admit(), 1)
+    await server.limiter.settle()
+    clock.now = now
+    assert not await server.admitted()
+    clock.now += 32 * 86_400
+    assert await server.admitted()
+
+
 async def test_servers_at_once_never_admit_more(records: Records, clock: Clock) -> None:
     servers = [Server(records, clock, Limit(requests_per_minute=100)) for _ in range(4)]
 

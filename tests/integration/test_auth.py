@@ -625,9 +625,13 @@ def test_deletion_of_a_user_takes_their_files_and_prompts_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """On llama-stack, prompts have no owner, and the command says that it leaves them."""
+    """On llama-stack, prompts have no owner, and the command says that it leaves them; and the host stores chats."""
     files = {name: uploaded(users[name], f"Note of {name}.") for name in ("erin", "bob")}
     prompts = {name: PromptsClient(guarded, f"token-of-{name}").write("Be brief.") for name in files}
+    chat = {"model": "local/echo", "messages": [{"role": "user", "content": "Question of erin."}]}
+    assert users["erin"].http.post("/chat/completions", json=chat).is_success
+    if host == "llama_stack":
+        wait_until(lambda: users["erin"].http.get("/chat/completions").json().get("data"))
     monkeypatch.setenv("STATE_DIR", str(guarded.state_dir))
     who = ["--owner", "erin", *(["--tenant", "north"] if host == "ogx" else [])]
     config = ["--config", str(guarded.state_dir.parent / "config.yaml")]
@@ -635,12 +639,15 @@ def test_deletion_of_a_user_takes_their_files_and_prompts_and_no_others(
     lines = {line["type"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
     assert lines["file"]["file"]["id"] == files["erin"]
     assert b64decode("".join(piece["base64"] for piece in lines["file"]["content"])) == b"Note of erin."
+    assert ("Question of erin." in str(lines.get("chat_completion"))) == (host == "llama_stack")
     assert main(["delete", *who, *config]) == 2
     said = capsys.readouterr().err
     assert "1 files" in said
     assert main(["delete", *who, *config, "--yes"]) == 0
     assert [users[name].http.get(f"/files/{files[name]}").status_code for name in files] == [404, 200]
     assert users["bob"].http.get(f"/files/{files['bob']}/content").text == "Note of bob."
+    if host == "llama_stack":
+        assert users["erin"].http.get("/chat/completions").json()["data"] == []
     left = [users[name].http.get(f"/prompts/{prompts[name]}").is_success for name in prompts]
     if host == "ogx":
         assert lines["prompt"]["prompt"] == {"id": prompts["erin"]}

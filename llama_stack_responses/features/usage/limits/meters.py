@@ -155,7 +155,9 @@ class Meter:
 
     def _roll(self) -> None:
         """Begin the window of the present time."""
-        if (now := self._clock()) >= self._end:
+        now = self._clock()
+        # A clock that was ahead is set back.
+        if not self._end - self.window.longest <= now < self._end:
             self._end = self.window.end(now)
             self._left, self._free, self._none_until = 0, self.limit, 0.0
 

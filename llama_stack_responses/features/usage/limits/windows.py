@@ -16,11 +16,13 @@ class Window:
         name: its name, such as `minute`.
         end: returns when the window of a time ends, in seconds since the epoch.
         share: the largest part of a limit that a server takes at once.
+        longest: seconds that a window has at most.
     """
 
     name: str
     end: Callable[[float], int]
     share: float
+    longest: int
 
 
 def _of(seconds: int) -> Callable[[float], int]:
@@ -36,6 +38,6 @@ def _month(now: float) -> int:
     return int(following.timestamp())
 
 
-MINUTE: Final = Window("minute", _of(60), 1 / 20)
-DAY: Final = Window("day", _of(86_400), 1 / 200)
-MONTH: Final = Window("month", _month, 1 / 200)
+MINUTE: Final = Window("minute", _of(60), 1 / 20, 60)
+DAY: Final = Window("day", _of(86_400), 1 / 200, 86_400)
+MONTH: Final = Window("month", _month, 1 / 200, 31 * 86_400)
