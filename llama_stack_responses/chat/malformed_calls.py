@@ -53,6 +53,8 @@ _OF_REQUEST: Final = re.compile(
     re.IGNORECASE,
 )
 """Words of errors about calls of the history."""
+_QUOTE: Final = re.compile(r"raw=|[{<\n]")
+"""Where what the model wrote may begin in a text."""
 _OF_TEMPLATE: Final = re.compile(
     # llama.cpp: its parser first read the output in another way, or not at all; it may quote it.
     r"(?:Invalid diff: |Failed to parse input at pos |The model produced output that does not match the expected "
@@ -110,7 +112,8 @@ def malformed_call(message: str, code: Any, body: Any) -> MalformedCallError | N
 
 def _is_of_request(text: str, body: Any) -> bool:
     """Return whether an error names a place in the messages of the request, or one of these."""
-    return _OF_REQUEST.search(text) is not None or any(place.startswith("messages") for place in places_of(body))
+    said = _QUOTE.split(text, maxsplit=1)[0]
+    return _OF_REQUEST.search(said) is not None or any(place.startswith("messages") for place in places_of(body))
 
 
 def failed_call(words: str, written: str = "") -> MalformedCallError:
