@@ -38,10 +38,13 @@ with _kept_from_collections():
     from .host.provider_specs import provider_specs
     from .host.replaced_routes import enter_router
     from .host.start_errors import sentence_last
+    from .lifecycle.memory_return import keep_one_heap
 
 __all__ = ["get_provider_spec"]
 
 enter_router()
+# The host has hardly started threads by now.
+keep_one_heap()
 
 
 def get_provider_spec() -> list[InlineProviderSpec | RemoteProviderSpec]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,21 @@ _UNCHANGED_BYTES: Final = 2**20
 _PAUSES: Final = 2
 """Intervals that are left out after little was returned: what is left may be in use for long."""
 
+_ARENA_MAX: Final = -8
+"""The parameter `M_ARENA_MAX` of glibc's `mallopt`."""
+
 _STATM: Final = Path("/proc/self/statm")
+
+
+def keep_one_heap(environment: Mapping[str, str] = os.environ) -> None:
+    """Let all threads of this process allocate from one heap, unless the operator has set `MALLOC_ARENA_MAX`.
+
+    By default, glibc gives threads heaps of their own, and `malloc_trim` does not return the free end of those: after
+    a load, that can be all of them. Threads that have a heap keep it.
+    """
+    if "MALLOC_ARENA_MAX" not in environment:
+        with suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
 
 
 class MemoryReturn(Periodic):

@@ -32,7 +32,7 @@ RESPONSES: Final = 300
 WORDS: Final = "word " * 800
 CHUNKS: Final = 2_000
 SHORT: Final[Json] = {"model": "local/short", "input": "x"}
-FACTOR: Final = 1.5
+FACTOR: Final = 1.3
 """What the memory may be afterwards, times that at the start."""
 
 

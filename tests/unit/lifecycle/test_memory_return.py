@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 
@@ -116,3 +119,36 @@ async def test_freed_memory_of_this_process_is_returned() -> None:
         await returning.check()
     assert last is not None
     assert kept - resident_bytes(os.getpid()) > freed / 2
+
+
+HEAPS = """
+import ctypes, sys, threading
+from llama_stack_responses.lifecycle.memory_return import keep_one_heap
+
+keep_one_heap({} if sys.argv[1] == "one" else {"MALLOC_ARENA_MAX": "8"})
+barrier = threading.Barrier(4)
+
+def allocate():
+    held = [bytes(10_000) for _ in range(100)]
+    barrier.wait()
+    barrier.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(3)]
+for each in threads:
+    each.start()
+barrier.wait()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+output = ctypes.c_void_p(libc.fdopen(1, b"w"))
+libc.malloc_info(0, output)
+libc.fflush(output)
+barrier.wait()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives threads heaps of their own")
+@pytest.mark.parametrize(("setting", "is_one"), [("one", True), ("the operator's", False)])
+def test_threads_share_one_heap_unless_the_operator_says_otherwise(setting: str, *, is_one: bool) -> None:
+    command = [sys.executable, "-c", HEAPS, setting]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (answer.stdout.count("<heap ") == 1) is is_one
