@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.report import markdown_table
+from benchmarks.report import markdown_table, with_half
 from benchmarks.servers import TEMPLATE, USERS, Worker, authenticate, cpu_seconds, host_environment
 from tests.support.auth import auth_server
 from tests.support.stack import Host, LiveStack
@@ -86,11 +86,9 @@ def show(load: str, rounds: Sequence[Round]) -> None:
     rows = []
     [least, *_] = rounds[0]
     for name in rounds[0]:
-        ratios = sorted(each[name][1] / each[least][1] for each in rounds)
-        quarter = len(ratios) // 4
-        spread = f"{ratios[quarter]:.3f} to {ratios[-quarter - 1]:.3f}"
+        ratios = [each[name][1] / each[least][1] for each in rounds]
         took, cpu = (statistics.median(each[name][place] for each in rounds) * 1e3 for place in (0, 1))
-        rows.append([name, f"{took:.2f} ms", f"{cpu:.3f} ms", f"{statistics.median(ratios):.3f}", spread])
+        rows.append([name, f"{took:.2f} ms", f"{cpu:.3f} ms", *with_half(ratios)])
     head = [load, "median", "CPU", "CPU, of that without", "half of the rounds"]
     sys.stdout.write(f"\n{markdown_table(head, rows)}\n")
     sys.stdout.flush()

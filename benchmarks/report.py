@@ -98,6 +98,13 @@ def with_spread(values: Sequence[float], show: Callable[[float], str]) -> str:
     return show(median(values)) + (f" ({low}-{high})" if len(values) > 1 else "")
 
 
+def with_half(values: Sequence[float], form: str = "{:.3f}") -> tuple[str, str]:
+    """Format the median of several rounds, and the range of the middle half of them."""
+    ordered = sorted(values)
+    quarter = len(ordered) // 4
+    return form.format(median(ordered)), f"{form.format(ordered[quarter])} to {form.format(ordered[-quarter - 1])}"
+
+
 def streaming_limit(decoding: float) -> float:
     """Return the target with the host's provider: 115% of the client's decoding cost, plus 15 microseconds."""
     return 1.15 * decoding + 15e-6

@@ -8,13 +8,13 @@ import os
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from benchmarks.paced_load import cpu_nanoseconds
 from tests.support.auth import auth_server
 from tests.support.process import killed_with_parent
 from tests.support.stack import Host, LiveStack
@@ -36,8 +36,6 @@ USERS: Final = {"benchmark": {"principal": "benchmark", "attributes": {"teams": 
 
 _UNSETTLED: Final = ("-wal", "-shm", "-journal")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_CPU_CLOCK: Final = 2
-"""The kind of Linux' clocks of processes that counts CPU time in nanoseconds."""
 
 
 def use_hosts_inference(config: Json) -> None:
@@ -124,23 +122,17 @@ def host_environment(inference_url: str) -> dict[str, str]:
 
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time of the process group and the leader's children, with all threads and reaped children."""
+    # `stat` has the time of a process in hundredths of a second only.
     seconds = 0.0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
             if str(pid) in fields[1:3]:
-                seconds += _own_cpu_seconds(int(stat.parent.name)) + sum(map(int, fields[13:15])) / _TICKS
-        except (FileNotFoundError, ProcessLookupError):
+                own = cpu_nanoseconds(int(stat.parent.name)) / 1e9
+                seconds += own + sum(map(int, fields[13:15])) / _TICKS
+        except OSError:  # it has ended
             continue
     return seconds
-
-
-def _own_cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process without its children; `stat` has it in hundredths of a second only."""
-    try:
-        return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
-    except OSError as error:
-        raise ProcessLookupError from error
 
 
 def stored_bytes(folder: Path) -> int:

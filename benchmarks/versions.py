@@ -20,7 +20,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks.overhead import PACE, SETTLE, TOOLS, Bench, Load, say
-from benchmarks.report import markdown_table
+from benchmarks.report import markdown_table, with_half
 from benchmarks.servers import Worker, allow_many_in_background, cpu_seconds, stored_bytes
 from benchmarks.texts import pieces, texts
 from tests.support.memory import resident_bytes
@@ -145,11 +145,9 @@ def table(found: Figures) -> str:
     """Return the medians and the median ratio of each figure, with the quartiles of the ratios."""
     rows = []
     for name, values in found.items():
-        ratios = sorted(after / before for before, after in values if before)
-        quarter = len(ratios) // 4
-        spread = f"{ratios[quarter]:.3f} to {ratios[-quarter - 1]:.3f}"
+        ratio, spread = with_half([after / before for before, after in values if before])
         before, after = (median(each) for each in zip(*values, strict=True))
-        rows.append([name, f"{before:,.1f}", f"{after:,.1f}", f"{median(ratios):.3f}", spread, str(len(values))])
+        rows.append([name, f"{before:,.1f}", f"{after:,.1f}", ratio, spread, str(len(values))])
     return markdown_table(["", "first", "second", "ratio", "half of the ratios", "rounds"], rows)
 
 
