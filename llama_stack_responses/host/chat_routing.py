@@ -138,13 +138,16 @@ class _Proxy:
 class _Table(_Proxy):
     """A proxy for the routing table.
 
+    The router asks it for a model, and then for the provider of this model, for which the host would look the model up
+    once more.
+
     Args:
         inner: the host's routing table.
         lookups: as for `ChatRouting`.
         fields, streams, direct_receiver: as for `_Provider`, for all providers.
     """
 
-    __slots__ = ("_direct_receiver", "_fields", "_lookups", "_streams")
+    __slots__ = ("_direct_receiver", "_fields", "_found", "_lookups", "_streams")
 
     def __init__(
         self,
@@ -159,19 +162,28 @@ class _Table(_Proxy):
         self._fields = fields
         self._streams = streams
         self._direct_receiver = direct_receiver
+        self._found: Any = None
 
     async def get_object_by_identifier(self, kind: str, name: str) -> Any:
         find = self._inner.get_object_by_identifier
-        return await (self._lookups.find(self._inner, kind, name) if self._lookups else find(kind, name))
+        self._found = await (self._lookups.find(self._inner, kind, name) if self._lookups else find(kind, name))
+        return self._found
 
     @property
     def impls_by_provider_id(self) -> dict[str, Any]:
         return {name: self._wrap(each, {}) for name, each in self._inner.impls_by_provider_id.items()}
 
     async def get_provider_impl(self, model: str) -> Any:
-        provider = await self._inner.get_provider_impl(model)
+        provider = self._provider_of_found(model) or await self._inner.get_provider_impl(model)
         looks_up_names = hasattr(provider, "_get_provider_model_id")
         return self._wrap(provider, {"model": model} if looks_up_names else {})
+
+    def _provider_of_found(self, model: str) -> Any:
+        """Return the provider of the model that was just found; None if it was another one, or has none."""
+        found = self._found
+        if found is None or found.identifier != model:
+            return None
+        return self._inner.impls_by_provider_id.get(found.provider_id)
 
     def _wrap(self, provider: Any, more: Json) -> _Provider:
         return _Provider(provider, self._fields | more, self._streams, self._direct_receiver)

@@ -152,7 +152,8 @@ class SqliteRecords:
         return dict(await self._read(_GET_MANY, (key_list(unique), self._clock()), len(unique), max_bytes))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        writes, keys, size, frees = await in_thread(_measured, ops) if len(ops) > _MANY else _measured(ops)
+        measure = partial(_measured, ops, conditions)
+        writes, keys, size, frees = await in_thread(measure) if len(ops) > _MANY else measure()
         job = job_of(partial(_commit, writes, conditions, self._clock()))
         job.size = size + _ROW_BYTES * len(conditions)
         job.keys, job.frees = keys, frees
@@ -254,8 +255,10 @@ def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _measured(ops: Sequence[Op]) -> tuple[list[Write], list[str], int, bool]:
-    """Return the ops of a commit that write, their keys, about how many bytes they write, and whether they free room.
+def _measured(ops: Sequence[Op], conditions: Sequence[Condition]) -> tuple[list[Write], list[str], int, bool]:
+    """Return the ops of a commit that write, what they replace, about how many bytes they write, and if they free room.
+
+    What may be replaced are the keys that are written in any case, and that need not be absent.
 
     A commit frees room if it writes little, and deletes at least as many rows as it writes or precedes a deletion.
     """
@@ -265,7 +268,9 @@ def _measured(ops: Sequence[Op]) -> tuple[list[Write], list[str], int, bool]:
     frees = deletes and sum(written) <= _FREEING_BYTES
     delists = any(isinstance(write, Delete) and write.key.startswith(LISTED[0]) for write in writes)
     size = _ROW_BYTES * len(writes) + sum(written) + (_DELISTING_BYTES if delists else 0)
-    return writes, [write.key for write in writes], size, frees
+    absent = {each.key for each in conditions if isinstance(each, VersionIs) and each.version is None}
+    replaced = [write.key for write in writes if not isinstance(write, Ensure) and write.key not in absent]
+    return writes, replaced, size, frees
 
 
 def _select(sql: str, parameters: tuple[Any, ...], connection: sqlite3.Connection) -> list[tuple[Any, ...]]:

@@ -116,10 +116,11 @@ class Inline:
         if begun < self._resting_until or not self._used.acquire(blocking=False):
             return False
         try:
-            size = add_stored_sizes(jobs, self._file.connection())
-            if size > _LARGE_BYTES or self._file.reserve.is_used():
-                return False
             self._file.begin()
+            # Within the transaction: a read of its own would take and release the lock of readers once more.
+            if add_stored_sizes(jobs, self._file.connection()) > _LARGE_BYTES or self._file.reserve.is_used():
+                self._file.roll_back()
+                return False
             run_in_transaction(jobs, self._file)
         except Exception as error:  # noqa: BLE001 - as above
             self._rest_after(error)

@@ -50,6 +50,12 @@ async def sent(chat: Json, *listed: str, provider: Provider | None = None) -> Js
     return {name: getattr(params, name) for name in params.model_fields_set}
 
 
+async def test_model_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Table, "get_provider_impl")
+
+    assert await sent(CHAT, "m") == {**CHAT, "model": "m"}
+
+
 @pytest.mark.parametrize("listed", [("m",), ()], ids=["listed", "by its provider's name"])
 @pytest.mark.parametrize("choice", [{}, {"tool_choice": "required"}], ids=["free", "required"])
 async def test_tools_reach_provider_without_check_of_router(
