@@ -19,9 +19,13 @@ class Precedence(IntEnum):
 
     BEGUN = 0
     """It continues what a client already sees."""
-    NEW = 1
+    URGENT = 1
+    """A client waits for it that asked for priority."""
+    NEW = 2
     """A client waits for it."""
-    LATER = 2
+    SOON = 3
+    """No client waits for it, but it was asked for with priority."""
+    LATER = 4
     """No client waits for it."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -227,6 +229,8 @@ class BackgroundWork(BaseModel):
         per_user: maximum number of queued and running responses of one authenticated user, over all servers on the
             same store; null is a quarter of `waiting`; further requests get a 429. A stack without authentication has
             one user, who may use all.
+        at_once: maximum number that one server process runs at a time of each model, by a pattern such as
+            `local/slow-*`, so that a slow model does not hold all workers; of several patterns, the first counts.
         event_log_seconds: time for which the event log of a finished response is kept. After that, its events are
             generated again from the stored response.
     """
@@ -238,4 +242,5 @@ class BackgroundWork(BaseModel):
     concurrency_per_user: int | None = Field(default=None, ge=1)
     concurrency_deferred: int | None = Field(default=None, ge=1)
     per_user: int | None = Field(default=None, ge=1)
+    at_once: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     event_log_seconds: float = Field(default=600.0, ge=0)

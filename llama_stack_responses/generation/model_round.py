@@ -356,9 +356,12 @@ class ModelRound:
 
     @property
     def _precedence(self) -> Precedence:
+        urgent = self._request.service_tier == "priority"
         if self._request.background:
-            return Precedence.LATER
-        return Precedence.BEGUN if self.accepted.done() else Precedence.NEW
+            return Precedence.SOON if urgent else Precedence.LATER
+        if self.accepted.done():
+            return Precedence.BEGUN
+        return Precedence.URGENT if urgent else Precedence.NEW
 
     async def _send(self, chat: Json, round_: Round, kind: str) -> RoundResult:
         self.asked = True

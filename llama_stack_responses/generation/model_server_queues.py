@@ -30,6 +30,9 @@ WAITED: Final = Metric(
 _LONG_SECONDS: Final = 5.0
 """A wait that is logged."""
 _RETRY_AFTER_SECONDS: Final = 5
+_PATIENT: Final = (Precedence.SOON, Precedence.LATER)
+_REFUSED: Final = (Precedence.URGENT, Precedence.NEW)
+"""Rounds that wait without an end, and those that are refused if too many of the user's wait."""
 _UNLIMITED: Final = nullcontext()
 
 
@@ -56,8 +59,9 @@ class ModelServerQueues:
         """Return a context manager that waits for a slot of the round's model server, and holds it during the block.
 
         Args:
-            precedence: `BEGUN` for a round of a response of which the client has seen something, `NEW` for one that the
-                client waits for, `LATER` for one of a background response. Only the last waits without an end.
+            precedence: `BEGUN` for a round of a response of which the client has seen something, `URGENT` or `NEW` for
+                one that the client waits for, with the service tier `priority` or without it; `SOON` or `LATER`
+                for one of a background response. Only the last two wait without an end.
             operation: the round, which names the provider, and to which the wait does not count.
 
         Raises:
@@ -91,8 +95,8 @@ class _Queue:
             return share
         began, refused = perf_counter(), False
         try:
-            async with asyncio.timeout(None if precedence is Precedence.LATER else self._limits.wait_seconds):
-                share = await self.budget.enter(precedence=precedence, may_refuse=precedence is Precedence.NEW)
+            async with asyncio.timeout(None if precedence in _PATIENT else self._limits.wait_seconds):
+                share = await self.budget.enter(precedence=precedence, may_refuse=precedence in _REFUSED)
         except QueueFull:
             refused = True
             raise self._full() from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple, Self
 
 from ..concurrency.offloading import in_thread_if_large
 from ..core.owner import Owner
@@ -35,6 +35,7 @@ class JobState:
             worker is seen alive again: the lease of a living worker expires during an outage of the store.
         starts: how often it was started.
         began: when it was first started, in seconds since the epoch on the store's clock; None if it never was.
+        model: the model of its request; empty if that names none.
     """
 
     owner: Owner
@@ -45,6 +46,7 @@ class JobState:
     lost: Sequence[str] = ()
     starts: int = 0
     began: float | None = None
+    model: str = ""
 
     def encode(self) -> bytes:
         """Return the record's value."""
@@ -147,6 +149,28 @@ class Job:
         if not self.state.owner.is_anonymous:
             rows.append(f"{owner_prefix(self.state.owner)}{self.response_id}")
         return [*map(Delete, rows), Notify(self.response_id)]
+
+
+class InQueue(NamedTuple):
+    """What the row of a waiting job says.
+
+    Attributes:
+        owner: the name of the owner.
+        model: the model of the request; empty if it names none.
+    """
+
+    owner: str
+    model: str
+
+    def encode(self) -> bytes:
+        """Return the row's value."""
+        return f"{self.owner} {self.model}".encode("utf-8", "surrogatepass")
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        """Decode the result of `encode`."""
+        owner, _, model = value.decode("utf-8", "surrogatepass").partition(" ")
+        return cls(owner, model)
 
 
 def name_of(owner: Owner) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from ..core.owner import Owner
 from ..store.records import Records, after_prefix
-from .job import JobState, name_of
+from .job import InQueue, JobState, name_of
 
 _MAX_QUEUED: Final = 2000
 """Maximum number of rows of the queue that are read; jobs behind them are not seen."""
@@ -50,8 +50,9 @@ class Overview:
 async def overview_of(records: Records, owner: Owner) -> Overview:
     """Return the jobs of a user, in four round trips."""
     queued = await records.range("q/", after_prefix("q/"), limit=_MAX_QUEUED)
-    own = name_of(owner).encode()
-    positions = {key.rpartition("/")[2]: number for number, (key, of) in enumerate(queued, 1) if of.value == own}
+    own = name_of(owner)
+    waiting = [(key, InQueue.decode(row.value).owner) for key, row in queued]
+    positions = {key.rpartition("/")[2]: number for number, (key, of) in enumerate(waiting, 1) if of == own}
     held = [key.split("/")[1:] for key, _ in await records.range("h/", after_prefix("h/"), limit=_MAX_HELD)]
     wanted = [*list(positions)[:_MAX_SHOWN], *(response_id for _, response_id in held)]
     records_of = await records.get_many([f"j/{each}" for each in wanted]) if wanted else {}

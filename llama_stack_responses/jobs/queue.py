@@ -3,7 +3,7 @@
     j/<response>            the job's state (`JobState`); small, since each claim and release writes it
     k/<response>            the request and the job's progress (`Checkpoint`)
     q/<order>/<response>    the job waits; the lowest order is next (`fair_order.py`), by class (`work_class.py`); the
-                            value is its owner's name
+                            value is its owner's name, and its model (`InQueue`)
     d/<owner>/<response>    a background response of this authenticated owner waits or runs
     p/<worker>              the worker's lease: it expires unless a heartbeat renews it; the value is when
     h/<worker>/<response>   the worker holds the job
@@ -52,7 +52,7 @@ from ..telemetry.trace_context import trace_headers
 from . import fair_order
 from .dead_workers import is_stalled, iter_stalled
 from .hints import HintWriter
-from .job import QUEUED_EVENTS, Checkpoint, Job, JobState, Verdict, name_of, owner_prefix
+from .job import QUEUED_EVENTS, Checkpoint, InQueue, Job, JobState, Verdict, name_of, owner_prefix
 from .row_quota import RowQuota
 from .work_class import BACKGROUND, Work, WorkClass
 
@@ -84,6 +84,10 @@ window."""
 _LOOK_SECONDS: Final = 1.0
 """Interval in which a server looks for jobs whose deadline is near."""
 
+_PRIORITY_TURNS: Final = 4
+"""Of so many claims of a server, one passes over the jobs of the class `PRIORITY`, so that nobody waits only for
+others' priority."""
+
 _OTHERS_TURN: Final = 16
 """Of so many claims of a server, one begins at a lower class, so that no class waits for ever."""
 
@@ -100,6 +104,33 @@ class Backlog(NamedTuple):
 
     length: int
     age: float
+
+
+class PassedOver(NamedTuple):
+    """Waiting jobs that a worker does not claim.
+
+    Attributes:
+        owners: the names of owners.
+        models: the names of models.
+    """
+
+    owners: Set[str] = frozenset()
+    models: Set[str] = frozenset()
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self.owners or self.models)
+
+    def has(self, value: bytes) -> bool:
+        """Return whether the job with this value of its row of the queue is one of them."""
+        if not self.any:
+            return False
+        waiting = InQueue.decode(value)
+        return waiting.owner in self.owners or waiting.model in self.models
+
+
+NOTHING: Final = PassedOver()
 
 
 class JobQueue:
@@ -156,10 +187,11 @@ class JobQueue:
             rows = fair_order.rows_of(of, work)
             known = self._hints.overlay(await self._records.get_many(rows) if rows else {})
             order, hints = self._fair_order.assign(of, known, now, current_share().weight, work)
+            state = JobState(owner, order, model=body.get("model") or "")
             ops: list[Op] = [
-                Put(f"j/{response_id}", JobState(owner, order).encode()),
+                Put(f"j/{response_id}", state.encode()),
                 Put(f"k/{response_id}", await _first_checkpoint(body, sealed, queued_at=now).encode()),
-                _in_queue(response_id, order, owner),
+                _in_queue(response_id, state),
             ]
             if counts and not owner.is_anonymous:
                 ops.append(Put(f"{owner_prefix(owner)}{response_id}", b""))
@@ -190,7 +222,7 @@ class JobQueue:
         """
         owners = {name_of(owner)}
         async for rows in pages_of(self._records, _waiting(kind), self._page_rows):
-            owners.update(row.value.decode() for _, row in rows)
+            owners.update(InQueue.decode(row.value).owner for _, row in rows)
         return max(1, self._limit // len(owners))
 
     async def create_claimed(
@@ -209,11 +241,12 @@ class JobQueue:
         ]
         return Job(response_id, state, 1), ops
 
-    async def claim(self, worker: str, passed_over: Set[str] = frozenset(), *, can_wait: bool = True) -> Job | None:
+    async def claim(self, worker: str, passed_over: PassedOver = NOTHING, *, can_wait: bool = True) -> Job | None:
         """Claim the next waiting job; return None if there is none, or none that can be decoded.
 
         Args:
-            passed_over: the names of owners whose jobs are skipped.
+            worker: the worker that claims it.
+            passed_over: the jobs that are skipped.
             can_wait: whether jobs that can wait are claimed too.
         """
         for start, end in await self._ranges(can_wait=can_wait):
@@ -227,11 +260,13 @@ class JobQueue:
         end = after_prefix("q/")
         if await self._is_window_due():
             return [(f"q/{WorkClass.WINDOW}", f"q/{WorkClass.FLEX}"), ("q/", end)]
+        first = f"q/{_ALL_TIMES}" if self._claims % _PRIORITY_TURNS == _PRIORITY_TURNS - 1 else "q/"
         if not can_wait:
-            return [("q/", f"q/{WorkClass.WINDOW}")]
+            end = f"q/{WorkClass.WINDOW}"
+            return [(first, end), ("q/", end)]
         if self._claims % _OTHERS_TURN == _OTHERS_TURN - 1:
             return [(f"q/{next(self._lower)}", end), ("q/", end)]
-        return [("q/", end)]
+        return [(first, end), ("q/", end)]
 
     async def _is_window_due(self) -> bool:
         """Return whether the job with the first deadline should go before all others."""
@@ -242,7 +277,7 @@ class JobQueue:
             self._due_at = fair_order.tag_of(first[0][0].split("/")[1]) - _DUE_SECONDS if first else inf
         return now >= self._due_at
 
-    async def _claim_within(self, start: str, end: str, worker: str, passed_over: Set[str]) -> Job | None:
+    async def _claim_within(self, start: str, end: str, worker: str, passed_over: PassedOver) -> Job | None:
         reach = 1
         unreadable: set[str] = set()
         while rows := await self._next((start, end), reach, unreadable, passed_over):
@@ -260,14 +295,14 @@ class JobQueue:
         return None
 
     async def _next(
-        self, within: tuple[str, str], reach: int, unreadable: Set[str], passed_over: Set[str]
+        self, within: tuple[str, str], reach: int, unreadable: Set[str], passed_over: PassedOver
     ) -> list[str]:
         """Return the keys of the next waiting jobs of a range, at most `reach` of one class."""
         (start, end), keys = within, list[str]()
-        # With owners to skip, read whole pages: many of their rows may come before a row of another owner.
-        limit = self._page_rows if passed_over else reach + len(unreadable)
+        # With jobs to skip, read whole pages: many of their rows may come before another one.
+        limit = self._page_rows if passed_over.any else reach + len(unreadable)
         while rows := await self._records.range(start, end, limit=limit):
-            keys += [key for key, of in rows if key not in unreadable and of.value.decode() not in passed_over]
+            keys += [key for key, row in rows if key not in unreadable and not passed_over.has(row.value)]
             if len(keys) >= reach or len(rows) < limit:
                 break
             start = rows[-1][0] + "\0"
@@ -464,7 +499,7 @@ class JobQueue:
     async def _requeue(self, job: Job, state: JobState, conditions: list[Condition]) -> bool:
         ops: list[Op] = [
             Delete(f"h/{job.state.worker}/{job.response_id}"),
-            _in_queue(job.response_id, state.order, state.owner),
+            _in_queue(job.response_id, state),
             Put(f"j/{job.response_id}", state.encode()),
             Notify(takeover_channel(job.state.worker)),
             Notify(QUEUE),
@@ -510,5 +545,5 @@ def _waiting(kind: WorkClass) -> str:
     return f"q/{kind or _ALL_TIMES}"
 
 
-def _in_queue(response_id: str, order: str, owner: Owner) -> Put:
-    return Put(f"q/{order}/{response_id}", name_of(owner).encode())
+def _in_queue(response_id: str, state: JobState) -> Put:
+    return Put(f"q/{state.order}/{response_id}", InQueue(name_of(state.owner), state.model).encode())

@@ -13,6 +13,7 @@ class WorkClass(StrEnum):
     Those of `BACKGROUND` begin with a digit, as in versions that had no other class.
     """
 
+    PRIORITY = "-"
     BACKGROUND = ""
     WINDOW = "w"
     FLEX = "x"
@@ -26,7 +27,7 @@ class WorkClass(StrEnum):
     @property
     def can_wait(self) -> bool:
         """Whether the work is meant for times in which a server has nothing else to do."""
-        return self is not WorkClass.BACKGROUND
+        return self not in (WorkClass.PRIORITY, WorkClass.BACKGROUND)
 
 
 _LETTERS: Final = frozenset(each.value for each in WorkClass if each.value)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from math import inf
 
 from ..concurrency.share import ShareOf, working_for
@@ -20,7 +21,7 @@ from .heartbeat import Heartbeat
 from .job import Job, name_of
 from .notification_listener import NotificationListener
 from .notifier import Notifier
-from .queue import QUEUE, JobQueue, takeover_channel
+from .queue import QUEUE, JobQueue, PassedOver, takeover_channel
 from .runner import JobRunner
 from .work_class import WorkClass
 
@@ -40,6 +41,7 @@ class WorkerLimits:
             process runs at a time.
         per_user: background responses of one authenticated owner that wait or run, over all servers; also the owner's
             responses with an Idempotency-Key that this process runs at a time.
+        at_once: of those that this process runs, the responses of each model that matches a pattern.
     """
 
     concurrency: int
@@ -47,6 +49,11 @@ class WorkerLimits:
     concurrency_deferred: int
     waiting: int
     per_user: int
+    at_once: Mapping[str, int] = field(default_factory=dict)
+
+    def of_model(self, model: str) -> int | None:
+        """Return how many background responses of a model this process runs at a time; None for no limit."""
+        return next((limit for pattern, limit in self.at_once.items() if fnmatchcase(model, pattern)), None)
 
     @staticmethod
     def of(config: BackgroundWork) -> WorkerLimits:
@@ -62,6 +69,7 @@ class WorkerLimits:
             config.concurrency_deferred or most,
             config.waiting,
             config.per_user or max(1, config.waiting // 4),
+            config.at_once,
         )
 
 
@@ -264,7 +272,7 @@ class Worker:
                         self.run(job)
                         continue
                     outage.over()
-                    if notified and (at_limit or not has_room or not can_wait):
+                    if notified and (at_limit.any or not has_room or not can_wait):
                         await self._jobs.notify_workers()
                 except ApiError as error:
                     if outage.should_log(error):
@@ -274,15 +282,22 @@ class Worker:
                     logger.exception("could not claim a job")
                 notified = await subscription.wait(self._intervals.poll_seconds, max_wait)
 
-    def _room(self) -> tuple[bool, set[str]]:
-        """Return whether another job can be claimed, and the names of the owners that are at their limit.
+    def _room(self) -> tuple[bool, PassedOver]:
+        """Return whether another job can be claimed, and the owners and models that are at their limit.
 
         Jobs that were begun at once, for a client that waits, do not count: they never wait in the queue.
         """
-        owners = [runner.job.state.owner for runner in self._runners.values() if runner.acceptance is None]
-        counts = Counter(name_of(owner) for owner in owners if not owner.is_anonymous)
-        at_limit = {of for of, count in counts.items() if count >= self._limits.concurrency_per_user}
-        return len(owners) < self._limits.concurrency and not self._retired, at_limit
+        states = [runner.job.state for runner in self._runners.values() if runner.acceptance is None]
+        counts = Counter(name_of(state.owner) for state in states if not state.owner.is_anonymous)
+        owners = {of for of, count in counts.items() if count >= self._limits.concurrency_per_user}
+        models = {
+            model for model, count in Counter(state.model for state in states).items() if self._is_full(model, count)
+        }
+        return len(states) < self._limits.concurrency and not self._retired, PassedOver(owners, models)
+
+    def _is_full(self, model: str, count: int) -> bool:
+        limit = self._limits.of_model(model)
+        return limit is not None and count >= limit
 
     def _deferred(self) -> int:
         """Return how many of the jobs that run could have waited."""

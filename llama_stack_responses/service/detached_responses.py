@@ -25,6 +25,8 @@ from .response_reader import ResponseReader
 
 _WINDOWS: Final = {"2h": 7_200.0, "8h": 28_800.0}
 """Seconds of the completion windows for which a response waits in the queue."""
+_TIERS: Final = {"flex": Work(WorkClass.FLEX), "priority": Work(WorkClass.PRIORITY)}
+"""What a background response with a service tier is queued as."""
 
 
 @dataclass(slots=True)
@@ -229,4 +231,4 @@ def work_of(request: CreateRequest) -> Work:
     if (window := options.get("completion_window")) in _WINDOWS:
         continued = options.get("continuation_id")
         return Work(WorkClass.WINDOW, _WINDOWS[window], f"{window} {request.model} {continued}" if continued else "")
-    return Work(WorkClass.FLEX) if request.service_tier == "flex" else BACKGROUND
+    return _TIERS.get(request.service_tier or "", BACKGROUND)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..admission import Admission, InFlightCounter
 from ..jobs.background import BackgroundJobs
-from ..jobs.work_class import WorkClass
 from ..lifecycle.durability_check import DurabilityCheck
 from ..lifecycle.integrity_check import IntegrityCheck
 from ..store.records import Limited, Records
@@ -56,9 +55,11 @@ class GaugeValues:
 
     async def store(self) -> StoreState:
         """Return what the store counts."""
-        backlog = {kind.name.lower(): each for kind, each in (await self._jobs.backlog()).items()}
-        queued = backlog.pop(WorkClass.BACKGROUND.name.lower())
+        backlog = await self._jobs.backlog()
+        now = [each for kind, each in backlog.items() if not kind.can_wait]
+        deferred = {kind.name.lower(): each for kind, each in backlog.items() if kind.can_wait}
+        length, age = sum(each.length for each in now), max(each.age for each in now)
         free = await self._records.free() if isinstance(self._records, Limited) else None
         losing, damaged = int(self._durability.volatile), int(self._integrity.damaged)
         held = await held_back(self._records)
-        return StoreState(queued.length, queued.age, backlog, await self._records.size(), free, losing, damaged, held)
+        return StoreState(length, age, deferred, await self._records.size(), free, losing, damaged, held)

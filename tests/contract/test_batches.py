@@ -21,6 +21,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.batches.dispatcher import Dispatcher
 from llama_stack_responses.features.batches.ends import LineEnds, Tries
 from llama_stack_responses.features.batches.file_expiry import FileExpiry
+from llama_stack_responses.features.batches.model_slots import ModelSlots
 from llama_stack_responses.features.batches.objects import batch_object
 from llama_stack_responses.features.batches.parts import Parts
 from llama_stack_responses.features.batches.rows import ENDED, Batch, Line
@@ -187,6 +188,7 @@ class Server:
         responses: Responses | None = None,
         models: Models | None = None,
         memory: int = 2**28,
+        of_models: Mapping[str, int] | None = None,
         **settings: Any,
     ) -> None:
         self.records, self.clock, self.files = records, clock, files or Files()
@@ -202,6 +204,7 @@ class Server:
             impl,
             self.models,
             FairBudget(8),
+            ModelSlots((of_models or {}).get),
             self.memory,
             self.batches,
             IdempotencyKeys(records),
@@ -568,6 +571,18 @@ async def test_lines_begin_as_far_as_there_is_memory(records: Records, clock: Cl
         ended = await server.ended(batch_id)
     assert ended["request_counts"] == {"total": 4, "completed": 4, "failed": 0}
     assert server.memory.is_idle
+
+
+async def test_slow_model_of_another_endpoint_holds_as_many_slots_as_it_may(records: Records, clock: Clock) -> None:
+    models = Models()
+    server = Server(records, clock, models=models, of_models={"slow": 2})
+    batch_id = await server.create(*["slow"] * 20, "m", endpoint=CHAT)
+    async with server.working():
+        await until(lambda: "input 21" in models.asked)
+        assert len(models.asked) == 3
+        models.going_on.set()
+        ended = await server.ended(batch_id)
+    assert ended["request_counts"]["completed"] == 21
 
 
 async def test_cancelled_batch_ends_what_its_server_asks(records: Records, clock: Clock) -> None:

@@ -12,7 +12,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.job import Job, name_of
-from llama_stack_responses.jobs.queue import MAX_TRIES, JobQueue
+from llama_stack_responses.jobs.queue import MAX_TRIES, JobQueue, PassedOver
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Put, Records, writes_of
@@ -46,9 +46,9 @@ class QueueHarness:
         assert job is not None
         return job
 
-    async def taken(self, passed_over: Set[str] = frozenset()) -> str | None:
-        """Claim the next job, and return its id."""
-        job = await self.jobs.claim("w1", passed_over)
+    async def taken(self, owners: Set[str] = frozenset(), models: Set[str] = frozenset()) -> str | None:
+        """Claim the next job that is not of these, and return its id."""
+        job = await self.jobs.claim("w1", PassedOver(owners, models))
         return job.response_id if job else None
 
     async def finish(self, job: Job) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.jobs.job import JobState, name_of, owner_prefix
-from llama_stack_responses.jobs.queue import JobQueue
+from llama_stack_responses.jobs.queue import JobQueue, PassedOver
 from llama_stack_responses.jobs.work_class import BACKGROUND, Work, WorkClass
 from llama_stack_responses.store.records import Put, Records, after_prefix
 from tests.contract.backends import Clock
@@ -60,6 +60,29 @@ async def test_classes_are_claimed_in_their_order(queue: Queue, clock: Clock) ->
         clock.now += 1
     taken = await queue.taken(11)
     assert taken == [name for name in ("background", "soon", "late", "flex", "batch") for _ in range(2)] + ["none"]
+
+
+async def test_priority_goes_first_and_does_not_hold_others(queue: Queue) -> None:
+    await queue.submit("background", BACKGROUND, 3)
+    await queue.submit("priority", Work(WorkClass.PRIORITY), 9, owner=BERT)
+    taken = await queue.taken(13, can_wait=False)
+    assert taken == [*(["priority"] * 3 + ["background"]) * 3, "none"]
+
+
+async def test_jobs_of_a_model_at_its_limit_are_passed_over(queue: Queue) -> None:
+    for name, model in (("slow", "local/slow"), ("fast", "local/fast")):
+        for number in range(3):
+            response_id = f"resp_{name}-{number}"
+            async with queue.jobs.enqueued(response_id, ANNA, {"model": model, "input": "..."}, None, BATCH) as ops:
+                await queue.records.commit(ops)
+    over = PassedOver(models=frozenset({"local/slow"}))
+    jobs = [await queue.jobs.claim("w1", over) for _ in range(4)]
+    assert [job and (job.response_id[5:9], job.state.model) for job in jobs] == [("fast", "local/fast")] * 3 + [None]
+    slow = await queue.jobs.claim("w1")
+    assert slow is not None
+    await queue.jobs.release(slow)
+    assert await queue.jobs.claim("w1", over) is None
+    assert await queue.jobs.claim("w1")
 
 
 async def test_windows_are_claimed_by_their_deadlines(queue: Queue, clock: Clock) -> None:
@@ -167,7 +190,7 @@ async def test_backlog_has_the_count_and_the_oldest_of_each_class(queue: Queue, 
     clock.now += 50
     await queue.submit("window", LATE)
     found = {kind.name: (each.length, round(each.age)) for kind, each in (await queue.jobs.backlog()).items()}
-    assert found == {"BACKGROUND": (0, 0), "WINDOW": (1, 0), "FLEX": (0, 0), "BATCH": (1, 50)}
+    assert found == {"PRIORITY": (0, 0), "BACKGROUND": (0, 0), "WINDOW": (1, 0), "FLEX": (0, 0), "BATCH": (1, 50)}
 
 
 async def test_jobs_of_an_earlier_version_are_background_work(queue: Queue, records: Records) -> None:

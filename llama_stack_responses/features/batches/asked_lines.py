@@ -80,8 +80,8 @@ class AskedLines:
 
     async def _ask(self, line: Line, text: bytes | bytearray) -> None:
         try:
-            async with self._parts.slots.hold(1):
-                body: Json = (await value_of(text))["body"]
+            body: Json = (await value_of(text))["body"]
+            async with self._parts.model_slots.hold(body["model"]), self._parts.slots.hold(1):
                 answer = await self._parts.inference.answer(self._endpoint, body)
         except ApiError as error:
             if (error.status == 429 or error.status >= 500) and line.attempt < self._parts.tries.most:

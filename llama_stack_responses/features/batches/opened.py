@@ -14,6 +14,7 @@ from ...service.idempotency import IdempotencyKeys
 from ...service.responses import OpenAIResponsesImpl
 from .dispatcher import Dispatcher
 from .ends import LineEnds, Tries
+from .model_slots import ModelSlots
 from .parts import Parts
 from .routes import BatchRoutes, batches_router
 from .settings import Batches
@@ -48,6 +49,7 @@ def open_batches(stack: Stack, settings: Batches) -> Feature:
             impl,
             stack.plain_inference,
             FairBudget(limits_of_work.concurrency_deferred, limits_of_work.concurrency_per_user),
+            ModelSlots(limits_of_work.of_model),
             FairBudget(_MEMORY_BYTES),
             batches,
             IdempotencyKeys(stack.records),

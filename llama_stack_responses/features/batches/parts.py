@@ -18,6 +18,7 @@ from ...service.idempotency import IdempotencyKeys
 from ...service.responses import OpenAIResponsesImpl
 from ...telemetry.instrumentation import Telemetry
 from .ends import Tries
+from .model_slots import ModelSlots
 from .output import Output
 from .rows import Batch
 from .settings import Batches
@@ -34,6 +35,7 @@ class Parts:
         impl: runs the responses.
         inference: answers requests for other endpoints.
         slots: how many of these run at a time; users take turns.
+        model_slots: how many of these run at a time of one model.
         memory: bytes that lines which begin, or are asked for, may take; users take turns.
         batches: the batches.
         keys: the Idempotency-Keys of their requests.
@@ -47,6 +49,7 @@ class Parts:
     impl: OpenAIResponsesImpl
     inference: PlainInference
     slots: FairBudget
+    model_slots: ModelSlots
     memory: FairBudget
     batches: StoredBatches
     keys: IdempotencyKeys

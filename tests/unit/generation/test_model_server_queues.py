@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.concurrency.share import Share, working_for
 from llama_stack_responses.concurrency.waiting_work import Precedence
 from llama_stack_responses.config.limits import ModelServerLimits
 from llama_stack_responses.core.errors import ApiError
@@ -130,6 +131,25 @@ async def test_round_of_a_response_that_has_begun_goes_first_and_one_of_the_back
         await rounds.end(name)
 
 
+@pytest.mark.parametrize("background", [False, True])
+async def test_response_with_priority_goes_before_others_of_its_user(background: bool) -> None:
+    served, gate = queues(concurrency=1), asyncio.Event()
+    rounds = Rounds(served)
+    await rounds.start("a0")
+    default, urgent = (FakeInference([text("Hello"), gate, finish()]) for _ in range(2))
+    with working_for(Share("a", 1.0)):
+        running = [
+            generation(default, served, background=background),
+            generation(urgent, served, background=background, service_tier="priority"),
+        ]
+    await until(lambda: served.counts() == {"fake": (1, 2)})
+    await rounds.end("a0")
+    await until(lambda: urgent.streaming + default.streaming == 1)
+    assert (urgent.streaming, default.streaming) == (1, 0)
+    gate.set()
+    await asyncio.gather(*running)
+
+
 async def test_rounds_that_leave_while_they_wait_delay_no_others() -> None:
     served = queues(concurrency=1)
     rounds = Rounds(served)
@@ -149,7 +169,7 @@ async def test_new_responses_beyond_the_queue_of_a_user_are_refused_and_others_a
     with pytest.raises(ApiError, match=r"model_servers\.fake\.waiting_per_user") as refused:
         await rounds.tasks["a2"]
     assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
-    for precedence in (Precedence.BEGUN, Precedence.LATER):
+    for precedence in (Precedence.BEGUN, Precedence.SOON, Precedence.LATER):
         await rounds.start(f"a {precedence.name}", precedence=precedence)
     await turns(3)
     assert not any(task.done() for name, task in rounds.tasks.items() if name != "a2")
@@ -179,7 +199,7 @@ async def test_wait_ends_with_503_unless_the_response_runs_in_the_background(
     await loop_clock.passes(90)
     assert not rounds.tasks["a1"].done()
     await loop_clock.passes(20)
-    if precedence is Precedence.LATER:
+    if precedence in (Precedence.SOON, Precedence.LATER):
         assert not rounds.tasks["a1"].done()
         return
     with pytest.raises(ApiError, match="had no free slot for this request within 100 seconds") as late:

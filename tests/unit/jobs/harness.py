@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
 from typing import Any, Final
 
 from llama_stack_responses.admission import Admission, Quota
@@ -176,7 +177,14 @@ class ProcessHarness:
         self.event_log = EventLog(records, self.notifier, intervals.event_poll_seconds)
 
     def background_jobs(
-        self, *, size: int = 2, waiting: int = 100, share: int = 100, deferred: int = 100, held_bytes: int = 2**30
+        self,
+        *,
+        size: int = 2,
+        waiting: int = 100,
+        share: int = 100,
+        deferred: int = 100,
+        held_bytes: int = 2**30,
+        at_once: Mapping[str, int] = MappingProxyType({}),
     ) -> BackgroundJobs:
         """Return the background jobs of this process, not yet started."""
         return BackgroundJobs(
@@ -184,7 +192,7 @@ class ProcessHarness:
             self.archive,
             self.access,
             self.factory,
-            limits=WorkerLimits(size, share, deferred, waiting, waiting),
+            limits=WorkerLimits(size, share, deferred, waiting, waiting, at_once),
             input_quota=Quota("inputs", held_bytes, held_bytes),
             event_log_seconds=KEEP,
             parse=parse_create,

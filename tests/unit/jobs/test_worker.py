@@ -279,6 +279,24 @@ async def test_jobs_that_can_wait_leave_room_for_others(records: WatchedRecords,
         await until_ended(here, f"resp_{number}")
 
 
+async def test_model_at_its_limit_leaves_workers_to_others(records: WatchedRecords, start: Start) -> None:
+    gate = asyncio.Event()
+    here = start(*[[text("a"), gate, finish()]] * 5, size=4, at_once={"slow-*": 2, "*": 3})
+    for number in range(3):
+        await here.submit(here.background, f"resp_{number}", model="slow-1")
+    await until(lambda: here.inference.streaming == 2)
+    await turns(50)
+    assert here.inference.streaming == 2
+    for number in (3, 4):
+        await here.submit(here.background, f"resp_{number}", model="m")
+    await until(lambda: here.inference.streaming == 4)
+    running = [await here.jobs.find(f"resp_{number}") for number in range(5)]
+    assert [job is not None and job.state.worker is not None for job in running] == [True, True, False, True, True]
+    gate.set()
+    for number in range(5):
+        await until_ended(here, f"resp_{number}")
+
+
 async def test_each_job_runs_once_across_processes(records: WatchedRecords, start: Start) -> None:
     processes = [start(*[HELLO] * 12) for _ in range(3)]
     await asyncio.gather(*(processes[n % 3].submit(processes[n % 3].background, f"resp_{n}") for n in range(12)))

@@ -16,7 +16,7 @@ from llama_stack_responses.service.detached_responses import work_of
     [
         ({}, BACKGROUND),
         ({"service_tier": "auto"}, BACKGROUND),
-        ({"service_tier": "priority"}, BACKGROUND),
+        ({"service_tier": "priority"}, Work(WorkClass.PRIORITY)),
         ({"background_options": {"completion_window": "soonest"}}, BACKGROUND),
         ({"background_options": {"completion_window": "2h"}}, Work(WorkClass.WINDOW, 7_200.0)),
         ({"background_options": {"completion_window": "8h"}}, Work(WorkClass.WINDOW, 28_800.0)),
