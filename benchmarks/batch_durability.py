@@ -33,7 +33,7 @@ from benchmarks.servers import REPOSITORY
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, error, reply, text
 from tests.support.valkey import Valkey
-from tests.support.variants import responses_config, variant
+from tests.support.variants import open_this_machine, responses_config, variant
 from tests.support.waiting import wait_until
 
 type Json = dict[str, Any]
@@ -186,8 +186,10 @@ def judge(ended: Json, output: Sequence[Json], errors: Sequence[Json], plan: Pla
 
 
 @contextmanager
-def two_servers(plan: Plan, folder: Path, model: Upstream, host: Host) -> Iterator[list[LiveStack]]:
-    """Run two servers on one store, with one folder of files."""
+def two_servers(
+    plan: Plan, folder: Path, model: Upstream, host: Host, settings: Json | None = None
+) -> Iterator[list[LiveStack]]:
+    """Run two servers on one store, with one folder of files, batches, and further settings."""
 
     def moved(value: Any) -> Any:
         match value:
@@ -207,7 +209,8 @@ def two_servers(plan: Plan, folder: Path, model: Upstream, host: Host) -> Iterat
         def change(config: Json) -> None:
             config |= moved(config)
             responses_config(config)["batches"] = {"retry_seconds": 0.5}
-            responses_config(config)["store"] = store
+            responses_config(config).update({"store": store, **(settings or {})})
+            open_this_machine(config)
 
         config = variant(STARTER, folder / "config.yaml", change)
         packages = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "providers" / "openai_chat")))

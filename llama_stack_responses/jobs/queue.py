@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import cycle
 from math import inf
 from typing import Final, NamedTuple
@@ -106,7 +106,8 @@ class Backlog(NamedTuple):
     age: float
 
 
-class PassedOver(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PassedOver:
     """Waiting jobs that a worker does not claim.
 
     Attributes:

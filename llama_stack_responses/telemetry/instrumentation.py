@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Final
 
 from opentelemetry import metrics, trace
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
@@ -343,6 +344,20 @@ class Telemetry:
     def record(self, metric: Metric, value: float = 1, labels: Labels | None = None) -> None:
         """Record a value, or add it to a counter. The labels have few values: never a name that clients choose."""
         self._instruments.recorder(metric)(value, labels)
+
+    def show_value(self, metric: Metric, value: Callable[[], float | None]) -> None:
+        """Let exporters read a metric as a gauge.
+
+        Args:
+            metric: the metric, without buckets.
+            value: returns its value, in any thread; None if there is none.
+        """
+
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            found = value()
+            return [] if found is None else [Observation(found)]
+
+        self._meter.create_observable_gauge(metric.name, [observe], metric.unit, metric.description)
 
     def show(self, sources: GaugeSources) -> None:
         """Let exporters read the gauges of the server of this event loop. Without one, they are never read."""

@@ -19,7 +19,9 @@ type Recorder = Callable[[float, Labels | None], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """A histogram, or a counter if it has no buckets. `docs/guides/operations.md` has a row for each.
+    """A histogram, or without buckets a counter, or a gauge if its value is shown.
+
+    `docs/guides/operations.md` has a row for each.
 
     Attributes:
         name: its name in OpenTelemetry.

@@ -32,6 +32,7 @@ from llama_stack_responses.store.records import Records, pages_of
 from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.contract.backends import Clock
 from tests.contract.conversations import assistant, response
+from tests.support.exported_telemetry import ExportedTelemetry
 from tests.support.waiting import until
 from tests.support.web import Answer, ReceivedRequest, Web
 
@@ -53,6 +54,7 @@ class Server:
         clock: Clock,
         configured: dict[str, Target] | None = None,
         policy: AddressPolicy = LOOPBACK,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.records, self.clock = records, clock
         self.endpoints = Endpoints(records, Sealer([b"k" * 32]))
@@ -65,7 +67,7 @@ class Server:
             configured or {},
             Sender(policy, 10),
             Retries(5, 3 * DAY),
-            Telemetry(),
+            telemetry or Telemetry(),
             poll_seconds=0.01,
         )
         self.archive = Archive(records, clock=clock, at_end=[partial(recorded, 4 * DAY)])
@@ -380,3 +382,23 @@ async def test_deletion_of_an_owner_leaves_nothing(records: Records, clock: Cloc
     left = [(key, row.value) async for rows in pages_of(records, "wh/") for key, row in rows]
     assert not [key for key, value in left if of in key or of.encode() in value]
     assert {each.of for each in await server.all()} == {Hasher(BOB).owner}
+
+
+async def test_gauge_has_the_time_that_the_oldest_delivery_has_waited(
+    records: Records, clock: Clock, receiver: Web
+) -> None:
+    watched = ExportedTelemetry()
+    server = Server(records, clock, telemetry=watched.telemetry)
+    receiver.answer_all = lambda _: Answer(b"", 503)
+    began = clock()
+    for name in ("a", "b"):
+        await server.create(receiver.url(f"/{name}"))
+        await server.end()
+        while await server.deliveries.make():
+            pass
+        clock.now += 40
+    async with server.delivering():
+        await until(lambda: server.dispatcher._oldest is not None)
+        found = await asyncio.to_thread(watched.points)
+    [(_, _, value)] = found["llama_stack_responses.webhook.waiting"]
+    assert value == clock() - began == 80

@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import openai
 import pytest
 from openai.types import Batch
 
+from tests.support.clients import node_client
 from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, error, reply, text
-from tests.support.user_stack import client_of, user_stack
+from tests.support.user_stack import TOKENS, client_of, user_stack
 from tests.support.variants import Json, responses_config
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, Web
@@ -310,6 +312,21 @@ def test_request_with_the_key_of_another_one_gets_its_batch(ada: openai.OpenAI) 
         create(endpoint="/v1/embeddings")
     assert refused.value.code == "idempotency_key_reused"
     until_ended(ada, first)
+
+
+def test_node_client_runs_lists_and_cancels_batches(served: LiveStack, upstream: Upstream, tmp_path: Path) -> None:
+    upstream.script("held-for-node", reply(text("a", "b"), hold=1))
+
+    def node(scenario: str, model: str) -> Any:
+        folder = tmp_path / scenario
+        folder.mkdir()
+        env = {"OPENAI_API_KEY": TOKENS["ada"]}
+        return node_client("openai-node", "with_openai_node_work.mjs", served, folder, scenario, model, env=env).result
+
+    counts = {"total": 3, "completed": 3, "failed": 0}
+    output = [[f"line-{number}", f"number {number}"] for number in range(3)]
+    assert node("batch", ECHO) == ["validating", "completed", counts, output, True]
+    assert node("cancelled", "local/held-for-node")[:2] == [True, "cancelled"]
 
 
 def test_files_of_results_expire(ada: openai.OpenAI) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import openai
 import pytest
 from openai.types.webhooks import WebhookEndpointWithSecret
 
+from tests.support.clients import node_client
 from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.user_stack import TOKENS, client_of, user_stack
@@ -70,6 +73,20 @@ def test_background_response_is_delivered_to_a_receiver_that_fails_twice(
     assert [(each.type, each.data.id) for each in events] == [("response.completed", created.id)] * 3
     assert [each["status_code"] for each in delivery["attempts"]] == [500, 503, 200]
     assert {each.headers["webhook-id"] for each in receiver.seen} == {delivery["id"]}
+
+
+def test_node_client_unwraps_a_delivery(served: LiveStack, receiver: Web, tmp_path: Path) -> None:
+    with client_of(served, "ada") as ada:
+        endpoint = ada.webhooks.create(name="Jobs", url=receiver.url("/hook"), event_types=["response.completed"])
+        created = ada.responses.create(model="local/echo", input="Hi", background=True)
+        wait_until(lambda: bool(receiver.seen))
+        ada.webhooks.delete(endpoint.id)
+    [sent] = receiver.seen
+    delivery = tmp_path / "delivery.json"
+    delivery.write_text(json.dumps({"body": sent.body.decode(), "headers": dict(sent.headers)}))
+    arguments = ("unwrapped", str(delivery), endpoint.signing_secret)
+    finished = node_client("openai-node", "with_openai_node_work.mjs", served, tmp_path, *arguments)
+    assert finished.result == ["response.completed", created.id, "InvalidWebhookSignatureError"]
 
 
 def test_routes_of_endpoints_are_those_of_the_openai_package(served: LiveStack, receiver: Web) -> None:

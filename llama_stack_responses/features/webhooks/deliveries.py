@@ -31,10 +31,13 @@ from .rows import (
     Queued,
     due_part,
     endpoint_key,
+    event_time_of,
 )
 
 logger = get_logger(__name__)
 
+_LOOKED_AT: Final = 20_000
+"""Deliveries that wait of which the oldest is sought."""
 _EVENTS: Final = 64
 """Events of which deliveries are made in one commit."""
 
@@ -101,6 +104,17 @@ class Deliveries:
         prefix = f"{QUEUE}{endpoint}/"
         rows = await self._records.range(prefix, f"{prefix}{due_part(now)}0", limit=limit)
         return [Queued.read(key, row.value) for key, row in rows]
+
+    async def oldest(self) -> float | None:
+        """Return when the event of the delivery happened that waits longest, in seconds since the epoch; None if none
+        does. Of very many deliveries, some are looked at."""
+        found, left = list[float](), _LOOKED_AT
+        async for rows in pages_of(self._records, QUEUE):
+            found += [event_time_of(Queued.read(key, row.value).delivery) for key, row in rows]
+            left -= len(rows)
+            if left <= 0:
+                break
+        return min(found, default=None)
 
     async def first(self, after: str) -> Queued | None:
         """Return the delivery that is due first at the first endpoint whose id is greater than `after`."""

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from secrets import token_hex
 from typing import Final
 
@@ -42,7 +43,9 @@ DELAY: Final = Metric(
     "Time from the end of a response until its webhook is delivered",
     (0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 300.0, 3600.0, 14_400.0, 86_400.0, 259_200.0),
 )
+WAITING: Final = Metric("llama_stack_responses.webhook.waiting", "s", "Time that the oldest webhook has waited")
 
+_MEASURE_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 2.0
 """Interval in which a server looks for what others have left."""
 _LEASE_SECONDS: Final = 60.0
@@ -118,9 +121,12 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._place = ""
+        self._oldest: float | None = None
+        self._measured_at = -inf
 
     def start(self) -> None:
         """Start in the running event loop."""
+        self._telemetry.show_value(WAITING, lambda: self._oldest)
         self._task.start()
 
     async def stop(self) -> None:
@@ -149,6 +155,7 @@ class Dispatcher:
                 while await self._deliveries.make():
                     pass
                 await self._send_due()
+                await self._measure()
                 outage.over()
             except ApiError as error:
                 if outage.should_log(error):
@@ -157,6 +164,13 @@ class Dispatcher:
                 logger.exception("could not look for webhooks that are due")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._poll_seconds)
+
+    async def _measure(self) -> None:
+        """Look at intervals how long the oldest delivery has waited."""
+        if (now := asyncio.get_running_loop().time()) - self._measured_at >= _MEASURE_SECONDS:
+            self._measured_at = now
+            oldest = await self._deliveries.oldest()
+            self._oldest = 0.0 if oldest is None else max(await self._records.now() - oldest, 0.0)
 
     async def _send_due(self) -> None:
         """Begin to send to each endpoint for which something is due, as far as there is room."""

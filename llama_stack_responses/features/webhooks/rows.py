@@ -260,6 +260,11 @@ def due_part(due: float) -> str:
     return f"{max(int(due * 1000), 0):012x}"
 
 
+def event_time_of(delivery: str) -> float:
+    """Return when the event of the delivery with this id happened, in seconds since the epoch."""
+    return int(delivery.removeprefix("wh_")[:12], 16) / 1000
+
+
 def configured_id(url: str) -> str:
     """Return the id of an endpoint of the configuration."""
     return f"we_{_digest('configuration', url)[:24]}"
