@@ -120,6 +120,7 @@ class Worker:
         duties = {
             "heartbeat": self._heartbeat_loop(),
             "claim": self._claim_loop(),
+            "event logs": self._sweep_loop(),
             "takeovers": self._watch_jobs(),
             "notifications": self._listener.run(),
         }
@@ -229,6 +230,17 @@ class Worker:
                     runner.on_lease_expired()
             await asyncio.sleep(pause)
 
+    async def _sweep_loop(self) -> None:
+        """Delete expired event logs, apart from the heartbeat: those of thousands of responses take minutes."""
+        while True:
+            try:
+                await self.sweep()
+            except ApiError as error:
+                logger.debug("could not delete expired event logs: %s", error)
+            except Exception:
+                logger.exception("could not delete expired event logs")
+            await asyncio.sleep(self._intervals.heartbeat_seconds)
+
     async def _requeue(self, *, others: bool) -> None:
         """Requeue the stalled jobs of this worker and, if `others`, those of dead ones; fail abandoned responses."""
         requeued = await self._jobs.requeue_stalled(self._id) if others else 0
@@ -237,7 +249,6 @@ class Worker:
         await self._foreground.flush_unstored()
         if others:
             await self._foreground.fail_abandoned()
-        await self.sweep()
 
     async def _requeue_own(self) -> int:
         """Requeue the jobs that this worker holds and does not run, and return how many were requeued.

@@ -815,3 +815,19 @@ async def test_begun_and_ended_waiters_are_released_when_server_ends(start: Star
     await asyncio.wait(waiting)
     await process.background.worker.stop()
     await acceptance
+
+
+async def test_lease_is_renewed_while_many_event_logs_are_deleted(start: Start) -> None:
+    here = start(HELLO)
+    deleting = asyncio.Event()
+
+    async def sweep(*, limit: int = 10) -> int:
+        deleting.set()
+        await asyncio.sleep(0)
+        return limit
+
+    here.background.worker._event_log.sweep = sweep  # type: ignore[method-assign]
+    await asyncio.wait_for(deleting.wait(), 10)
+    heartbeat = here.background.worker._heartbeat
+    renewed = heartbeat._renewed
+    await until(lambda: heartbeat._renewed != renewed)
