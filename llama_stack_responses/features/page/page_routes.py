@@ -24,6 +24,7 @@ from ...wire.request_handling import Handler, Query, add_fallback, routes_within
 from ...wire.route_admission import RouteAdmission
 from . import schemas
 from .chains import ChainViews
+from .exports import Exports
 from .lists import ListFilter, Lists, restricted_to
 from .refused.rows import FIELDS, STATUS, RefusedRequests
 from .response_views import Views, settings_of
@@ -33,6 +34,8 @@ from .streams import NamedEvent, Streams
 
 _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _MAX_PAIRS: Final = 16
+_EXPORTED: Final = 20
+"""Responses of a page of an export."""
 _STATUSES: Final = (*STATUSES, STATUS)
 
 _SEVERAL: Final[Schema] = {"type": "array", "items": TEXT, "maxItems": _MAX_PAIRS}
@@ -68,6 +71,8 @@ def ui_router(
     paged = {**_FILTERS, "limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
     add("/responses", _list(impl, lists), "List responses for the page", described(schemas.ROWS, query=paged))
     add("/sessions", _sessions(impl, lists), "List sessions", described(schemas.SESSIONS, query={"after": TEXT}))
+    lines = {**paged, "limit": _limit(_EXPORTED)}
+    add("/export", _export(impl, lists, limits), "Export responses", described(schemas.LINES, query=lines))
     streams = Streams(impl, lists, refused)
     watched = described(EVENTS, query=_FILTERS, media="text/event-stream")
     add("/responses/stream", _changes(impl, streams, limits), "Follow the list of responses", watched)
@@ -201,6 +206,19 @@ def _list(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:
         return JsonResponse(await lists.page(impl.access.current_user(), filter_of(request), after, limit, order))
 
     return list_rows
+
+
+def _export(impl: OpenAIResponsesImpl, lists: Lists, limits: RouteAdmission) -> Handler:
+    exports = Exports(impl.archive, lists)
+
+    async def export(request: Request) -> Response:
+        query = Query(request)
+        limit = query.integer("limit", 1, _EXPORTED) or _EXPORTED
+        after, order, hold = query.text("after"), query.order(), limits.hold_value(request.scope)
+        owner = impl.access.current_user()
+        return JsonResponse(await exports.page(owner, filter_of(request), after, limit, order, hold))
+
+    return export
 
 
 def _sessions(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import json
+from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
@@ -76,3 +79,33 @@ def test_frame_is_there_before_scripts_run(browser: Browser, page_stack: LiveSta
         page.page.goto(f"{page_stack.base_url}/ui")
         assert [each.inner_text() for each in page.page.locator("#nav a").all()][:2] == ["Responses", "Sessions"]
         page.find("main", "Reading…")
+
+
+HOSTILE_CELL = '=HYPERLINK("http://x","a")'
+
+
+def test_filtered_list_is_saved_as_json_lines_and_as_a_table(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("exported", reply(text("An answer.")))
+    with browser.page(page_stack.base_url) as page, Wire(page_stack) as wire:
+        made = [wire.create(model="local/exported", input=HOSTILE_CELL, metadata={"n": str(n)}) for n in range(3)]
+        page.goto("/ui?text=model%3Aexported")
+        lists_only(page, *(each["id"] for each in made))
+        saved = {}
+        for name in ("JSON lines for evals", "CSV"):
+            page.find("summary", "Export").focus()
+            page.press("Enter")
+            button = page.find(".menu-list button", name)
+            assert page.axe() == []
+            button.focus()
+            with page.page.expect_download() as download:
+                page.press("Enter")
+            saved[download.value.suggested_filename] = Path(download.value.path()).read_text()
+        lines = [json.loads(line) for line in saved["responses.jsonl"].splitlines()]
+        assert [line["item"]["id"] for line in lines] == [each["id"] for each in reversed(made)]
+        assert {line["sample"]["output_text"] for line in lines} == {"An answer."}
+        rows = list(csv.DictReader(saved["responses.csv"].splitlines()))
+        assert [row["id"] for row in rows] == [each["id"] for each in reversed(made)]
+        assert {row["words"] for row in rows} == {f"'{HOSTILE_CELL}"}
+        page.check_quiet()

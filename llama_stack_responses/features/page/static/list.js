@@ -124,17 +124,30 @@ export class ListView extends View {
     );
     chips.push(h("label", { class: "choice" }, h("input", { type: "checkbox", name: "failed_tools", value: "true", checked: query.get("failed_tools") === "true", onchange: submit }), h("span", { class: "status", "data-status": "failed" }, icon("tool"), "Failed tool calls")));
     chips.push(h("label", { class: "choice" }, h("input", { type: "checkbox", name: "waits", value: "true", checked: query.get("waits") === "true", onchange: submit }), status("waits", "Waiting for an answer")));
+    this.exports = h("details", { class: "menu" }, h("summary", { class: "button" }, icon("file"), h("span", null, "Export")), h("div", { class: "menu-list" }, [["jsonl", "JSON lines for evals"], ["csv", "CSV"]].map(([kind, text]) => button(text, () => this.export(kind), { kind: "ghost" }))));
     this.live = h("span", { class: "connection", "data-state": "wait" }, h("i", { "aria-hidden": "true" }), h("span", null, "Connecting"));
     this.clear = h("a", { class: "button ghost", href: "/ui", hidden: !filtered(query) }, "Clear");
     this.form = h(
       "form",
       { class: "filters", role: "search", onsubmit: (event) => (event.preventDefault(), this.apply()) },
-      h("div", { class: "row" }, h("div", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")), this.toggle, this.sorter, this.clear, h("span", { class: "spring" }), this.live),
+      h("div", { class: "row" }, h("div", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")), this.toggle, this.sorter, this.exports, this.clear, h("span", { class: "spring" }), this.live),
       h("p", { class: "search-hint dim", id: "search-hint" }, HINT),
       h("fieldset", { class: "choices" }, h("legend", { class: "hidden-text" }, "Status"), chips),
       this.more_,
     );
     return this.form;
+  }
+
+  /** Save what the list shows, in a file. */
+  async export(kind) {
+    this.exports.open = false;
+    this.exports.querySelector("summary").focus();
+    try {
+      const { exported } = await import("./export.js");
+      await exported(kind, [...this.query], this.signal);
+    } catch (error) {
+      if (!this.signal.aborted) say(error.message);
+    }
   }
 
   get order() {
