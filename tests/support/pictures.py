@@ -58,6 +58,11 @@ def _opened(page: BrowserPage, found: StoryStack) -> None:
     page.page.mouse.move(0, 0)
 
 
+def _searched(page: BrowserPage, found: StoryStack) -> None:
+    page.find(".snippet mark")
+    page.press("/")
+
+
 def _busy(page: BrowserPage, found: StoryStack) -> None:
     """Let responses run, and others end, for some seconds."""
     long = reply(text(*pieces(HERON * 40)), interval=0.2)
@@ -97,6 +102,8 @@ PICTURES: Final = {
     "ui-compare-dark": Picture("/ui/compare?a={gulls}&b={darker}", "dark"),
     "ui-playground-light": Picture("/ui/playground", "light", prepare=_ask),
     "ui-playground-phone": Picture("/ui/playground", "dark", _PHONE, _ask),
+    "ui-search-light": Picture("/ui?text=weather+after%3A30d", "light", prepare=_searched),
+    "ui-sessions-dark": Picture("/ui/sessions", "dark"),
     "ui-live-dark": Picture("/ui/live", "dark", prepare=_busy),
 }
 

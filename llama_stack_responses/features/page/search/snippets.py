@@ -12,7 +12,7 @@ from ....store.search_index import SEPARATOR, Term, folded
 
 _CHARACTERS: Final = 160
 """Characters of a snippet."""
-_BEFORE: Final = 40
+_BEFORE: Final = 20
 """Characters of it in front of what was found."""
 _MATCHES: Final = 200
 """Matches that are looked at for the best part of a text."""
