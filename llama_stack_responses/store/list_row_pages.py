@@ -109,7 +109,8 @@ class Listing:
             wanted: returns whether a row is part of the page. The page may then be empty although more follow.
             read: reads the rows, such as those that a search finds; None reads all.
         """
-        return await page_of_rows(read or self._records.range, self._bounds(owner, span), span, limit, wanted)
+        rows = limit + 1 if read else _BLOCK_ROWS
+        return await page_of_rows(read or self._records.range, self._bounds(owner, span), span, limit, wanted, rows)
 
     async def head(self, owner: Owner, limit: int) -> list[tuple[str, Record]]:
         """Return the keys and records of the newest rows, not decoded."""
@@ -199,11 +200,21 @@ def bounds_of(prefix: str, span: Span, oldest: str) -> tuple[str, str]:
 
 
 async def page_of_rows(
-    read: ReadRange, bounds: tuple[str, str], span: Span, limit: int, wanted: Callable[[Row], bool] | None = None
+    read: ReadRange,
+    bounds: tuple[str, str],
+    span: Span,
+    limit: int,
+    wanted: Callable[[Row], bool] | None = None,
+    first_rows: int = _BLOCK_ROWS,
 ) -> Rows:
-    """Return at most `limit` rows of a range of keys, in the order of the span; `wanted` is as in `Listing.page`."""
+    """Return at most `limit` rows of a range of keys, in the order of the span.
+
+    Args:
+        wanted: as in `Listing.page`.
+        first_rows: how many rows the first read takes, if rows have to be wanted; later ones take more.
+    """
     (start, end), page, scanned, until = bounds, Rows(), 0, time.monotonic() + _SCAN_SECONDS
-    size = limit + 1 if wanted is None else _BLOCK_ROWS
+    size = limit + 1 if wanted is None else first_rows
     while True:
         block = await read(start, end, limit=size, reverse=not span.oldest_first)
         for (key, _), row in zip(block, await read_rows(block), strict=True):

@@ -166,10 +166,12 @@ def test_malformed_address_is_named(browser: Browser, page_stack: LiveStack, add
         assert not [one for one in page.problems if one.startswith("script")]
 
 
-def test_search_names_the_searched_texts(page: BrowserPage, showcase: Showcase) -> None:
+def test_search_names_what_it_takes(page: BrowserPage, showcase: Showcase) -> None:
     page.goto("/ui?text=no%20such%20words")
-    page.find(".empty", "The first 120 characters of the last question and of the answer are searched.")
-    page.page.get_by_role("searchbox", name="Search the first words of questions and answers").wait_for()
+    page.find(".empty", "No response matches")
+    field = page.page.get_by_role("searchbox", name="Search responses")
+    field.focus()
+    assert "tool:web_search" in page.find(f"#{field.get_attribute('aria-describedby')}").inner_text()
 
 
 def test_search_field_filters_while_typing_and_keeps_the_address(page: BrowserPage, showcase: Showcase) -> None:
@@ -275,7 +277,7 @@ def test_question_mark_shows_the_keys_of_the_view(page: BrowserPage, showcase: S
     page.goto("/ui")
     page.press("?")
     words = page.find("dialog").inner_text()
-    assert all(name in words for name in ("Search the first words", "Next response", "Open the response", "Playground"))
+    assert all(name in words for name in ("Search responses", "Next response", "Open the response", "Playground"))
     page.press("Escape")
     page.gone("dialog")
     page.press("g", "p")
