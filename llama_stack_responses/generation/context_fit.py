@@ -140,11 +140,15 @@ class ContextFit:
     async def room(self, max_tokens: int | None) -> float | None:
         """Return the tokens that a request may have without the answer; None if no bound is known."""
         max_estimate = None if self._max_estimate is None else self._max_estimate * (self._scale or 1)
-        length = self._named_length or await self._servers.context_length(self._model, self._profile)
+        length = await self._length()
         if length is None:
             return max_estimate
         room = length - (length // _ANSWER_DIVISOR if max_tokens is None else min(max_tokens, length // 2))
         return room if max_estimate is None else min(room, max_estimate)
+
+    async def _length(self) -> int | None:
+        """Return the tokens of the context, as a refusal of this response has named them, or as they are known."""
+        return self._named_length or await self._servers.context_length(self._model, self._profile)
 
     async def tokens(self, chat: Json, bound: float) -> float:
         """Return the tokens of a request: estimated, but calibrated by a count if the estimate is near the bound."""
@@ -233,7 +237,7 @@ class ContextFit:
         if written or not isinstance(last, Finish) or last.reason != "length":
             return
         tokens, used = last.usage.input_tokens, last.usage.input_tokens + last.usage.output_tokens
-        length = await self._servers.context_length(self._model, self._profile)
+        length = await self._length()
         if tokens and length and used >= length:
             message = (
                 f"The model's context of {length} tokens has no room for an answer: the input has {tokens} tokens. "

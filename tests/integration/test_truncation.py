@@ -155,9 +155,10 @@ def test_answer_without_room_is_context_length_exceeded(
     client: openai.OpenAI, upstream: Upstream, provider: str
 ) -> None:
     model = f"filled-whole-{provider}"
-    upstream.script(model, [error(400, "This model's maximum context length is 400 tokens."), filled(400)])
+    refusal = error(400, "This model's maximum context length is 400 tokens.")
+    upstream.script(model, [refusal, refusal, filled(400)])
     request = long(f"{provider}/{model}")
-    for _ in range(2):  # the first refusal tells the length
+    for _ in range(3):  # two refusals tell the length
         with pytest.raises(openai.BadRequestError) as refused:
             client.responses.create(**request)
         assert refused.value.code == "context_length_exceeded"
