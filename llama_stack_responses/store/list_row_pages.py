@@ -232,7 +232,7 @@ async def page_of_rows(
         if scanned >= _SCANNED_ROWS or time.monotonic() >= until:
             return page
         # The first rows often suffice. Where they do not, larger blocks save reads.
-        size = min(2 * size, _LARGE_BLOCK_ROWS)
+        size = min(4 * size, _LARGE_BLOCK_ROWS)
 
 
 def merged(pages: Sequence[Rows], span: Span, limit: int) -> Rows:
