@@ -184,6 +184,10 @@ bench: $(READY) ## Compare the server with the host's own provider (BENCH=--quic
 bench-durability: $(READY) ## Kill servers while they make responses, and count lost responses (BENCH=--ci: a short run)
 	@$(PYTHON) -m benchmarks.durability $(BENCH)
 
+.PHONY: bench-batches
+bench-batches: $(READY) ## Measure lines of batches beside background responses and an interactive request (BENCH=--short: a small round)
+	@$(PYTHON) -m benchmarks.batches $(BENCH)
+
 .PHONY: bench-batch-durability
 bench-batch-durability: $(READY) ## Kill servers while they run a batch, and count lost lines (BENCH=--ci: a short run)
 	@$(PYTHON) -m benchmarks.batch_durability $(BENCH)

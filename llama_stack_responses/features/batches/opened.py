@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from ...concurrency.fair_budget import FairBudget
 from ...core.setting_values import WrongConfiguration
-from ...feature import Feature, RouteAdmission, Stack
+from ...feature import Feature, PageView, RouteAdmission, Stack
 from ...jobs.worker import WorkerLimits
 from ...service.idempotency import IdempotencyKeys
 from ...service.responses import OpenAIResponsesImpl
@@ -64,6 +64,7 @@ def open_batches(stack: Stack, settings: Batches) -> Feature:
     return Feature(
         routes=[routes],
         replaces=["batches"],
+        views=[PageView("batches", "Batches", "list", "b")],
         at_end=ends.ops,
         on_end=dispatcher.ended,
         start=dispatcher.start,

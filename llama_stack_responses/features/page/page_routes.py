@@ -26,6 +26,7 @@ from . import schemas
 from .chains import ChainViews
 from .exports import Exports
 from .lists import ListFilter, Lists, restricted_to
+from .queue_card import queue_card
 from .refused.rows import FIELDS, STATUS, RefusedRequests
 from .response_views import Views, settings_of
 from .search.box import searched
@@ -192,7 +193,8 @@ def _tools(impl: OpenAIResponsesImpl) -> Handler:
 
 def _cards(impl: OpenAIResponsesImpl) -> Handler:
     async def list_cards() -> Response:
-        data = [{"title": card.title, "sections": list(await card.sections())} for card in impl.cards]
+        cards = [(card.title, list(await card.sections())) for card in (*impl.cards, queue_card(impl.jobs))]
+        data = [{"title": title, "sections": sections} for title, sections in cards if sections]
         return JsonResponse({"object": "ui.cards", "data": data})
 
     return list_cards

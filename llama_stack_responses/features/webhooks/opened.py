@@ -7,7 +7,7 @@ from functools import partial
 
 from fastapi import APIRouter
 
-from ...feature import Ended, Feature, ObjectEvent, RouteAdmission, Stack
+from ...feature import Ended, Feature, ObjectEvent, PageView, RouteAdmission, Stack
 from ...service.responses import OpenAIResponsesImpl
 from ...store.content_names import Hasher
 from ...store.records import Op
@@ -45,6 +45,7 @@ def open_webhooks(stack: Stack, settings: Webhooks) -> Feature:
 
     return Feature(
         routes=[of_users, of_types],
+        views=[PageView("webhooks", "Webhooks", "send", "w")],
         at_end=partial(recorded, kept_seconds),
         on_end=dispatcher.ended,
         start=dispatcher.start,

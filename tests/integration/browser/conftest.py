@@ -45,6 +45,7 @@ def page_stack(
         open_this_machine(config)
         responses_config(config)["ui"] = {"record_requests": True}
         prices = [{"match": "*", "input": 1.0, "output": 3.0}]
+        responses_config(config).update(batches={"retry_seconds": 0.01}, webhooks={"allow_http": True})
         responses_config(config)["usage"] = {"metadata_key": "team", "prices": prices}
 
     folder = tmp_path_factory.mktemp("page")

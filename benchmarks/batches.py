@@ -1,0 +1,196 @@
+"""Batches: what a line costs beside a background response, and what queued lines cost an interactive request.
+
+    .venv/bin/python -m benchmarks.batches              # 2,000 lines, and 50,000 lines that wait
+    .venv/bin/python -m benchmarks.batches --short      # a small round
+
+One server with the starter template, and a scripted model server on the same machine. The same requests run as
+background responses and as a batch of responses, and as a batch of chat completions here and in the host's own batches,
+in one run. The store's growth is that of the file of SQLite, with the responses that the lines leave. The first token
+of a streamed request is measured on the idle server, and beside a batch whose lines wait for a model that is slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import openai
+
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.upstream import UpstreamProcess, reply, text
+from tests.support.variants import responses_config, variant
+from tests.support.waiting import wait_until
+
+type Json = dict[str, Any]
+
+ECHO: Final = "local/echo"
+SLOW: Final = "local/slow"
+SLOW_SECONDS: Final = 1.0
+CLIENTS: Final = 8
+RESPONSES: Final = "/v1/responses"
+CHAT: Final = "/v1/chat/completions"
+ENDED: Final = ("completed", "failed", "expired", "cancelled")
+PATIENCE: Final = 7_200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The size of a run.
+
+    Attributes:
+        lines: lines of a batch, and background responses.
+        waiting: lines that wait beside an interactive request.
+        requests: interactive requests.
+    """
+
+    lines: int
+    waiting: int
+    requests: int
+
+
+FULL: Final = Plan(lines=2_000, waiting=50_000, requests=100)
+SHORT: Final = Plan(lines=60, waiting=200, requests=10)
+
+
+def body_of(endpoint: str, model: str, number: int) -> Json:
+    """Return the body of a request."""
+    said = f"number {number}"
+    if endpoint == RESPONSES:
+        return {"model": model, "input": said}
+    return {"model": model, "messages": [{"role": "user", "content": said}]}
+
+
+def begun(client: openai.OpenAI, endpoint: Any, model: str, lines: int) -> str:
+    """Create a batch, and return its id."""
+    requests = (
+        {"custom_id": f"line-{n}", "method": "POST", "url": endpoint, "body": body_of(endpoint, model, n)}
+        for n in range(lines)
+    )
+    content = "\n".join(map(json.dumps, requests)).encode()
+    file_id = client.files.create(file=("lines.jsonl", io.BytesIO(content)), purpose="batch").id
+    return client.batches.create(input_file_id=file_id, endpoint=endpoint, completion_window="24h").id
+
+
+def run_batch(client: openai.OpenAI, endpoint: str, lines: int) -> None:
+    """Run a batch to its end."""
+    batch_id = begun(client, endpoint, ECHO, lines)
+    wait_until(lambda: client.batches.retrieve(batch_id).status in ENDED, PATIENCE)
+    ended = client.batches.retrieve(batch_id)
+    assert ended.request_counts, ended
+    assert ended.request_counts.completed == lines, ended
+
+
+def run_background(client: openai.OpenAI, count: int) -> None:
+    """Run background responses to their ends, from several clients."""
+
+    def one(number: int) -> None:
+        response = client.responses.create(**body_of(RESPONSES, ECHO, number), background=True)
+        wait_until(lambda: client.responses.retrieve(response.id).status == "completed", PATIENCE, 0.1)
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(one, range(count)))
+
+
+def first_token(client: openai.OpenAI, requests: int) -> float:
+    """Return the median seconds until the first token of streamed requests."""
+    seconds = []
+    for number in range(requests):
+        began = time.perf_counter()
+        with client.responses.create(**body_of(RESPONSES, ECHO, number), stream=True) as stream:
+            next(event for event in stream if event.type == "response.output_text.delta")
+            seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+@contextmanager
+def served(folder: Path, host: Host, model: str, settings: Json) -> Iterator[tuple[openai.OpenAI, Path]]:
+    """Run a server with these settings; yield a client, and the file of its store."""
+    folder.mkdir()
+
+    def change(config: Json) -> None:
+        responses_config(config).update(settings)
+        responses_config(config)["store"] = {"type": "sqlite", "path": str(folder / "responses.db")}
+
+    config = variant(STARTER, folder / "config.yaml", change)
+    with (
+        LiveStack(config, {"INFERENCE_URL": model}, folder / "state", host) as stack,
+        openai.OpenAI(base_url=f"{stack.base_url}/v1", api_key="none", timeout=600) as client,
+    ):
+        yield client, folder / "responses.db"
+
+
+def timed(work: Callable[[], None], count: int) -> str:
+    """Return the milliseconds of each of `count` pieces of work."""
+    began = time.perf_counter()
+    work()
+    return f"{(time.perf_counter() - began) / count * 1000:.1f} ms"
+
+
+def size_of(store: Path) -> int:
+    """Return the bytes of a store of SQLite, with its log."""
+    return sum(each.stat().st_size for each in store.parent.glob(f"{store.name}*"))
+
+
+def run(plan: Plan, host: Host) -> Iterator[tuple[str, str]]:
+    """Yield the rows of the result."""
+    with tempfile.TemporaryDirectory(prefix="batches-") as name:
+        folder = Path(name)
+        with UpstreamProcess(folder / "upstream.log") as process:
+            model = process.client
+            model.script("slow", reply(text("Done"), delay=SLOW_SECONDS))
+            with served(folder / "ours", host, model.base_url, {"batches": {}}) as (client, store):
+                run_background(client, CLIENTS)
+                yield "a background response", timed(lambda: run_background(client, plan.lines), plan.lines)
+                before = size_of(store)
+                yield (
+                    "a line of a batch of responses",
+                    timed(lambda: run_batch(client, RESPONSES, plan.lines), plan.lines),
+                )
+                yield "growth of the store for it", f"{(size_of(store) - before) / plan.lines:.0f} bytes"
+                yield (
+                    "a line of a batch of chat completions",
+                    timed(lambda: run_batch(client, CHAT, plan.lines), plan.lines),
+                )
+                idle = first_token(client, plan.requests)
+                yield "first token, idle", f"{idle * 1000:.1f} ms"
+                waiting = begun(client, RESPONSES, SLOW, plan.waiting)
+                wait_until(lambda: client.batches.retrieve(waiting).status == "in_progress", PATIENCE)
+                beside = first_token(client, plan.requests)
+                yield f"first token, beside {plan.waiting} lines", f"{beside * 1000:.1f} ms ({beside / idle:.2f} times)"
+                client.batches.cancel(waiting)
+            yield "a line of the host's own batches, chat completions", _of_host(plan, host, folder, model.base_url)
+
+
+def _of_host(plan: Plan, host: Host, folder: Path, model: str) -> str:
+    """Return what a line of the host's own batches costs."""
+    with served(folder / "host", host, model, {}) as (client, _):
+        try:
+            return timed(lambda: run_batch(client, CHAT, plan.lines), plan.lines)
+        except openai.APIStatusError as error:
+            return f"refused: {error.status_code}"
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="a small round")
+    plan = SHORT if parser.parse_args().short else FULL
+    for name, value in run(plan, "ogx" if find_spec("ogx") else "llama_stack"):
+        sys.stdout.write(f"{name:<52}  {value}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
