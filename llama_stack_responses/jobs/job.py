@@ -84,6 +84,7 @@ class Checkpoint:
         request_id: the id of the request, for log lines; None if it had none.
         repeated: the output indices of items of rounds that were cut off before this checkpoint and then repeated.
         timing: the times of its rounds and tool calls up to this checkpoint; None if there were none.
+        version: the version of the row that it was read from; it is not stored.
     """
 
     body: Json
@@ -104,17 +105,18 @@ class Checkpoint:
     image_usage: Sequence[int] = ()
     repeated: Sequence[int] = ()
     usage_is_partial: bool = False
+    version: int = field(default=0, compare=False)
 
     async def encode(self) -> bytes:
         """Return the record's value."""
-        value = {each.name: getattr(self, each.name) for each in fields(self)}
+        value = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "version"}
         return await in_thread_if_large(partial(codec.encode, value), value)
 
     @staticmethod
     async def decode(record: Record, decoder: Decoder) -> Checkpoint:
         """Return the checkpoint of a record that `encode` wrote."""
         [stored] = await decoder.decode([record.value])
-        return Checkpoint(**codec.known(Checkpoint, stored))
+        return Checkpoint(**{**codec.known(Checkpoint, stored), "version": record.version})
 
 
 @dataclass(frozen=True, slots=True)

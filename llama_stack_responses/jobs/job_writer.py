@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 from ..generation.event_buffer import EventBuffer
 from ..generation.shared_events import SharedEvents
-from ..store.records import Op, Put, Records
+from ..store.records import Conflict, Op, Put, Records, VersionIs
 from ..stream.delta_forms import DeltaRun
 from ..stream.events import Event
 from ..stream.transcript import Transcript
@@ -58,7 +58,7 @@ class JobWriter:
         self._requests = requests
         self._retry = retry
         self._waiting: SharedEvents | None = None
-        self._writes = 0
+        self._writes = self._version = 0
         self._lock = asyncio.Lock()
 
     @property
@@ -77,10 +77,35 @@ class JobWriter:
             ops += self._requests.ops()
             if due:
                 ops.append(Put(f"k/{self._response_id}", await due.encode()))
-            await self._retry(lambda: self._records.commit(ops, [self.fence]))
+            await self._retry(lambda: self._commit(ops, due))
             if self.due is due:
                 self.due = None
             self.note_stored()
+
+    async def _commit(self, ops: Sequence[Op], due: Checkpoint | None) -> None:
+        """Commit under the fence; a checkpoint also on condition that the row has the version that was stored last.
+
+        An earlier commit whose answer was lost may still be on its way. It must not put an older checkpoint in the
+        place of a newer one: finished rounds would be run again.
+        """
+        if due is None:
+            await self._records.commit(ops, [self.fence])
+            return
+        key = f"k/{self._response_id}"
+        self._version = max(self._version, due.version)
+        while True:
+            try:
+                await self._records.commit(ops, [self.fence, VersionIs(key, self._version)])
+            except Conflict as conflict:
+                if self.fence in conflict.failed:
+                    raise
+                if (stored := (await self._records.get_many([key])).get(key)) is None:
+                    raise
+                # Nothing else writes the row under this fence: that commit was applied.
+                self._version = stored.version
+            else:
+                self._version += 1
+                return
 
     async def conclude(self, end: list[Event], store: Callable[[list[Event], list[Op]], Awaitable[None]]) -> None:
         """Store the last events.
