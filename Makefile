@@ -168,6 +168,10 @@ repeat: $(READY) $(READY_CLIENTS) ## Run tests TIMES=20 times or until one fails
 		echo "run $$run of $(TIMES)"; $(PYTHON) -m pytest -x -q --timeout=$(TEST_SECONDS) $(TESTS) || exit 1; \
 	done
 
+.PHONY: simulate
+simulate: $(READY) ## Run a thousand simulated schedules of servers that fail (SIMULATION="--seed 7" replays one)
+	@$(PYTHON) -m tests.simulation $(SIMULATION)
+
 .PHONY: fuzz
 fuzz: $(READY) ## Send a live stack valid and invalid requests generated from its description, for a minute or more
 	FUZZ_EXAMPLES=40 $(PYTHON) -m pytest tests/integration/test_fuzz.py

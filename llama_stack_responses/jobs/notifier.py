@@ -26,7 +26,7 @@ class Notifier:
 
     def __init__(self, fallback_poll: float = DEFAULT.fallback_poll_seconds) -> None:
         self._fallback_poll = fallback_poll
-        self._subscriptions: dict[str, set[Subscription]] = {}
+        self._subscriptions: dict[str, dict[Subscription, None]] = {}  # each in the order of its begin
         self._remote: set[str] = set()
 
     @property
@@ -41,14 +41,14 @@ class Notifier:
         Notifications sent after this call are not lost: check the state after subscribing, then wait.
         """
         subscription = Subscription(name, self._remote, self._fallback_poll)
-        subscriptions = self._subscriptions.setdefault(name, set())
-        subscriptions.add(subscription)
+        subscriptions = self._subscriptions.setdefault(name, {})
+        subscriptions[subscription] = None
         if len(subscriptions) == 1:
             self.notify(NAMES)
         try:
             yield subscription
         finally:
-            subscriptions.remove(subscription)
+            del subscriptions[subscription]
             if not subscriptions:
                 del self._subscriptions[name]
                 self.notify(NAMES)

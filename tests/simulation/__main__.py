@@ -1,0 +1,48 @@
+"""Replay the schedule of a seed with its trace, or run the schedules of many seeds.
+
+python -m tests.simulation --seed 1065
+python -m tests.simulation --seed 102 --bug "missing fence"
+python -m tests.simulation --from 0 --count 5000
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from contextlib import nullcontext
+
+from tests.simulation.mutations import MUTATIONS, mutated
+from tests.simulation.simulation import simulate
+
+
+def main() -> int:
+    """Run what the options say; return 1 if a promise was broken."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--seed", type=int, help="replay this schedule, and print its trace")
+    options.add_argument("--from", type=int, default=0, dest="first", help="the first of many seeds")
+    options.add_argument("--count", type=int, default=1000, help="how many")
+    options.add_argument("--bug", choices=MUTATIONS, help="put this bug in")
+    given = options.parse_args()
+    with mutated(given.bug) if given.bug else nullcontext():
+        return _replay(given.seed) if given.seed is not None else _run(given.first, given.count)
+
+
+def _replay(seed: int) -> int:
+    outcome = simulate(seed, traced=True)
+    print(*outcome.trace, *outcome.violations or ["no promise is broken"], sep="\n")
+    return int(bool(outcome.violations))
+
+
+def _run(first: int, count: int) -> int:
+    began, failed = time.monotonic(), 0
+    for seed in range(first, first + count):
+        if violations := simulate(seed).violations:
+            failed += 1
+            print(f"seed {seed}: {violations[0]}", flush=True)
+    print(f"{count} schedules in {time.monotonic() - began:.0f} s, {failed} failed")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

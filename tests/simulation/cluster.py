@@ -1,0 +1,81 @@
+"""The servers of a simulation, and what befalls them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llama_stack_responses.intervals import Intervals
+from tests.simulation.faults import Faults
+from tests.simulation.ledger import Ledger
+from tests.simulation.server import Server, SharedFiles
+from tests.simulation.store import SharedStore
+from tests.simulation.world import World
+
+_PAUSES: Final = (1.0, 8.0, 12.0, 25.0)
+"""Seconds for which a server stands still: less than its lease, a little more, and much more."""
+_OUTAGES: Final = (0.5, 4.0, 15.0)
+"""Seconds for which the store is away."""
+
+
+class Cluster:
+    """Some servers on one store.
+
+    Args:
+        world: the world.
+        size: number of servers.
+        faults: what befalls them.
+
+    Attributes:
+        features: whether the servers run batches and deliver webhooks.
+        servers: all that were ever started.
+    """
+
+    def __init__(
+        self, world: World, size: int, faults: Faults, intervals: Intervals, *, notifies: bool, features: bool
+    ) -> None:
+        self.world, self.faults, self._intervals, self.features = world, faults, intervals, features
+        self.ledger, self.files = Ledger(world), SharedFiles()
+        self.store = SharedStore(world, faults, notifies=notifies)
+        self.store.watchers.append(self.ledger.on_commit)
+        self.servers: list[Server] = []
+        self._pause = world.random.choice((0.01, 0.2, 1.5))
+        self._restarting = 0
+        for _ in range(size):
+            self.start()
+
+    @property
+    def alive(self) -> list[Server]:
+        """The servers that take requests."""
+        return [each for each in self.servers if each.alive]
+
+    def start(self) -> None:
+        """Start a server."""
+        name = f"server{len(self.servers) + 1}"
+        given = self.store, self.ledger, self.files, self._intervals, self._pause
+        self.servers.append(Server(self.world, name, *given, features=self.features))
+
+    def torment(self, until: float) -> None:
+        """Let things befall the servers each second, until a time."""
+        if self.world.now >= until:
+            return
+        random, faults = self.world.random, self.faults
+        if random.random() < faults.outages:
+            seconds = random.choice(_OUTAGES)
+            faults.away_until = self.world.now + seconds
+            self.world.log("store", f"is away for {seconds:.1f} s")
+            for subscriber in list(self.store.subscribers):
+                subscriber.cut()
+        for server in self.alive:
+            chance = random.random()
+            if chance < faults.kills:
+                server.kill()
+                self._restart()
+            elif chance < faults.kills + faults.pauses:
+                server.process.pause(random.choice(_PAUSES))
+            elif chance < faults.kills + faults.pauses + faults.stops:
+                server.stop()
+                self._restart()
+        self.world.after(1.0, lambda: self.torment(until))
+
+    def _restart(self) -> None:
+        self.world.after(self.world.random.uniform(0.0, self.faults.restarts), self.start)

@@ -1,0 +1,87 @@
+"""What goes wrong in a schedule: how often calls of the store fail, and what becomes of the servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+Fate = Literal["answered", "refused", "unanswered", "late"]
+"""What becomes of a call of the store.
+
+`refused` calls never reach it. `unanswered` ones do, but the caller sees an error; `late` ones do after that error.
+"""
+
+
+@dataclass(slots=True)
+class Faults:
+    """How a schedule treats its servers. All of it stops with `heal`.
+
+    Attributes:
+        longest_call: seconds that a call of the store takes at most, one way.
+        refused, unanswered, late: probabilities of the fates of a call.
+        notifications_lost: probability that a notification does not arrive.
+        outages: probability that the store is away for a while, in each second.
+        kills, pauses, stops: probability that a server is killed, stands still, or is stopped in order, in each second.
+        restarts: seconds after which a server that has ended is started again, at most.
+        streams_cut: probability that a client's stream is cut after a batch.
+        model_fails: probability that a round of the model is refused or breaks off.
+        receiver_fails: probability that a receiver of webhooks does not accept a message.
+        away_until: until then no server reaches the store, in seconds since the epoch.
+    """
+
+    longest_call: float = 0.005
+    refused: float = 0.0
+    unanswered: float = 0.0
+    late: float = 0.0
+    notifications_lost: float = 0.0
+    outages: float = 0.0
+    kills: float = 0.0
+    pauses: float = 0.0
+    stops: float = 0.0
+    restarts: float = 10.0
+    streams_cut: float = 0.0
+    model_fails: float = 0.0
+    receiver_fails: float = 0.0
+    away_until: float = 0.0
+
+    @staticmethod
+    def draw(random: Random) -> Faults:
+        """Return the faults of a schedule: a third has none but delays, the others some of all."""
+        faults = Faults(longest_call=random.choice((0.001, 0.005, 0.05, 0.5)))
+        if random.random() < 1 / 3:
+            return faults
+
+        def some(most: float) -> float:
+            return random.choice((0.0, most / 4, most))
+
+        faults.refused, faults.unanswered, faults.late = some(0.05), some(0.05), some(0.02)
+        faults.notifications_lost, faults.outages = some(0.2), some(0.03)
+        faults.kills, faults.pauses, faults.stops = some(0.15), some(0.15), some(0.05)
+        faults.restarts = random.choice((0.5, 10.0, 30.0))
+        faults.streams_cut, faults.model_fails, faults.receiver_fails = some(0.2), some(0.1), some(0.4)
+        return faults
+
+    @property
+    def any(self) -> bool:
+        """Whether anything goes wrong at all."""
+        return self != Faults(longest_call=self.longest_call, restarts=self.restarts)
+
+    def heal(self) -> None:
+        """Let nothing go wrong any more."""
+        calm = Faults(longest_call=min(self.longest_call, 0.05))
+        for name in self.__slots__:
+            setattr(self, name, getattr(calm, name))
+
+    def fate(self, random: Random, now: float, *, writes: bool) -> Fate:
+        """Return what becomes of a call of the store."""
+        if now < self.away_until:
+            return "refused"
+        chance = random.random()
+        if chance < self.refused:
+            return "refused"
+        if chance < self.refused + self.unanswered:
+            return "unanswered"
+        if writes and chance < self.refused + self.unanswered + self.late:
+            return "late"
+        return "answered"

@@ -1,0 +1,271 @@
+"""What must hold at every moment: it is checked with each commit, model round, tool call, message and batch of events.
+
+A violation is a sentence. The first one decides: what follows it may be its consequence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from llama_stack_responses.core.statuses import UNFINISHED
+from llama_stack_responses.jobs.job import Checkpoint, JobState
+from llama_stack_responses.store import codec
+from llama_stack_responses.store.records import Delete, Ensure, Op, Put
+from llama_stack_responses.stream.events import TERMINAL
+from tests.simulation.store import SharedStore
+from tests.simulation.world import World
+
+type Json = dict[str, Any]
+
+_CALL: Final = re.compile(r"call_\d+_(\d+)")
+"""The id of a call of the simulated model: the job, and the round that made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job was when a worker claimed it: what is finished, that worker must not run again.
+
+    Attributes:
+        rounds: finished rounds of the model.
+        waiting: the calls of the last of them that had no answer yet.
+    """
+
+    rounds: int = 0
+    waiting: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All that has happened, as far as something must hold of it.
+
+    Attributes:
+        world: has the time and the trace.
+        workers: the names of the servers, by the ids of their workers.
+        created: the times at which responses were stored first, by their ids.
+        outcomes: the statuses with which responses ended.
+        keyed: the response that each Idempotency-Key got.
+        seen: the events that clients have seen of each response, by their numbers.
+        lines: how often each line of a batch has ended.
+        deliveries: the event and endpoint that each message was for.
+        received: the messages that receivers have accepted, by response or batch.
+        prompt_seconds: within this time a job is claimed that servers have room for, and an event reaches a reader;
+            None if nothing is promised, since things go wrong.
+    """
+
+    world: World
+    workers: dict[str, str] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    created: dict[str, float] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
+    keyed: dict[str, str] = field(default_factory=dict)
+    seen: dict[str, dict[int, Json]] = field(default_factory=dict)
+    lines: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    deliveries: dict[str, tuple[str, str]] = field(default_factory=dict)
+    received: dict[str, list[str]] = field(default_factory=dict)
+    prompt_seconds: float | None = None
+    _queued_at: dict[str, float] = field(default_factory=dict)
+    _stored_at: dict[tuple[str, int], float] = field(default_factory=dict)
+    _gone: set[str] = field(default_factory=set)
+    _logs: dict[str, dict[int, Json]] = field(default_factory=dict)
+    _progress: dict[str, Progress] = field(default_factory=dict)
+    _claimed: dict[tuple[str, str], Progress] = field(default_factory=dict)
+
+    def fail(self, what: str) -> None:
+        """Note a violation."""
+        self.violations.append(what)
+        self.world.log("LEDGER", f"VIOLATION {what}")
+
+    # Commits.
+
+    def on_commit(self, who: str, ops: Sequence[Op], store: SharedStore) -> None:
+        """Check a commit before it is applied."""
+        for op in ops:
+            if isinstance(op, Put | Ensure | Delete) and (check := self._checks.get(op.key.partition("/")[0])):
+                check(self, who, op, ops, store)
+
+    def _on_job(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+        """The row of a job: it is created, claimed, requeued, or deleted with the outcome."""
+        assert isinstance(op, Put | Ensure | Delete)
+        response_id = op.key.removeprefix("j/")
+        if "/" in response_id:
+            return  # a pointer to an item, not a job
+        if isinstance(op, Delete):
+            self._may_write(who, response_id, store, "ends")
+            self._gone.add(response_id)
+            return
+        state = JobState.decode(_record(op))
+        before = store.get(op.key)
+        if response_id in self._gone:
+            self.fail(f"the job of {response_id} is stored again after its end")
+        if state.worker is None:
+            self._queued_at[response_id] = self.world.now
+        else:
+            self._check_prompt(self._queued_at.pop(response_id, self.world.now), f"{response_id} is claimed")
+        if state.worker and (before is None or JobState.decode(before).worker != state.worker):
+            self._claimed[response_id, self.workers.get(state.worker, state.worker)] = self._progress.get(
+                response_id, Progress()
+            )
+
+    def _check_prompt(self, since: float, what: str) -> None:
+        late = self.world.now - since
+        if self.prompt_seconds is not None and late > self.prompt_seconds:
+            self.fail(f"{what} only after {late:.1f} s, although nothing goes wrong: a wake-up is lost")
+
+    def _on_checkpoint(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+        if isinstance(op, Delete):
+            return
+        assert isinstance(op, Put)
+        response_id = op.key.removeprefix("k/")
+        self._may_write(who, response_id, store, "writes the checkpoint of")
+        checkpoint = Checkpoint(**codec.known(Checkpoint, codec.decode(op.value)))
+        waiting = frozenset(call["call_id"] for call in checkpoint.waiting)
+        before, now = self._progress.get(response_id, Progress()), Progress(checkpoint.rounds, waiting)
+        if now.rounds < before.rounds or (
+            now.rounds == before.rounds and not waiting <= before.waiting and before.rounds
+        ):
+            self.fail(f"the checkpoint of {response_id} goes back from {before} to {now}")
+        self._progress[response_id] = now
+
+    def _may_write(self, who: str, response_id: str, store: SharedStore, does: str) -> None:
+        """Check that the writer holds the job: of two that hold its lease, one at most commits."""
+        job = store.get(f"j/{response_id}")
+        if job is None:
+            return
+        worker = JobState.decode(job).worker
+        if worker is None or self.workers.get(worker) != who:
+            holder = self.workers.get(worker or "", "no server")
+            self.fail(f"{who} {does} {response_id}, whose job {holder} holds")
+
+    def _on_event(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+        assert isinstance(op, Put | Ensure | Delete)
+        _, response_id, number = op.key.split("/")
+        log = self._logs.setdefault(response_id, {})
+        if isinstance(op, Delete):
+            row = store.get(op.key)
+            for event in codec.decode(row.value) if row else ():
+                log.pop(event["sequence_number"], None)
+            return
+        self._may_write(who, response_id, store, "writes events of")
+        events: list[Json] = codec.decode(op.value)
+        if events[0]["sequence_number"] > max(log, default=-1) + 1:
+            self.fail(f"events of {response_id} are missing before {events[0]['sequence_number']}")
+        for event in events:
+            self._stored_at.setdefault((response_id, event["sequence_number"]), self.world.now)
+            known = log.setdefault(event["sequence_number"], event)
+            if known != event:
+                self.fail(f"event {event['sequence_number']} of {response_id} is stored twice, as two events")
+        if int(number) != events[-1]["sequence_number"]:
+            self.fail(f"a row of events of {response_id} has the number {number} of another event")
+
+    def _on_response(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+        assert isinstance(op, Put | Ensure | Delete)
+        response_id = op.key.removeprefix("r/")
+        if isinstance(op, Delete):
+            return
+        status = codec.decode(op.value)["response"]["status"]
+        before = store.get(op.key)
+        if before is None and response_id in self.created:
+            self.fail(f"{response_id} is stored again after it was deleted")
+        self.created.setdefault(response_id, self.world.now)
+        if status in UNFINISHED:
+            if response_id in self.outcomes:
+                self.fail(f"{response_id} goes on after its end")
+        elif response_id in self.outcomes:
+            self.fail(f"{response_id} ends a second time: {self.outcomes[response_id]}, then {status}")
+        else:
+            self.outcomes[response_id] = status
+
+    def _on_key(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+        """An Idempotency-Key: it is stored with its response."""
+        if isinstance(op, Delete):
+            self.keyed.pop(op.key, None)  # its response was refused
+            return
+        if not isinstance(op, Put) or op.key.count("/") > 1:
+            return
+        response_id = codec.decode(op.value)["response"]
+        if self.keyed.setdefault(op.key, response_id) != response_id and self.keyed[op.key] in self.created:
+            self.fail(f"an Idempotency-Key has two responses: {self.keyed[op.key]} and {response_id}")
+
+    def _on_webhook(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+        if isinstance(op, Put) and op.key.startswith("wh/e/"):
+            self.ends[op.key.rpartition("/")[2]] += 1
+            if self.ends[op.key.rpartition("/")[2]] > 1:
+                self.fail(f"the end of {op.key.rpartition('/')[2]} is recorded twice")
+
+    def _on_batch(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+        if isinstance(op, Put) and op.key.startswith("bt/d/"):
+            self.lines[op.key] += 1
+            if self.lines[op.key] > 1:
+                self.fail(f"line {op.key.removeprefix('bt/d/')} ends twice")
+
+    _checks: Mapping[str, Callable[..., None]] = field(
+        default_factory=lambda: {
+            "j": Ledger._on_job,
+            "k": Ledger._on_checkpoint,
+            "e": Ledger._on_event,
+            "r": Ledger._on_response,
+            "y": Ledger._on_key,
+            "wh": Ledger._on_webhook,
+            "bt": Ledger._on_batch,
+        }
+    )
+
+    # What servers do beside commits.
+
+    def on_round(self, who: str, response_id: str, number: int) -> None:
+        """Check that a round of the model, from 1, is not one that was finished when its worker claimed the job."""
+        claimed = self._claimed.get((response_id, who))
+        if claimed and number <= claimed.rounds:
+            self.fail(f"{who} runs round {number} of {response_id} again, which was finished before it took the job")
+
+    def on_call(self, who: str, response_id: str, call_id: str) -> None:
+        """Check that a call of a tool is not one that was finished when its worker claimed the job."""
+        claimed, made = self._claimed.get((response_id, who)), _CALL.fullmatch(call_id)
+        if claimed and made and int(made[1]) <= claimed.rounds and call_id not in claimed.waiting:
+            self.fail(f"{who} runs {call_id} of {response_id} again, which was finished before it took the job")
+
+    # What clients and receivers see.
+
+    def on_events(self, reader: str, response_id: str, after: int, events: Sequence[Json], since: float) -> int:
+        """Check a batch of events that a client gets after the event `after`; return the number of the last.
+
+        Args:
+            since: the time from which it has read.
+        """
+        seen = self.seen.setdefault(response_id, {})
+        stored_at = self._stored_at.get((response_id, events[-1]["sequence_number"]), since)
+        self._check_prompt(max(since, stored_at), f"{reader} gets event {events[-1]['sequence_number']}")
+        for event in events:
+            number = event["sequence_number"]
+            if number != after + 1:
+                self.fail(f"{reader} gets event {number} of {response_id} after event {after}")
+            if seen.setdefault(number, event) != event:
+                self.fail(f"event {number} of {response_id} is not the same for every reader: {seen[number]}, {event}")
+            after = number
+        return after
+
+    def on_message(self, endpoint: str, message_id: str, event: Json, *, accepted: bool) -> None:
+        """Check a message of a webhook: its id is that of its event for this endpoint, at each attempt."""
+        if self.deliveries.setdefault(message_id, (event["id"], endpoint)) != (event["id"], endpoint):
+            self.fail(f"message {message_id} is used for two events")
+        others = [each for each, of in self.deliveries.items() if of == (event["id"], endpoint) and each != message_id]
+        if others:
+            self.fail(f"event {event['id']} has two ids at one endpoint: {message_id}, {others[0]}")
+        if accepted:
+            self.received.setdefault(event["data"]["id"], []).append(event["type"])
+
+
+def is_last(events: Sequence[Json]) -> bool:
+    """Return whether a batch of events has the last one of its response."""
+    return bool(events) and events[-1]["type"] in TERMINAL
+
+
+def _record(op: Put | Ensure) -> Any:
+    from llama_stack_responses.store.records import Record
+
+    return Record(op.value, 0)

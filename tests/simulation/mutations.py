@@ -1,0 +1,144 @@
+"""Bugs that the simulation has to find, each put into the code for the time of a block.
+
+Each is what such code gets wrong in practice: a fence that is forgotten, a wake-up that is lost, two writes that should
+be one. No unit of the code notices it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from secrets import token_hex
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.features.batches.stored_batches import StoredBatches
+from llama_stack_responses.features.webhooks.rows import Delivery
+from llama_stack_responses.jobs.background import BackgroundJobs
+from llama_stack_responses.jobs.event_log import EventLog
+from llama_stack_responses.jobs.job_writer import JobWriter
+from llama_stack_responses.jobs.notifier import Subscription, _end
+from llama_stack_responses.jobs.runner import JobRunner
+from llama_stack_responses.store import garbage_collector
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.records import Delete, Op, VersionIs
+
+type Patch = pytest.MonkeyPatch
+
+
+def _missing_fence(patch: Patch) -> None:
+    """A worker writes without the fence of its job: one that lost its lease overwrites the work of the next."""
+
+    async def commit(self: Any, ops: Sequence[Op], _: object) -> None:
+        await self._records.commit(ops)
+
+    patch.setattr(JobWriter, "_commit", commit)
+
+
+def _lost_wake_up(patch: Patch) -> None:
+    """A notification that comes while nothing waits is forgotten."""
+
+    def notify(self: Any) -> None:
+        if self._waiter:
+            self._notified = True
+            _end(self._waiter)
+
+    patch.setattr(Subscription, "notify", notify)
+
+
+def _commits_out_of_order(patch: Patch) -> None:
+    """The job is deleted in a commit of its own, before the response is stored with its end."""
+    save = Archive.save
+
+    async def split(self: Archive, *given: Any, extra_ops: Sequence[Any] = (), **named: Any) -> int:
+        first = [op for op in extra_ops if getattr(op, "key", "").startswith(("j/", "k/"))]
+        if first and all(type(op).__name__ == "Delete" for op in first):
+            await self._records.commit(first, named.pop("conditions"))
+        return await save(self, *given, extra_ops=[op for op in extra_ops if op not in first], **named)
+
+    # Only the end of a job has such ops.
+    patch.setattr(Archive, "save", split)
+
+
+def _events_from_the_checkpoint(patch: Patch) -> None:
+    """A worker that takes a job over does not look which events are stored after the checkpoint."""
+
+    async def cut(self: JobRunner, _: object) -> list[Any]:
+        return []
+
+    patch.setattr(JobRunner, "_cut", cut)
+
+
+def _forgotten_key(patch: Patch) -> None:
+    """The deletion of an event log leaves the row that says that it was read."""
+
+    async def forget(self: Any, response_id: str) -> None:
+        while rows := await self._records.range(f"e/{response_id}/", f"e/{response_id}0", limit=64, reverse=True):
+            await self._records.commit([Delete(key) for key, _ in rows])
+
+    patch.setattr(EventLog, "forget", forget)
+
+
+def _key_after_response(patch: Patch) -> None:
+    """An Idempotency-Key is stored in a second commit, after its response."""
+
+    def after(create: Callable[..., Any]) -> Callable[..., Any]:
+        async def split(self: Any, *given: Any, extra_ops: Sequence[Op], **named: Any) -> None:
+            named.pop("conditions", None)
+            await create(self, *given, extra_ops=(), **named)
+            if extra_ops:
+                await self._records.commit(extra_ops)
+
+        return split
+
+    for name in ("submit", "submit_and_run"):
+        patch.setattr(BackgroundJobs, name, after(getattr(BackgroundJobs, name)))
+
+
+def _line_queued_twice(patch: Patch) -> None:
+    """A line of a batch is queued without the condition that it was not queued before."""
+    queued = StoredBatches.queued
+
+    def unconditional(self: StoredBatches, line: Any) -> Any:
+        ops, conditions = queued(self, line)
+        return ops, [each for each in conditions if isinstance(each, VersionIs) and each.key.startswith("bt/q/")]
+
+    patch.setattr(StoredBatches, "queued", unconditional)
+
+
+def _new_message_id(patch: Patch) -> None:
+    """A webhook gets a new id when it is queued again."""
+    queued = Delivery.queued
+
+    def renamed(self: Delivery, of: str, due: float) -> Any:
+        return queued(replace(self, id=self.id[:-12] + token_hex(6)) if self.tried else self, of, due)
+
+    patch.setattr(Delivery, "queued", renamed)
+
+
+def _garbage_without_condition(patch: Patch) -> None:
+    """Shared content is deleted although a response has begun to refer to it meanwhile."""
+    patch.setattr(garbage_collector, "_unneeded", lambda _: [])
+
+
+MUTATIONS: Final[dict[str, Callable[[Patch], None]]] = {
+    "missing fence": _missing_fence,
+    "lost wake-up": _lost_wake_up,
+    "commits out of order": _commits_out_of_order,
+    "events from the checkpoint": _events_from_the_checkpoint,
+    "forgotten key": _forgotten_key,
+    "key after response": _key_after_response,
+    "line queued twice": _line_queued_twice,
+    "new message id": _new_message_id,
+    "garbage without condition": _garbage_without_condition,
+}
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """Have the bug of this name in the code within the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        MUTATIONS[name](patch)
+        yield

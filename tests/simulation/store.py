@@ -1,0 +1,306 @@
+"""The store of a simulation: the real records in memory, reached through a network that delays and loses.
+
+`SharedStore` is the one store of all servers, and tells watchers of each commit that it applies. `RemoteRecords` is how
+one server reaches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, Final
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import (
+    UNAVAILABLE,
+    Condition,
+    Conflict,
+    Delete,
+    Op,
+    PubSub,
+    Put,
+    Record,
+    Records,
+    Unanswered,
+    after_prefix,
+    woken_by,
+)
+from tests.simulation.faults import Faults
+from tests.simulation.world import Process, World
+
+Watcher = Callable[[str, Sequence[Op], "SharedStore"], None]
+"""Is told who commits what, before the commit is applied, whose conditions hold."""
+
+_TIMEOUT: Final = 1.0
+"""Seconds after which a caller gives up at most."""
+_LATEST: Final = 2.0
+"""Seconds after which a commit is applied at most that its caller has given up."""
+
+
+def at_once[Result](work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of a coroutine that does not wait."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    raise AssertionError("the records in memory have waited")
+
+
+class SharedStore:
+    """The store of all servers.
+
+    Args:
+        world: its clock is the store's.
+        notifies: whether it has notifications.
+
+    Attributes:
+        records: the records.
+        watchers: are told of each commit.
+    """
+
+    def __init__(self, world: World, faults: Faults, *, notifies: bool) -> None:
+        self.world, self.faults, self.notifies = world, faults, notifies
+        self.records = MemoryRecords(clock=lambda: world.now)
+        self.watchers: list[Watcher] = []
+        self.subscribers: list[RemotePubSub] = []
+        self._deleted: set[str] = set()
+
+    def commit(self, who: str, ops: Sequence[Op], conditions: Sequence[Condition]) -> None:
+        """Apply a commit, and send its notifications."""
+        try:
+            at_once(self.records.commit((), conditions))
+        except Conflict as conflict:
+            if self.world.traced:
+                self.world.log(who, f"conflict: {', '.join(map(shown, conflict.failed))}")
+            raise
+        for watcher in self.watchers:
+            watcher(who, ops, self)
+        self._deleted |= {op.key for op in ops if isinstance(op, Delete) and op.key.startswith("r/")}
+        at_once(self.records.commit(ops, conditions))
+        if self.world.traced:
+            self.world.log(who, f"commits {', '.join(map(shown, ops))}")
+        for name in woken_by(ops):
+            for subscriber in self.subscribers:
+                subscriber.send(name)
+
+    def comes_too_late(self, ops: Sequence[Op]) -> bool:
+        """Whether a late commit stores a response that was stored by its repetition, and deleted, meanwhile.
+
+        Versions begin anew with a key that was deleted, so its conditions hold again. This is a limit of what is
+        promised, which the simulation leaves out.
+        """
+        return any(isinstance(op, Put) and op.key in self._deleted for op in ops)
+
+    def get(self, key: str) -> Record | None:
+        """Return a record as it is now."""
+        return at_once(self.records.get_many([key])).get(key)
+
+    def rows(self, prefix: str) -> dict[str, Record]:
+        """Return all records whose keys begin with a prefix; empty for all."""
+        start, end = (prefix, after_prefix(prefix)) if prefix else ("!", "~")
+        return dict(at_once(self.records.range(start, end, limit=100_000)))
+
+
+class RemoteRecords(Records):
+    """The store as one server reaches it.
+
+    Args:
+        store: the store.
+        process: the server.
+    """
+
+    transactional: Final = True
+    has_own_clock: Final = True
+
+    def __init__(self, store: SharedStore, process: Process) -> None:
+        self._store, self._process = store, process
+
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
+        records = self._store.records
+        return await self._call(lambda: at_once(records.get_many(keys, max_bytes=max_bytes)))
+
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
+    ) -> list[tuple[str, Record]]:
+        read = partial(self._store.records.range, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+        return await self._call(lambda: at_once(read()))
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        # As a driver, which has encoded them before it waits.
+        ops, conditions = tuple(ops), tuple(conditions)
+        await self._call(lambda: self._store.commit(self._process.name, ops, conditions), ops)
+
+    def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
+        return self._subscribed() if self._store.notifies else None
+
+    async def now(self) -> float:
+        return await self._call(lambda: self._store.world.now)
+
+    async def sweep(self, now: float) -> int:
+        return await self._call(lambda: at_once(self._store.records.sweep(now)))
+
+    async def size(self) -> int | None:
+        return None
+
+    async def close(self) -> None:
+        pass
+
+    @asynccontextmanager
+    async def _subscribed(self) -> AsyncGenerator[PubSub]:
+        await self._call(lambda: None)
+        pubsub = RemotePubSub(self._store, self._process)
+        self._store.subscribers.append(pubsub)
+        try:
+            yield pubsub
+        finally:
+            self._store.subscribers.remove(pubsub)
+
+    async def _call[Result](self, call: Callable[[], Result], ops: Sequence[Op] = ()) -> Result:
+        """Return what a call returns, which happens between its begin and its end, or after its failure.
+
+        Args:
+            ops: those of a commit.
+        """
+        if self._process.buried:
+            raise ApiError(UNAVAILABLE, "The simulation is over.")
+        answer: asyncio.Future[Result] = self._process.create_future()
+        _Call(self._store, self._process, call, ops, answer).send()
+        return await answer
+
+
+class _Call[Result]:
+    """A call on its way.
+
+    Args:
+        call: makes it.
+        ops: those of a commit.
+        answer: what the caller waits for.
+    """
+
+    def __init__(
+        self,
+        store: SharedStore,
+        process: Process,
+        call: Callable[[], Result],
+        ops: Sequence[Op],
+        answer: asyncio.Future[Result],
+    ) -> None:
+        self._store, self._world, self._process = store, store.world, process
+        self._call, self._ops, self._answer = call, ops, answer
+        self._fate = store.faults.fate(self._world.random, self._world.now, writes=bool(ops))
+
+    def send(self) -> None:
+        """Send it."""
+        there = self._seconds(self._store.faults.longest_call)
+        if self._fate == "refused":
+            self._reply(there, error=ApiError(UNAVAILABLE, "The response store cannot be reached.", retry_after=1))
+            return
+        if self._fate != "answered":
+            given_up = there + self._seconds(_TIMEOUT)
+            self._give_up(given_up)
+            there = given_up + self._seconds(_LATEST) if self._fate == "late" else there
+        self._world.after(there, self._arrive)
+
+    def _give_up(self, seconds: float) -> None:
+        late = self._fate == "late"
+        self._process.log("gives a commit up that comes late" if late else "gets no answer of the store")
+        message = "The response store has not answered."
+        lost = Unanswered(message) if self._ops else ApiError(UNAVAILABLE, message, retry_after=1)
+        self._reply(seconds, error=lost)
+
+    def _arrive(self) -> None:
+        result, error = None, None
+        if self._fate == "late" and self._store.comes_too_late(self._ops):
+            return
+        try:
+            result = self._call()
+        except Conflict as conflict:
+            error = conflict
+        if self._fate == "answered":
+            self._reply(self._seconds(self._store.faults.longest_call), result, error)
+
+    def _reply(self, seconds: float, result: Result | None = None, error: Exception | None = None) -> None:
+        """Answer the caller after some seconds, unless it waits no more."""
+
+        def reply() -> None:
+            if self._answer.done():
+                return
+            if error:
+                self._answer.set_exception(error)
+            else:
+                self._answer.set_result(result)  # type: ignore[arg-type]
+
+        self._world.after(seconds, reply, self._process)
+
+    def _seconds(self, most: float) -> float:
+        return self._world.random.uniform(0.0, most)
+
+
+class RemotePubSub:
+    """The notifications that one server receives."""
+
+    def __init__(self, store: SharedStore, process: Process) -> None:
+        self._store, self._process = store, process
+        self._names: set[str] = set()
+        self._queue = deque[str]()
+        self._waiter: Any = None
+        self._lost = False
+
+    async def subscribe(self, names: Collection[str]) -> None:
+        for name in sorted(names):
+            self._later(partial(self._subscribed, name))
+
+    async def unsubscribe(self, names: Collection[str]) -> None:
+        self._names.difference_update(names)
+
+    async def receive(self) -> str:
+        while not self._queue:
+            if self._lost or self._process.buried:
+                raise ApiError(UNAVAILABLE, "The connection for notifications is lost.")
+            self._waiter = self._process.create_future()
+            await self._waiter
+        return self._queue.popleft()
+
+    def send(self, name: str) -> None:
+        """Send a notification, which may be lost."""
+        if name in self._names and self._store.world.random.random() >= self._store.faults.notifications_lost:
+            self._later(partial(self._arrive, name))
+
+    def cut(self) -> None:
+        """Lose the connection."""
+        self._lost = True
+        self._names.clear()
+        self._process.ready(self._wake)
+
+    def _subscribed(self, name: str) -> None:
+        if not self._lost:
+            self._names.add(name)
+            self._later(partial(self._arrive, name))
+
+    def _arrive(self, name: str) -> None:
+        self._process.ready(partial(self._receive, name))
+
+    def _receive(self, name: str) -> None:
+        self._queue.append(name)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _later(self, call: Callable[[], None]) -> None:
+        world = self._store.world
+        world.after(world.random.uniform(0.0, self._store.faults.longest_call), call)
+
+
+def shown(each: Op | Condition) -> str:
+    """Return an op or a condition for the trace."""
+    kind = type(each).__name__
+    where = getattr(each, "key", None) or getattr(each, "name", None) or getattr(each, "prefix", "")
+    version = f"={each.version}" if hasattr(each, "version") else ""
+    return f"{kind} {where}{version}"

@@ -1,0 +1,106 @@
+"""Seeded schedules of the real service break no promise, and find the bugs that are put in on purpose."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from typing import Final
+
+import pytest
+
+from tests.simulation.mutations import MUTATIONS, mutated
+from tests.simulation.simulation import Outcome, simulate
+
+GATE_SECONDS: Final = 10.0
+MINUTE_SECONDS: Final = 60.0
+
+FIXED: Final = range(40)
+"""Seeds that each run has."""
+
+FINDS: Final = {
+    "missing fence": 62,
+    "lost wake-up": 132,
+    "commits out of order": 0,
+    "events from the checkpoint": 3,
+    "forgotten key": 0,
+    "key after response": 2,
+    "line queued twice": 65,
+    "new message id": 54,
+    "garbage without condition": 2,
+}
+"""The first seed that finds each bug. After a change of the simulation it is another one, which the budget finds."""
+
+BUDGET: Final = 400
+"""Schedules within which each bug is found, less than a minute's."""
+
+
+def failing(seeds: Iterable[int]) -> Outcome | None:
+    """Return the first schedule that breaks a promise; None if none does."""
+    return next((outcome for outcome in map(simulate, seeds) if outcome.violations), None)
+
+
+def told(outcome: Outcome | None) -> str:
+    """Return how to replay a schedule; empty for None."""
+    if outcome is None:
+        return ""
+    return f"{outcome.violations[0]}. Replay it: make simulate SIMULATION='--seed {outcome.seed}'"
+
+
+def run_for(seconds: float, first: int) -> tuple[int, Outcome | None]:
+    """Run the schedules of consecutive seeds for some seconds; return how many, and the first that fails."""
+    until, seed = time.monotonic() + seconds, first
+    while time.monotonic() < until:
+        outcome = simulate(seed)
+        seed += 1
+        if outcome.violations:
+            return seed - first, outcome
+    return seed - first, None
+
+
+def test_fixed_seeds_break_no_promise() -> None:
+    assert told(failing(FIXED)) == ""
+
+
+def test_fresh_seeds_break_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    first = secrets.randbelow(2**40)
+    count, failed = run_for(GATE_SECONDS, first)
+    with capsys.disabled():
+        print(f"\nsimulation: {count} schedules from seed {first}")
+    assert told(failed) == ""
+
+
+@pytest.mark.extended
+@pytest.mark.day(2)
+def test_fresh_seeds_break_no_promise_for_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    first = secrets.randbelow(2**40)
+    count, failed = run_for(MINUTE_SECONDS, first)
+    with capsys.disabled():
+        print(f"\nsimulation: {count} schedules from seed {first}")
+    assert told(failed) == ""
+
+
+def test_seed_decides_the_whole_schedule() -> None:
+    for seed in (3, 4, 17):
+        first, again = simulate(seed, traced=True), simulate(seed, traced=True)
+        assert first.trace
+        assert first == again
+
+
+@pytest.mark.parametrize("name", FINDS)
+def test_bug_put_in_on_purpose_is_found(name: str) -> None:
+    assert told(failing([FINDS[name]])) == ""
+    with mutated(name):
+        assert failing([FINDS[name]]) is not None
+
+
+@pytest.mark.extended
+@pytest.mark.day(2)
+@pytest.mark.parametrize("name", FINDS)
+def test_bug_put_in_on_purpose_is_found_within_its_budget(name: str) -> None:
+    with mutated(name):
+        assert failing(range(BUDGET)) is not None
+
+
+def test_every_bug_has_a_seed() -> None:
+    assert MUTATIONS.keys() == FINDS.keys()

@@ -1,0 +1,334 @@
+"""The clients of a simulation: each sends requests, tries again, follows streams, and checks what it was promised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from io import BytesIO
+from typing import Any, Final
+
+import orjson
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.statuses import UNFINISHED
+from llama_stack_responses.features.batches.rows import ENDED, Batch
+from llama_stack_responses.generation.run import ForegroundRun
+from llama_stack_responses.service.detached_responses import DetachedResponse
+from llama_stack_responses.service.response_reader import ServerClosing
+from llama_stack_responses.store.content_names import Hasher
+from tests.simulation.cluster import Cluster
+from tests.simulation.ledger import is_last
+from tests.simulation.model import asked
+from tests.simulation.server import ConnectionLost, Server
+from tests.simulation.world import Process
+from tests.support.reservations import unlimited
+
+type Json = dict[str, Any]
+
+OWNERS: Final = (Owner("anna"), Owner("ben"))
+EVENT_TYPES: Final = (
+    "response.completed",
+    "response.failed",
+    "response.cancelled",
+    "response.incomplete",
+    "batch.completed",
+)
+_SILENCE: Final = 15.0
+_RETRY: Final = 1.0
+
+
+@dataclass(slots=True)
+class Promises:
+    """What clients were told, which has to be so in the end.
+
+    Attributes:
+        stored: the responses whose creation was acknowledged, each with its owner.
+        final: the responses that were returned as ended, each as it was.
+        deleted: the responses whose deletion was acknowledged or begun.
+        batches: the batches whose creation was acknowledged: owner, and the ids of their lines.
+        endpoints: the webhook endpoints: the URL of each by its id.
+    """
+
+    stored: dict[str, Owner] = field(default_factory=dict)
+    background: set[str] = field(default_factory=set)
+    final: dict[str, Json] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
+    batches: dict[str, tuple[Owner, Sequence[str]]] = field(default_factory=dict)
+    endpoints: dict[str, tuple[Owner, str]] = field(default_factory=dict)
+
+
+class Clients:
+    """All clients. They live in a process that nothing befalls.
+
+    Args:
+        cluster: the servers.
+
+    Attributes:
+        promises: what they were told.
+        waiting: what has not ended, in words.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.world = cluster, cluster.world
+        self.ledger, self.promises = cluster.ledger, Promises()
+        self.waiting: dict[str, None] = {}
+        self._process = Process(cluster.world, "clients")
+        self._random = cluster.world.random
+        self._jobs = 0
+
+    def start(self, name: str, work: Callable[[], Awaitable[None]], delay: float = 0.0) -> None:
+        """Let a client do something after a while."""
+        self.waiting[name] = None
+
+        async def run() -> None:
+            await asyncio.sleep(delay)
+            await work()
+            del self.waiting[name]
+
+        self._process.start(run)
+
+    # What clients do.
+
+    async def background(self, owner: Owner, readers: int) -> None:
+        """Create a background response and follow it; perhaps cancel or delete it, or continue it."""
+        body = self._body(background=True)
+        response_id = await self._created(owner, body)
+        if response_id is None:
+            return
+        for number in range(readers):
+            name = f"reader {number} of {response_id}"
+            self.start(name, partial(self._read, name, owner, response_id), self._random.uniform(0.0, 6.0))
+        chance = self._random.random()
+        if chance < 0.2:
+            await asyncio.sleep(self._random.uniform(0.0, 8.0))
+            await self._cancel(owner, response_id)
+        elif chance < 0.4:
+            await asyncio.sleep(self._random.uniform(0.0, 20.0))
+            await self.delete(owner, response_id)
+        elif chance < 0.7 and await self._ended(owner, response_id):
+            if self._random.random() < 0.3:
+                self.start(f"deletion of {response_id}", lambda: self.delete(owner, response_id))
+            await self._created(owner, self._body(background=True, previous_response_id=response_id))
+
+    async def keyed(self, owner: Owner, key: str, senders: int, *, background: bool) -> None:
+        """Send a request with an Idempotency-Key several times; all get the same response."""
+        body, got = self._body(background=background), list[str]()
+
+        async def send() -> None:
+            while True:
+                try:
+                    response = await self._call(owner, lambda server: _create(server, body, key, finish=not background))
+                except ApiError as error:
+                    if error.status not in (429, 502, 503):
+                        raise
+                    await asyncio.sleep(self._random.uniform(0.0, _RETRY))
+                else:
+                    got.append(response["id"])
+                    self._promise(owner, response)
+                    return
+
+        await asyncio.gather(*(send() for _ in range(senders)))
+        if len(set(got)) > 1:
+            self.ledger.fail(f"the requests with the Idempotency-Key '{key}' get different responses: {set(got)}")
+
+    async def foreground(self, owner: Owner) -> None:
+        """Create a response and wait for it."""
+        body = self._body(background=False)
+        try:
+            self._promise(owner, await self._call(owner, lambda server: _create(server, body, None, finish=True), 1))
+        except ApiError as error:
+            if error.status not in (429, 500, 502, 503):
+                raise
+
+    async def batch(self, owner: Owner, lines: int) -> None:
+        """Create a batch and wait for its end; its files have each line once."""
+        ids = [f"line {number}" for number in range(lines)]
+        texts = [self._line(custom_id) for custom_id in ids]
+        file_id = await self.cluster.files.write("input", BytesIO(b"\n".join(texts)), None)
+        batch = await self._once(owner, lambda server: _create_batch(server, owner, file_id))
+        if batch is None:
+            return
+        self.promises.batches[batch.id] = owner, ids
+        of = Hasher(owner).owner
+        while True:
+            await asyncio.sleep(3.0)
+            found = await self._call(owner, lambda server: server.batches.find(of, batch.id))
+            if found is None:
+                self.ledger.fail(f"{batch.id} is lost")
+                return
+            if found.status in ENDED:
+                self._check_files(found, ids)
+                return
+
+    async def endpoint(self, owner: Owner) -> None:
+        """Create a webhook endpoint."""
+        url = f"https://receiver/{len(self.promises.endpoints)}"
+        made, _ = await self._call(owner, lambda server: server.endpoints.create(owner, "", url, EVENT_TYPES, 20))
+        self.promises.endpoints[made.id] = owner, url
+
+    async def delete(self, owner: Owner, response_id: str) -> None:
+        """Delete a response."""
+        self.promises.deleted.add(response_id)
+        await self._settled(owner, lambda server: server.impl.delete(response_id))
+        self._process.log(f"{response_id} is deleted")
+        if self.cluster.store.get(f"r/{response_id}"):
+            self.ledger.fail(f"{response_id} is stored although its deletion was acknowledged")
+
+    async def delete_endpoint(self, owner: Owner, endpoint_id: str) -> None:
+        """Delete a webhook endpoint."""
+        await self._settled(owner, lambda server: server.endpoints.delete(owner, endpoint_id))
+
+    # How they do it.
+
+    def _body(self, **fields: Any) -> Json:
+        self._jobs += 1
+        rounds, calls = self._random.choice((1, 1, 2, 3)), self._random.choice((1, 2))
+        text = asked(self._jobs, rounds, calls)
+        return {"model": "m", "input": text, "tools": [{"type": "web_search"}], **fields}
+
+    def _line(self, custom_id: str) -> bytes:
+        line = {"custom_id": custom_id, "method": "POST", "url": "/v1/responses", "body": self._body()}
+        return orjson.dumps(line)
+
+    def _promise(self, owner: Owner, response: Json) -> None:
+        """Note what a client was told of a response."""
+        self._process.log(f"{response['id']} is acknowledged: {response['status']}")
+        self.promises.stored[response["id"]] = owner
+        if response["background"]:
+            self.promises.background.add(response["id"])
+        if response["status"] not in UNFINISHED:
+            self.promises.final[response["id"]] = response
+
+    async def _created(self, owner: Owner, body: Json) -> str | None:
+        """Return the id of a background response; None if its creation was not acknowledged."""
+        response = await self._once(owner, lambda server: _create(server, body, None, finish=False))
+        if response is None:
+            return None
+        self._promise(owner, response)
+        response_id: str = response["id"]
+        return response_id
+
+    async def _once[Result](self, owner: Owner, work: Callable[[Server], Awaitable[Result]]) -> Result | None:
+        """Return the answer of any server; None if it is not known whether there is one, or the request is refused."""
+        try:
+            return await self._call(owner, work, 1)
+        except ApiError as error:
+            if error.status not in (400, 404, 429, 503):
+                raise
+            return None
+
+    async def _call[Result](
+        self, owner: Owner, work: Callable[[Server], Awaitable[Result]], tries: int = 10_000
+    ) -> Result:
+        """Return the answer of any server, which is asked again at another one if it is lost.
+
+        Raises:
+            ApiError: the request is refused, or no server has answered.
+        """
+        for _ in range(tries):
+            if servers := self.cluster.alive:
+                try:
+                    return await self._random.choice(servers).call(self._process, owner, work)
+                except ConnectionLost:
+                    pass
+                except ApiError as error:
+                    if error.status != 503 or tries == 1:
+                        raise
+            await asyncio.sleep(self._random.uniform(0.0, _RETRY))
+        raise ApiError(503, "No server has answered.")
+
+    async def _settled(self, owner: Owner, work: Callable[[Server], Awaitable[object]]) -> None:
+        """Have something done, or learn that the object does not exist."""
+        try:
+            await self._call(owner, work)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    async def _cancel(self, owner: Owner, response_id: str) -> None:
+        await self._settled(owner, lambda server: server.impl.cancel(response_id))
+
+    async def _ended(self, owner: Owner, response_id: str) -> bool:
+        """Wait until a response has ended; return whether it is stored."""
+        while True:
+            try:
+                response = await self._call(owner, lambda server: server.impl.reader.retrieve(response_id))
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                return False
+            if response["status"] not in UNFINISHED:
+                self._promise(owner, response)
+                return True
+            await asyncio.sleep(2.0)
+
+    async def _read(self, name: str, owner: Owner, response_id: str) -> None:
+        """Read all events of a response, from as many streams as it takes."""
+        after, ended, since = -1, False, self.world.now
+
+        def receive(events: list[Json]) -> None:
+            nonlocal after, ended
+            if not ended:
+                after = self.ledger.on_events(name, response_id, after, events, since)
+                ended = is_last(events)
+
+        while not ended:
+            since = self.world.now
+            try:
+                await self._call(owner, lambda server: self._stream(server, response_id, after, receive))
+            except ApiError as error:
+                if error.status == 404 and response_id in self.promises.deleted:
+                    return
+                raise
+            await asyncio.sleep(self._random.uniform(0.0, _RETRY))
+
+    async def _stream(
+        self, server: Server, response_id: str, after: int, receive: Callable[[list[Json]], None]
+    ) -> None:
+        """Send events, in the process of a server, until the stream is cut."""
+        followed = await server.impl.reader.follow(response_id, after, _SILENCE, unlimited)
+        arrives = self.world.now
+        try:
+            async with aclosing(followed) as stream:
+                async for events in stream:
+                    if server.process.buried or self._random.random() < self.cluster.faults.streams_cut:
+                        return
+                    if events:
+                        arrives = max(arrives, self.world.now) + self._random.uniform(0.0, 0.01)
+                        self.world.at(arrives, partial(receive, events), self._process)
+        except ServerClosing:
+            return
+        await asyncio.sleep(0.02)
+
+    def _check_files(self, batch: Batch, ids: Sequence[str]) -> None:
+        """Check that the files of a batch have each of its lines once, in order."""
+        found = []
+        for file_id in (batch.output_file_id, batch.error_file_id):
+            lines = self.cluster.files.contents[file_id].splitlines() if file_id else []
+            found += [orjson.loads(line)["custom_id"] for line in lines]
+        if batch.status != "completed" or sorted(found) != sorted(ids) or batch.completed + batch.failed != len(ids):
+            self.ledger.fail(f"{batch.id} ends as {batch.status} with the lines {found} of {ids}")
+
+
+async def _create(server: Server, body: Json, key: str | None, *, finish: bool) -> Json:
+    """Create a response as the route does; wait for its end with `finish`."""
+    created = await server.impl.create(body, key)
+    if isinstance(created, ForegroundRun):
+        await created.begin()
+        return await created.finish()
+    assert isinstance(created, DetachedResponse)
+    if finish:
+        return await server.impl.detached.finish(created.response["id"])
+    return created.response
+
+
+async def _create_batch(server: Server, owner: Owner, file_id: str) -> Batch:
+    now = await server.batches.now()
+    batch = Batch(Batch.new_id(now), owner, "/v1/responses", file_id, "24h", now, now + 86_400.0)
+    await server.batches.create(batch, 50)
+    server.look(batch.id)
+    return batch
