@@ -21,6 +21,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.features.batches.dispatcher import Dispatcher as BatchDispatcher
 from llama_stack_responses.features.batches.ends import LineEnds, Tries
+from llama_stack_responses.features.batches.model_slots import ModelSlots
 from llama_stack_responses.features.batches.parts import Parts as BatchParts
 from llama_stack_responses.features.batches.settings import Batches
 from llama_stack_responses.features.batches.stored_batches import StoredBatches
@@ -40,6 +41,7 @@ from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.lifecycle.sweeper import ResponseSweeper
 from llama_stack_responses.process_pool.pool import WorkerPool
 from llama_stack_responses.sealing.sealer import Sealer
+from llama_stack_responses.service.idempotency import IdempotencyKeys
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.clock import StoreClock
 from llama_stack_responses.store.object_events import ObjectEvents
@@ -118,6 +120,9 @@ class SharedFiles:
         file_id = f"file-{len(self.contents)}"
         self.contents[file_id] = content.read()
         return file_id
+
+    async def delete(self, file_id: str) -> None:
+        self.contents.pop(file_id, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,16 +235,18 @@ class Server:
         )
         self.impl = _Service(world, CONFIG, self.records, self.sealer, dependencies, self.access, intervals)
         self._batch_work.parts = BatchParts(
-            self.impl,
-            None,  # type: ignore[arg-type]
-            FairBudget(4),
-            FairBudget(2**28),
-            self.batches,
-            files,
-            self.sealer,
-            _BATCHES,
-            equal_share,
-            self.telemetry,
+            impl=self.impl,
+            inference=None,  # type: ignore[arg-type]
+            slots=FairBudget(4),
+            model_slots=ModelSlots(lambda _: None),
+            memory=FairBudget(2**28),
+            batches=self.batches,
+            keys=IdempotencyKeys(self.records),
+            files=files,
+            sealer=self.sealer,
+            settings=_BATCHES,
+            share_of=equal_share,
+            telemetry=self.telemetry,
         )
         guard = SweepGuard(self.records, self.impl.archive.count, CONFIG.max_swept_share, lambda: world.now)
         self._sweeper = ResponseSweeper(self.impl.archive, self.impl.clock, guard, CONFIG.sweep_seconds)
