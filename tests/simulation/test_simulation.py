@@ -18,21 +18,11 @@ MINUTE_SECONDS: Final = 60.0
 FIXED: Final = range(40)
 """Seeds that each run has."""
 
-FINDS: Final = {
-    "missing fence": 62,
-    "lost wake-up": 132,
-    "commits out of order": 0,
-    "events from the checkpoint": 3,
-    "forgotten key": 0,
-    "key after response": 2,
-    "line queued twice": 65,
-    "new message id": 54,
-    "garbage without condition": 2,
-}
-"""The first seed that finds each bug. After a change of the simulation it is another one, which the budget finds."""
+OFTEN: Final = ("commits out of order", "events from the checkpoint", "forgotten key", "key after response")
+"""Bugs that one of a few schedules finds. Which ones do changes with the code."""
 
-BUDGET: Final = 400
-"""Schedules within which each bug is found, less than a minute's."""
+BUDGET: Final = 1_000
+"""Schedules within which each bug is found: those of a minute of an idle processor."""
 
 
 def failing(seeds: Iterable[int]) -> Outcome | None:
@@ -87,20 +77,15 @@ def test_seed_decides_the_whole_schedule() -> None:
         assert first == again
 
 
-@pytest.mark.parametrize("name", FINDS)
+@pytest.mark.parametrize("name", OFTEN)
 def test_bug_put_in_on_purpose_is_found(name: str) -> None:
-    assert told(failing([FINDS[name]])) == ""
-    with mutated(name):
-        assert failing([FINDS[name]]) is not None
-
-
-@pytest.mark.extended
-@pytest.mark.day(2)
-@pytest.mark.parametrize("name", FINDS)
-def test_bug_put_in_on_purpose_is_found_within_its_budget(name: str) -> None:
     with mutated(name):
         assert failing(range(BUDGET)) is not None
 
 
-def test_every_bug_has_a_seed() -> None:
-    assert MUTATIONS.keys() == FINDS.keys()
+@pytest.mark.extended
+@pytest.mark.day(2)
+@pytest.mark.parametrize("name", sorted(MUTATIONS.keys() - set(OFTEN)))
+def test_rarer_bug_put_in_on_purpose_is_found(name: str) -> None:
+    with mutated(name):
+        assert failing(range(BUDGET)) is not None
