@@ -33,16 +33,16 @@ def test_refused_request_is_taken_in_chains_and_stateless(
     items = list(case.items)
     first = stream(client, adapted=case.adapted, input=items, **fields).response
     history = [*items, *first["output"], user("Go on.")]
-    # A model server that takes a request refuses later ones too if the change is for the refused one alone.
-    later = [] if case.lasts else case.replies[:-1]
-    upstream.script(model, [*later, case.replies[-1]])
+    # What takes something from an answer is learned from two responses.
+    upstream.script(model, case.replies[-1 - case.again :])
     second = create(client, input=history[-1:], previous_response_id=first["id"], **fields)
-    upstream.script(model, [*later, case.replies[-1]])
+    later = 0 if case.lasts else case.again
+    upstream.script(model, case.replies[-1 - later :])
     third = create(client, input=history, store=False, **fields)
     assert [each["status"] for each in (first, second, third)] == ["completed"] * 3
     taken = [case.taken(request.body) for request in upstream.requests(model)]
-    refused = [False] * (len(case.replies) - 1)
-    assert taken == [*refused, True, *([] if case.lasts else refused), True, *([] if case.lasts else refused), True]
+    refused = (len(case.replies) - 1, case.again, later)
+    assert taken == [each for count in refused for each in (*[False] * count, True)]
 
 
 def said(response: Json) -> str:

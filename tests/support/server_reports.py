@@ -77,7 +77,8 @@ class Refused:
         items: its input.
         adapted: the fields that the response has otherwise.
         answer: what it says then.
-        lasts: whether what was learned is for later requests too.
+        again: how many of the refusals, the last ones, a second response meets too.
+        lasts: whether a third one meets none, since what was learned is for later requests too.
     """
 
     source: str
@@ -87,6 +88,7 @@ class Refused:
     items: Sequence[Json] = (user(),)
     adapted: Collection[str] = ()
     answer: str = "Hello"
+    again: int = 0
     lasts: bool = True
 
     @property
@@ -130,6 +132,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         without("reasoning_effort"),
         EFFORT,
         adapted=("reasoning",),
+        again=1,
     ),
     "pydantic as text": Refused(
         "runpod-workers/worker-vllm 85",
@@ -140,6 +143,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         without("user", "parallel_tool_calls"),
         {"user": "u", "parallel_tool_calls": False, "tools": [TOOL]},
         adapted=("user", "parallel_tool_calls"),
+        again=1,
     ),
     "litellm": Refused(
         "BerriAI/litellm 13515",
@@ -147,6 +151,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         without("reasoning_effort"),
         EFFORT,
         adapted=("reasoning",),
+        again=1,
     ),
     "template": Refused(
         "vllm-project/vllm 38560",
@@ -154,6 +159,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         without("reasoning_effort"),
         EFFORT,
         adapted=("reasoning",),
+        again=1,
     ),
     "camel case": Refused(
         "NousResearch/hermes-agent 23088",
@@ -167,6 +173,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         without("reasoning_effort"),
         EFFORT,
         adapted=("reasoning",),
+        again=1,
     ),
     "hint and length": Refused(
         "a gateway",
@@ -181,6 +188,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         without("top_p"),
         {"top_p": 0.5},
         adapted=("top_p",),
+        again=1,
     ),
     "strict": Refused(
         "livekit/agents 3134",
@@ -188,6 +196,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         lambda chat: "strict" not in chat["tools"][0]["function"],
         {"tools": [TOOL]},
         adapted=("tools",),
+        again=1,
     ),
     "strict in its place": Refused(
         "Cerebras",
@@ -203,6 +212,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         lambda chat: "strict" not in chat["tools"][0]["function"],
         {"tools": [TOOL]},
         adapted=("tools",),
+        again=1,
     ),
     "beside reasoning": Refused(
         "OpenAI",
@@ -210,7 +220,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         without("temperature"),
         {"temperature": 0.3, **EFFORT},
         adapted=("temperature",),
-        lasts=False,
+        again=1,
     ),
     "busy": Refused(
         "a gateway",
@@ -218,7 +228,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         without("parallel_tool_calls"),
         {"parallel_tool_calls": False, "tools": [TOOL]},
         adapted=("parallel_tool_calls",),
-        lasts=False,
+        again=1,
     ),
     # Efforts
     "efforts in marks": Refused(
@@ -227,6 +237,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         effort("max"),
         {"reasoning": {"effort": "xhigh"}},
         adapted=("reasoning",),
+        again=1,
     ),
     "efforts in a union": Refused(
         "OpenRouter",
@@ -234,6 +245,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         effort("low"),
         {"reasoning": {"effort": "minimal"}},
         adapted=("reasoning",),
+        again=1,
     ),
     "no effort": Refused(
         "BerriAI/litellm 20066",
@@ -242,6 +254,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         effort("low"),
         {"reasoning": {"effort": "none"}},
         adapted=("reasoning",),
+        again=1,
     ),
     "mandatory": Refused(
         "OpenRouter",
@@ -249,6 +262,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         effort("low"),
         {"reasoning": {"effort": "none"}},
         adapted=("reasoning",),
+        again=1,
     ),
     "thinking block": Refused(
         "anomalyco/opencode 3077",
@@ -258,6 +272,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         EFFORT | {"tools": [TOOL]},
         loop(),
         adapted=("reasoning",),
+        again=1,
         lasts=False,
     ),
     "answer with the input": Refused(
@@ -266,6 +281,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         "prompt contains at least 3073 input tokens, for a total of at least 131073 tokens.",
         lambda chat: chat["max_completion_tokens"] == 131072 - 3073,
         {"max_output_tokens": 128_000, "truncation": "auto"},
+        again=1,
         lasts=False,
     ),
     # Structured answers
@@ -275,7 +291,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         lambda chat: "response_format" not in chat or in_words(chat),
         {"text": FORMAT, "tools": [TOOL]},
         answer='{"a":[]}',
-        lasts=False,
+        again=1,
     ),
     "fields of schemas": Refused(
         "musistudio/claude-code-router 708",
@@ -291,6 +307,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         in_words,
         {"text": FORMAT},
         answer='{"a":[]}',
+        again=1,
     ),
     "type of schemas": Refused(
         "browser-use/browser-use 2990",
@@ -298,6 +315,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         in_words,
         {"text": FORMAT},
         answer='{"a":[]}',
+        again=1,
     ),
     "title and message": Refused(
         "Spring",
@@ -336,6 +354,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
             "tools": [TOOL],
         },
         adapted=(*("user", "prompt_cache_key", "safety_identifier", "service_tier", "text", "parallel_tool_calls"),),
+        again=1,
     ),
     # Contents
     "text alone": Refused(
@@ -354,8 +373,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         ),
         lambda chat: images(chat) == 0,
         items=[user([{"type": "input_text", "text": "Which?"}, IMAGE])],
-        # The same image might be broken.
-        lasts=False,
+        again=1,
     ),
     "null": Refused(
         "Dicklesworthstone/pi_agent_rust 45",
@@ -414,6 +432,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         ),
         lambda chat: images(chat) == 1,
         items=[user([{"type": "input_text", "text": "Which?"}, IMAGE, IMAGE])],
+        again=1,
     ),
     "reasoning of before": Refused(
         "karthink/gptel 774",
@@ -439,7 +458,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         error(404, "Only 'text' content type is supported."),
         lambda chat: images(chat) == 0,
         items=[user([{"type": "input_text", "text": "Which?"}, IMAGE])],
-        lasts=False,
+        again=1,
     ),
     # Tools
     "calls without tools, in one piece": Refused(
@@ -450,6 +469,7 @@ REFUSED: Final[Mapping[str, Refused]] = {
         ],
         lambda chat: bool(chat.get("tools")) and not chat["stream"],
         items=[*loop(), user()],
+        again=1,
     ),
     "descriptions": Refused(
         "BerriAI/litellm 19384",
