@@ -273,7 +273,6 @@ REFUSED: Final[Mapping[str, Refused]] = {
         loop(),
         adapted=("reasoning",),
         again=1,
-        lasts=False,
     ),
     "answer with the input": Refused(
         "vLLM",
