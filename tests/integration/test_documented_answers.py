@@ -98,6 +98,13 @@ def refused(wire: Wire, ui: Callable[[str], Any]) -> Any:
     return ui(f"refused/{ui('responses?status=refused')['data'][0]['id']}")
 
 
+def searched(ui: Callable[[str], Any]) -> Any:
+    """Return the list of responses that a search finds, once the first ones are indexed."""
+    path = "responses?limit=2&text=haiku"
+    wait_until(lambda: all(row["snippet"] for row in ui(path)["data"]))
+    return ui(path)
+
+
 def running(wire: Wire, upstream: Upstream) -> Json:
     """Return the live state of a background response that has begun to write."""
     upstream.script("slow", reply(text("One ", "two "), hold=2))
@@ -125,7 +132,9 @@ def test_documented_answers_have_the_fields_and_types_of_the_answers(
         "`GET /v1/ui/session`": ui("session"),
         "`GET /v1/ui/tools`": ui("tools"),
         "`GET /v1/ui/cards`": examined(ui),
-        "`GET /v1/ui/responses`": ui("responses?limit=2"),
+        "`GET /v1/ui/responses`": searched(ui),
+        "`GET /v1/ui/export`": ui("export?limit=1"),
+        "`GET /v1/ui/sessions`": ui("sessions"),
         "`GET /v1/ui/refused/{id}`": refused(wire, ui),
         "`GET /v1/ui/responses/{id}`": view,
         "Timing": view["timing"],

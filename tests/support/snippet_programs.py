@@ -227,6 +227,8 @@ UI_ANSWERS: Final = tuple(
         "`GET /v1/ui/tools`",
         "`GET /v1/ui/cards`",
         "`GET /v1/ui/responses`",
+        "`GET /v1/ui/export`",
+        "`GET /v1/ui/sessions`",
         "`GET /v1/ui/refused/{id}`",
         "`GET /v1/ui/responses/{id}`",
         "Timing",
@@ -247,7 +249,9 @@ BLOCKED_LOOP: Final = "docs/guides/operations.md, A blocked event loop, text"
 """`tests/unit/telemetry/test_loop_monitor.py` compares it with a line of the log."""
 PROFILES_FILE: Final = "docs/guides/model-servers.md, Profiles of model servers, yaml"
 """`tests/unit/config/test_server_profiles.py` reads it."""
-SHOWN: Final = (*UI_ANSWERS, READINESS, LOG_LINE, BLOCKED_LOOP, PROFILES_FILE, LIST_DEPS)
+TYPED_SEARCH: Final = "docs/guides/ui.md, Search, text"
+"""`tests/unit/features/page/test_search.py` reads it."""
+SHOWN: Final = (*UI_ANSWERS, TYPED_SEARCH, READINESS, LOG_LINE, BLOCKED_LOOP, PROFILES_FILE, LIST_DEPS)
 
 TUTORIAL: Final = [
     f"docs/tutorial.md, {name}"

@@ -14,6 +14,8 @@ from llama_stack_responses.features.page.search.document_text import MAX_BYTES, 
 from llama_stack_responses.features.page.search.snippets import snippet
 from llama_stack_responses.store.list_rows import row_of
 from llama_stack_responses.store.search_index import Term, separated
+from tests.support.snippet_programs import TYPED_SEARCH
+from tests.support.snippets import blocks
 
 Json = dict[str, Any]
 
@@ -51,6 +53,13 @@ def test_filters_are_read_from_the_same_text() -> None:
     assert found.statuses == {"failed"}
     assert [*found.models, *found.tools, *found.metadata] == ["qwen3", "web_search", ("team", "a b")]
     assert (found.since, found.until) == (day(2026, 1, 30), day(2026, 2, 1))
+
+
+def test_documented_search_is_read_as_the_guide_says() -> None:
+    found = searched(blocks()[TYPED_SEARCH].text)
+    assert [term.words for term in found.terms] == [("timeout",), ("model", "server")]
+    assert [*found.statuses, *found.tools, *found.metadata] == ["failed", "web_search", ("team", "search")]
+    assert found.since is not None
 
 
 def test_later_dates_narrow_the_span_and_may_be_relative() -> None:
