@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.features.batches.stored_batches import StoredBatches
 from llama_stack_responses.features.webhooks.rows import Delivery
 from llama_stack_responses.jobs.background import BackgroundJobs
 from llama_stack_responses.jobs.event_log import EventLog
@@ -23,7 +22,7 @@ from llama_stack_responses.jobs.notifier import Subscription, _end
 from llama_stack_responses.jobs.runner import JobRunner
 from llama_stack_responses.store import garbage_collector
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.records import Delete, Op, VersionIs
+from llama_stack_responses.store.records import Delete, Op
 
 type Patch = pytest.MonkeyPatch
 
@@ -97,17 +96,6 @@ def _key_after_response(patch: Patch) -> None:
         patch.setattr(BackgroundJobs, name, after(getattr(BackgroundJobs, name)))
 
 
-def _line_queued_twice(patch: Patch) -> None:
-    """A line of a batch is queued without the condition that it was not queued before."""
-    queued = StoredBatches.queued
-
-    def unconditional(self: StoredBatches, line: Any) -> Any:
-        ops, conditions = queued(self, line)
-        return ops, [each for each in conditions if isinstance(each, VersionIs) and each.key.startswith("bt/q/")]
-
-    patch.setattr(StoredBatches, "queued", unconditional)
-
-
 def _new_message_id(patch: Patch) -> None:
     """A webhook gets a new id when it is queued again."""
     queued = Delivery.queued
@@ -130,7 +118,6 @@ MUTATIONS: Final[dict[str, Callable[[Patch], None]]] = {
     "events from the checkpoint": _events_from_the_checkpoint,
     "forgotten key": _forgotten_key,
     "key after response": _key_after_response,
-    "line queued twice": _line_queued_twice,
     "new message id": _new_message_id,
     "garbage without condition": _garbage_without_condition,
 }
