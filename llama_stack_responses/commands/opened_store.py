@@ -12,11 +12,17 @@ from ..config import ResponsesConfig
 from ..config.stores import HostStore, OtherStore, PostgresStore, RedisStore, Store
 from ..core.errors import ApiError
 from ..logs import print_no_lines
-from ..store.records import Persistent, Records
+from ..store.records import UNAVAILABLE, Persistent, Records
 from .command_error import CommandError
 from .interrupts import end_in_order
 
 CHECK_STATE: Final = "check STATE_DIR, and the user that runs the server"
+
+_ADDRESSES: Final[dict[type[Store], str]] = {
+    RedisStore: " Check that it runs, and REDIS_URL, or the url in 'store'.",
+    PostgresStore: " Check that it runs, and DATABASE_URL, or the url in 'store'.",
+}
+"""What an operator checks if the store does not answer."""
 
 type Work = Callable[[Records, ResponsesConfig], Awaitable[None]]
 
@@ -63,7 +69,8 @@ async def _with_store(config: Path, open_store: OpenStore, work: Work, *, new: b
             raise CommandError(f"There is no {_description(settings.store)}.")
         await work(records, settings)
     except ApiError as error:
-        raise CommandError(error.message) from error
+        check = _ADDRESSES.get(type(settings.store), "") if error.status == UNAVAILABLE else ""
+        raise CommandError(f"{error.message}{check}") from error
     finally:
         await records.close()
 

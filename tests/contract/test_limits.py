@@ -14,6 +14,7 @@ from llama_stack_responses.features.usage.limits.limiter import Limiter
 from llama_stack_responses.features.usage.limits.meters import Meter
 from llama_stack_responses.features.usage.limits.reports import Reports
 from llama_stack_responses.features.usage.limits.slots import SECONDS, Slots
+from llama_stack_responses.features.usage.limits.windows import DAY
 from llama_stack_responses.features.usage.limits.windows import MINUTE as MINUTES
 from llama_stack_responses.features.usage.prices import Prices
 from llama_stack_responses.features.usage.settings import Limit, Price
@@ -200,6 +201,43 @@ async def test_used_quota_is_final_until_its_window_ends(
     assert error.headers["x-should-retry"] == "false"
     clock.now += 32 * 86_400
     assert await server.admitted()
+
+
+@pytest.mark.parametrize("limit", [Limit(tokens_per_day=500), Limit(budget_per_day=500.0)], ids=["tokens", "costs"])
+async def test_quota_that_running_responses_may_use_is_not_final(records: Records, clock: Clock, limit: Limit) -> None:
+    server = Server(records, clock, limit)
+    await server.use(await server.admit(), 100)
+    running = [await server.admit() for _ in range(4)]
+
+    with pytest.raises(ApiError) as refused:
+        await server.admit()
+    assert (refused.value.code, refused.value.retry_after) == ("rate_limit_exceeded", 1)
+    assert "x-should-retry" not in refused.value.headers
+    await server.use(running.pop(), 1)
+    assert await server.admitted()
+    for each in running:
+        await server.use(each, 100)
+    assert await server.admitted()
+    await server.use(await server.admit(), 100)
+    with pytest.raises(ApiError) as refused:
+        await server.admit()
+    assert refused.value.code == "insufficient_quota"
+
+
+async def test_responses_that_end_while_the_store_is_asked_do_not_refuse_the_next_request(
+    records: Records, clock: Clock
+) -> None:
+    ends = 3
+
+    async def end_some(call: str) -> None:
+        nonlocal ends
+        if call == "commit" and ends:
+            ends -= 1
+            meter.use(400)
+
+    meter = Meter(WatchedRecords(records, after=end_some), clock, "meter", 10_000, DAY)
+    assert await meter.hold(1)
+    assert (ends, meter.unused) == (0, 10_000 - 3 * 400)
 
 
 async def test_quota_outlives_its_servers(records: Records, clock: Clock) -> None:

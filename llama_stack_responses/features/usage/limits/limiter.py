@@ -230,7 +230,7 @@ class Limiter(Periodic):
                 permit.add(scope, units)
             elif limit.enforced:
                 self._reports.refused(limit, scope.measure.amount, name, owner, scope.meter.end)
-                raise scope.measure.refusal(limit.by, scope.meter)
+                raise scope.measure.refusal_at_present(limit.by, scope.meter)
             if scope.is_nearly_used(limit.warn_at):
                 self._reports.nearly(limit, scope.measure.amount, name, owner, scope.meter.end)
 

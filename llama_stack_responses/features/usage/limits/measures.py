@@ -13,6 +13,8 @@ from ..settings import Limit
 from .meters import Meter
 from .windows import DAY, MINUTE, MONTH, Window
 
+_HELD_SECONDS: Final = 1
+"""Seconds after which a request is tried again that waits for the end of others."""
 _MILLIONTHS: Final = 1_000_000
 """Units of money, so that it is counted in whole numbers."""
 
@@ -55,9 +57,19 @@ class Measure:
         """Whether it is not soon renewed."""
         return self.window is not MINUTE
 
+    def refusal_at_present(self, by: str, meter: Meter) -> ApiError:
+        """Return the error of a request that is refused, which is not final while running responses hold the rest."""
+        if not (self.is_quota and meter.is_held):
+            return self.refusal(by, meter)
+        message = (
+            f"What is left of the limit of {self.name} of {_whose(by)} may be used by the responses that run now. Try "
+            "again when they have ended."
+        )
+        return ApiError(429, message, type="tokens", code="rate_limit_exceeded", retry_after=_HELD_SECONDS)
+
     def refusal(self, by: str, meter: Meter) -> ApiError:
         """Return the error of a request that is refused, or of a response that is ended."""
-        whose = "all requests" if by == "all" else f"this {by}"
+        whose = _whose(by)
         if self.is_quota:
             message = (
                 f"The limit of {self.name} of {whose} is reached. Ask the operator for more, or wait until it ends."
@@ -86,6 +98,10 @@ MEASURES: Final = (
     Measure("budget_per_day", "costs per day", "money", DAY),
     Measure("budget_per_month", "costs per month", "money", MONTH),
 )
+
+
+def _whose(by: str) -> str:
+    return "all requests" if by == "all" else f"this {by}"
 
 
 def headers_of(measure: Measure, meter: Meter) -> dict[str, str]:

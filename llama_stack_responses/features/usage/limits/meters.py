@@ -88,6 +88,12 @@ class Meter:
         return self._end
 
     @property
+    def is_held(self) -> bool:
+        """Whether something is left, which running responses are expected to use: some of it may stay unused."""
+        self._roll()
+        return self._held > 0 and self._left > 0
+
+    @property
     def owes(self) -> bool:
         """Whether more was used than this server has taken."""
         return self._left < 0
@@ -99,18 +105,24 @@ class Meter:
             ApiError: 503, the store does not answer.
         """
         self._roll()
-        if self._left - self._held < units:
-            if self._clock() < self._none_until:
-                return False
+        if self._left - self._held < units and self._clock() >= self._none_until:
             async with self._lock:
-                self._roll()
-                if self._left - self._held < units:
-                    await self._take(units)
-            if self._left - self._held < units:
-                self._none_until = self._clock() + _KNOWN_SECONDS
-                return False
+                await self._take_room(units)
+        if self._left - self._held < units:
+            return False
         self._held += units
         return True
+
+    async def _take_room(self, units: int) -> None:
+        """Take what is missing, as long as there is some: responses that end meanwhile may use more than was held."""
+        while True:
+            self._roll()
+            if self._left - self._held >= units:
+                return
+            await self._take(units)
+            if self._free <= 0:
+                self._none_until = self._clock() + _KNOWN_SECONDS
+                return
 
     def release(self, units: int) -> None:
         """Hold units no longer."""

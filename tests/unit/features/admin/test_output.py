@@ -426,7 +426,9 @@ def test_backup_of_a_store_that_is_down_is_an_error(
     monkeypatch.setenv("DATABASE_URL", f"postgresql://postgres@127.0.0.1:{port}/postgres")
     config = ROOT / "templates" / kind / "config.yaml"
     assert main(["backup", str(tmp_path / "backup"), "--config", str(config)]) == 1
-    assert "The response store's server cannot be reached." in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "The response store's server cannot be reached. Check that it runs, and " in said
+    assert {"redis": "REDIS_URL", "postgres": "DATABASE_URL"}[kind] in said
 
 
 @pytest.mark.parametrize("command", ["list", "delete --yes", "delete resp_1 --yes", "export"])
