@@ -1,4 +1,4 @@
-"""The order of waiting jobs: by class, and in each class fair among owners, however many jobs each of them has in it.
+"""The order of waiting jobs within a class: fair among owners, however many jobs each of them has in it.
 
 Jobs with a completion window are ordered by their deadlines. In the other classes, the order is that of start-time
 fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). A job's start tag is a point in virtual time: the start tag of its

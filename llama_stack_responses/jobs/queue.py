@@ -1,4 +1,4 @@
-"""The job queue as records: which jobs wait, which worker holds which job, and how far each job is.
+"""The job queue as records: which jobs wait, which class is claimed first, who holds which job, and how far it is.
 
     j/<response>            the job's state (`JobState`); small, since each claim and release writes it
     k/<response>            the request and the job's progress (`Checkpoint`)

@@ -1,4 +1,4 @@
-"""The classes of background work, in the order in which workers claim it."""
+"""The classes of background work: their names, and what a request asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages and files that the model knows in one conversation, by number, and their format in tool outputs."""
+"""The pages and files that the model knows in one conversation: their form in tool outputs, and as citations."""
 
 from __future__ import annotations
 
