@@ -1,4 +1,4 @@
-"""The time before a shutdown in which running responses may finish."""
+"""The time before a shutdown in which running responses may finish, and connections bring a last request."""
 
 from __future__ import annotations
 

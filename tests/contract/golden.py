@@ -278,9 +278,11 @@ async def _read_job(records: Records, response_id: str) -> Json:
     assert job is not None
     assert work is not None
     body, keys = JobSecrets(_SEALER).open(work.body, work.sealed, response_id, job.state.owner)
+    stored = asdict(work) | {"body": body, "sealed": None}
+    del stored["version"]  # It is that of the row.
     return {
         "job": asdict(job.state) | {"owner": job.state.owner.encode()},
-        "work": asdict(work) | {"body": body, "sealed": None},
+        "work": stored,
         "keys": keys,
         "events": await event_log.read(response_id, -1),
     }
