@@ -19,6 +19,7 @@ from ..chat.adaptation.registry import (
     Plan,
     asked_by,
     attempted,
+    changes_of,
     in_order,
     is_hint,
     is_remembered,
@@ -56,10 +57,13 @@ ADAPTATIONS: Final = Metric(
     "Changes of chat requests that model servers refused",
 )
 
-_MAX_RETRIES: Final = 6
+_MAX_CHANGES: Final = 16
 """Maximum number of times that one chat request is changed after a refusal. Refusals of hints alone do not count: there
 are only a few hints, and some servers name one at a time.
 """
+
+_MAX_RETRIES: Final = 6
+"""Maximum number of these refusals that name nothing that has not been changed already."""
 
 _MAX_MODELS: Final = 1_000
 """Maximum number of models whose changes are at hand."""
@@ -372,7 +376,7 @@ class ModelServers:
         Args:
             chat: the request.
             steps: the changes that are made.
-            noted: those of them that may be learned.
+            noted: those of them that its response alone has needed.
             known: what is known of the model.
             may_try: whether a change that was learned may be left out, if it is time to see whether it is still needed.
         """
@@ -449,6 +453,8 @@ class AdaptedRequest:
     __slots__ = (
         "_asked",
         "_attempt",
+        "_begun_with",
+        "_changes",
         "_known",
         "_new",
         "_own",
@@ -469,8 +475,9 @@ class AdaptedRequest:
         self._attempt = Attempt(chat)
         self._asked: tuple[Step, ...] = ()  # for by refusals of this request
         self._new: tuple[Step, ...] = ()  # those of them that can be learned
+        self._begun_with: tuple[Step, ...] = ()  # changes of the first attempt: it is not judged anew what is needed
         self._refused: tuple[Step, ...] = ()  # learned changes that the server does not take any more
-        self._tries = self._retries = self._repairs = 0
+        self._tries = self._changes = self._retries = self._repairs = 0
         self.chat: Json | None = chat
         self.applied: tuple[Step, ...] = ()
         self.expectation: Expectation | None = None
@@ -483,13 +490,15 @@ class AdaptedRequest:
     async def begin(self) -> None:
         """Change the request as the model server is known to need it."""
         await self._use(self._known, may_try=True)
+        self._begun_with = self.applied
 
     async def _use(self, known: Known, *, may_try: bool = False) -> None:
         """Change the request anew."""
         assert self._unchanged is not None
         self._known = known
-        steps = in_order([*known.steps, *self._own.steps, *self._asked])
-        self._attempt = await self._servers.attempt(self._unchanged, steps, self._asked, known, may_try=may_try)
+        noted = (*self._own.steps, *self._asked)
+        steps = in_order([*known.steps, *noted, *self._begun_with])
+        self._attempt = await self._servers.attempt(self._unchanged, steps, noted, known, may_try=may_try)
         self.chat, self.applied = self._attempt.chat, self._attempt.applied
         self.expectation = expected(self._unchanged, self.applied)
 
@@ -503,20 +512,28 @@ class AdaptedRequest:
         if tried and tried not in asked:
             # What was refused is not known; the change that was left out is made again, and learned if it helps.
             asked = asked or [tried]
-        if self._retries >= _MAX_RETRIES:
-            self._learn_unfinished(asked)
-            return False
         known = self._known
         if not self._tries:
             known = await self._servers.learned_meanwhile(known.server, known.model)
         new = tuple(step for step in asked if step not in made and step not in known.steps)
         self._tries += 1
-        self._retries += not new or not all(map(is_hint, new))
+        if not self._may_go_on(new):
+            self._learn_unfinished(asked)
+            return False
         self._asked += new
         self._new += tuple(filter(is_remembered, new))
         await self._use(known)
         self._servers.count(known.server, new)
         return self.applied != before or await self._forget(refusal, sent)
+
+    def _may_go_on(self, new: Sequence[Step]) -> bool:
+        """Return whether the request may be changed once more, by these changes."""
+        if new and all(map(is_hint, new)):
+            return True
+        changed = set(map(changes_of, self._asked))
+        self._changes += 1
+        self._retries += all(changes_of(step) in changed for step in new)
+        return self._changes <= _MAX_CHANGES and self._retries <= _MAX_RETRIES
 
     async def _forget(self, refusal: Refusal, sent: Json) -> bool:
         """Adapt the request anew, without what was learned, if a refusal is about that; return whether it has changed.
@@ -533,7 +550,7 @@ class AdaptedRequest:
         named = not refusal.says_bound and any(refusal_names(refusal, step) for step in learned)
         if not named and not await self._servers.asked(refusal, sent, ()):
             return False
-        self._refused, self._new, self._asked, self._own.steps = learned, (), (), ()
+        self._refused, self._new, self._asked, self._own.steps, self._begun_with = learned, (), (), (), ()
         await self._use(replace(known, steps=settled, evidence={}))
         return self.applied != before
 
@@ -543,7 +560,7 @@ class AdaptedRequest:
         The next request begins with them.
         """
         if self._new and asked:
-            self._learn(self._new)
+            self._learn(self._new, taken=False)
             self._new = ()
 
     def begun(self) -> None:
@@ -561,13 +578,13 @@ class AdaptedRequest:
         self._own.steps += tuple(step for step in self._asked if step in self.applied)
         self._asked, self._attempt = (), Attempt({})
 
-    def _learn(self, new: Sequence[Step], refused: Sequence[Step] = ()) -> None:
+    def _learn(self, new: Sequence[Step], refused: Sequence[Step] = (), *, taken: bool = True) -> None:
         server, model, attempt = self._known.server, self._known.model, self._attempt
         at_once = [step for step in new if not withholds(step)]
         if at_once or refused:
             self._servers.learn(server, model, at_once, refused)
-        needed = {step: attempt.parts[step] for step in new if withholds(step) and step in attempt.parts}
-        left = {step: attempt.parts[step] for step in attempt.left}
+        needed = {step: attempt.parts for step in new if withholds(step) and step in attempt.applied}
+        left = dict.fromkeys(attempt.left, attempt.taken) if taken else {}
         if needed or left:
             self._servers.judge(server, model, needed, left)
 

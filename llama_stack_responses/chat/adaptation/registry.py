@@ -8,7 +8,7 @@ its `asks` yields None once if it answers the refusal, and its `apply` ignores t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...core.types import Json
@@ -115,15 +115,16 @@ class Attempt:
     Attributes:
         chat: the changed request.
         applied: the changes that changed it, in order.
-        parts: by change, the parts that the request had where it was made, or was not made: of those that are noted,
-            and of those that may be needed.
+        parts: the parts of the request before all changes: those of which evidence is.
+        taken: those without what the changes have taken that are noted.
         left: the changes that may be needed and were not made, though the request has what they would take from it.
         tried: the one of these that is left out to see whether it is still needed.
     """
 
     chat: Json
     applied: tuple[Step, ...] = ()
-    parts: Mapping[Step, Parts] = field(default_factory=dict)
+    parts: Parts = frozenset()
+    taken: Parts = frozenset()
     left: tuple[Step, ...] = ()
     tried: Step | None = None
 
@@ -134,7 +135,7 @@ class Plan:
 
     Attributes:
         steps: the changes that are made.
-        noted: those of them for which the parts of the request are noted.
+        noted: those of them that its response alone has needed.
         suspected: the changes that are made if the evidence says so.
         now: the time by which that is judged, in seconds since the epoch.
         triable: those of which one may be left out, to see whether it is still needed.
@@ -149,24 +150,28 @@ class Plan:
 
 def attempted(chat: Json, plan: Plan) -> Attempt:
     """Return the changed chat request, of which no value is changed in place."""
-    watched = [*plan.suspected, *plan.noted]
-    applied, parts, tried = list[Step](), dict[Step, Parts](), None
+    whole, parts = chat, request_parts(chat) if plan.suspected or plan.noted else frozenset()
+    applied, passed, gone, tried = list[Step](), list[Step](), set[str](), None
     for step in in_order([*plan.steps, *plan.suspected]):
         changed = _applied(chat, step)
         if changed is chat:
             continue
-        if step in watched:
-            parts[step] = request_parts(chat)
         if step not in plan.steps:
-            action = plan.suspected[step].action(parts[step], plan.now)
+            action = plan.suspected[step].action(parts, plan.now)
             if action == "try" and step in plan.triable and tried is None:
                 tried = step
             if action == "send" or tried == step:
+                passed.append(step)
                 continue
+        if step in plan.noted:
+            gone |= request_parts(chat) - request_parts(changed)
         chat = changed
         applied.append(step)
-    left = (step for step in plan.suspected if step in parts and step not in applied)
-    return Attempt(chat, tuple(applied), parts, tuple(step for step in left if _applied(chat, step) is not chat), tried)
+    left = tuple(step for step in passed if _applied(chat, step) is not chat)
+    if tried and tried not in left:
+        # Another change takes away what this one does, so that leaving it out would show nothing.
+        return attempted(whole, replace(plan, triable=[step for step in plan.triable if step != tried]))
+    return Attempt(chat, tuple(applied), parts, parts - gone, left, tried)
 
 
 def _applied(chat: Json, step: Step) -> Json:
@@ -176,6 +181,13 @@ def _applied(chat: Json, step: Step) -> Json:
 def is_hint(step: Step) -> bool:
     """Return whether a change drops a parameter that no answer depends on."""
     return step.kind == DROP and step.argument in HINTS
+
+
+def changes_of(step: Step) -> str:
+    """Return what a change is of: a parameter, or what its kind changes."""
+    if step.kind == DROP:
+        return str(step.argument)
+    return str(step.argument[0]) if step.kind in _OF_PARAMETERS else step.kind
 
 
 def refusal_names(refusal: Refusal, step: Step) -> bool:

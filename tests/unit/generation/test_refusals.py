@@ -108,7 +108,15 @@ async def test_server_that_refuses_everything_is_asked_a_few_times_only() -> Non
     tries = 0
     while await request.adapt(Refusal(400, f"unknown parameter: '{names[tries]}'")):
         tries += 1
-    assert 1 < tries < 10
+    assert tries == 16
+
+
+async def test_server_that_refuses_each_value_of_a_parameter_is_asked_a_few_times_only() -> None:
+    servers, value, tries = model_servers(FakeInference()), 0.5, 0
+    request = await servers.prepare({"model": "m", "messages": [], "temperature": value})
+    while await request.adapt(Refusal(400, f"temperature: {value} is not supported, use {(value := value / 2)}")):
+        tries += 1
+    assert 1 < tries < 9
 
 
 async def test_learned_change_is_made_at_once_the_next_time() -> None:
@@ -374,7 +382,7 @@ async def test_hints_that_a_server_refuses_one_at_a_time_are_all_dropped() -> No
 
 
 async def test_request_goes_on_from_what_was_learned_when_the_limit_of_changes_was_reached() -> None:
-    names = [f"x_{n}" for n in range(9)]
+    names = [f"x_{n}" for n in range(19)]
     inference = FakeInference()
     servers = model_servers(inference)
     chat = {"model": "m", "messages": [], **dict.fromkeys(names, 1)}
@@ -384,7 +392,7 @@ async def test_request_goes_on_from_what_was_learned_when_the_limit_of_changes_w
             pass
     after = (await servers.prepare(chat)).chat
     assert after is not None
-    assert [name for name in names if name in after] == names[6:]
+    assert [name for name in names if name in after] == names[16:]
 
 
 async def test_store_that_is_away_costs_no_request() -> None:
@@ -918,3 +926,79 @@ async def test_learned_and_contradicted_changes_are_logged_in_one_line_each(capl
     assert lines == [0, 1, 2]
     assert "drop temperature, for requests with stream, temperature" in caplog.text
     assert "they are not changed any more: drop temperature" in caplog.text
+
+
+# A server that names one part at a time
+
+MANY: Json = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "Hi"}],
+    "reasoning_effort": "low",
+    "temperature": 0.3,
+    "top_p": 0.4,
+    "parallel_tool_calls": False,
+    "logprobs": True,
+    "presence_penalty": 0.5,
+    "response_format": FORM,
+}
+MANY_HINTS: Json = {
+    "user": "u",
+    "service_tier": "flex",
+    "safety_identifier": "s",
+    "prompt_cache_key": "k",
+    "stream_options": {"include_usage": True},
+    "verbosity": "low",
+}
+
+
+def names_first(*names: str) -> Callable[[Json], str]:
+    """Return the judge of a server that refuses all of these parameters, and names the first one."""
+
+    def judge(chat: Json) -> str:
+        return next((f"Unsupported parameter: '{name}'" for name in names if name in chat), "")
+
+    return judge
+
+
+@pytest.mark.parametrize("last", ["response_format", "reasoning_effort"])
+async def test_server_that_names_one_part_at_a_time_takes_the_request_in_the_end(last: str) -> None:
+    names = [name for name in MANY if name not in ("model", "messages", last)]
+    servers, judge = model_servers(FakeInference()), names_first(*names, last)
+    sent = [await sent_by(servers, MANY, judge) for _ in range(4)]
+    assert [judge(each[-1]) for each in sent] == [""] * 4
+    assert [len(each) for each in sent] == [9, 9, 1, 1], "a schema is first asked for in words, then JSON too"
+
+
+@pytest.mark.parametrize("hints_first", [True, False])
+async def test_hints_do_not_count_beside_many_other_refused_parts(hints_first: bool) -> None:
+    parts = [name for name in MANY if name not in ("model", "messages")]
+    parts += [f"x_{n}" for n in range(15 - len(parts))]
+    names = [*MANY_HINTS, *parts] if hints_first else [*parts, *MANY_HINTS]
+    servers, judge = model_servers(FakeInference()), names_first(*names)
+    chat = MANY | MANY_HINTS | dict.fromkeys(parts[len(MANY) - 2 :], 1)
+    sent = [await sent_by(servers, chat, judge) for _ in range(3)]
+    assert [judge(each[-1]) for each in sent] == [""] * 3
+    assert [len(each) for each in sent] == [23, 17, 1]
+
+
+async def test_change_with_which_a_request_begins_stays_when_another_part_is_refused() -> None:
+    servers = model_servers(FakeInference())
+    chat = {name: MANY[name] for name in ("model", "messages", "temperature", "response_format")}
+    for _ in range(2):
+        await sent_by(servers, chat, names_first("temperature"))
+    sent = await sent_by(servers, chat, names_first("temperature", "response_format"))
+    assert [["temperature" in each, "response_format" in each] for each in sent] == [
+        *[[False, True]] * 2,
+        [False, False],
+    ]
+
+
+async def test_part_that_is_taken_again_beside_other_refused_ones_is_sent_after_its_trial() -> None:
+    clock = Clock()
+    servers = model_servers(FakeInference(), clock=clock)
+    for _ in range(2):
+        await sent_by(servers, MANY, names_first("temperature", "top_p", "response_format"))
+    for _ in range(6):
+        clock.now += 61
+        sent = await sent_by(servers, MANY, names_first("top_p"))
+    assert sent == [{name: value for name, value in MANY.items() if name != "top_p"}]
