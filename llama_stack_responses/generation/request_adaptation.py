@@ -42,9 +42,6 @@ from ..store.learned_adaptations import (
     Judged,
     Learned,
     LearnedSteps,
-    with_evidence,
-    with_steps,
-    without_evidence,
 )
 from ..telemetry.instrumentation import Telemetry
 from ..telemetry.metrics import Metric
@@ -101,6 +98,7 @@ class Known:
         correction: the tokens that its server has reported for each estimated one, by what is stored.
         context: the tokens of its context that its server has named in a refusal; None if it has named none.
         until: when that has to be looked up again, by the store's clock.
+        learned: what was learned about its server, of which this is a view.
     """
 
     model: str
@@ -110,6 +108,7 @@ class Known:
     correction: float
     context: int | None
     until: float
+    learned: Learned
 
 
 class ModelServers:
@@ -175,20 +174,20 @@ class ModelServers:
         """
         correction, now = max(1.0, reported), self._clock()
         self._corrections.set(model, correction)
-        known = self._known.get(model)
+        known = self._at_hand(model)
         if known is None or abs(correction / known.correction - 1) < _NOTABLE:
             return
         if self._stored and (self._store_again.get(model) or 0.0) <= now:
             self._store_again.set(model, now + _VALID_SECONDS)
-            self._known.set(model, replace(known, correction=correction))
-            server = known.server
-            self._begin(self._stored.correct(self._name_of(server), server.provider, model, correction))
+            name = self._name_of(known.server)
+            self._learned[name] = known.learned.with_correction(model, correction, now + LEARNED_SECONDS)
+            self._begin(self._stored.correct(name, known.server.provider, model, correction))
 
     def took(self, model: str, tokens: int) -> None:
         """Note that a model's server has taken a request of so many tokens, which its context therefore has."""
         if tokens > (self._taken.get(model) or 0):
             self._taken.set(model, tokens)
-        known = self._known.get(model)
+        known = self._at_hand(model)
         if known and known.context and tokens > known.context:
             self._set_context(known.server, model, None)
 
@@ -218,20 +217,22 @@ class ModelServers:
 
     def _set_context(self, server: ModelServer, model: str, length: int | None) -> None:
         """Keep the length of a model's context; None to forget it."""
-        name, now = self._name_of(server), self._clock()
-        learned = self._learned[name]
-        contexts = {each: value for each, value in learned.contexts.items() if value[1] > now and each != model}
-        if length is not None:
-            contexts[model] = (length, now + CONTEXT_SECONDS)
-        self._learned[name] = replace(learned, contexts=contexts)
-        self._note(server, model)
+        name = self._name_of(server)
+        self._learned[name] = self._learned[name].with_context(model, length, self._clock() + CONTEXT_SECONDS)
         if self._stored:
             self._begin(self._stored.bound(name, server.provider, model, length))
 
     async def _known_of(self, model: str) -> Known:
-        known = self._known.get(model)
+        known = self._at_hand(model)
         if known is None or known.until < self._clock():
             known = await self._look_up(model)
+        return known
+
+    def _at_hand(self, model: str) -> Known | None:
+        """Return what is known of a model without a look-up; None if that needs one."""
+        known = self._known.get(model)
+        if known and known.learned is not self._learned[self._name_of(known.server)]:
+            known = self._note(known.server, model)
         return known
 
     async def _look_up(self, model: str) -> Known:
@@ -257,7 +258,7 @@ class ModelServers:
         until = min([now + _VALID_SECONDS, until_correction, until_context, *valid.values()])
         steps = in_order([*self._settled(server, model), *valid])
         evidence = {step: each.valid(now) for step, each in learned.evidence.get(model, {}).items()}
-        known = Known(model, server, steps, evidence, correction, context, until)
+        known = Known(model, server, steps, evidence, correction, context, until, learned)
         self._known.set(model, known)
         return known
 
@@ -287,13 +288,7 @@ class ModelServers:
             f"; it does not get these any more: {', '.join(map(str, refused))}" if refused else "",
         )
         name, until = self._name_of(server), self._clock() + LEARNED_SECONDS
-        learned = self._learned[name]
-        changes = with_steps(learned.steps.get(model, {}), steps, until, refused)
-        seen = without_evidence(learned.evidence.get(model, {}), refused)
-        self._learned[name] = replace(
-            learned, steps={**learned.steps, model: changes}, evidence={**learned.evidence, model: seen}
-        )
-        self._note(server, model)
+        self._learned[name] = self._learned[name].with_changes(model, steps, until, refused)
         if self._stored:
             self._begin(self._stored.add(name, server.provider, model, steps, refused))
 
@@ -317,11 +312,8 @@ class ModelServers:
         }
         if not judged:
             return
-        seen = with_evidence(known, judged)
-        self._log(model, known, seen, judged)
-        learned = self._learned[name]
-        self._learned[name] = replace(learned, evidence={**learned.evidence, model: seen})
-        self._note(server, model)
+        self._learned[name] = self._learned[name].with_judged(model, judged)
+        self._log(model, known, self._learned[name].evidence.get(model, {}), judged)
         if self._stored:
             self._begin(self._stored.judge(name, server.provider, model, judged))
 

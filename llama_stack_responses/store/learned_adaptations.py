@@ -37,8 +37,8 @@ MAX_STEPS: Final = 64
 MAX_SUSPECTED: Final = 16
 """Changes that may be needed of which something is kept of one model; those of which something was seen last."""
 
-MAX_SUSPECTED_MODELS: Final = 20
-"""Models of one model server of which that is kept."""
+MAX_EVIDENCE_BYTES: Final = 262_144
+"""Size of the names of parts in what has been seen of the models of one model server; of the same number of models."""
 
 MAX_OF_KIND: Final = 16
 """Changes of the same kind that are kept of one model: clients may send any number of schemas that are refused."""
@@ -67,6 +67,30 @@ class Learned:
         known = self.evidence.get(model, {})
         confirmed = (step for step, evidence in known.items() if evidence.valid(now).is_confirmed)
         return [*self.steps.get(model, {}), *confirmed]
+
+    def with_changes(
+        self, model: str, steps: Sequence[Step], expires: float, refused: Collection[Step] = ()
+    ) -> Learned:
+        """Return it with changes of a model's chat requests; arguments as for `with_steps`."""
+        changes = with_steps(self.steps.get(model, {}), steps, expires, refused)
+        seen = {step: each for step, each in self.evidence.get(model, {}).items() if step not in refused}
+        evidence = _with_seen(self.evidence, model, seen)
+        return replace(self, steps=_with_last(self.steps, model, changes), evidence=evidence)
+
+    def with_judged(self, model: str, judged: Mapping[Step, Judged]) -> Learned:
+        """Return it with what was seen now of changes of a model's chat requests."""
+        seen = with_evidence(self.evidence.get(model, {}), judged)
+        return replace(self, evidence=_with_seen(self.evidence, model, seen))
+
+    def with_correction(self, model: str, correction: float, expires: float) -> Learned:
+        """Return it with another correction of a model's estimates."""
+        return replace(self, corrections=_with_last(self.corrections, model, (correction, expires)))
+
+    def with_context(self, model: str, length: int | None, expires: float) -> Learned:
+        """Return it with another length of a model's context, in tokens; without one for None."""
+        if length is None:
+            return replace(self, contexts={name: each for name, each in self.contexts.items() if name != model})
+        return replace(self, contexts=_with_last(self.contexts, model, (length, expires)))
 
 
 def with_steps(
@@ -107,11 +131,6 @@ def with_evidence(known: Mapping[Step, Evidence], judged: Mapping[Step, Judged])
     return dict([*seen.items()][-MAX_SUSPECTED:])
 
 
-def without_evidence(known: Mapping[Step, Evidence], refused: Collection[Step]) -> dict[Step, Evidence]:
-    """Return what has been seen of the changes of a model without those that it does not take any more."""
-    return {step: evidence for step, evidence in known.items() if step not in refused}
-
-
 class LearnedSteps:
     """Reads and writes what was learned.
 
@@ -147,14 +166,9 @@ class LearnedSteps:
         Raises:
             ApiError: 503, the store does not answer.
         """
-
-        def added(known: Learned, expires: float) -> Learned:
-            changes = with_steps(known.steps.get(model, {}), steps, expires, refused)
-            seen = without_evidence(known.evidence.get(model, {}), refused)
-            evidence = _with_last(known.evidence, model, seen)
-            return replace(known, steps=_with_last(known.steps, model, changes), evidence=evidence)
-
-        await self._change(server, provider, added)
+        await self._change(
+            server, provider, lambda known, now: known.with_changes(model, steps, now + LEARNED_SECONDS, refused)
+        )
 
     async def judge(self, server: str, provider: str, model: str, judged: Mapping[Step, Judged]) -> None:
         """Add what was seen of changes of a model's chat requests; other arguments and errors as for `add`.
@@ -165,39 +179,26 @@ class LearnedSteps:
             model: as for `add`.
             judged: by change, what was seen.
         """
-
-        def added(known: Learned, _: float) -> Learned:
-            seen = with_evidence(known.evidence.get(model, {}), judged)
-            return replace(known, evidence=_with_last(known.evidence, model, seen, MAX_SUSPECTED_MODELS))
-
-        await self._change(server, provider, added)
+        await self._change(server, provider, lambda known, _: known.with_judged(model, judged))
 
     async def correct(self, server: str, provider: str, model: str, correction: float) -> None:
         """Replace the correction of a model's estimates; arguments and errors as for `add`."""
-
-        def corrected(known: Learned, expires: float) -> Learned:
-            return replace(known, corrections=_with_last(known.corrections, model, (correction, expires)))
-
-        await self._change(server, provider, corrected)
+        await self._change(
+            server, provider, lambda known, now: known.with_correction(model, correction, now + LEARNED_SECONDS)
+        )
 
     async def bound(self, server: str, provider: str, model: str, length: int | None) -> None:
         """Replace the length of a model's context, in tokens, or forget it; arguments and errors as for `add`."""
-
-        def bounded(known: Learned, expires: float) -> Learned:
-            if length is None:
-                return replace(known, contexts={name: each for name, each in known.contexts.items() if name != model})
-            until = expires - LEARNED_SECONDS + CONTEXT_SECONDS
-            return replace(known, contexts=_with_last(known.contexts, model, (length, until)))
-
-        await self._change(server, provider, bounded)
+        await self._change(
+            server, provider, lambda known, now: known.with_context(model, length, now + CONTEXT_SECONDS)
+        )
 
     async def _change(self, server: str, provider: str, change: Callable[[Learned, float], Learned]) -> None:
         key = row_key(PREFIX, server)
         for _ in range(_TRIES):
             now = await self._records.now()
             record = (await self._records.get_many([key])).get(key)
-            expires = now + LEARNED_SECONDS
-            put = Put(key, _encoded(provider, change(_decoded(record, now), expires)), expires)
+            put = Put(key, _encoded(provider, change(_decoded(record, now), now)), now + LEARNED_SECONDS)
             if await committed(self._records, [put], [VersionIs(key, record.version if record else None)]):
                 return
 
@@ -209,10 +210,23 @@ class LearnedSteps:
                 yield str(codec.decode(record.value)["provider"]), _decoded(record, now)
 
 
-def _with_last[Value](known: Mapping[str, Value], model: str, value: Value, most: int = MAX_MODELS) -> dict[str, Value]:
+def _with_last[Value](known: Mapping[str, Value], model: str, value: Value) -> dict[str, Value]:
     """Return what is known of models with this one behind the others, without the first ones if it is too much."""
     others = [(name, each) for name, each in known.items() if name != model]
-    return dict([*others[1 - most :], (model, value)])
+    return dict([*others[1 - MAX_MODELS :], (model, value)])
+
+
+def _with_seen(
+    known: Mapping[str, Mapping[Step, Evidence]], model: str, seen: Mapping[Step, Evidence]
+) -> dict[str, Mapping[Step, Evidence]]:
+    """Return what has been seen of models as `_with_last` does, within a size, and without those with nothing left."""
+    kept, size = list[tuple[str, Mapping[Step, Evidence]]](), 0
+    for name, each in reversed(_with_last(known, model, seen).items()):
+        size += sum(evidence.size for evidence in each.values())
+        if size > MAX_EVIDENCE_BYTES:
+            break
+        kept += [(name, each)] if each else []
+    return dict(reversed(kept))
 
 
 def _encoded(provider: str, known: Learned) -> bytes:
@@ -249,7 +263,8 @@ def _decoded(record: Record | None, now: float) -> Learned:
     corrections, contexts = (_valid(row.get(name, ()), now) for name in ("corrections", "contexts"))
     seen = {model: dict(_decoded_evidence(each, now) for each in of) for model, of in row.get("evidence", ())}
     evidence = {model: {step: each for step, each in of.items() if each != Evidence()} for model, of in seen.items()}
-    return Learned({model: entries for model, entries in steps.items() if entries}, corrections, contexts, evidence)
+    steps, evidence = ({model: of for model, of in some.items() if of} for some in (steps, evidence))
+    return Learned(steps, corrections, contexts, evidence)
 
 
 def _valid(entries: Any, now: float) -> dict[str, Any]:

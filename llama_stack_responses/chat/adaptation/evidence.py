@@ -70,6 +70,12 @@ class Evidence:
         """Whether any requests are changed."""
         return any(case.is_confirmed for case in self.cases)
 
+    @property
+    def size(self) -> int:
+        """The number of characters that the names of parts in it have."""
+        sets = [*(case.parts for case in self.cases), *(parts for parts, _ in self.taken)]
+        return sum(len(part) for parts in sets for part in parts)
+
     def valid(self, now: float) -> Evidence:
         """Return it without what has expired."""
         cases = tuple(case for case in self.cases if case.until > now)

@@ -5,17 +5,25 @@ from __future__ import annotations
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
+from llama_stack_responses.chat.adaptation.evidence import Evidence
 from llama_stack_responses.chat.adaptation.refusal import Refusal, RefusedError
 from llama_stack_responses.chat.inference import ModelServer
 from llama_stack_responses.chat.profile import Parameters, Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.generation.request_adaptation import ModelServers, OwnChanges
-from llama_stack_responses.store.learned_adaptations import LEARNED_SECONDS, MAX_MODELS, MAX_OF_KIND, LearnedSteps
+from llama_stack_responses.store.learned_adaptations import (
+    LEARNED_SECONDS,
+    MAX_EVIDENCE_BYTES,
+    MAX_MODELS,
+    MAX_OF_KIND,
+    LearnedSteps,
+)
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Records
 from tests.support.exported_telemetry import ExportedTelemetry
@@ -1002,3 +1010,52 @@ async def test_part_that_is_taken_again_beside_other_refused_ones_is_sent_after_
         clock.now += 61
         sent = await sent_by(servers, MANY, names_first("top_p"))
     assert sent == [{name: value for name, value in MANY.items() if name != "top_p"}]
+
+
+# Many models, and several servers of a store
+
+
+@pytest.mark.parametrize("models", [24, MAX_MODELS])
+async def test_each_of_many_models_keeps_what_it_needs(models: int) -> None:
+    servers, counts = model_servers(FakeInference(), learned=LearnedSteps(MemoryRecords())), list[int]()
+    for _ in range(4):
+        counts.append(0)
+        for number in range(models):
+            sent = await sent_by(servers, MANY | {"model": f"m{number}"}, names_first("temperature"))
+            await turns(10)
+            counts[-1] += len(sent) - 1
+    assert counts == [models, models, 0, 0]
+
+
+async def test_models_of_which_most_was_seen_last_are_kept() -> None:
+    learned = LearnedSteps(MemoryRecords())
+    for number in range(MAX_MODELS + 5):
+        parts = frozenset(f"{number} {part}" for part in range(MAX_EVIDENCE_BYTES // 400))
+        await learned.judge(
+            "s", "p", f"m{number}", {Step("drop", "top_p"): partial(Evidence.refused, parts=parts, now=1e12)}
+        )
+    known = (await learned.of("s")).evidence
+    assert f"m{MAX_MODELS + 4}" in known
+    assert 50 < len(known) < MAX_MODELS
+    assert sum(each.size for of in known.values() for each in of.values()) <= MAX_EVIDENCE_BYTES
+
+
+async def test_model_of_which_nothing_is_left_takes_no_place() -> None:
+    learned, step = LearnedSteps(MemoryRecords()), Step("drop", "top_p")
+    await learned.judge("s", "p", "m", {step: lambda each: each.refused(frozenset({"top_p"}), 1e12)})
+    await learned.add("s", "p", "m", [], [step])
+    assert (await learned.of("s")).evidence == {}
+
+
+async def test_trial_that_another_server_made_ends_the_change_once_the_row_is_read_for_another_model() -> None:
+    clock = Clock()
+    records, judge = MemoryRecords(clock=clock), names_first("temperature")
+    first, second = (model_servers(FakeInference(), learned=LearnedSteps(records), clock=clock) for _ in range(2))
+    for each in (first, first, second):
+        await sent_by(each, MANY, judge)
+        await turns(20)
+    clock.now += 61
+    await sent_by(first, MANY, lambda _: "")
+    await turns(20)
+    await sent_by(second, MANY | {"model": "other"}, names_first("top_p"))
+    assert [await sent_by(second, MANY, lambda _: "") for _ in range(3)] == [[MANY]] * 3
