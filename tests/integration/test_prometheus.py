@@ -76,6 +76,7 @@ def scraped(
         responses_config(config)["background"] = {"concurrency": 1}
         responses_config(config)["model_servers"] = {"local": {"concurrency": 2}}
         responses_config(config)["watched_certificates"] = "${env.CERTIFICATES}"
+        responses_config(config)["webhooks"] = {}
         responses_config(config)["usage"] = {"limits": [{"models": "local/limited", "requests_per_minute": 1}]}
 
     port = free_port()

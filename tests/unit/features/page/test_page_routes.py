@@ -52,7 +52,7 @@ def operations(**settings: Any) -> dict[str, Any]:
 
 def test_only_files_need_no_token() -> None:
     assert all((route.openapi_extra or {}).get("x-public") for route in files())
-    assert len(operations()) == 13
+    assert len(operations()) == 15
     assert not [path for path, operation in operations().items() if "x-public" in operation]
 
 
