@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -69,17 +70,19 @@ class SqliteClock:
         self._elapsed = elapsed
         self._find_boot = boot
         self._boot = ""
+        self._opening = threading.RLock()  # Two event loops may use the store at once.
         self._file: int | None = None
         self._difference: float | None = None
         self._written = 0.0
 
     def __call__(self) -> float:
         """Return the time; the first call opens the file."""
-        if self._difference is None:
-            self._difference = self._shared()
+        difference = self._difference
+        if difference is None:
+            difference = self._open()
         passed, wall = self._elapsed(), self._wall()
-        if abs(wall - passed - self._difference) > MAX_DIFFERENCE_SECONDS:
-            return passed + self._difference
+        if abs(wall - passed - difference) > MAX_DIFFERENCE_SECONDS:
+            return passed + difference
         self._difference = wall - passed
         if abs(self._difference - self._written) > _KEPT_SECONDS:
             self._write()
@@ -87,9 +90,18 @@ class SqliteClock:
 
     def close(self) -> None:
         """Release the file; the next call opens it again."""
-        file, self._file, self._difference = self._file, None, None
+        with self._opening:
+            file, self._file, self._difference = self._file, None, None
         if file is not None:
             os.close(file)
+
+    def _open(self) -> float:
+        """Return the difference, of which one thread reads the file."""
+        with self._opening:
+            difference = self._difference
+            if difference is None:
+                difference = self._difference = self._shared()
+            return difference
 
     def _shared(self) -> float:
         """Return the difference of the processes that have the file open."""

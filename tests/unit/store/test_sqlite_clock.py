@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import stat
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Final
 
 import pytest
@@ -137,6 +140,26 @@ def test_without_a_common_monotonic_clock_or_a_file_each_process_has_its_own(
     before = clock()
     machine.wall += MONTH
     assert clock() == before
+
+
+def test_threads_that_ask_at_once_open_the_file_once(machine: Machine, tmp_path: Path) -> None:
+    opening, together = list[int](), Barrier(4)
+
+    def boot() -> str:
+        opening.append(1)
+        time.sleep(0.02)
+        return machine.boot
+
+    clock = SqliteClock(tmp_path / "responses.db", lambda: machine.wall, lambda: machine.elapsed, boot)
+
+    def ask(_: int) -> float:
+        together.wait()
+        return clock()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert {*threads.map(ask, range(4))} == {machine.wall}
+    assert opening == [1]
+    clock.close()
 
 
 def test_this_machine_names_its_boot() -> None:
