@@ -317,7 +317,7 @@ class ModelRound:
     async def _run_round(
         self, request: AdaptedRequest, round_: Round, kind: str = "answer", spent: Usage | None = None
     ) -> RoundResult:
-        """Run a round. A request that is refused before any output is changed as the refusal asks, and sent again.
+        """Run a round. A request that fails before any output is changed if that may help, and sent again.
 
         Args:
             request: its request.
@@ -342,11 +342,11 @@ class ModelRound:
                 checked = replace(round_, filters=(held, *round_.filters))
             try:
                 result = await self._send(request.chat, checked, kind)
-            except RefusedError as error:
-                if round_.reader.characters or request.chat is None:
+            except ApiError as error:
+                if round_.reader.characters or round_.reader.is_finished or request.chat is None:
                     raise
-                if not await request.adapt(error.refusal):
-                    raise explained(error, request.chat) from error
+                if not await request.recover(error):
+                    raise (explained(error, request.chat) if isinstance(error, RefusedError) else error) from error
             else:
                 request.begun()
                 if request.applied and round_.assembler:

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
-from ..chat.adaptation.refusal import RefusedError
 from ..chat.answer_end import OutputLimitReached
 from ..chat.chunks import ChunkReader
 from ..chat.inference import Inference
@@ -105,8 +104,8 @@ class ReasoningSummarizer:
             assert request.chat is not None
             try:
                 stream = await self._inference.open_stream(request.chat)
-            except RefusedError as error:
-                if not await request.adapt(error.refusal):
+            except ApiError as error:
+                if not await request.recover(error):
                     raise
             else:
                 request.begun()

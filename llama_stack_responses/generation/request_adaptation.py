@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 
 from ..chat.adaptation.adaptation import Step
 from ..chat.adaptation.enforced import Expectation, expected
-from ..chat.adaptation.evidence import Evidence, Parts
+from ..chat.adaptation.evidence import TRIALS, Evidence, Parts
 from ..chat.adaptation.parts import named
-from ..chat.adaptation.refusal import Refusal
+from ..chat.adaptation.refusal import Refusal, RefusedError
 from ..chat.adaptation.registry import (
     Attempt,
     Plan,
@@ -383,6 +383,10 @@ class ModelServers:
             self._tries.set((model, attempt.tried), now + _TRY_SECONDS)
         return attempt
 
+    def put_off(self, model: str, step: Step) -> None:
+        """Have no request try a change anew for a while: one that did has failed, and it is not known of what."""
+        self._tries.set((model, step), self._clock() + TRIALS[1])
+
     async def asked(self, refusal: Refusal, chat: Json, tried: Sequence[Step]) -> list[Step]:
         """Return the changes that a refusal of a chat request asks for, which was made with those that were tried.
 
@@ -494,6 +498,24 @@ class AdaptedRequest:
         self.chat, self.applied = self._attempt.chat, self._attempt.applied
         self.expectation = expected(self._unchanged, self.applied)
 
+    async def recover(self, error: ApiError) -> bool:
+        """Change the request after an error that came before an answer; return False if there is nothing to change.
+
+        A request that was to show whether a change is still needed gets it after any error.
+        """
+        if isinstance(error, RefusedError):
+            return await self.adapt(error.refusal)
+        if self.chat is None or not (tried := self._attempt.tried):
+            return False
+        self._put_off(tried)
+        await self._use(self._known)
+        return True
+
+    def _put_off(self, tried: Step) -> None:
+        """Make a change after all that was left out to try it."""
+        self._servers.put_off(self._known.model, tried)
+        self._begun_with += (tried,)
+
     async def adapt(self, refusal: Refusal) -> bool:
         """Change the request after it was refused; return False if there is nothing to change."""
         if self.chat is None:
@@ -502,8 +524,7 @@ class AdaptedRequest:
         made = in_order([*self._known.steps, *self._own.steps, *self._asked, *before])
         asked = await self._servers.asked(refusal, sent, made)
         if tried and tried not in asked:
-            # What was refused is not known; the change that was left out is made again, and learned if it helps.
-            asked = asked or [tried]
+            self._put_off(tried)
         known = self._known
         if not self._tries:
             known = await self._servers.learned_meanwhile(known.server, known.model)

@@ -15,7 +15,7 @@ from llama_stack_responses.chat.adaptation.evidence import Evidence
 from llama_stack_responses.chat.adaptation.refusal import Refusal, RefusedError
 from llama_stack_responses.chat.inference import ModelServer
 from llama_stack_responses.chat.profile import Parameters, Profile
-from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.errors import ApiError, ConnectionFailedError, TooLongError
 from llama_stack_responses.generation.request_adaptation import ModelServers, OwnChanges
 from llama_stack_responses.store.learned_adaptations import (
     LEARNED_SECONDS,
@@ -883,14 +883,39 @@ async def test_server_that_takes_again_what_it_has_refused_gets_it_after_a_minut
     assert server.sent("temperature") == [True, False, True, False, False, True, True, True]
 
 
-async def test_request_that_tries_a_change_anew_does_not_fail_if_other_words_refuse_it() -> None:
+@pytest.mark.parametrize(
+    "failure",
+    [
+        refused("I do not like you."),
+        refused("Unsupported parameter: 'top_p'"),
+        ApiError(429, "Rate limit reached"),
+        ApiError(500, "Internal server error"),
+        ApiError(503, "no worker for that"),
+        ConnectionFailedError("closed"),
+        TooLongError("The maximum context length is 9 tokens."),
+        [],
+        [text(""), ApiError(502, "Bad gateway")],
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_request_that_tries_a_change_anew_gets_it_after_any_failure(failure: Round) -> None:
     clock = Clock()
-    odd = refused("I do not like you.")
-    server = Server(MemoryRecords(clock=clock), *[NO_TEMPERATURE, ANSWER] * 2, odd, *[ANSWER] * 3, clock=clock)
-    for seconds in (0, 0, 61, 1, 70):
+    rounds = (*[NO_TEMPERATURE, ANSWER] * 2, failure, *[ANSWER] * 4)
+    server = Server(MemoryRecords(clock=clock), *rounds, clock=clock)
+    for seconds in (0, 0, 61, 1, 70, 600):
         clock.now += seconds
         assert (await server.ask(**COOL))["status"] == "completed"
-    assert server.sent("temperature") == [True, False, True, False, True, False, False, False], "it counts as a refusal"
+    expected = [True, False, True, False, True, False, False, False, True]
+    assert server.sent("temperature") == expected, "it is tried again after ten minutes, and is taken"
+
+
+async def test_failure_of_a_request_that_tries_nothing_is_not_asked_again() -> None:
+    clock = Clock()
+    server = Server(MemoryRecords(clock=clock), *[NO_TEMPERATURE, ANSWER] * 2, ApiError(500, "oh"), clock=clock)
+    for _ in range(2):
+        await server.ask(**COOL)
+    with pytest.raises(ApiError, match="oh"):
+        await server.ask(**COOL)
 
 
 async def test_response_with_several_requests_pays_and_counts_once() -> None:
