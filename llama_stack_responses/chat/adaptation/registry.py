@@ -71,7 +71,7 @@ def asked_by(refusal: Refusal, chat: Json, tried: Sequence[Step] = ()) -> list[S
         chat: the request that it refused.
         tried: the changes that the request has, which are not asked for again.
     """
-    asked = [Step(each.name, argument) for each in ADAPTATIONS for argument in each.asks(refusal, chat)]
+    asked = [_or_without(Step(each.name, of), tried) for each in ADAPTATIONS for of in each.asks(refusal, chat)]
     past = {kind for step in tried for kind in _former(step.kind)}
     new = [step for step in asked if step not in tried and step.kind not in past]
     if any(map(is_hint, new)):
@@ -82,6 +82,15 @@ def asked_by(refusal: Refusal, chat: Json, tried: Sequence[Step] = ()) -> list[S
     new = [step for step in new if step.kind in UNSTREAMED] or [step for step in new if _only_steers(step, chat)] or new
     kinds = {step.kind for step in new}
     return [step for step in new if kinds.isdisjoint(_former(step.kind))]
+
+
+def _or_without(step: Step, tried: Sequence[Step]) -> Step:
+    """Return a change; one that leaves a parameter out if a value is refused that a refusal has named."""
+    if step.kind != MAP or step.argument[0] in ESSENTIAL:
+        return step
+    name, value, _ = step.argument
+    named = any(each.kind == MAP and (each.argument[0], each.argument[2]) == (name, value) for each in tried)
+    return Step(MAP, (name, value, None)) if named else step
 
 
 def _only_steers(step: Step, chat: Json) -> bool:

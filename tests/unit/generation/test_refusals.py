@@ -119,12 +119,17 @@ async def test_server_that_refuses_everything_is_asked_a_few_times_only() -> Non
     assert tries == 16
 
 
-async def test_server_that_refuses_each_value_of_a_parameter_is_asked_a_few_times_only() -> None:
-    servers, value, tries = model_servers(FakeInference()), 0.5, 0
-    request = await servers.prepare({"model": "m", "messages": [], "temperature": value})
-    while await request.adapt(Refusal(400, f"temperature: {value} is not supported, use {(value := value / 2)}")):
-        tries += 1
-    assert 1 < tries < 9
+@pytest.mark.parametrize("words", ["does not support 0.3", "does not support {}"])
+async def test_parameter_of_which_the_named_value_is_refused_too_is_left_out(words: str) -> None:
+    servers, chat = model_servers(FakeInference()), {"model": "m", "messages": [], "temperature": 0.3}
+
+    def judge(sent: Json) -> str:
+        said = words.format(sent.get("temperature"))
+        text = f"Unsupported value: 'temperature' {said} with this model. Only the default (1) value is supported."
+        return text if "temperature" in sent else ""
+
+    sent = [await sent_by(servers, chat, judge) for _ in range(4)]
+    assert [[each.get("temperature") for each in some] for some in sent] == [[0.3, 1, None]] * 2 + [[None]] * 2
 
 
 async def test_learned_change_is_made_at_once_the_next_time() -> None:
