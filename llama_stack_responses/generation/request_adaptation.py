@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from ..chat.adaptation.adaptation import Step
 from ..chat.adaptation.enforced import Expectation, expected
-from ..chat.adaptation.evidence import TRIALS, Evidence, Parts
+from ..chat.adaptation.evidence import TRIALS, Evidence
 from ..chat.adaptation.parts import named
 from ..chat.adaptation.refusal import Refusal, RefusedError
 from ..chat.adaptation.registry import (
@@ -293,20 +293,26 @@ class ModelServers:
             self._begin(self._stored.add(name, server.provider, model, steps, refused))
 
     def judge(
-        self, server: ModelServer, model: str, refused: Mapping[Step, Parts], accepted: Mapping[Step, Parts]
+        self, server: ModelServer, model: str, attempt: Attempt, needed: Sequence[Step], left: Sequence[Step]
     ) -> None:
         """Note what a model server has taken and what not.
 
         Args:
             server: the model server.
             model: the model.
-            refused: the changes without which it refused a request that it took with them, and the request's parts.
-            accepted: the changes without which it took a request, and its parts.
+            attempt: the request.
+            needed: the changes without which the server refused it, and with which it took it.
+            left: the changes without which it took it.
         """
         name, now = self._name_of(server), self._clock()
         known = self._learned[name].evidence.get(model, {})
-        judged: dict[Step, Judged] = {step: partial(_refused, parts=parts, now=now) for step, parts in refused.items()}
-        judged |= {step: partial(_accepted, parts=parts, now=now) for step, parts in accepted.items()}
+        judged: dict[Step, Judged] = {
+            step: partial(Evidence.refused, parts=attempt.parts, now=now, values=attempt.values[step])
+            for step in needed
+        }
+        judged |= {step: partial(Evidence.accepted, parts=attempt.taken, now=now) for step in left}
+        for step in needed:
+            self._tries.set((model, step), now)  # One with another value may try it at once.
         judged = {
             step: judge for step, judge in judged.items() if judge(before := known.get(step, Evidence())) != before
         }
@@ -410,14 +416,6 @@ class ModelServers:
 
     def _name_of(self, server: ModelServer) -> str:
         return f"{server.provider}\n{server.version}\n{self._settings}"
-
-
-def _refused(evidence: Evidence, parts: Parts, now: float) -> Evidence:
-    return evidence.refused(parts, now)
-
-
-def _accepted(evidence: Evidence, parts: Parts, now: float) -> Evidence:
-    return evidence.accepted(parts, now)
 
 
 @dataclass(slots=True)
@@ -596,10 +594,10 @@ class AdaptedRequest:
         at_once = [step for step in new if not withholds(step)]
         if at_once or refused:
             self._servers.learn(server, model, at_once, refused)
-        needed = {step: attempt.parts for step in new if withholds(step) and step in attempt.applied}
-        left = dict.fromkeys(attempt.left, attempt.taken) if taken else {}
+        needed = [step for step in new if withholds(step) and step in attempt.values]
+        left = attempt.left if taken else ()
         if needed or left:
-            self._servers.judge(server, model, needed, left)
+            self._servers.judge(server, model, attempt, needed, left)
 
     def repair(self, text: str, problem: str) -> bool:
         """Ask for another answer than `text`, which has a problem; return False if that was done often enough."""

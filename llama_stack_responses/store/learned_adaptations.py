@@ -239,14 +239,17 @@ def _encoded(provider: str, known: Learned) -> bytes:
 
 
 def _encoded_evidence(step: Step, evidence: Evidence) -> list[Any]:
-    cases = [[sorted(case.parts), case.refusals, case.again, case.until] for case in evidence.cases]
+    cases = [
+        [sorted(case.parts), case.refusals, case.again, case.until, case.values, case.repeats, case.repeat_again]
+        for case in evidence.cases
+    ]
     return [step.kind, step.argument, cases, [[sorted(parts), until] for parts, until in evidence.taken]]
 
 
 def _decoded_evidence(entry: Any, now: float) -> tuple[Step, Evidence]:
     kind, argument, cases, taken = entry
     evidence = Evidence(
-        tuple(Case(frozenset(parts), *rest) for parts, *rest in cases),
+        tuple(Case(frozenset(parts), *map(_frozen, rest)) for parts, *rest in cases),
         tuple((frozenset(parts), until) for parts, until in taken),
     )
     return Step(kind, _frozen(argument)), evidence.valid(now)

@@ -40,6 +40,11 @@ def named(parts: frozenset[str]) -> list[str]:
     return sorted(each for each in parts if "=" not in each)
 
 
+def values_of(parts: frozenset[str]) -> frozenset[str]:
+    """Return the parts that are digests of values."""
+    return frozenset(each for each in parts if "=" in each)
+
+
 def may_be_together(chat: Json, changed: Json) -> bool:
     """Return whether a server that refuses a request may refuse two of its parts together.
 

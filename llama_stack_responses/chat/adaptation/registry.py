@@ -18,7 +18,7 @@ from .contents import CONTENTS
 from .enforced import ENFORCED
 from .evidence import Evidence, Parts
 from .parameters import DROP, ESSENTIAL, HINTS, MAP, PARAMETERS
-from .parts import may_be_together, request_parts
+from .parts import may_be_together, request_parts, values_of
 from .refusal import Refusal
 from .roles import ROLES
 from .schemas import SCHEMAS
@@ -126,6 +126,8 @@ class Attempt:
         applied: the changes that changed it, in order.
         parts: the parts of the request before all changes: those of which evidence is.
         taken: those without what the changes have taken that are noted.
+        values: by change, the values that it takes away or would take away: of those that are noted, and of those
+            that may be needed.
         left: the changes that may be needed and were not made, though the request has what they would take from it.
         tried: the one of these that is left out to see whether it is still needed.
     """
@@ -134,6 +136,7 @@ class Attempt:
     applied: tuple[Step, ...] = ()
     parts: Parts = frozenset()
     taken: Parts = frozenset()
+    values: Mapping[Step, Parts] = field(default_factory=dict)
     left: tuple[Step, ...] = ()
     tried: Step | None = None
 
@@ -161,26 +164,29 @@ def attempted(chat: Json, plan: Plan) -> Attempt:
     """Return the changed chat request, of which no value is changed in place."""
     whole, parts = chat, request_parts(chat) if plan.suspected or plan.noted else frozenset()
     applied, passed, gone, tried = list[Step](), list[Step](), set[str](), None
+    values = dict[Step, Parts]()
     for step in in_order([*plan.steps, *plan.suspected]):
         changed = _applied(chat, step)
         if changed is chat:
             continue
+        if step in plan.noted or step not in plan.steps:
+            own = request_parts(chat) - request_parts(changed)
+            values[step] = values_of(own)
+            gone |= own if step in plan.noted else set()
         if step not in plan.steps:
-            action = plan.suspected[step].action(parts, plan.now)
+            action = plan.suspected[step].action(parts, plan.now, values[step])
             if action == "try" and step in plan.triable and tried is None:
                 tried = step
             if action == "send" or tried == step:
                 passed.append(step)
                 continue
-        if step in plan.noted:
-            gone |= request_parts(chat) - request_parts(changed)
         chat = changed
         applied.append(step)
     left = tuple(step for step in passed if _applied(chat, step) is not chat)
     if tried and tried not in left:
         # Another change takes away what this one does, so that leaving it out would show nothing.
         return attempted(whole, replace(plan, triable=[step for step in plan.triable if step != tried]))
-    return Attempt(chat, tuple(applied), parts, parts - gone, left, tried)
+    return Attempt(chat, tuple(applied), parts, parts - gone, values, left, tried)
 
 
 def _applied(chat: Json, step: Step) -> Json:
