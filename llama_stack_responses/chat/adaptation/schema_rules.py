@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any, Final
 
 from ...core.types import Json
@@ -17,20 +18,29 @@ from .refusal import Refusal
 from .schema_members import each_function, each_schema, with_parts
 
 _NOTE_CHARACTERS: Final = 500
-_UNKNOWN_NAME: Final = re.compile(r"\bunknown name [^\w$]{1,3}([\w$-]{1,64})\W{1,3} at ", re.IGNORECASE)
-"""Gemini's words for a member that it does not know, with its name."""
+_UNKNOWN_NAME: Final = re.compile(
+    r"\bunknown name [^\w$]{1,3}([\w$-]{1,64})\W{1,3} at "
+    r"|\badditionalProperties [^\w$]{1,3}([\w$-]{1,64})\W{1,3}not allowed"
+    r"|\bunsupported[_ ]keyword\W{1,3}([\w$-]{1,64})",
+    re.IGNORECASE,
+)
+"""The words of Gemini, of JSON Schema's validators (llm-d-inference-sim issue 609) and of others, with the name."""
 _SELDOM_KNOWN: Final = ("allOf", "default", "deprecated", "examples", "prefixItems", "readOnly", "writeOnly")
 """Keywords that a profile leaves out; a refusal names one."""
 _COMBINING: Final = ("allOf", "anyOf", "oneOf")
 _ENUM: Final = re.compile(r"\benum\[\d", re.IGNORECASE)
 _REQUIRED: Final = re.compile(r"\brequired\[\d{1,6}\]\W{1,3}property is not defined\b", re.IGNORECASE)
 _EMPTY: Final = re.compile(r"\bproperties\b\W{1,3}should be non-empty\b", re.IGNORECASE)
+_UNTYPED: Final = re.compile(r"\btype is (?:not defined|missing|required)\b", re.IGNORECASE)
+"""Kimi (pi issue 4138): each part of a schema has a type."""
+_TYPED_BY: Final = frozenset({"type", "$ref", "not", *_COMBINING})
+_TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 _TOP: Final = re.compile(r"\b(?:oneOf|anyOf|allOf)\b[^.]{0,60}\btop level\b", re.IGNORECASE)
 
 
 def unknown_keywords(refusal: Refusal) -> list[str]:
     """Return the members of schemas that a refusal names as unknown, each once."""
-    return list(dict.fromkeys(match[1] for match in _UNKNOWN_NAME.finditer(refusal.words)))
+    return list(dict.fromkeys(filter(None, chain(*_UNKNOWN_NAME.findall(refusal.words)))))
 
 
 def _without_keyword(chat: Json, keyword: Any) -> Json:
@@ -101,6 +111,16 @@ def _known_required(schema: Json) -> Json:
     return schema if are_same(kept, required) else schema | {"required": kept}
 
 
+def _with_type(schema: Json) -> Json:
+    """Return a schema with a type: that of its values or members, else `string`."""
+    if not _TYPED_BY.isdisjoint(schema):
+        return schema
+    values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else []
+    kinds = {_TYPES.get(type(each), "string") for each in values}
+    kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
+    return schema | {"type": kinds.pop() if len(kinds) == 1 else kind}
+
+
 def _flat(schema: Json) -> Json:
     """Return the schema of an object without alternatives at its top: it has the properties of all of them."""
     odd = {*_COMBINING, "enum", "not"} & schema.keys()
@@ -133,6 +153,7 @@ def _without_parameters(function: Json) -> Json:
 
 _TEXT_ENUMS: Final = _each_part(_text_enum)
 _REQUIRED_KNOWN: Final = _each_part(_known_required)
+_TYPED: Final = _each_part(_with_type)
 
 
 def _flat_schemas(chat: Json, _: Any) -> Json:
@@ -143,6 +164,7 @@ asks_flat: Final = answers(_TOP, _flat_schemas)
 _RULES: Final = (
     ("text_enums", answers(_ENUM, _TEXT_ENUMS), _TEXT_ENUMS),
     ("known_required", answers(_REQUIRED, _REQUIRED_KNOWN), _REQUIRED_KNOWN),
+    ("typed_schemas", answers(_UNTYPED, _TYPED), _TYPED),
     ("no_empty_schemas", answers(_EMPTY, _without_empty), _without_empty),
     ("flat_schemas", asks_flat, _flat_schemas),
 )

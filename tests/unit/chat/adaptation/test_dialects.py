@@ -727,6 +727,56 @@ def test_keyword_that_a_refusal_names_is_left_out_and_no_other(name: str) -> Non
     assert changed == [function({"type": "object", "properties": {name: part}, "required": [name]})]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Tool validation failed: jsonschema: '/parameters/properties/unit' does not validate with "
+        "tool.json#/properties/unit: additionalProperties 'default' not allowed",
+        "unsupported_keyword 'default' at tools[0].function.parameters.properties.unit",
+    ],
+    ids=["validator", "keyword"],
+)
+def test_keyword_that_a_validator_names_is_left_out(words: str) -> None:
+    schema = {"type": "object", "properties": {"unit": {"type": "string", "default": "C"}}}
+    chat: Json = {"messages": [user()], "tools": [function(schema)]}
+    [step] = asked_by(Refusal(400, words), chat)
+    assert step == Step("no_keyword", "default")
+    changed = adapted(chat, [step])[0]["tools"]
+    assert changed == [function({"type": "object", "properties": {"unit": {"type": "string"}}})]
+
+
+def test_bound_that_a_refusal_names_becomes_a_note() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 1}}}
+    chat: Json = {"messages": [user()], "tools": [function(schema)]}
+    words = "unsupported_keyword 'minimum' at tools[0].function.parameters.properties.a"
+    [step] = asked_by(Refusal(400, words), chat)
+    [tool_] = adapted(chat, [step])[0]["tools"]
+    assert "minimum" not in tool_["function"]["parameters"]["properties"]["a"]
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        ({"description": "Any."}, "string"),
+        ({"enum": [1, 2]}, "integer"),
+        ({"enum": ["a", 2]}, "string"),
+        ({"properties": {}}, "object"),
+        ({"items": {"type": "string"}}, "array"),
+    ],
+)
+def test_part_of_a_schema_gets_the_type_that_is_missing(part: Json, kind: str) -> None:
+    schema = {"type": "object", "properties": {"s": part, "t": {"anyOf": [{"type": "string"}]}}}
+    chat: Json = {"messages": [user()], "tools": [function(schema)]}
+    words = (
+        "tools.function.parameters is not a valid moonshot flavored json schema, details: "
+        "<At path 'properties.s': type is not defined>"
+    )
+    [step] = asked_by(Refusal(400, words), chat)
+    assert step == Step("typed_schemas")
+    typed = schema | {"properties": {**schema["properties"], "s": part | {"type": kind}}}
+    assert adapted(chat, [step])[0]["tools"] == [function(typed)]
+
+
 @pytest.mark.parametrize("name", ["$schema", "$defs", "$ref", "$id", "const"])
 def test_keyword_that_can_be_written_out_is_not_left_out(name: str) -> None:
     schema = {"type": "object", "$schema": "x", "$id": "y", "properties": {"a": {"$ref": "#/$defs/A"}}}
