@@ -765,7 +765,7 @@ def test_bound_that_a_refusal_names_becomes_a_note() -> None:
     ],
 )
 def test_part_of_a_schema_gets_the_type_that_is_missing(part: Json, kind: str) -> None:
-    schema = {"type": "object", "properties": {"s": part, "t": {"anyOf": [{"type": "string"}]}}}
+    schema: Json = {"type": "object", "properties": {"s": part, "t": {"anyOf": [{"type": "string"}]}}}
     chat: Json = {"messages": [user()], "tools": [function(schema)]}
     words = (
         "tools.function.parameters is not a valid moonshot flavored json schema, details: "
