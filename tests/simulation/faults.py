@@ -69,9 +69,12 @@ class Faults:
 
     def heal(self) -> None:
         """Let nothing go wrong any more."""
-        calm = Faults(longest_call=min(self.longest_call, 0.05))
+        self.become(Faults(longest_call=min(self.longest_call, 0.05)))
+
+    def become(self, other: Faults) -> None:
+        """Let go wrong what goes wrong with `other`."""
         for name in self.__slots__:
-            setattr(self, name, getattr(calm, name))
+            setattr(self, name, getattr(other, name))
 
     def fate(self, random: Random, now: float, *, writes: bool) -> Fate:
         """Return what becomes of a call of the store."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from llama_stack_responses.core.statuses import UNFINISHED
 from llama_stack_responses.jobs.job import Checkpoint, JobState
 from llama_stack_responses.store import codec
-from llama_stack_responses.store.records import Delete, Ensure, Op, Put
+from llama_stack_responses.store.records import Delete, Ensure, Op, Put, Record
 from llama_stack_responses.stream.events import TERMINAL
 from tests.simulation.store import SharedStore
 from tests.simulation.world import World
@@ -45,7 +45,7 @@ class Ledger:
     Attributes:
         world: has the time and the trace.
         workers: the names of the servers, by the ids of their workers.
-        created: the times at which responses were stored first, by their ids.
+        created: the responses that were stored.
         outcomes: the statuses with which responses ended.
         keyed: the response that each Idempotency-Key got.
         seen: the events that clients have seen of each response, by their numbers.
@@ -59,7 +59,7 @@ class Ledger:
     world: World
     workers: dict[str, str] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
-    created: dict[str, float] = field(default_factory=dict)
+    created: set[str] = field(default_factory=set)
     outcomes: dict[str, str] = field(default_factory=dict)
     keyed: dict[str, str] = field(default_factory=dict)
     seen: dict[str, dict[int, Json]] = field(default_factory=dict)
@@ -86,9 +86,9 @@ class Ledger:
         """Check a commit before it is applied."""
         for op in ops:
             if isinstance(op, Put | Ensure | Delete) and (check := self._checks.get(op.key.partition("/")[0])):
-                check(self, who, op, ops, store)
+                check(self, who, op, store)
 
-    def _on_job(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+    def _on_job(self, who: str, op: Op, store: SharedStore) -> None:
         """The row of a job: it is created, claimed, requeued, or deleted with the outcome."""
         assert isinstance(op, Put | Ensure | Delete)
         response_id = op.key.removeprefix("j/")
@@ -98,7 +98,7 @@ class Ledger:
             self._may_write(who, response_id, store, "ends")
             self._gone.add(response_id)
             return
-        state = JobState.decode(_record(op))
+        state = JobState.decode(Record(op.value, 0))
         before = store.get(op.key)
         if response_id in self._gone:
             self.fail(f"the job of {response_id} is stored again after its end")
@@ -116,7 +116,7 @@ class Ledger:
         if self.prompt_seconds is not None and late > self.prompt_seconds:
             self.fail(f"{what} only after {late:.1f} s, although nothing goes wrong: a wake-up is lost")
 
-    def _on_checkpoint(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+    def _on_checkpoint(self, who: str, op: Op, store: SharedStore) -> None:
         if isinstance(op, Delete):
             return
         assert isinstance(op, Put)
@@ -141,7 +141,7 @@ class Ledger:
             holder = self.workers.get(worker or "", "no server")
             self.fail(f"{who} {does} {response_id}, whose job {holder} holds")
 
-    def _on_event(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+    def _on_event(self, who: str, op: Op, store: SharedStore) -> None:
         assert isinstance(op, Put | Ensure | Delete)
         _, response_id, number = op.key.split("/")
         log = self._logs.setdefault(response_id, {})
@@ -162,7 +162,7 @@ class Ledger:
         if int(number) != events[-1]["sequence_number"]:
             self.fail(f"a row of events of {response_id} has the number {number} of another event")
 
-    def _on_response(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+    def _on_response(self, who: str, op: Op, store: SharedStore) -> None:
         assert isinstance(op, Put | Ensure | Delete)
         response_id = op.key.removeprefix("r/")
         if isinstance(op, Delete):
@@ -171,7 +171,7 @@ class Ledger:
         before = store.get(op.key)
         if before is None and response_id in self.created:
             self.fail(f"{response_id} is stored again after it was deleted")
-        self.created.setdefault(response_id, self.world.now)
+        self.created.add(response_id)
         if status in UNFINISHED:
             if response_id in self.outcomes:
                 self.fail(f"{response_id} goes on after its end")
@@ -180,7 +180,7 @@ class Ledger:
         else:
             self.outcomes[response_id] = status
 
-    def _on_key(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+    def _on_key(self, who: str, op: Op, store: SharedStore) -> None:
         """An Idempotency-Key: it is stored with its response."""
         if isinstance(op, Delete):
             self.keyed.pop(op.key, None)  # its response was refused
@@ -191,13 +191,13 @@ class Ledger:
         if self.keyed.setdefault(op.key, response_id) != response_id and self.keyed[op.key] in self.created:
             self.fail(f"an Idempotency-Key has two responses: {self.keyed[op.key]} and {response_id}")
 
-    def _on_webhook(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+    def _on_webhook(self, who: str, op: Op, store: SharedStore) -> None:
         if isinstance(op, Put) and op.key.startswith("wh/e/"):
             self.ends[op.key.rpartition("/")[2]] += 1
             if self.ends[op.key.rpartition("/")[2]] > 1:
                 self.fail(f"the end of {op.key.rpartition('/')[2]} is recorded twice")
 
-    def _on_batch(self, who: str, op: Op, ops: Sequence[Op], store: SharedStore) -> None:
+    def _on_batch(self, who: str, op: Op, store: SharedStore) -> None:
         if isinstance(op, Put) and op.key.startswith("bt/d/"):
             self.lines[op.key] += 1
             if self.lines[op.key] > 1:
@@ -263,9 +263,3 @@ class Ledger:
 def is_last(events: Sequence[Json]) -> bool:
     """Return whether a batch of events has the last one of its response."""
     return bool(events) and events[-1]["type"] in TERMINAL
-
-
-def _record(op: Put | Ensure) -> Any:
-    from llama_stack_responses.store.records import Record
-
-    return Record(op.value, 0)

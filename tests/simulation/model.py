@@ -129,6 +129,3 @@ class SimulatedTools(FakeTools):
         self._ledger.on_call(self._process.name, known("response_id") or "", call_id)
         await asyncio.sleep(self._process.world.random.uniform(0.0, self._pause))
         return Outcome(f"The answer to {call_id}.")
-
-
-__all__ = ["SimulatedModel", "SimulatedTools", "asked"]

@@ -199,7 +199,6 @@ class Server:
         features: bool,
     ) -> None:
         self.process = process = Process(world, name)
-        self.name, self.faults = name, store.faults
         self.records = RemoteRecords(store, process)
         self.sealer, self.access, self.telemetry = Sealer([SECRET]), SimulatedAccess(), Telemetry()
         self.accepts = True

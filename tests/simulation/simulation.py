@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random as random_module
@@ -22,7 +23,7 @@ from llama_stack_responses.store.records import UNAVAILABLE
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
 from tests.simulation.workload import OWNERS, Clients
-from tests.simulation.world import EPOCH, Endless, World
+from tests.simulation.world import Endless, World
 
 _BUSY_SECONDS: Final = 30.0
 """Virtual seconds in which things go wrong."""
@@ -110,8 +111,7 @@ class Schedule:
         """Let clients work while things go wrong, and then until they are done."""
         world, until = self.world, self.world.now + _BUSY_SECONDS
         faults = self.cluster.faults
-        for name in Faults.__slots__:
-            setattr(faults, name, getattr(self._faults, name))
+        faults.become(self._faults)
         self._begin()
         self.cluster.torment(until)
         world.run_until(lambda: not self.clients.waiting or bool(self._failed), until)
@@ -152,15 +152,9 @@ class Schedule:
 
     def _settle(self) -> bool:
         """Wait until no work is left; return whether that comes."""
-        left: list[str] = []
-
-        def settled() -> bool:
-            left[:] = [key for key in self.cluster.store.rows("") if key.startswith(_WORK)]
-            return not left
-
-        until = self.world.now + _PATIENCE
+        left, until = list[str](), self.world.now + _PATIENCE
         while self.world.now < until and not self._failed:
-            if settled():
+            if not (left := [key for key in self.cluster.store.rows("") if key.startswith(_WORK)]):
                 return True
             self.world.run_until(lambda: False, self.world.now + 5.0)
         if left:
@@ -179,7 +173,7 @@ class Schedule:
             was, now = response["status"], ledger.outcomes.get(response_id)
             if was != now:
                 ledger.fail(f"{response_id} was returned as {was}, and is {now}")
-        for owner, _ in promises.endpoints.values():
+        for owner in promises.endpoints.values():
             self._check_messages(owner)
 
     def _check_messages(self, owner: Owner) -> None:
@@ -187,7 +181,7 @@ class Schedule:
         promises, ledger = self.clients.promises, self.ledger
         # A response that is deleted while its server is dead has no end.
         ended = [each for each in promises.background & ledger.outcomes.keys() if promises.stored[each] == owner]
-        ended += [each for each, (of, _) in promises.batches.items() if of == owner]
+        ended += [each for each, of in promises.batches.items() if of == owner]
         for each in ended:
             if len(set(ledger.received.get(each, ()))) != 1:
                 ledger.fail(f"the receiver has got {ledger.received.get(each)} of the end of {each}")
@@ -198,7 +192,7 @@ class Schedule:
         if self.world.random.random() < 0.5:
             for response_id, owner in promises.stored.items():
                 clients.start(f"deletion of {response_id}", partial(clients.delete, owner, response_id))
-        for endpoint_id, (owner, _) in promises.endpoints.items():
+        for endpoint_id, owner in promises.endpoints.items():
             clients.start(f"deletion of {endpoint_id}", partial(clients.delete_endpoint, owner, endpoint_id))
         self._await("do not end: ")
         for server in self.cluster.alive:
@@ -259,7 +253,13 @@ def _profiles(file: Path | None) -> ServerProfiles:
 
 @contextmanager
 def _determined(seed: int) -> Iterator[None]:
-    """Let all randomness within the block depend on the seed: ids, jitter, nonces."""
+    """Let all randomness within the block depend on the seed: ids, jitter, nonces.
+
+    Garbage of cycles is collected behind the block: an asynchronous generator that is collected closes in a new step of
+    its process, and when that happens depends on all that was allocated in this Python before.
+    """
+    collects = gc.isenabled()
+    gc.disable()
     numbers, state = Random(seed), random_module.getstate()
     before = os.urandom, random_module._urandom, factory.ServerProfiles  # type: ignore[attr-defined]
     factory.ServerProfiles = _profiles  # type: ignore[attr-defined, assignment]
@@ -272,6 +272,6 @@ def _determined(seed: int) -> Iterator[None]:
         time.sleep = sleep
         os.urandom, random_module._urandom, factory.ServerProfiles = before  # type: ignore[attr-defined]
         random_module.setstate(state)
-
-
-__all__ = ["EPOCH", "Outcome", "Schedule", "simulate"]
+        if collects:
+            gc.enable()
+            gc.collect(1)

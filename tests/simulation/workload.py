@@ -49,16 +49,16 @@ class Promises:
         stored: the responses whose creation was acknowledged, each with its owner.
         final: the responses that were returned as ended, each as it was.
         deleted: the responses whose deletion was acknowledged or begun.
-        batches: the batches whose creation was acknowledged: owner, and the ids of their lines.
-        endpoints: the webhook endpoints: the URL of each by its id.
+        batches: the owners of the batches whose creation was acknowledged, by their ids.
+        endpoints: the owners of the webhook endpoints, by their ids.
     """
 
     stored: dict[str, Owner] = field(default_factory=dict)
     background: set[str] = field(default_factory=set)
     final: dict[str, Json] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
-    batches: dict[str, tuple[Owner, Sequence[str]]] = field(default_factory=dict)
-    endpoints: dict[str, tuple[Owner, str]] = field(default_factory=dict)
+    batches: dict[str, Owner] = field(default_factory=dict)
+    endpoints: dict[str, Owner] = field(default_factory=dict)
 
 
 class Clients:
@@ -152,7 +152,7 @@ class Clients:
         batch = await self._once(owner, lambda server: _create_batch(server, owner, file_id))
         if batch is None:
             return
-        self.promises.batches[batch.id] = owner, ids
+        self.promises.batches[batch.id] = owner
         of = Hasher(owner).owner
         while True:
             await asyncio.sleep(3.0)
@@ -168,7 +168,7 @@ class Clients:
         """Create a webhook endpoint."""
         url = f"https://receiver/{len(self.promises.endpoints)}"
         made, _ = await self._call(owner, lambda server: server.endpoints.create(owner, "", url, EVENT_TYPES, 20))
-        self.promises.endpoints[made.id] = owner, url
+        self.promises.endpoints[made.id] = owner
 
     async def delete(self, owner: Owner, response_id: str) -> None:
         """Delete a response."""
@@ -268,18 +268,23 @@ class Clients:
 
     async def _read(self, name: str, owner: Owner, response_id: str) -> None:
         """Read all events of a response, from as many streams as it takes."""
-        after, ended, since = -1, False, self.world.now
+        after, ended, since, streams = -1, False, self.world.now, 0
 
-        def receive(events: list[Json]) -> None:
+        def connect() -> Callable[[list[Json]], None]:
+            nonlocal streams
+            streams += 1
+            return partial(receive, streams)
+
+        def receive(stream: int, events: list[Json]) -> None:
             nonlocal after, ended
-            if not ended:
+            if not ended and stream == streams:  # What an earlier connection still had on its way does not arrive.
                 after = self.ledger.on_events(name, response_id, after, events, since)
                 ended = is_last(events)
 
         while not ended:
             since = self.world.now
             try:
-                await self._call(owner, lambda server: self._stream(server, response_id, after, receive))
+                await self._call(owner, lambda server: self._stream(server, response_id, after, connect))
             except ApiError as error:
                 if error.status == 404 and response_id in self.promises.deleted:
                     return
@@ -287,9 +292,10 @@ class Clients:
             await asyncio.sleep(self._random.uniform(0.0, _RETRY))
 
     async def _stream(
-        self, server: Server, response_id: str, after: int, receive: Callable[[list[Json]], None]
+        self, server: Server, response_id: str, after: int, connect: Callable[[], Callable[[list[Json]], None]]
     ) -> None:
         """Send events, in the process of a server, until the stream is cut."""
+        receive = connect()
         followed = await server.impl.reader.follow(response_id, after, _SILENCE, unlimited)
         arrives = self.world.now
         try:
