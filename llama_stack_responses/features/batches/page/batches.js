@@ -1,7 +1,7 @@
 // The batches of the user: their progress, their failed lines, their files, and a button that cancels.
 
 import { get, request } from "../../api.js";
-import { button, dialog, empty, h, save, say, View } from "../../dom.js";
+import { button, dialog, empty, h, save, say, style, trying, View } from "../../dom.js";
 import { bytes, count, exactly, line, when } from "../../format.js";
 
 const AGAIN_SECONDS = 3;
@@ -16,15 +16,13 @@ const ENDED = new Set(["failed", "completed", "expired", "cancelled"]);
 export class BatchesView extends View {
   start() {
     document.title = "Batches";
-    document.head.querySelector("#batches-style") ?? document.head.append(h("link", { id: "batches-style", rel: "stylesheet", href: new URL("./batches.css", import.meta.url) }));
+    style(import.meta.url, "batches");
     this.rows = new Map();
     this.list = h("ul", { class: "batches", "aria-label": "Batches" });
     this.notice = h("div", { "aria-live": "polite" }, h("p", { class: "loading" }, "Reading…"));
     this.more = button("Older batches", () => this.older(), { hidden: true });
     this.append(h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Batches"))), this.notice, this.list, this.more);
-    this.read();
-    const again = setInterval(() => document.hidden || this.read(), AGAIN_SECONDS * 1000);
-    this.signal.addEventListener("abort", () => clearInterval(again));
+    this.keepReading(AGAIN_SECONDS);
   }
 
   /** Read the newest batches, and those further down that have not ended. */
@@ -39,7 +37,7 @@ export class BatchesView extends View {
       if (this.rows.size <= PAGE) this.more.hidden = !page.has_more;
       this.show([...page.data, ...running]);
     } catch (error) {
-      this.trouble(error);
+      this.notify(error, this.notice);
     } finally {
       this.reading = false;
     }
@@ -55,12 +53,8 @@ export class BatchesView extends View {
       this.show(page.data);
       this.more.hidden = !page.has_more;
     } catch (error) {
-      this.trouble(error);
+      this.notify(error, this.notice);
     }
-  }
-
-  trouble(error) {
-    if (error.name !== "AbortError") this.notice.replaceChildren(h("p", { class: "notice bad", role: "alert" }, error.message));
   }
 
   show(batches) {
@@ -125,28 +119,20 @@ class Row {
   }
 
   async end() {
-    await this.trying(async () => this.update(await get(`/v1/batches/${this.id}/cancel`, { method: "POST", signal: this.signal })));
+    await trying(async () => this.update(await get(`/v1/batches/${this.id}/cancel`, { method: "POST", signal: this.signal })));
   }
 
   async download(fileId, name) {
-    await this.trying(async () => save(await (await request(`/v1/files/${fileId}/content`, { accept: "*/*", signal: this.signal })).blob(), `${this.id}_${name}.jsonl`));
+    await trying(async () => save(await (await request(`/v1/files/${fileId}/content`, { accept: "*/*", signal: this.signal })).blob(), `${this.id}_${name}.jsonl`));
   }
 
   async showFailed() {
-    await this.trying(async () => {
+    await trying(async () => {
       const { lines, whole } = await beginning(this.batch.error_file_id, this.signal);
       const rows = lines.map((each) => [each.custom_id, each.response?.status_code ?? "–", each.error?.code ?? each.response?.body?.error?.code ?? "–", each.error?.message ?? each.response?.body?.error?.message ?? ""]);
       const hint = whole ? null : h("p", { class: "dim" }, `These are the first; the error file has all ${count(this.batch.request_counts.failed)}.`);
       dialog("Failed lines", table(`Failed lines of ${this.id}`, ["Line", "Status", "Code", "Error"], rows), hint);
     });
-  }
-
-  async trying(work) {
-    try {
-      await work();
-    } catch (error) {
-      if (error.name !== "AbortError") say(error.message);
-    }
   }
 }
 

@@ -162,6 +162,21 @@ export function button(text, onclick, { icon: name, label, kind = "", ...propert
   );
 }
 
+/** Add the style sheet of a view, which lies beside its script, once. */
+export function style(script, name) {
+  const id = `${name}-style`;
+  document.getElementById(id) ?? document.head.append(h("link", { id, rel: "stylesheet", href: new URL(`./${name}.css`, script) }));
+}
+
+/** Do something, and say it if it fails, unless its view has gone. */
+export async function trying(work) {
+  try {
+    await work();
+  } catch (error) {
+    if (error.name !== "AbortError") say(error.message);
+  }
+}
+
 /** A view of the page. What it starts ends when it leaves the document. */
 export class View extends HTMLElement {
   #gone = new AbortController();
@@ -186,6 +201,18 @@ export class View extends HTMLElement {
   end() {
     this.#gone.abort();
     this.stopped?.();
+  }
+
+  /** Call `read` now, and again at intervals while the page is seen. */
+  keepReading(seconds) {
+    this.read();
+    const again = setInterval(() => document.hidden || this.read(), seconds * 1000);
+    this.signal.addEventListener("abort", () => clearInterval(again));
+  }
+
+  /** Show a notice of an error in place of what is there, unless the view has gone. */
+  notify(error, place) {
+    if (error.name !== "AbortError") place.replaceChildren(h("p", { class: "notice bad", role: "alert" }, error.message));
   }
 
   /** Show another view. */

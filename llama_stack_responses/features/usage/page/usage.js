@@ -1,7 +1,7 @@
 // What was used: charts over an hour, a day or a month, the sums by group, and both as CSV and JSON.
 
 import { get } from "../../api.js";
-import { button, empty, h, save, svg, View } from "../../dom.js";
+import { button, empty, h, save, style, svg, View } from "../../dom.js";
 import { brief, count, duration, exactly, iso, modelName, when } from "../../format.js";
 
 const SPANS = {
@@ -77,7 +77,7 @@ const COLUMNS = [
 export class UsageView extends View {
   start() {
     document.title = "Usage";
-    document.head.querySelector("#usage-style") ?? document.head.append(h("link", { id: "usage-style", rel: "stylesheet", href: new URL("./usage.css", import.meta.url) }));
+    style(import.meta.url, "usage");
     const query = new URLSearchParams(location.search);
     this.span = query.get("span") in SPANS ? query.get("span") : "day";
     this.by = query.get("by") in GROUPS ? query.get("by") : "";
@@ -91,9 +91,7 @@ export class UsageView extends View {
       h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Usage")), h("div", { class: "actions usage-choices" }, choice("Time", "span", Object.fromEntries(Object.entries(SPANS).map(([name, { title }]) => [name, title]))), choice("By", "by", GROUPS), this.exports)),
       this.content,
     );
-    this.read();
-    const again = setInterval(() => document.hidden || this.read(), AGAIN_SECONDS * 1000);
-    this.signal.addEventListener("abort", () => clearInterval(again));
+    this.keepReading(AGAIN_SECONDS);
   }
 
   choose(name, value) {
@@ -113,7 +111,7 @@ export class UsageView extends View {
       const { data } = await get("/v1/organization/usage/responses", { signal: AbortSignal.any([this.signal, reading.signal]), query });
       this.draw(data);
     } catch (error) {
-      if (error.name !== "AbortError") this.content.replaceChildren(h("p", { class: "notice bad", role: "alert" }, error.message));
+      this.notify(error, this.content);
     }
   }
 

@@ -1,7 +1,7 @@
 // The webhook endpoints of the user, with their deliveries, each of which can be sent again.
 
 import { get } from "../../api.js";
-import { button, empty, h, say, View } from "../../dom.js";
+import { button, empty, h, say, style, trying, View } from "../../dom.js";
 import { exactly, line, when } from "../../format.js";
 
 const AGAIN_SECONDS = 5;
@@ -14,14 +14,12 @@ const COLUMNS = ["Event", "Of", "Status", "Last answer", "Attempts", "Created", 
 export class WebhooksView extends View {
   start() {
     document.title = "Webhooks";
-    document.head.querySelector("#webhooks-style") ?? document.head.append(h("link", { id: "webhooks-style", rel: "stylesheet", href: new URL("./webhooks.css", import.meta.url) }));
+    style(import.meta.url, "webhooks");
     this.endpoints = new Map();
     this.list = h("ul", { class: "endpoints", "aria-label": "Webhook endpoints" });
     this.notice = h("div", { "aria-live": "polite" }, h("p", { class: "loading" }, "Reading…"));
     this.append(h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Webhooks"))), this.notice, this.list);
-    this.read();
-    const again = setInterval(() => document.hidden || this.read(), AGAIN_SECONDS * 1000);
-    this.signal.addEventListener("abort", () => clearInterval(again));
+    this.keepReading(AGAIN_SECONDS);
   }
 
   async read() {
@@ -34,7 +32,7 @@ export class WebhooksView extends View {
       for (const each of data) this.one(each.id).update(each);
       this.notice.replaceChildren(data.length ? "" : empty("No webhook endpoints", "An endpoint of yours is told when a background response or a batch has ended: create one with POST /v1/webhook_endpoints."));
     } catch (error) {
-      if (error.name !== "AbortError") this.notice.replaceChildren(h("p", { class: "notice bad", role: "alert" }, error.message));
+      this.notify(error, this.notice);
     } finally {
       this.reading = false;
     }
@@ -78,16 +76,14 @@ class Endpoint {
 
   /** Read the newest deliveries, or those before one. */
   async read(after) {
-    try {
+    await trying(async () => {
       const page = await get(`/v1/webhook_endpoints/${this.id}/deliveries`, { signal: this.signal, query: [["limit", DELIVERIES], ["after", after]] });
       for (const each of page.data) this.show(each);
       if (after || this.rows.size <= DELIVERIES) this.more.hidden = !page.has_more;
       this.table.hidden = !this.rows.size;
       this.none.hidden = this.rows.size > 0;
       this.none.textContent = "Nothing was sent yet.";
-    } catch (error) {
-      if (error.name !== "AbortError") say(error.message);
-    }
+    });
   }
 
   get last() {
@@ -119,12 +115,10 @@ class Endpoint {
   }
 
   async resend(id) {
-    try {
+    await trying(async () => {
       this.show(await get(`/v1/webhook_endpoints/${this.id}/deliveries/${id}/resend`, { method: "POST", signal: this.signal }));
       say("It is sent again.");
-    } catch (error) {
-      if (error.name !== "AbortError") say(error.message);
-    }
+    });
   }
 }
 
