@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Final, Protocol
 
 from ..concurrency.offloading import in_thread
@@ -131,17 +130,10 @@ class Listing:
     async def summaries(self, response_ids: Sequence[str]) -> dict[str, Row]:
         """Return the rows of these responses, by id, built from the responses."""
         rows: dict[str, Row] = {}
-        while response_ids:
-            entries, seen = await self._loader.entries(response_ids)
-            page = await self._loader.page(entries, len(entries))
-            inputs = await self._loader.own_inputs(page.items)
-            for stored, items in zip_longest(page.items, inputs):
-                own, response_id = items or (), stored.response["id"]
-                row = list_row(stored.response, first_words(own), stored.timing, answered(own))
-                rows[response_id] = read_list_row(response_id, codec.decode(row), 0)
-            if page.has_more:
-                seen = response_ids.index(page.items[-1].response["id"]) + 1
-            response_ids = response_ids[seen:]
+        async for stored, own in self._loader.with_inputs(response_ids):
+            response_id = stored.response["id"]
+            row = list_row(stored.response, first_words(own), stored.timing, answered(own))
+            rows[response_id] = read_list_row(response_id, codec.decode(row), 0)
         return rows
 
     async def branches(self, owner: Owner, previous: str, limit: int) -> list[Row]:
@@ -217,7 +209,9 @@ async def page_of_rows(
     size = limit + 1 if wanted is None else first_rows
     while True:
         block = await read(start, end, limit=size, reverse=not span.oldest_first)
-        for (key, _), row in zip(block, await read_rows(block), strict=True):
+        for number, ((key, _), row) in enumerate(zip(block, await read_rows(block), strict=True), 1):
+            if number % _INLINE_ROWS == 0:
+                await asyncio.sleep(0)  # `wanted` may look for words.
             if wanted is None or wanted(row):
                 if len(page.rows) == limit:
                     return page

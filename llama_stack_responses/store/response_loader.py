@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from ..core.types import Json
 from .decoder import Decoder
@@ -91,8 +92,26 @@ class ResponseLoader:
         self, entries: Sequence[FoundEntry], limit: int, hold: Callable[[int], object] | None = None
     ) -> ResponsePage:
         """Return a page: the first of the responses, until they reach its size limit."""
-        shared, size = SharedContent(self._records, self._decoder, self._page_bytes, hold), 0
-        items: list[StoredResponse] = []
+        return await self._page(self._shared(hold), entries, limit)
+
+    async def with_inputs(self, response_ids: Sequence[str]) -> AsyncIterator[tuple[StoredResponse, list[Json]]]:
+        """Yield those of the responses that exist, each with the input items of `own_inputs`, a page at a time."""
+        while response_ids:
+            entries, seen = await self.entries(response_ids)
+            shared = self._shared()
+            page = await self._page(shared, entries, len(entries))
+            inputs = await own_inputs(shared, [each.input for each in page.items], self._page_bytes)
+            for stored, own in zip_longest(page.items, inputs):
+                yield stored, own or []
+            if page.has_more:
+                seen = response_ids.index(page.items[-1].response["id"]) + 1
+            response_ids = response_ids[seen:]
+
+    def _shared(self, hold: Callable[[int], object] | None = None) -> SharedContent:
+        return SharedContent(self._records, self._decoder, self._page_bytes, hold)
+
+    async def _page(self, shared: SharedContent, entries: Sequence[FoundEntry], limit: int) -> ResponsePage:
+        items, size = list[StoredResponse](), 0
         for number, each in enumerate(entries[:limit]):
             if size >= self._page_bytes:
                 return ResponsePage(items, has_more=True)
@@ -114,5 +133,4 @@ class ResponseLoader:
         Args:
             hold: called with the bytes of what is read, before it is decoded; it may raise.
         """
-        shared = SharedContent(self._records, self._decoder, self._page_bytes, hold)
-        return await own_inputs(shared, [each.input for each in stored], self._page_bytes)
+        return await own_inputs(self._shared(hold), [each.input for each in stored], self._page_bytes)

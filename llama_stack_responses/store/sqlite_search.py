@@ -64,6 +64,7 @@ _CLAIM: Final = """
 UPDATE search_waiting SET claimed_until = ? WHERE id IN (
   SELECT id FROM search_waiting WHERE claimed_until <= ? ORDER BY id DESC LIMIT ?) RETURNING id, key
 """
+_IS_INDEXED: Final = "SELECT 1 FROM search_documents WHERE key = ?"
 _DONE: Final = "DELETE FROM search_waiting WHERE id = ? AND key = ? RETURNING id"
 # The order of the joins is fixed: words, documents, records.
 _FIND: Final = """
@@ -206,8 +207,9 @@ def _put(documents: Sequence[Document], connection: sqlite3.Connection) -> None:
         key = each.noted.key
         if connection.execute(_DONE, (each.noted.number, key)).fetchone() is None:
             continue
-        for statement in _REMOVE:
-            connection.execute(statement.format(key=":key"), {"key": key})
+        if connection.execute(_IS_INDEXED, (key,)).fetchone():
+            for statement in _REMOVE:
+                connection.execute(statement.format(key=":key"), {"key": key})
         number = connection.execute("INSERT INTO search_documents(key) VALUES (?)", (key,)).lastrowid
         row = (number, owner_of(key), each.text)
         connection.execute("INSERT INTO search_texts(id, owner, text) VALUES (?, ?, ?)", row)

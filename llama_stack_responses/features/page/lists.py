@@ -26,7 +26,7 @@ from ...store.list_rows import Row
 from ...store.records import Record
 from ...store.search_index import SearchIndex, Term
 from .refused.rows import STATUS, RefusedRequests
-from .search.box import NOTHING_SEARCHED, Searched
+from .search.box import NOTHING_SEARCHED, Searched, is_of_model, tightest
 from .search.snippets import snippet
 
 _CURSOR: Final = re.compile("([0-9a-f]{14})-((?:resp|refused)_[0-9a-zA-Z_-]{1,64})")
@@ -81,7 +81,7 @@ class ListFilter:
         statuses = self.statuses if self.statuses.isdisjoint(UNFINISHED) else self.statuses.union(UNFINISHED)
         return (
             (not statuses or row["status"] in statuses)
-            and (self.model is None or self.model in (row["model"], row["model"].partition("/")[2]))
+            and (self.model is None or is_of_model(row, self.model))
             and (self.conversation is None or row["conversation"] == self.conversation)
             and all(_has(row["metadata"], *pair) for pair in self.metadata)
             and self.searched.filters(row)
@@ -112,8 +112,7 @@ def restricted_to(typed: Searched, **chosen: Any) -> ListFilter:
     statuses = wanted.statuses | typed.statuses
     if wanted.statuses and typed.statuses:
         statuses = wanted.statuses & typed.statuses or _NO_STATUS
-    since = max((each for each in (wanted.since, typed.since) if each is not None), default=None)
-    until = min((each for each in (wanted.until, typed.until) if each is not None), default=None)
+    since, until = tightest(max, wanted.since, typed.since), tightest(min, wanted.until, typed.until)
     return replace(wanted, statuses=statuses, since=since, until=until)
 
 
@@ -151,7 +150,7 @@ class Lists:
             "object": "list",
             "data": [row | {"snippet": snippets.get(row["id"], [])} for row in rows if wanted.matches(row)],
             "has_more": page.next is not None,
-            "next": "-".join(page.next) if page.next else None,
+            "next": cursor_text(page.next),
             "search": await self._coverage() if wanted.searched.terms else None,
         }
 
@@ -213,13 +212,19 @@ class _Search:
             self._index.find(self._wanted.searched.terms, start, end, limit=limit, reverse=reverse),
             self._index.noted(start, end, limit=limit, reverse=reverse),
         )
-        rows = dict(noted) | dict(found)
-        self._noted |= {key.rpartition("/")[2] for key in rows.keys() - dict(found).keys()}
+        indexed = dict(found)
+        rows = dict(noted) | indexed
+        self._noted |= {key.rpartition("/")[2] for key in rows.keys() - indexed.keys()}
         return sorted(rows.items(), key=itemgetter(0), reverse=reverse)[:limit]
 
     def matches(self, row: Row) -> bool:
         """Return whether a row matches; of one that is not indexed yet, the first words are searched."""
         return self._wanted.may_match(row) and (row["id"] not in self._noted or self._wanted.searched.says(row))
+
+
+def cursor_text(cursor: tuple[str, str] | None) -> str | None:
+    """Return a cursor as clients get it; None if nothing follows."""
+    return "-".join(cursor) if cursor else None
 
 
 def parsed_cursor(cursor: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from ...core.types import Json
 from ...store.archive import Archive
 from ...store.list_row_pages import Span
 from ...store.list_rows import Row
-from .lists import Lists, parsed_cursor
+from .lists import Lists, cursor_text, parsed_cursor
 
 _WINDOW_ROWS: Final = 2_000
 """Responses of which one page has the sessions."""
@@ -44,7 +44,7 @@ class Sessions:
             "data": sessions,
             "responses": len(page.rows),
             "has_more": page.next is not None,
-            "next": "-".join(page.next) if page.next else None,
+            "next": cursor_text(page.next),
         }
 
 

@@ -49,9 +49,8 @@ class Searched:
 
     def filters(self, row: Row) -> bool:
         """Return whether a row has what is asked for, beside the words, the status and the dates."""
-        models = (row["model"], row["model"].partition("/")[2])
         return (
-            all(each in models for each in self.models)
+            all(is_of_model(row, each) for each in self.models)
             and all(any(each == name.lower() for name in row["tools"]) for each in self.tools)
             and all(each == row["conversation"] for each in self.conversations)
             and all(row["metadata"].get(name) == value for name, value in self.metadata)
@@ -62,7 +61,7 @@ class Searched:
         if not self.terms:
             return True
         names = ("id", "conversation", "previous_response_id", "words", "answer", "error", "message")
-        said = [words_of(str(row.get(name) or "")) for name in names]
+        said = [words_of(str(row[name])) for name in names if row.get(name)]
         return all(any(_has(words, term) for words in said) for term in self.terms)
 
 
@@ -105,15 +104,16 @@ def _filtered(found: Searched, name: str, key: str, value: str) -> Searched:
                 raise _wrong(f"'status:' takes one of {', '.join((*STATUSES, STATUS))}")
             return replace(found, statuses=found.statuses | {value})
         case "after":
-            return replace(found, since=_latest(max, found.since, _moment(name, value)))
+            return replace(found, since=tightest(max, found.since, _moment(name, value)))
         case "before":
-            return replace(found, until=_latest(min, found.until, _moment(name, value)))
+            return replace(found, until=tightest(min, found.until, _moment(name, value)))
         case _:
             return replace(found, metadata=[*found.metadata, (key, value)])
 
 
-def _latest(choose: Callable[[float, float], float], known: float | None, given: float) -> float:
-    return given if known is None else choose(known, given)
+def tightest(choose: Callable[..., float | None], *bounds: float | None) -> float | None:
+    """Return the one that `choose`, `max` or `min`, chooses of the bounds that are there; None if none is."""
+    return choose((each for each in bounds if each is not None), default=None)
 
 
 def _moment(name: str, value: str) -> float:
@@ -130,6 +130,11 @@ def _moment(name: str, value: str) -> float:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise _wrong(f"'{name}:' takes a date such as 2026-01-31, or 7d or 12h for so long ago") from None
+
+
+def is_of_model(row: Row, model: str) -> bool:
+    """Return whether a row has this model, with or without its provider."""
+    return model in (row["model"], row["model"].partition("/")[2])
 
 
 def _has(words: Sequence[str], term: Term) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import batched, zip_longest
+from itertools import batched
 from typing import Final
 
 from ....concurrency.offloading import in_thread_if_large
@@ -70,6 +70,8 @@ class Indexer(Periodic):
             began = self._clock()
             await self._index.put(await self._documents(noted))
             await asyncio.sleep(self._clock() - began)
+            if len(noted) < _TOGETHER:
+                return  # What is noted meanwhile is found at the next look.
 
     async def _documents(self, noted: Sequence[Noted]) -> list[Document]:
         """Return the texts of rows; that of a response that is gone is empty."""
@@ -81,14 +83,9 @@ class Indexer(Periodic):
 
     async def _texts(self, ids: Sequence[str]) -> dict[str, str]:
         texts = dict[str, str]()
-        while ids:
-            entries, seen = await self._loader.entries(ids)
-            page = await self._loader.page(entries, len(entries))
-            inputs = await self._loader.own_inputs(page.items)
-            for stored, own in zip_longest(page.items, inputs):
-                read = partial(_text_of, stored.response, own or ())
-                texts[stored.response["id"]] = await in_thread_if_large(read, stored.response, own)
-            ids = ids[ids.index(page.items[-1].response["id"]) + 1 :] if page.has_more else ids[seen:]
+        async for stored, own in self._loader.with_inputs(ids):
+            read = partial(_text_of, stored.response, own)
+            texts[stored.response["id"]] = await in_thread_if_large(read, stored.response, own)
         return texts
 
 
