@@ -189,7 +189,7 @@ class ChunkReader:
         own = next((each for each in choices if _index(each) == self._choice), None)
         if own is not None:
             return own
-        if not (self.answer.spoken or self.answer.calls):
+        if not self.answer.has_begun:
             self._choice = _index(choices[0])
             return choices[0]
         self._others_call = self._others_call or any(member(each.delta, "tool_calls") for each in choices)

@@ -42,14 +42,10 @@ def estimated_tokens(chat: Json, tokenizer: Tokenizer | None = None) -> int:
     return tokens_of(around) + sum(map(tokenizer, texts)) + of_messages
 
 
-def sample(items: Sequence[Any]) -> list[Any]:
-    """Return some of the items of a conversation, evenly spaced; all if they are few."""
-    return [*islice(items, 0, None, len(items) // _SAMPLED_ITEMS + 1)]
-
-
-def estimated_tokens_of_sample(items: Sequence[Any], sampled: Sequence[Any]) -> int:
-    """Return the approximate tokens of a conversation whose `sample`, as JSON values, is given."""
-    return tokens_of(estimated_bytes([*sampled]) * len(items) // max(1, len(sampled)))
+def estimated_tokens_of_items(items: Sequence[Any]) -> int:
+    """Return the approximate tokens of a conversation, by some of its items, evenly spaced."""
+    some = [*islice(items, 0, None, len(items) // _SAMPLED_ITEMS + 1)]
+    return tokens_of(estimated_bytes(some) * len(items) // max(1, len(some)))
 
 
 def estimated_bytes(value: Any) -> int:

@@ -134,7 +134,7 @@ class ReasoningReader:
             type(visible) is not str
             or len(visible) > PIECE_CHARACTERS
             or self.own_summaries is not False
-            or fields.get("thinking_blocks")
+            or fields.get(BLOCKS)
         ):
             return few(self._reasoning_in_parts(fields))
         self._answer.characters += len(visible)
@@ -264,7 +264,7 @@ class ReasoningReader:
 
 
 def _blocks(fields: dict[str, Any]) -> Sequence[Any]:
-    return entries(fields.get("thinking_blocks") or ())
+    return entries(fields.get(BLOCKS) or ())
 
 
 def _reasoning_text(value: Any) -> str:

@@ -208,7 +208,7 @@ class MalformedCallError(UnusableAnswerError):
 
     Attributes:
         by_words: whether only its words say so, which in a request without tools are about the request.
-        refusal: the error that it is in a request without tools; None if there is no other.
+        refusal: the error that it is in a request without tools; None if its code says so.
     """
 
     def __init__(self, message: str, words: str, written: str, *, of_stream: bool = False) -> None:

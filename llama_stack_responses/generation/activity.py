@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
-from ..chat.estimate import estimated_tokens_of_sample, sample
+from ..chat.estimate import estimated_tokens_of_items
 from ..core.errors import ApiError
 from ..core.lru_cache import LruCache
 from ..core.owner import Owner
@@ -111,7 +111,7 @@ class Running:
     @property
     def estimated_round(self) -> tuple[int, int]:
         """The approximate input and output tokens of the round that runs, for which each event stands for a token."""
-        read = estimated_tokens_of_sample(self.items, sample(self.items)) + self.assembler.used.output_tokens
+        read = estimated_tokens_of_items(self.items) + self.assembler.used.output_tokens
         return read, self._uncounted_events
 
     @property

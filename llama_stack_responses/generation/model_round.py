@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import batched
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ..chat.adaptation.explanation import explained
 from ..chat.adaptation.refusal import RefusedError
@@ -76,6 +76,13 @@ class Written:
 
     text: str
     finish: Finish
+
+
+def _raise(error: ApiError, chat: Json) -> NoReturn:
+    """Raise an error; a refusal of a chat request with what can be done about it."""
+    if isinstance(error, RefusedError):
+        raise explained(error, chat) from error
+    raise error
 
 
 def _drop(_: Delta) -> None:
@@ -346,7 +353,7 @@ class ModelRound:
                 if round_.reader.characters or round_.reader.is_finished or request.chat is None:
                     raise
                 if not await request.recover(error):
-                    raise (explained(error, request.chat) if isinstance(error, RefusedError) else error) from error
+                    _raise(error, request.chat)
             else:
                 request.begun()
                 if request.applied and round_.assembler:
@@ -405,8 +412,8 @@ class ModelRound:
             return  # The connection broke behind the answer.
         if isinstance(failure, MalformedCallError) and failure.of_stream and round_.reader.has_whole_calls:
             return  # The server read the calls, but not what the model wrote behind them, such as its last bracket.
-        if isinstance(failure, MalformedCallError) and failure.by_words and not tools:
-            failure = failure.refusal or failure
+        if isinstance(failure, MalformedCallError) and failure.refusal and not tools:
+            failure = failure.refusal
         if isinstance(failure, MalformedCallError) and not round_.reader.has_calls:
             calls = await in_thread(written_calls, failure.written)
             if calls and await are_valid(calls, tools, self._check_json):

@@ -94,7 +94,7 @@ class Known:
         model: its name.
         server: its server.
         steps: the changes of all its chat requests, in order.
-        evidence: what has been seen of other changes.
+        evidence: what has been seen of other changes that may be needed.
         correction: the tokens that its server has reported for each estimated one, by what is stored.
         context: the tokens of its context that its server has named in a refusal; None if it has named none.
         until: when that has to be looked up again, by the store's clock.
@@ -257,7 +257,8 @@ class ModelServers:
             context, until_context = None, now + _VALID_SECONDS
         until = min([now + _VALID_SECONDS, until_correction, until_context, *valid.values()])
         steps = in_order([*self._settled(server, model), *valid])
-        evidence = {step: each.valid(now) for step, each in learned.evidence.get(model, {}).items()}
+        seen = {step: each.valid(now) for step, each in learned.evidence.get(model, {}).items()}
+        evidence = {step: each for step, each in seen.items() if each.cases}
         known = Known(model, server, steps, evidence, correction, context, until, learned)
         self._known.set(model, known)
         return known
@@ -450,7 +451,6 @@ class AdaptedRequest:
         "_begun_with",
         "_changes",
         "_known",
-        "_new",
         "_own",
         "_refused",
         "_repairs",
@@ -468,7 +468,6 @@ class AdaptedRequest:
         self._unchanged: Json | None = chat
         self._attempt = Attempt(chat)
         self._asked: tuple[Step, ...] = ()  # for by refusals of this request
-        self._new: tuple[Step, ...] = ()  # those of them that can be learned
         self._begun_with: tuple[Step, ...] = ()  # changes of the first attempt: it is not judged anew what is needed
         self._refused: tuple[Step, ...] = ()  # learned changes that the server does not take any more
         self._tries = self._changes = self._retries = self._repairs = 0
@@ -480,6 +479,11 @@ class AdaptedRequest:
     def provider(self) -> str:
         """The provider of the model server; empty if it is unknown."""
         return self._known.server.provider
+
+    @property
+    def _new(self) -> tuple[Step, ...]:
+        """The changes that refusals of this request have asked for and that can be learned."""
+        return tuple(filter(is_remembered, self._asked))
 
     async def begin(self) -> None:
         """Change the request as the model server is known to need it."""
@@ -532,7 +536,6 @@ class AdaptedRequest:
             self._learn_unfinished(asked)
             return False
         self._asked += new
-        self._new += tuple(filter(is_remembered, new))
         await self._use(known)
         self._servers.count(known.server, new)
         return self.applied != before or await self._forget(refusal, sent)
@@ -561,7 +564,7 @@ class AdaptedRequest:
         named = not refusal.says_bound and any(refusal_names(refusal, step) for step in learned)
         if not named and not await self._servers.asked(refusal, sent, ()):
             return False
-        self._refused, self._new, self._asked, self._own.steps, self._begun_with = learned, (), (), (), ()
+        self._refused, self._asked, self._own.steps, self._begun_with = learned, (), (), ()
         await self._use(replace(known, steps=settled, evidence={}))
         return self.applied != before
 
@@ -572,7 +575,6 @@ class AdaptedRequest:
         """
         if self._new and asked:
             self._learn(self._new, taken=False)
-            self._new = ()
 
     def begun(self) -> None:
         """Learn the changes with which the model server has begun to answer, and forget those that it refused.
@@ -583,7 +585,7 @@ class AdaptedRequest:
             return
         if self.expectation is None:
             self.chat = self._unchanged = None
-        new, self._new = tuple(step for step in self._new if step in self.applied), ()
+        new = tuple(step for step in self._new if step in self.applied)
         refused, self._refused = tuple(step for step in self._refused if step not in new), ()
         self._learn(new, refused)
         self._own.steps += tuple(step for step in self._asked if step in self.applied)

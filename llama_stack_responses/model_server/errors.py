@@ -67,7 +67,7 @@ def to_api_error(error: Exception) -> ApiError:
         case openai.APIError() if is_of_content(error):
             return ApiError(400, _message(error), code=_code(error))
         case openai.APIError() if malformed := malformed_call(_message(error), error.code, error.body):
-            malformed.refusal = _of_request(error)
+            malformed.refusal = _of_request(error) if malformed.by_words else None
             return malformed
         case openai.APITimeoutError() | TimeoutError():
             message = "The inference provider did not answer in time. Try again, or raise its timeout."

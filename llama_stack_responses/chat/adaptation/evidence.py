@@ -173,8 +173,3 @@ def _counted(parts: Parts, refusals: int, now: float) -> Case:
 
 def _with_values(case: Case, values: Iterable[str]) -> Case:
     return replace(case, values=tuple(dict.fromkeys(values))[-_MAX_VALUES:])
-
-
-def common_parts(evidence: Evidence) -> Iterable[Parts]:
-    """Yield the parts with which requests are changed."""
-    return (case.parts for case in evidence.cases if case.is_confirmed)

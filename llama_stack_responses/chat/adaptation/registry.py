@@ -127,7 +127,7 @@ class Attempt:
         parts: the parts of the request before all changes: those of which evidence is.
         taken: those without what the changes have taken that are noted.
         values: by change, the values that it takes away or would take away: of those that are noted, and of those
-            that may be needed.
+            that other requests need as well.
         left: the changes that may be needed and were not made, though the request has what they would take from it.
         tried: the one of these that is left out to see whether it is still needed.
     """
@@ -163,26 +163,28 @@ class Plan:
 def attempted(chat: Json, plan: Plan) -> Attempt:
     """Return the changed chat request, of which no value is changed in place."""
     whole, parts = chat, request_parts(chat) if plan.suspected or plan.noted else frozenset()
-    applied, passed, gone, tried = list[Step](), list[Step](), set[str](), None
-    values = dict[Step, Parts]()
+    applied, gone, tried = list[Step](), set[str](), None
+    passed, values = list[tuple[Step, Json]](), dict[Step, Parts]()
     for step in in_order([*plan.steps, *plan.suspected]):
         changed = _applied(chat, step)
         if changed is chat:
             continue
-        if step in plan.noted or step not in plan.steps:
+        is_made = step in plan.steps
+        # Parts are digests of all that is in a request.
+        if step in plan.noted or (not is_made and plan.suspected[step].is_confirmed):
             own = request_parts(chat) - request_parts(changed)
             values[step] = values_of(own)
             gone |= own if step in plan.noted else set()
-        if step not in plan.steps:
-            action = plan.suspected[step].action(parts, plan.now, values[step])
+        if not is_made:
+            action = plan.suspected[step].action(parts, plan.now, values.get(step, frozenset()))
             if action == "try" and step in plan.triable and tried is None:
                 tried = step
             if action == "send" or tried == step:
-                passed.append(step)
+                passed.append((step, chat))
                 continue
         chat = changed
         applied.append(step)
-    left = tuple(step for step in passed if _applied(chat, step) is not chat)
+    left = tuple(step for step, before in passed if before is chat or _applied(chat, step) is not chat)
     if tried and tried not in left:
         # Another change takes away what this one does, so that leaving it out would show nothing.
         return attempted(whole, replace(plan, triable=[step for step in plan.triable if step != tried]))
