@@ -159,12 +159,15 @@ class RememberedAuth:
             if cause := _unavailable(error):
                 until = time.monotonic() + min(self._seconds, _UNAVAILABLE_SECONDS)
                 return _Answer(None, None, until, _failure(cause))
-            return _Answer(None, str(error), time.monotonic() + min(self._seconds, _REFUSED_SECONDS))
+            return self._refused(str(error))
         if not user.principal:
             # Without a name, the user would be the one of a stack without authentication.
             logger.warning("auth service names no user for a token")
-            return _Answer(None, _NOBODY, time.monotonic() + min(self._seconds, _REFUSED_SECONDS))
+            return self._refused(_NOBODY)
         return _Answer(user, None, time.monotonic() + min(self._seconds, seconds))
+
+    def _refused(self, words: str) -> _Answer:
+        return _Answer(None, words, time.monotonic() + min(self._seconds, _REFUSED_SECONDS))
 
     async def _validated(self, token: str, scope: Scope, /) -> tuple[Any, float]:
         """Return the user of a token, and the seconds until it expires."""
@@ -304,7 +307,7 @@ class _OpenClients:
     """
 
     def __init__(self, module: Any) -> None:
-        self._module = module
+        self._module, self._bounded = module, _bounded_kind(module)
         self.clients: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -327,25 +330,28 @@ class _OpenClients:
         """Bound an answer, which is read after this."""
         if response.headers.get("content-encoding", "identity") != "identity":
             raise self._module.ReadError("The answer is compressed.")
-        response.stream = _bounded_stream(self._module, response.stream)
+        response.stream = self._bounded(response.stream)
 
 
-def _bounded_stream(module: Any, stream: Any) -> Any:
-    """Return a stream of httpx that ends with its `ReadError` once it has passed on too many bytes."""
+def _bounded_kind(module: Any) -> Any:
+    """Return the class of streams of httpx that end with its `ReadError` once they have passed on too many bytes."""
 
     class Bounded(module.AsyncByteStream):  # type: ignore[misc]
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
         async def __aiter__(self) -> AsyncIterator[bytes]:
             read = 0
-            async for piece in stream:
+            async for piece in self._stream:
                 read += len(piece)
                 if read > _ANSWER_BYTES:
                     raise module.ReadError("The answer is too long.")
                 yield piece
 
         async def aclose(self) -> None:
-            await stream.aclose()
+            await self._stream.aclose()
 
-    return Bounded()
+    return Bounded
 
 
 def _left_open(kind: Any) -> Any:

@@ -51,19 +51,16 @@ class HostPlainInference:
             request: Any = await in_thread_if_large(lambda: kind(**body), body)
         except ValidationError as error:
             raise _refused(error) from error
-        counted = await self._limited.begin(request.model)
-        try:
-            answer: BaseModel = await getattr(self._router, method)(request)
-        except Exception as error:
-            failure = failure_of(error)
-            await counted.end(None, failure)
-            raise failure from error
-        except BaseException:
-            counted.release()
-            raise
-        shown: Json = answer.model_dump(mode="json", exclude_none=True)
-        await counted.end(shown.get("usage"))
-        return shown
+        with await self._limited.begin(request.model) as counted:
+            try:
+                answer: BaseModel = await getattr(self._router, method)(request)
+            except Exception as error:
+                failure = failure_of(error)
+                await counted.end(None, failure)
+                raise failure from error
+            shown: Json = answer.model_dump(mode="json", exclude_none=True)
+            await counted.end(shown.get("usage"))
+            return shown
 
 
 def failure_of(error: Exception) -> ApiError:

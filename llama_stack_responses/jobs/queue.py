@@ -264,10 +264,9 @@ class JobQueue:
         first = f"q/{_ALL_TIMES}" if self._claims % _PRIORITY_TURNS == _PRIORITY_TURNS - 1 else "q/"
         if not can_wait:
             end = f"q/{WorkClass.WINDOW}"
-            return [(first, end), ("q/", end)]
-        if self._claims % _OTHERS_TURN == _OTHERS_TURN - 1:
-            return [(f"q/{next(self._lower)}", end), ("q/", end)]
-        return [(first, end), ("q/", end)]
+        elif self._claims % _OTHERS_TURN == _OTHERS_TURN - 1:
+            first = f"q/{next(self._lower)}"
+        return list(dict.fromkeys([(first, end), ("q/", end)]))  # usually one
 
     async def _is_window_due(self) -> bool:
         """Return whether the job with the first deadline should go before all others."""

@@ -94,7 +94,7 @@ class Compaction:
         response, telemetry = self._factory.begin(request), self._factory.telemetry
         context = self._factory.context(request, response, start.owner, start.opened)
         with (
-            await self._limited.hold(request.model),
+            await self._limited.begin(request.model),
             self._running.reserve(start.owner).add(1),
             context.held() as held,
             telemetry.response(response) as whole,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
-from typing import Any
+from typing import Any, Self
 
 from ..chat.reported_usage import reported_usage
 from ..core.access import Access
@@ -54,21 +53,9 @@ class LimitedRequests:
         permit = await self.admit(PlainRequest(model))
         return CountedRequest(self._archive, permit, self._access.current_user(), model)
 
-    async def hold(self, model: str) -> AbstractContextManager[object]:
-        """Admit a request of which others count what it uses; its place is held within the returned block.
-
-        Raises:
-            ApiError: as for `admit`.
-        """
-        permit = await self.admit(PlainRequest(model))
-        held = ExitStack()
-        if permit:
-            held.callback(permit.release)
-        return held
-
 
 class CountedRequest:
-    """A request that asks a model and creates no response. It is ended once, or released.
+    """A request that asks a model and creates no response. It is ended once, or released, as a `with` block does.
 
     Args:
         archive: writes what it has used.
@@ -79,6 +66,12 @@ class CountedRequest:
 
     def __init__(self, archive: Archive, permit: Permit | None, owner: Owner, model: str) -> None:
         self._archive, self._permit, self._owner, self._model = archive, permit, owner, model
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     @property
     def counts(self) -> bool:

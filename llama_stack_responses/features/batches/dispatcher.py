@@ -6,13 +6,13 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
 from secrets import token_hex
 from typing import Final
 
 from ...concurrency.tasks import LoopTask
 from ...core.errors import ApiError
 from ...feature import Ended
+from ...lifecycle.periodic import Periodic
 from ...logs import Outage, get_logger
 from ...store.records import Delete, Put, Records, VersionIs, committed, pages_of
 from .file_expiry import FileExpiry
@@ -67,15 +67,19 @@ class Dispatcher:
         self._task = LoopTask(self._repeat)
         self._wake = asyncio.Event()
         self._running: dict[str, _Running] = {}
-        self._expiry, self._looked_at = FileExpiry(records), -inf
+        self._files = FileExpiry(records)
+        # A file store may be slow, for which the leases must not wait.
+        self._expiry = Periodic(self._expire, "could not delete expired files of batches", logger, _EXPIRY_SECONDS)
 
     def start(self) -> None:
         """Start in the running event loop, if the store is transactional."""
         if self._records.transactional:
             self._task.start()
+            self._expiry.start()
 
     async def stop(self) -> None:
         """Stop. Other servers go on with the batches."""
+        await self._expiry.stop()
         await self._task.stop()
         running, self._running = self._running, {}
         for each in running.values():
@@ -105,7 +109,6 @@ class Dispatcher:
             try:
                 await self._renew()
                 await self._begin()
-                await self._expire()
                 outage.over()
             except ApiError as error:
                 if outage.should_log(error):
@@ -118,10 +121,8 @@ class Dispatcher:
 
     async def _expire(self) -> None:
         """Delete the files that have expired."""
-        now = asyncio.get_running_loop().time()
-        if self.parts and now - self._looked_at >= _EXPIRY_SECONDS:
-            self._looked_at = now
-            await self._expiry.delete_due(self.parts)
+        if self.parts:
+            await self._files.delete_due(self.parts)
 
     async def _renew(self) -> None:
         """Renew the leases, and forget the batches that have ended."""

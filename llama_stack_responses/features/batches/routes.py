@@ -79,12 +79,12 @@ class BatchRoutes:
             output_seconds=given.get("output_expires_after", {}).get("seconds"),
         )
         batch = await self._with_keys(batch)
-        if found := await self._created_before(batch, await self._claim(request, given)):
+        if found := await self._created_before(batch, self._claim(request, given)):
             return JsonResponse(await self._object(found), headers={"idempotent-replayed": "true"})
         self.look(batch.id)
         return JsonResponse(batch_object(batch))
 
-    async def _claim(self, request: Request, given: Json) -> IdempotencyClaim | None:
+    def _claim(self, request: Request, given: Json) -> IdempotencyClaim | None:
         key = idempotency_key(request.headers)
         return IdempotencyClaim.of(self.impl.access.current_user(), key, given) if key else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -194,7 +194,7 @@ class BatchRun:
         return self._order
 
     async def _begin_new(
-        self, batch: Batch, order: LineOrder, lines: QueuedLines | AskedLines, begun: Collection[int]
+        self, batch: Batch, order: LineOrder, lines: QueuedLines | AskedLines, begun: Set[int]
     ) -> None:
         """Begin the next lines as far as there is room, and note which is the first that has not begun.
 
@@ -206,7 +206,7 @@ class BatchRun:
         """
 
         async def known(numbers: Sequence[int]) -> Collection[int]:
-            return {*begun} | await self._batches.ended_of(self._id, numbers)
+            return begun | await self._batches.ended_of(self._id, numbers)
 
         try:
             room = await order.room(begun, self._parts.settings.ahead)

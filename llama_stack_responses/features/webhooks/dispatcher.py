@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
 from secrets import token_hex
 from typing import Final
 
@@ -22,6 +21,7 @@ from ...concurrency.tasks import LoopTask
 from ...core.backoff import pause_after
 from ...core.errors import ApiError
 from ...feature import Ended
+from ...lifecycle.periodic import Periodic
 from ...logs import Outage, get_logger
 from ...store.records import UNAVAILABLE, Delete, Op, Put, Records, VersionIs, committed
 from ...telemetry.instrumentation import Telemetry
@@ -122,15 +122,17 @@ class Dispatcher:
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._place = ""
         self._oldest: float | None = None
-        self._measured_at = -inf
+        self._measuring = Periodic(self._measure, "could not measure how long webhooks wait", logger, _MEASURE_SECONDS)
 
     def start(self) -> None:
         """Start in the running event loop."""
         self._telemetry.show_value(WAITING, lambda: self._oldest)
         self._task.start()
+        self._measuring.start()
 
     async def stop(self) -> None:
         """Stop. What was being sent is sent again by another server."""
+        await self._measuring.stop()
         await self._task.stop()
         sending = list(self._sending.values())
         for task in sending:
@@ -155,7 +157,6 @@ class Dispatcher:
                 while await self._deliveries.make():
                     pass
                 await self._send_due()
-                await self._measure()
                 outage.over()
             except ApiError as error:
                 if outage.should_log(error):
@@ -166,11 +167,9 @@ class Dispatcher:
                 await asyncio.wait_for(self._wake.wait(), self._poll_seconds)
 
     async def _measure(self) -> None:
-        """Look at intervals how long the oldest delivery has waited."""
-        if (now := asyncio.get_running_loop().time()) - self._measured_at >= _MEASURE_SECONDS:
-            self._measured_at = now
-            oldest = await self._deliveries.oldest()
-            self._oldest = 0.0 if oldest is None else max(await self._records.now() - oldest, 0.0)
+        """Look how long the oldest delivery has waited."""
+        oldest = await self._deliveries.oldest()
+        self._oldest = 0.0 if oldest is None else max(await self._records.now() - oldest, 0.0)
 
     async def _send_due(self) -> None:
         """Begin to send to each endpoint for which something is due, as far as there is room."""
