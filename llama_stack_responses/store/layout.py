@@ -51,6 +51,9 @@ from .records import Ensure, Op, Put, Record, after_prefix
 BUCKET: Final = 4
 """Leading digits of an order that form its bucket of 65,536 seconds."""
 
+SECOND_DIGITS: Final = 8
+"""Leading digits of an order that are the second of the creation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -240,7 +243,7 @@ def order_of(created_at: float, now: float) -> str:
 
 def second(moment: float) -> str:
     """Return the moment, in seconds since the epoch, as the beginning of an order."""
-    return f"{max(int(moment), 0):08x}"
+    return f"{max(int(moment), 0):0{SECOND_DIGITS}x}"
 
 
 def pointers(hasher: Hasher, key: str, items: Sequence[Json]) -> dict[str, Ensure]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
 from typing import Any, Final, Self
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from ..admission import Reservation
@@ -227,3 +228,19 @@ def cycle_of(scope: Scope) -> RequestCycle:
     cycle: Any = scope[_KEY]
     assert isinstance(cycle, RequestCycle)
     return cycle
+
+
+async def while_connected[T](scope: Scope, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of work for the answer to a request, whose body has been read; it ends if the client leaves.
+
+    Raises:
+        ClientDisconnect: the client has left.
+    """
+    task, current = asyncio.ensure_future(work), asyncio.current_task()
+    cycle_of(scope).abandon_with_client(task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if current and current.cancelling():
+            raise
+        raise ClientDisconnect from None

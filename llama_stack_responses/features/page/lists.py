@@ -20,7 +20,7 @@ from ...items.listed_items import Order
 from ...jobs.background import BackgroundJobs
 from ...store.archive import Archive
 from ...store.content_names import Hasher
-from ...store.layout import listing
+from ...store.layout import SECOND_DIGITS, listing
 from ...store.list_row_pages import Rows, Span, merged
 from ...store.list_rows import Row
 from ...store.records import Record
@@ -151,6 +151,7 @@ class Lists:
             "data": [row | {"snippet": snippets.get(row["id"], [])} for row in rows if wanted.matches(row)],
             "has_more": page.next is not None,
             "next": cursor_text(page.next),
+            "read_to": created_at(page.next) if page.next else None,
             "search": await self._coverage() if wanted.searched.terms else None,
         }
 
@@ -225,6 +226,11 @@ class _Search:
 def cursor_text(cursor: tuple[str, str] | None) -> str | None:
     """Return a cursor as clients get it; None if nothing follows."""
     return "-".join(cursor) if cursor else None
+
+
+def created_at(cursor: tuple[str, str]) -> int:
+    """Return the second in which the row of a cursor was created, since the epoch."""
+    return int(cursor[0][:SECOND_DIGITS], 16)
 
 
 def parsed_cursor(cursor: str) -> tuple[str, str]:

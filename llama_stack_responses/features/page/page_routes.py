@@ -20,6 +20,7 @@ from ...store.search_index import SearchIndex
 from ...wire import sse
 from ...wire.http_responses import JsonResponse, stream_headers
 from ...wire.openapi import EVENTS, TEXT, WHOLE, described, one_of
+from ...wire.request_cycle import while_connected
 from ...wire.request_handling import Handler, Query, add_fallback, routes_within
 from ...wire.route_admission import RouteAdmission
 from . import schemas
@@ -205,7 +206,9 @@ def _list(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:
         query = Query(request)
         limit = query.integer("limit", 1, 100) or 50
         after, order = query.text("after"), query.order()
-        return JsonResponse(await lists.page(impl.access.current_user(), filter_of(request), after, limit, order))
+        page = lists.page(impl.access.current_user(), filter_of(request), after, limit, order)
+        # Who types on leaves a search: the next one must not wait for it.
+        return JsonResponse(await while_connected(request.scope, page))
 
     return list_rows
 

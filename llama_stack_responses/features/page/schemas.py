@@ -91,7 +91,7 @@ def _items_of(data: Schema) -> Schema:
 
 
 _FOUND: Final = whole(**ROW["properties"], snippet=_items_of(whole(text=TEXT, match=YES_OR_NO)))
-ROWS: Final = _list(_FOUND, TEXT, search=or_null(whole(covers=TEXT, waiting=WHOLE)))
+ROWS: Final = _list(_FOUND, TEXT, read_to=_COUNT, search=or_null(whole(covers=TEXT, waiting=WHOLE)))
 
 _ASKED: Final = whole(id=TEXT, model=TEXT, created_at=_NUMBER, status=TEXT, input=_items_of(_OBJECT))
 _SAMPLE: Final = whole(model=TEXT, output_text=TEXT, output=_items_of(_OBJECT), usage=or_null(_OBJECT))

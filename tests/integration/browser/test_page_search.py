@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
 import pytest
+from playwright.sync_api import Route
 
 from tests.integration.browser.test_page_list import lists_only
 from tests.support.browser import Browser, BrowserPage
@@ -79,6 +81,34 @@ def test_frame_is_there_before_scripts_run(browser: Browser, page_stack: LiveSta
         page.page.goto(f"{page_stack.base_url}/ui")
         assert [each.inner_text() for each in page.page.locator("#nav a").all()][:2] == ["Responses", "Sessions"]
         page.find("main", "Reading…")
+
+
+def test_long_search_shows_how_far_it_is_and_ends_with_its_query(page: BrowserPage) -> None:
+    asked: list[str] = []
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.url)
+        if "slow" in route.request.url:
+            return  # it is never answered
+        to = 1_753_870_829 - 86_400 * len(asked)
+        coverage = {"covers": "first_words", "waiting": 0}
+        found = {"object": "list", "data": [], "has_more": True, "next": "n", "read_to": to, "search": coverage}
+        route.fulfill(json=found)
+
+    page.page.route(re.compile(r"/v1/ui/responses\?"), answer)
+    page.goto("/ui?text=rare")
+    page.find("[role=status]", "Nothing found yet: searched back to 10 Jul 2025")
+    assert len(asked) == 20
+    assert page.axe() == []
+    page.find("button", "Search on").focus()
+    page.press("Enter")
+    page.find("[role=status]", "Nothing found yet: searched back to 20 Jun 2025")
+    with page.page.expect_event("requestfailed", lambda request: "slow" in request.url):
+        page.find("input[type=search]").fill("slow")
+        page.until("() => document.querySelector('.rows-tail').innerText.includes('Reading…')")
+        page.find("input[type=search]").fill("other")
+    page.find("[role=status]", "Nothing found yet: searched back to")
+    assert "text=other" in asked[-1]
 
 
 HOSTILE_CELL = '=HYPERLINK("http://x","a")'

@@ -11,6 +11,8 @@ from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from llama_stack_responses.wire.request_cycle import while_connected
+from tests.support.asgi import Answer as Sent
 from tests.support.asgi import App, Body, scope_of
 from tests.support.waiting import until
 
@@ -114,3 +116,55 @@ def test_route_whose_endpoint_takes_more_than_request_and_path_is_refused() -> N
 
     with pytest.raises(TypeError, match="the request and texts of its path"):
         App().serve(wants_query)
+
+
+async def test_work_for_an_answer_ends_when_its_client_leaves() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def answer(request: Request) -> Response:
+        await while_connected(request.scope, work())
+        raise AssertionError
+
+    async def receive() -> Message:
+        await begun.wait()
+        return {"type": "http.disconnect"}
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with asyncio.timeout(5):
+        await App().serve(answer)(scope_of(method="GET"), receive, send)
+    assert ended.is_set()
+    assert sent[0]["status"] == 499
+
+
+async def test_work_for_an_answer_ends_with_its_request() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def answer(request: Request) -> Response:
+        await while_connected(request.scope, work())
+        raise AssertionError
+
+    body = Body(then="silence")
+    serving = asyncio.ensure_future(App().serve(answer)(scope_of(method="GET"), body.receive, Sent().send))
+    await begun.wait()
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert ended.is_set()

@@ -2,7 +2,7 @@
 
 import { follow, get } from "./api.js";
 import { button, empty, h, hush, icon, say, View } from "./dom.js";
-import { asks, brief, count, modelName, seconds, STATUS } from "./format.js";
+import { asks, brief, count, exactly, modelName, seconds, STATUS } from "./format.js";
 import { rowStatus, status, time, to } from "./pieces.js";
 import { VirtualList } from "./virtual.js";
 
@@ -236,14 +236,20 @@ export class ListView extends View {
       found = this.add(page.data);
       this.more = page.has_more;
       this.next = page.next;
-      if (found === 0 && this.more) this.tail(h("p", { class: "dim" }, "Searching older responses…"));
+      this.readTo = page.read_to;
+      if (found === 0 && this.more) this.tail(h("p", { class: "dim" }, `Searching: ${this.searchedTo()} so far…`));
     }
     this.rest();
   }
 
   stall() {
     this.paused = true;
-    this.tail(h("p", null, "Nothing found yet. ", button("Search further back", () => this.resume())));
+    this.tail(h("p", { role: "status" }, `Nothing found yet: ${this.searchedTo()}. `, button("Search on", () => this.resume())));
+  }
+
+  /** How far the list has been searched. */
+  searchedTo() {
+    return `${this.order === "asc" ? "searched up to" : "searched back to"} ${exactly(this.readTo)}`;
   }
 
   resume() {
