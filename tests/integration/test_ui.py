@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.support.auth import auth_server
+from tests.support.image_server import data_url, png
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
 from tests.support.variants import responses_config, traces, variant
@@ -28,6 +29,7 @@ HOSTILE = "<img src=x onerror=alert(1)> <script>alert(1)</script> [x](javascript
 ROUTES = (
     "/responses/{id}",
     "/responses/{id}/events",
+    "/responses/{id}/input",
     "/responses/{id}/requests",
     "/chain/{id}",
 )
@@ -132,6 +134,34 @@ def test_session_route_returns_the_user(ada: Wire) -> None:
     assert not session["owner"]["anonymous"]
     assert session["record_requests"]
     assert session["background"]
+
+
+def test_own_input_of_a_response_has_no_history(ada: Wire, upstream: Upstream) -> None:
+    upstream.script("m", [reply(text("One.")), reply(text("Two."))])
+    first = ada.create(model="local/m", input="First?")["id"]
+    image = {"type": "input_image", "image_url": data_url(png(1)), "detail": "auto"}
+    question = [{"role": "user", "content": [{"type": "input_text", "text": "Second?"}, image]}]
+    second = ada.create(model="local/m", input=question, previous_response_id=first)["id"]
+    [item] = ui(ada, f"/responses/{second}/input")["data"]
+    assert item["content"][0]["text"] == "Second?"
+    assert item["content"][1]["image_url"] == image["image_url"]
+
+
+def test_markdown_is_rendered_within_bounds(ada: Wire, guarded: LiveStack) -> None:
+    def rendered(texts: Any) -> httpx.Response:
+        return ada.http.post("/ui/markdown", json={"texts": texts})
+
+    answer = rendered(["**a**", HOSTILE])
+    assert answer.status_code == 200, answer.text
+    first, second = answer.json()["html"]
+    assert first == "<p><strong>a</strong></p>\n"
+    assert "<img" not in second
+    assert "<script" not in second
+    assert rendered(["x" * 100_000]).json()["html"] == ["<p>" + "x" * 100_000 + "</p>\n"]
+    for texts in (None, "a", [1], ["a"] * 101, ["x" * 60_000, "y" * 60_000]):
+        assert error_of(rendered(texts), 400)["param"] == "texts"
+    unsigned = httpx.post(f"{guarded.base_url}/v1/ui/markdown", json={"texts": []}, trust_env=False, verify=False)
+    assert unsigned.status_code == 401
 
 
 def test_users_do_not_see_responses_of_one_another(ada: Wire, bob: Wire, upstream: Upstream) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import nh3
@@ -12,18 +13,32 @@ from markdown_it.common.utils import escapeHtml
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 
+from .cpu_budget import CpuBudget
+from .formulas import ATTRIBUTES, ELEMENTS, mathml_of
+from .highlighting import CLASSES, highlighted
+
 Json = dict[str, Any]
 
 _BLOCKS: Final = ("blockquote", "br", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "ul")
-_INLINE: Final = ("a", "code", "del", "em", "s", "strong")
+_INLINE: Final = ("a", "code", "del", "em", "s", "span", "strong")
 _TABLES: Final = ("table", "tbody", "td", "th", "thead", "tr")
-_ATTRIBUTES: Final = {"a": {"href"}, "code": {"class"}, "ol": {"start"}, "td": {"align"}, "th": {"align"}}
-_ALLOWED: Final = {
-    "class": re.compile("language-[A-Za-z0-9_+#.-]{1,30}"),
-    "start": re.compile("[0-9]{1,9}"),
-    "align": re.compile("left|center|right"),
+_ATTRIBUTES: Final = {
+    "a": {"href"},
+    "code": {"class"},
+    "ol": {"start"},
+    "span": {"class"},
+    "td": {"align"},
+    "th": {"align"},
+    **{name: set(ATTRIBUTES) for name in ELEMENTS},
 }
-"""Values of attributes; others are dropped. `href` is checked by its scheme."""
+_ALLOWED: Final = {
+    ("code", "class"): re.compile("language-[A-Za-z0-9_+#.-]{1,30}"),
+    ("ol", "start"): re.compile("[0-9]{1,9}"),
+    ("span", "class"): re.compile("|".join(CLASSES)),
+    **{(cell, "align"): re.compile("left|center|right") for cell in ("td", "th")},
+    **{(element, name): allowed for element in ELEMENTS for name, allowed in ATTRIBUTES.items()},
+}
+"""Values of attributes of elements; others are dropped. `href` is checked by its scheme."""
 
 _ALIGNED: Final = re.compile(r' style="text-align:(left|center|right)"')
 
@@ -31,26 +46,56 @@ _ALIGNED: Final = re.compile(r' style="text-align:(left|center|right)"')
 _MATH: Final = {r"\(": r"\)", r"\[": r"\]", "$$": "$$"}
 """The ends of formulas in LaTeX, by their beginnings."""
 
+_DOLLARS: Final = re.compile(r"\$(?![\s$])((?:[^$\\\n]|\\.){1,500}?)(?<!\s)\$(?![\w$])")
+"""A formula between single dollars; two prices are none, and neither are two variables of a shell."""
+
 _MATH_CHARACTERS: Final = 10_000
 """Maximum number of characters of a formula; a longer one is Markdown."""
 
 
+_BUDGET: Final = "budget"
+"""The name under which the rules find the budget of formulas."""
+
+
+class Markup:
+    """Renders Markdown. Code and formulas for which too little time is left stay as they are.
+
+    Args:
+        seconds: CPU time of all code, and of all formulas.
+        step_seconds: CPU time of one of them.
+    """
+
+    def __init__(self, seconds: float = 1.0, step_seconds: float = 0.25) -> None:
+        self._code = CpuBudget(seconds, step_seconds)
+        self._formulas = CpuBudget(seconds, step_seconds)
+        options = {"html": False, "linkify": False, "maxNesting": 30, "breaks": True, "highlight": self._highlighted}
+        self._parser = MarkdownIt("commonmark", options)
+        self._parser.enable(["table", "strikethrough"]).disable("image")
+        self._parser.inline.ruler.before("escape", "math", _math_inline)
+        self._parser.inline.ruler.before("escape", "dollars", _dollars_inline)
+        self._parser.block.ruler.before("code", "math", _math_block, {"alt": ["paragraph", "blockquote", "list"]})
+
+    def html(self, markdown: str) -> str:
+        """Return a text's HTML, which holds no elements and attributes but those named above, and no image."""
+        rendered = self._parser.render(markdown, {_BUDGET: self._formulas})
+        # Cells say their alignment in a style, which the page's content security policy forbids.
+        return _clean(_ALIGNED.sub(r' align="\1"', rendered))
+
+    def _highlighted(self, code: str, language: str, _: str) -> str:
+        """Return code as HTML; nothing leaves the code as it is."""
+        return self._code.run(lambda: highlighted(code, language)) or ""
+
+
 def read(content: bytes, _: Json) -> dict[str, str]:
     """Return the HTML of a JSON list of Markdown texts, as a JSON list."""
-    return {"text": json.dumps([html_of(text) for text in json.loads(content)])}
+    markup = Markup()
+    return {"text": json.dumps([markup.html(text) for text in json.loads(content)])}
 
 
-def html_of(markdown: str) -> str:
-    """Return a text's HTML, which holds no elements and attributes but those named above, and no image."""
-    parser = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": 30, "breaks": True})
-    parser.enable(["table", "strikethrough"]).disable("image")
-    parser.inline.ruler.before("escape", "math", _math_inline)
-    parser.block.ruler.before("code", "math", _math_block, {"alt": ["paragraph", "blockquote", "list"]})
-    # Cells say their alignment in a style, which the page's content security policy forbids.
-    rendered = _ALIGNED.sub(r' align="\1"', parser.render(markdown))
+def _clean(html: str) -> str:
     return nh3.clean(
-        rendered.encode(errors="replace").decode(),  # without the halves of characters that models may write
-        tags={*_BLOCKS, *_INLINE, *_TABLES},
+        html.encode(errors="replace").decode(),  # without the halves of characters that models may write
+        tags={*_BLOCKS, *_INLINE, *_TABLES, *ELEMENTS},
         attributes=_ATTRIBUTES,
         attribute_filter=_kept,
         url_schemes={"http", "https", "mailto"},
@@ -62,7 +107,7 @@ def html_of(markdown: str) -> str:
 
 
 def _math_inline(state: StateInline, silent: bool) -> bool:
-    """Take a formula as it is: its backslashes, stars and underscores are no Markdown."""
+    """Take a formula: its backslashes, stars and underscores are no Markdown."""
     begin = state.src[state.pos : state.pos + 2]
     if begin not in _MATH:
         return False
@@ -70,8 +115,24 @@ def _math_inline(state: StateInline, silent: bool) -> bool:
     if found < 0:
         return False
     if not silent:
-        state.push("text", "", 0).content = state.src[state.pos : found + 2]
+        source, latex = state.src[state.pos : found + 2], state.src[state.pos + 2 : found]
+        html = _formula(state.env, latex, block=begin != r"\(")
+        state.push("html_inline", "", 0).content = html or escapeHtml(source)
     state.pos = found + 2
+    return True
+
+
+def _dollars_inline(state: StateInline, silent: bool) -> bool:
+    """Take a formula between single dollars, if it is one: anything else is Markdown."""
+    if not state.src.startswith("$", state.pos):
+        return False
+    found = _DOLLARS.match(state.src, state.pos, min(state.posMax, state.pos + _MATH_CHARACTERS))
+    html = _formula(state.env, found[1], block=False) if found else None
+    if found is None or html is None:
+        return False
+    if not silent:
+        state.push("html_inline", "", 0).content = html
+    state.pos = found.end()
     return True
 
 
@@ -89,14 +150,21 @@ def _math_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         return False
     if silent:
         return True
-    lines = state.getLines(start, last + 1, state.blkIndent, False)
-    html = "<br>\n".join(escapeHtml(line.strip()) for line in lines.split("\n"))
+    source = state.getLines(start, last + 1, state.blkIndent, False).strip()
+    html = _formula(state.env, source[2:-2], block=True)
+    html = html or "<br>\n".join(escapeHtml(line.strip()) for line in source.split("\n"))
     state.push("html_block", "", 0).content = f"<p>{html}</p>\n"
     state.line = last + 1
     return True
 
 
-def _kept(_: str, name: str, value: str) -> str | None:
+def _formula(env: Mapping[str, Any], latex: str, *, block: bool) -> str | None:
+    """Return the MathML of a formula; None if it cannot be converted."""
+    budget: CpuBudget = env[_BUDGET]
+    return budget.run(lambda: mathml_of(latex, block=block))
+
+
+def _kept(element: str, name: str, value: str) -> str | None:
     """Return the value of an attribute; None drops it."""
     if name == "href":
         # A relative link would lead into the page itself.
@@ -104,5 +172,5 @@ def _kept(_: str, name: str, value: str) -> str | None:
     if name in ("rel", "target"):
         return value  # those that nh3 sets itself: Markdown has none
     # nh3 lets titles and languages pass on every element.
-    pattern = _ALLOWED.get(name)
+    pattern = _ALLOWED.get((element, name))
     return value if pattern and pattern.fullmatch(value) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
@@ -24,6 +24,7 @@ from ...wire.request_cycle import while_connected
 from ...wire.request_handling import Handler, Query, add_fallback, routes_within
 from ...wire.route_admission import RouteAdmission
 from . import schemas
+from .blocks import MARKDOWN_CHARACTERS
 from .chains import ChainViews
 from .exports import Exports
 from .lists import ListFilter, Lists, restricted_to
@@ -38,6 +39,8 @@ _NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 _MAX_PAIRS: Final = 16
 _EXPORTED: Final = 20
 """Responses of a page of an export."""
+_TEXTS: Final = 100
+"""Texts of a request for their HTML."""
 _STATUSES: Final = (*STATUSES, STATUS)
 
 _SEVERAL: Final[Schema] = {"type": "array", "items": TEXT, "maxItems": _MAX_PAIRS}
@@ -56,14 +59,22 @@ _FILTERS: Final[Mapping[str, Schema]] = {
 }
 
 
+class _Add(Protocol):
+    """Adds a route."""
+
+    def __call__(
+        self, path: str, answer: Handler, summary: str, description: dict[str, Any], method: str = "GET"
+    ) -> None: ...
+
+
 def ui_router(
     refused: RefusedRequests, index: SearchIndex | None, impl: OpenAIResponsesImpl, limits: RouteAdmission
 ) -> APIRouter:
     """Return the routes, with these limits; the lists also have the refused requests, and search in the index."""
     router = APIRouter(prefix="/v1/ui", tags=["Page"], route_class=routes_within(limits))
 
-    def add(path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
-        router.add_api_route(path, answer, methods=["GET"], summary=summary, **description)
+    def add(path: str, answer: Handler, summary: str, description: dict[str, Any], method: str = "GET") -> None:
+        router.add_api_route(path, answer, methods=[method], summary=summary, **description)
 
     lists = Lists(impl.archive, impl.jobs, refused, index)
     views = Views(impl, lists)
@@ -83,7 +94,19 @@ def ui_router(
     following = described(EVENTS, media="text/event-stream")
     add("/stats", _followed(impl, streams.stats, limits), "Follow this server's counts", following)
     add("/refused/{refused_id}", _refused(impl, refused), "Show a refused request", described(schemas.REFUSED))
+    _add_parts(add, impl, views, limits)
+    add_fallback(router)
+    return router
+
+
+def _add_parts(add: _Add, impl: OpenAIResponsesImpl, views: Views, limits: RouteAdmission) -> None:
+    """Add the routes of one response, chain or conversation, and of what they show."""
     add("/responses/{response_id}", _view(views, limits), "Show a response", described(schemas.VIEW))
+    add(
+        "/responses/{response_id}/input", _input(views, limits), "Show a response's own input", described(schemas.INPUT)
+    )
+    texts = described(schemas.HTML, body=schemas.MARKDOWN, example={"texts": ["**Salt** wind"]})
+    add("/markdown", _markdown(views, limits), "Render Markdown", texts, "POST")
     numbered = described(schemas.EVENT_PAGE, query={"limit": _limit(1000), "after": WHOLE})
     add("/responses/{response_id}/events", _events(views, limits), "List a response's events", numbered)
     numbered = described(schemas.REQUESTS, query={"limit": _limit(20), "after": WHOLE})
@@ -94,8 +117,6 @@ def ui_router(
         schemas.CONVERSATION, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
     )
     add("/conversations/{conversation_id}", _conversation(views, limits), "Show a conversation", ordered)
-    add_fallback(router)
-    return router
 
 
 def _changes(impl: OpenAIResponsesImpl, streams: Streams, limits: RouteAdmission) -> Handler:
@@ -248,6 +269,27 @@ def _view(views: Views, limits: RouteAdmission) -> Handler:
         return JsonResponse(await views.response(response_id, limits.hold_value(request.scope)))
 
     return show_response
+
+
+def _input(views: Views, limits: RouteAdmission) -> Handler:
+    async def show_input(response_id: str, request: Request) -> Response:
+        items = await views.own_input(response_id, limits.hold_value(request.scope))
+        return JsonResponse({"object": "ui.input", "data": items})
+
+    return show_input
+
+
+def _markdown(views: Views, limits: RouteAdmission) -> Handler:
+    async def render_markdown(request: Request) -> Response:
+        texts = (await limits.bodies.json(request)).get("texts")
+        if not isinstance(texts, list) or len(texts) > _TEXTS or not all(isinstance(each, str) for each in texts):
+            raise bad_request(f"Invalid 'texts': expected at most {_TEXTS} texts.", "texts", "invalid_value")
+        if sum(map(len, texts)) > MARKDOWN_CHARACTERS:
+            message = f"Invalid 'texts': expected at most {MARKDOWN_CHARACTERS} characters in all."
+            raise bad_request(message, "texts", "string_above_max_length")
+        return JsonResponse({"object": "ui.html", "html": await views.markdown(texts)})
+
+    return render_markdown
 
 
 def _events(views: Views, limits: RouteAdmission) -> Handler:

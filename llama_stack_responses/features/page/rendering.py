@@ -51,14 +51,14 @@ class Renderer:
                 rendered.append(block)
         if not rendered:
             return
-        html = await self._html([block["text"] for block in rendered])
+        html = await self.html([block["text"] for block in rendered])
         for number, block in enumerate(rendered):
             if html is None:
                 _as_plain(block)
             else:
                 block["html"] = html[number]
 
-    async def _html(self, texts: Sequence[str]) -> Sequence[str] | None:
+    async def html(self, texts: Sequence[str]) -> Sequence[str] | None:
         """Return the HTML of each text; None if it took too long, or if no process can be started."""
         task = Task(_TASK, dumps(texts), self._seconds, _ANSWER_BYTES)
         try:

@@ -74,6 +74,19 @@ class Views:
         await self._renderer.render(view["items"])
         return view
 
+    async def markdown(self, texts: Sequence[str]) -> Sequence[str] | None:
+        """Return the HTML of texts in Markdown; None if that takes too long."""
+        return await self._renderer.html(texts)
+
+    async def own_input(self, response_id: str, hold: Hold | None = None) -> list[Json]:
+        """Return a response's own input items, without the history that it continues.
+
+        Raises:
+            ApiError: 404, the response is unknown, deleted, or another user's.
+        """
+        [items] = await self._inputs([await self._impl.reader.find(response_id, "read", hold)])
+        return items
+
     async def branches(self, previous: str) -> list[Row]:
         """Return the caller's responses that continue a response, oldest first."""
         rows = await self._impl.archive.listing.branches(self._impl.access.current_user(), previous, _MAX_BRANCHES)

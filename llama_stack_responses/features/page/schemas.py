@@ -132,6 +132,10 @@ VIEW: Final = whole(
     replayable=YES_OR_NO,
 )
 
+INPUT: Final = whole(object=constant("ui.input"), data=_items_of(_OBJECT))
+MARKDOWN: Final = whole(texts=_items_of(TEXT))
+HTML: Final = whole(object=constant("ui.html"), html=or_null(_items_of(TEXT)))
+
 EVENT_PAGE: Final = _list(whole(at_ms=or_null(_NUMBER), event=_OBJECT), WHOLE, timed=YES_OR_NO)
 
 _REQUEST: Final = whole(

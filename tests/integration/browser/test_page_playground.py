@@ -49,16 +49,66 @@ def last_body(upstream: Upstream, model: str) -> Json:
     return body
 
 
+WRITTEN: Final = "# Wind\n\nSalt **wind** and \\(x^2\\).\n\n```python\n# one\n\ndef f():\n    return 1\n```\n\n- a\n\n- b\n\nThe *last* one"
+
+
 @pytest.mark.both_hosts
-def test_answer_streams_into_the_playground_and_is_rendered_at_its_end(page: BrowserPage, upstream: Upstream) -> None:
-    upstream.script("poet", reply(text("Salt ", "**wind**", " on stone."), hold=2))
-    page.goto("/ui/playground")
-    choose(page, "local/poet")
-    ask(page, "Write one line.")
-    page.find(".growing .message", "Salt **wind**")
-    upstream.release("poet")
-    assert page.find(".message[data-role=assistant] strong").inner_text() == "wind"
-    assert page.path.startswith("/ui/playground?from=resp_")
+def test_finished_blocks_of_an_answer_are_rendered_while_the_last_one_is_plain(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    pieces = [WRITTEN[at : at + 9] for at in range(0, len(WRITTEN), 9)]
+    upstream.script("poet", reply(text(*pieces, "."), hold=len(pieces)))
+    with browser.page(page_stack.base_url, permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.goto("/ui/playground")
+        choose(page, "local/poet")
+        ask(page, "Write.")
+        for whole in (False, True):
+            growing = ".growing .message " if not whole else ".message[data-role=assistant] .md "
+            assert page.find(growing + "strong").inner_text() == "wind"
+            page.find(growing + "msup", "x")
+            page.until(f"() => document.querySelectorAll('{growing} li').length === 2")
+            assert page.find(growing + "pre .hl-keyword").inner_text() == "def"
+            page.find(growing + ".code").hover()
+            page.find(growing + ".code button").click()
+            copied = page.page.evaluate("() => navigator.clipboard.readText()")
+            assert copied == "# one\n\ndef f():\n    return 1\n"
+            assert page.axe() == []
+            if not whole:
+                assert page.find(".growing .plain").inner_text() == "The *last* one"
+                upstream.release("poet")
+                page.find(".message[data-role=assistant] .md em", "last")
+        assert page.path.startswith("/ui/playground?from=resp_")
+        page.check_quiet()
+
+
+SPLIT: Final = """async ([text, size]) => {
+  const { BlockSplitter } = await import(document.querySelector('script[type=module]').src.replace('app.js', 'growing_text.js'));
+  const splitter = new BlockSplitter();
+  const blocks = [];
+  let at = 0;
+  for (let from = 0; from < text.length; from += size)
+    for (const length of splitter.push(text.slice(from, from + size))) blocks.push(text.slice(at, (at += length)));
+  return [...blocks, text.slice(at)].map((block) => block.trim());
+}"""
+BLOCKS: Final = (
+    "# A heading",
+    "A paragraph\nof two lines.",
+    "- a list\n\n- whose items\n\n  have paragraphs\n\n      code",
+    "```py\n\n# no heading\n\n~~~\n```",
+    "~~~~\n```\n\n~~~\n\n~~~~",
+    "$$\na\n\n+ b\n$$",
+    "\\[ a\n\nb \\]",
+    "1. one\n\n2. two\n\n   ```\n   x\n\n   ```\n\n3. three",
+    "> a quote\n> of two lines",
+    "| a | b |\n|---|---|\n| 1 | 2 |",
+    "The end, in a long line.",
+)
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_blocks_of_a_text_are_found_whatever_its_pieces_are(page: BrowserPage, size: int) -> None:
+    page.goto("/ui")
+    assert page.page.evaluate(SPLIT, ["\n\n".join(BLOCKS), size]) == list(BLOCKS)
 
 
 def test_next_question_continues_from_the_last_answer(

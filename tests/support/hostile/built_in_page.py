@@ -24,6 +24,9 @@ MARKDOWN: Final = {
     "emphasis": "*a _b " * 16_000,
     "cells": "|" * 300 + "\n" + "|-" * 300 + "|\n" + ("|" * 300 + "\n") * 300,
     "links": "[a](<b" * 16_000,
+    "formulas": r"\(\frac{a_1^2}{\sqrt{b}}\) $x_1$ " * 2_800,
+    "nested formulas": (r"\(" + "{" * 900 + "a" + "}" * 900 + r"\) ") * 50,
+    "highlighted": ("```python\n" + "f'{" * 4_000 + "\n```\n\n") * 7,
     "code": "`" * 50_000 + " " + "`a" * 20_000,
 }
 """Texts of almost 100,000 characters: longer ones are not rendered."""

@@ -68,10 +68,14 @@ export function icon(name) {
   return svg("svg", { class: "icon", viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));
 }
 
+/** The elements of formulas, in their own namespace. */
+const FORMULA = "math menclose mfrac mi mmultiscripts mn mo mover mpadded mphantom mprescripts mroot mrow mspace msqrt mstyle msub msubsup msup mtable mtd mtext mtr munder munderover none";
 const ALLOWED = new Set(
-  ("P BR HR H1 H2 H3 H4 H5 H6 STRONG EM S DEL CODE PRE BLOCKQUOTE UL OL LI TABLE THEAD TBODY TR TH TD A").split(" "),
+  ("P BR HR H1 H2 H3 H4 H5 H6 STRONG EM S DEL CODE PRE SPAN BLOCKQUOTE UL OL LI TABLE THEAD TBODY TR TH TD A " + FORMULA).split(" "),
 );
-const KEPT = { A: ["href"], OL: ["start"], TD: ["align"], TH: ["align"], CODE: ["class"] };
+const KEPT = { A: ["href"], OL: ["start"], TD: ["align"], TH: ["align"], CODE: ["class"], SPAN: ["class"] };
+const MATHML = "http://www.w3.org/1998/Math/MathML";
+const NEVER = /^(?:on|class$|style$|id$|href$|src$|xlink|xml|action)/i; // attributes of a formula; the server lets through a few others
 
 /** Remove what the server's sanitiser never lets through: a second check that does not rely on the first. */
 function prune(root) {
@@ -80,8 +84,9 @@ function prune(root) {
       element.remove();
       continue;
     }
+    const formula = element.namespaceURI === MATHML;
     for (const { name } of [...element.attributes]) {
-      if (!KEPT[element.tagName]?.includes(name)) element.removeAttribute(name);
+      if (formula ? NEVER.test(name) : !KEPT[element.tagName]?.includes(name)) element.removeAttribute(name);
     }
     if (element.tagName === "A") safeLink(element, element.getAttribute("href"));
   }
@@ -107,7 +112,12 @@ export function markup(html) {
     table.replaceWith(scroller);
     scroller.append(table);
   }
-  for (const block of parsed.content.querySelectorAll("pre")) block.tabIndex = 0;
+  for (const block of parsed.content.querySelectorAll("pre")) {
+    const [, language] = /^language-(.+)$/.exec(block.firstElementChild?.className ?? "") ?? [];
+    const holder = h("figure", { class: "code", "data-language": language });
+    block.replaceWith(holder);
+    codeBlock(holder, block, `${language ?? "Code"} block`, block.textContent);
+  }
   // Headings of an answer are below those of the page.
   for (const heading of parsed.content.querySelectorAll("h1,h2,h3,h4,h5,h6")) {
     const level = Math.min(6, Number(heading.tagName[1]) + 2);
@@ -116,6 +126,12 @@ export function markup(html) {
     heading.replaceWith(lower);
   }
   return parsed.content;
+}
+
+/** Fill the figure of a block of code: the block, which scrolls, and a button that copies the text. */
+export function codeBlock(figure, block, label, text) {
+  for (const [name, value] of Object.entries({ tabindex: 0, role: "group", "aria-label": label })) block.setAttribute(name, value);
+  figure.append(block, h("div", { class: "code-tools" }, button("", () => copy(text), { icon: "copy", label: "Copy code", kind: "ghost small" })));
 }
 
 /** Show a short notice, which screen readers read aloud. */

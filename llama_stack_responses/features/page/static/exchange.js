@@ -15,7 +15,7 @@ const notice = (kind, ...content) => h("p", { class: "notice " + kind, role: kin
 export class Exchange {
   /** Show a question, given as items, and below it the answer as it grows. */
   constructor(question) {
-    this.growing = new GrowingConversation();
+    this.growing = new GrowingConversation({ markdown: true });
     this.answer = this.growing.element;
     this.end = h("div", { class: "row dim small" }, "Waiting for the model…");
     this.element = h("section", { class: "exchange" }, h("div", { class: "items" }, conversation(question)), this.answer, this.end);

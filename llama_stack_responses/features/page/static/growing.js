@@ -1,9 +1,9 @@
 // A conversation that grows with the events of a stream.
 
 import { h } from "./dom.js";
+import { GrowingText } from "./growing_text.js";
 import { itemElement } from "./items.js";
 import { KINDS } from "./kinds.js";
-import { plain } from "./pieces.js";
 import { shown } from "./reducer.js";
 
 /** Shows the output of a reducer's state; only what has changed is made again, once a frame. */
@@ -50,10 +50,21 @@ export class GrowingConversation {
     const element = itemElement(view, { open: this.options.open });
     element.dataset.status = view.status ?? "";
     if (made?.element.querySelector("details")?.open) element.querySelector("details").open = true;
-    const text = growingText(item);
-    this.#made[index] = { item, revision, runs, element, ...(text === null ? {} : attach(element, item, text)) };
+    this.#made[index] = { item, revision, runs, element, ...(isGrowing(item) ? this.#attach(element, item) : {}) };
     if (made) made.element.replaceWith(element);
     else this.element.append(element);
+  }
+
+  #attach(element, item) {
+    const [part] = item.content;
+    const text = new GrowingText(this.options.markdown);
+    text.append(part.text ?? "");
+    part.fresh = [];
+    element.querySelector(".content").replaceChildren(text.element);
+    element.setAttribute("aria-busy", "true"); // or screen readers would begin again with each word
+    const made = { text, part, size: (part.text ?? "").length, cited: 0 };
+    cite(made, item);
+    return made;
   }
 
   /** Show how long a call ran when it has ended, if that is known. */
@@ -64,10 +75,20 @@ export class GrowingConversation {
 
   /** Append to the text that is there already, if nothing else has changed: long texts stay cheap. */
   #append(made, item) {
-    const text = growingText(item);
-    if (!made.node || text === null || made.item !== item || made.parts !== item.content.length || !text.startsWith(made.text)) return false;
-    made.node.appendData(text.slice(made.text.length));
-    made.text = text;
+    const part = isMessage(item) ? item.content[0] : null;
+    if (!made.text || !part) return false;
+    if (part === made.part) {
+      const fresh = part.fresh.splice(0).join("");
+      made.text.append(fresh);
+      made.size += fresh.length;
+    } else if (item.id !== made.item.id || part.text?.length !== made.size) return false; // the same text at the item's end
+    Object.assign(made, { part, item });
+    cite(made, item);
+    if (item.status !== "in_progress") {
+      made.text.end();
+      made.element.dataset.status = item.status ?? "";
+      made.element.removeAttribute("aria-busy");
+    }
     return true;
   }
 }
@@ -78,18 +99,15 @@ function runningCalls(output) {
   return (item) => KINDS[item.type]?.run_by === "both" && !ended.has(item.call_id);
 }
 
-/** Return the text of a message that is one part without citations, null for every other item. */
-function growingText(item) {
-  if (item.type !== "message" || item.status === "completed" || item.content?.length !== 1) return null;
-  const [part] = item.content;
-  return part?.type === "output_text" && !part.annotations?.length ? (part.text ?? "") : null;
-}
+/** Return whether an item is a message of one text. */
+const isMessage = (item) => item.type === "message" && item.content?.length === 1 && item.content[0]?.type === "output_text";
 
-function attach(element, item, text) {
-  const node = document.createTextNode(text);
-  const holder = plain("");
-  holder.classList.add("cursor");
-  holder.replaceChildren(node);
-  element.querySelector(".content").replaceChildren(holder);
-  return { node, text, parts: item.content.length };
+const isGrowing = (item) => isMessage(item) && item.status !== "completed";
+
+/** Show what a text cites, if that has changed. */
+function cite(made, item) {
+  const count = made.part.annotations?.length ?? 0;
+  if (count === made.cited) return;
+  made.cited = count;
+  made.text.cite(shown(item).blocks[0].citations);
 }

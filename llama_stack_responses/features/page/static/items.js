@@ -268,7 +268,7 @@ async function download(path, name) {
   }
 }
 
-function citations(list) {
+export function citations(list) {
   if (!list?.length) return null;
   const seen = new Map();
   for (const citation of list) seen.set(citation.link ?? citation.file_id ?? citation.name, citation);

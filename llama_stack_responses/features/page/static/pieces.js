@@ -1,6 +1,6 @@
 // Small pieces that several views use: status, times, code, long texts, folds, facts.
 
-import { button, copy, h } from "./dom.js";
+import { button, codeBlock, copy, h } from "./dom.js";
 import { bytes, exactly, iso, STATUS, WAITS, when } from "./format.js";
 
 export const shortId = (id) => (id.length > 16 ? id.slice(0, 12) + "…" : id);
@@ -83,15 +83,11 @@ const COLORED = 60000; // characters above which colours cost more than they hel
 /** A block of code with a button that copies it. `truncated` says that the server has cut it. */
 export function code(text, language = "", { truncated = false, label } = {}) {
   const json = language === "json" && text.length <= COLORED;
-  const body = h("pre", { tabindex: 0, role: "group", "aria-label": label ?? ((language || "text") + " block") });
-  inParts(body, text, (part) => (json ? colored(part) : [part]));
-  return h(
-    "figure",
-    { class: "code", "data-language": language },
-    body,
-    h("div", { class: "code-tools" }, button("", () => copy(text), { icon: "copy", label: "Copy", kind: "ghost small" })),
-    truncated && cut(),
-  );
+  const figure = h("figure", { class: "code", "data-language": language });
+  const body = inParts(h("pre"), text, (part) => (json ? colored(part) : [part]));
+  codeBlock(figure, body, label ?? ((language || "text") + " block"), text);
+  if (truncated) figure.append(cut());
+  return figure;
 }
 
 export const cut = () => h("p", { class: "cut" }, "Cut here. The API has the whole.");

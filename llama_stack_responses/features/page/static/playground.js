@@ -64,7 +64,7 @@ export class PlaygroundView extends TalkView {
     this.earlier = h("div", { class: "rows-tail" });
     this.talk = h("div", { class: "talk", role: "log", "aria-label": "Conversation" }, this.earlier, this.turns);
     this.follower = new EndFollower(this.talk, this.signal);
-    this.append(h("h1", { class: "hidden-text" }, "Playground"), h("div", { class: "ground" }, h("section", { "aria-label": "Conversation and question" }, this.origin(), this.talk, this.form()), this.options()));
+    this.append(h("h1", { class: "hidden-text" }, "Playground"), h("div", { class: "ground" }, h("section", { "aria-label": "Conversation and question" }, h("h2", { class: "hidden-text" }, "Conversation"), this.origin(), this.talk, this.form()), this.options()));
     this.pending = own ? (chat?.running ?? null) : null; // the id of a response that ran when the page was left
     this.restore();
     this.open();

@@ -64,7 +64,11 @@ const APPLY = {
     part(state, event);
     state.output[event.output_index].content[event.content_index] = structuredClone(event.part);
   },
-  "response.output_text.delta": (state, event) => (part(state, event).text += event.delta),
+  "response.output_text.delta": (state, event) => {
+    const found = part(state, event);
+    found.text += event.delta;
+    (found.fresh ??= []).push(event.delta); // so that who shows the text need not compare all of it
+  },
   "response.refusal.delta": (state, event) => {
     const found = part(state, event);
     found.type = "refusal";

@@ -282,7 +282,7 @@ export class ResponseView extends View {
 
   /** Show a running response as it grows, and the whole when it has ended. */
   watch() {
-    const growing = new GrowingConversation();
+    const growing = new GrowingConversation({ markdown: true });
     this.watching = new AbortController();
     this.note = h("p", { class: "dim small", role: "note" });
     this.items.querySelectorAll(":scope > .item").forEach((element, index) => index >= this.found.output_from && element.remove());

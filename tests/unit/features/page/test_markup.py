@@ -11,15 +11,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.features.page.markup import html_of
+from llama_stack_responses.features.page.markup import Markup
 
 ELEMENTS: Final = set(
-    "a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre s strong table tbody td th thead tr ul".split()  # noqa: SIM905
+    "a blockquote br code del em h1 h2 h3 h4 h5 h6 hr li ol p pre s span strong table tbody td th thead tr ul".split()  # noqa: SIM905
+)
+FORMULA: Final = set(
+    (  # noqa: SIM905
+        "math menclose mfrac mi mn mo mover mpadded mphantom mroot mrow mspace msqrt mstyle msub msubsup msup mtable mtd"
+        " mtext mtr munder munderover"
+    ).split()
+)
+OF_FORMULAS: Final = set(
+    (  # noqa: SIM905
+        "accent columnalign columnlines columnspacing depth display displaystyle fence form height largeop"
+        " linethickness lspace mathvariant maxsize minsize movablelimits notation rowlines rowspacing rspace"
+        " scriptlevel separator stretchy symmetric voffset width"
+    ).split()
 )
 ATTRIBUTES: Final = {
     "a": {"href", "rel", "target"},
     "code": {"class"},
     "ol": {"start"},
+    "span": {"class"},
     "td": {"align"},
     "th": {"align"},
 }
@@ -73,7 +87,23 @@ PIECES: Final = (
         '"',
         "'",
     ),
+    *(
+        r"\(\text{<img src=x onerror=alert(1)>}\)",
+        r"\(\href{javascript:alert(1)}{x}\)",
+        r"$$\style{position:fixed}{x} \class{evil}{x} \color{red}{x}$$",
+        r"\[\hspace{99999em}\rule{9999px}{9999px}\begin{matrix}a&b\\c\end{matrix}\]",
+        "$x_1$",
+        r"\(\mathrm{</math><script>alert(1)</script>}\)",
+        r"\(\text{&lt;script&gt;}\)",
+    ),
+    "```html\n<script>alert(1)</script><b onclick='x'>\n```",
+    "```python\ndef f(): return '<img src=x onerror=alert(1)>'\n```",
 )
+
+
+def html_of(markdown: str) -> str:
+    """Return the HTML of a text."""
+    return Markup().html(markdown)
 
 
 class HtmlCollector(HTMLParser):
@@ -106,15 +136,20 @@ def check_is_harmless(html: str) -> None:
     seen.close()
     assert seen.others == []
     for tag, attributes in seen.elements:
-        assert tag in ELEMENTS
-        assert attributes.keys() <= ATTRIBUTES.get(tag, set()), (tag, attributes)
+        assert tag in ELEMENTS | FORMULA
+        assert attributes.keys() <= (OF_FORMULAS if tag in FORMULA else ATTRIBUTES.get(tag, set())), (tag, attributes)
+        assert all(
+            re.fullmatch(r"[a-z -]+|-?\d{0,2}(\.\d+)?\w*", attributes[name] or "")
+            for name in attributes
+            if tag in FORMULA
+        )
         if href := attributes.get("href"):
             assert re.match("(?i)(https?:|mailto:)", href)
         if tag == "a":
             assert attributes["rel"] == "noopener noreferrer nofollow"
             assert attributes["target"] == "_blank"
         if name := attributes.get("class"):
-            assert re.fullmatch("language-[A-Za-z0-9_+#.-]{1,30}", name)
+            assert re.fullmatch("hl-[a-z]+" if tag == "span" else "language-[A-Za-z0-9_+#.-]{1,30}", name)
 
 
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=20)), max_size=12).map("".join))
@@ -150,15 +185,19 @@ def test_table_keeps_its_alignment() -> None:
 @pytest.mark.parametrize(
     "formula",
     [
-        r"\(a^2\)",
-        r"\(a_1 * b_2 * c_3\)",
+        r"\(\unknown{a} * b_2 * c_3\)",
+        r"\(\newcommand{\x}{\y\y} \x\)",
         r"\(\{x\} \\ y\)",
-        r"$$\sum_{i=1}^n x_i \\ y_*$$",
+        r"\(\frac{1\)",
+        r"\(\href{https://example.org}{a}\)",
+        r"\(" + "a_1 + " * 1_000 + r"\)",
+        r"\(" + "{" * 300 + "a" + "}" * 300 + r"\)",
+        r"\(" + r"\sqrt{" * 60 + "a" + "}" * 60 + r"\)",
         "\\[\n- a \\\\\n# b_1 * c_2\n= d\n\\]",
-        "$$\n1. \\{a\\}\n\n+ b\n$$",
+        "$$\n1. \\unknown{a}\n\n+ b\n$$",
     ],
 )
-def test_formula_is_kept_as_it_is(formula: str) -> None:
+def test_formula_that_cannot_be_converted_is_kept_as_it_is(formula: str) -> None:
     html = html_of(
         f"Take **it**: {formula} and *so* on." if "\n" not in formula else f"Take **it**:\n{formula}\nand *so*."
     )
@@ -166,6 +205,55 @@ def test_formula_is_kept_as_it_is(formula: str) -> None:
     assert formula in text
     assert "<strong>it</strong>" in html
     assert "<em>so</em>" in html
+
+
+@pytest.mark.parametrize(
+    ("formula", "display", "part"),
+    [
+        (r"\(a^2\)", "inline", "<msup><mi>a</mi><mn>2</mn></msup>"),
+        ("$x_1$", "inline", "<msub><mi>x</mi><mn>1</mn></msub>"),
+        (r"\[\frac{a}{b}\]", "block", "<mfrac>"),
+        ("$$\n\\sum_{i=1}^n x_i\n$$", "block", "<munderover><mo>∑</mo>"),
+        (r"$$\begin{pmatrix}a&b\\c&d\end{pmatrix}$$", "block", "<mtr><mtd><mi>c</mi></mtd><mtd><mi>d</mi></mtd></mtr>"),
+        (r"\(\text{<b>}\)", "inline", "<mtext>&lt;b&gt;</mtext>"),
+    ],
+)
+def test_formula_becomes_mathml(formula: str, display: str, part: str) -> None:
+    html = html_of(f"Take **it**:\n{formula}")
+    assert f'<math display="{display}">' in html
+    assert part in html
+    assert "<strong>it</strong>" in html
+
+
+@pytest.mark.parametrize("text", ["$5 and $10", "$HOME/$USER", "a $ b $ c", "$$", "`$a$`", r"\$a$", "$\\unknown$"])
+def test_dollars_that_are_no_formula_stay(text: str) -> None:
+    assert "<math" not in html_of(text)
+    assert unescape(re.sub("<[^>]+>", "", html_of(text))).strip() == text.strip("`").replace(r"\$", "$")
+
+
+def test_code_of_a_known_language_is_highlighted() -> None:
+    html = html_of('```python\ndef f(x):  # <b>\n    return "a" + 1\n```')
+    assert '<span class="hl-keyword">def</span> <span class="hl-name">f</span>(x):' in html
+    assert '<span class="hl-comment"># &lt;b&gt;</span>' in html
+    assert '<span class="hl-string">"a"</span> + <span class="hl-number">1</span>' in html
+    assert unescape(re.sub("<[^>]+>", "", html)).removesuffix("\n") == 'def f(x):  # <b>\n    return "a" + 1\n'
+
+
+@pytest.mark.parametrize("fence", ["```nosuchlanguage\nx = 1\n```", "```python\n" + "x = 1\n" * 6_000 + "```"])
+def test_code_of_another_language_or_of_great_length_has_no_colours(fence: str) -> None:
+    assert "hl-" not in html_of(fence)
+
+
+def test_code_and_formulas_that_take_too_long_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*_: object, **__: object) -> str:
+        while True:
+            re.fullmatch("(a+)+b", "a" * 30)
+
+    for name in ("highlighted", "mathml_of"):
+        monkeypatch.setattr(f"llama_stack_responses.features.page.markup.{name}", endless)
+    html = Markup(seconds=0.05, step_seconds=0.02).html("```python\nx\n```\n\n\\(a^2\\)" + " and \\(b\\)" * 9)
+    assert '<pre><code class="language-python">x\n</code></pre>' in html
+    assert "<p>\\(a^2\\) and \\(b\\)" in html
 
 
 @pytest.mark.parametrize("text", [r"\(no end *so*", r"\[ no end *so*", "$$ no end *so*", r"\*no\* *so*"])

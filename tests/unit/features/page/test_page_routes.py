@@ -47,12 +47,13 @@ def operations(**settings: Any) -> dict[str, Any]:
     """Return the descriptions of the routes of the page's data, by path."""
     app = FastAPI()
     app.include_router(router(**settings))
-    return {path: each["get"] for path, each in app.openapi()["paths"].items() if path.startswith("/v1/ui")}
+    paths = {path: each for path, each in app.openapi()["paths"].items() if path.startswith("/v1/ui")}
+    return {path: operation for path, each in paths.items() for operation in each.values()}
 
 
 def test_only_files_need_no_token() -> None:
     assert all((route.openapi_extra or {}).get("x-public") for route in files())
-    assert len(operations()) == 15
+    assert len(operations()) == 17
     assert not [path for path, operation in operations().items() if "x-public" in operation]
 
 
