@@ -26,6 +26,14 @@ class LruCache[Key, Value]:
             self._values.move_to_end(key)
         return self._values.get(key)
 
+    def peek(self, key: Key) -> Value | None:
+        """Return the value of a key without using it; None if there is none."""
+        return self._values.get(key)
+
+    def keys(self) -> list[Key]:
+        """Return all keys, the most recently used one last."""
+        return list(self._values)
+
     def values(self) -> list[Value]:
         """Return all values, the most recently used one last."""
         return list(self._values.values())

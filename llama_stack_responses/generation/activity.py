@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
 from ..chat.estimate import estimated_tokens_of_items
@@ -90,6 +90,8 @@ class Running:
         owner: its owner.
         end: ends it with an error, also while it waits for its model server or a tool.
         counted_events: its events up to the end of the last round whose tokens are counted.
+        noticed_events: its events when they were counted last.
+        quiet_since: when it was noticed that none has come since, in seconds since the epoch; None if one has.
     """
 
     assembler: Assembler
@@ -99,6 +101,15 @@ class Running:
     owner: Owner
     end: Callable[[ApiError], None]
     counted_events: int = 0
+    noticed_events: int = -1
+    quiet_since: float | None = None
+
+    def notice(self, now: float) -> None:
+        """Notice whether an event has come since the last time."""
+        if self.assembler.numbered != self.noticed_events:
+            self.noticed_events, self.quiet_since = self.assembler.numbered, None
+        elif self.quiet_since is None:
+            self.quiet_since = round(now, 1)
 
     @property
     def used(self) -> Usage:
@@ -159,10 +170,16 @@ class Activity:
     def now(self, owner: Owner) -> dict[str, Any]:
         """Return a user's counts, with what running responses have sent so far."""
         running = list(self.running.get(owner.identity, {}).values())
-        counts = self.of(owner).as_json()
-        counts["events"] += sum(one.assembler.numbered for one in running)
-        counts["output_tokens"] += sum(one.assembler.numbered - one.counted_events for one in running)
-        return {"running": len(running), **counts}
+        return {"running": len(running), **_with_running(self.of(owner), running).as_json()}
+
+    def owners(self) -> list[tuple[str, str]]:
+        """Return the tenants and names of the users whose counts are kept."""
+        return self._by_owner.keys()
+
+    def totals(self, identity: tuple[str, str]) -> Counts:
+        """Return what `now` counts of a user, by tenant and name."""
+        counts = self._by_owner.peek(identity) or Counts()
+        return _with_running(counts, list(self.running.get(identity, {}).values()))
 
     def of(self, owner: Owner) -> Counts:
         """Return the counts of a user."""
@@ -171,3 +188,10 @@ class Activity:
             counts = Counts()
             self._by_owner.set(owner.identity, counts)
         return counts
+
+
+def _with_running(counts: Counts, running: Sequence[Running]) -> Counts:
+    """Return counts with what running responses have sent so far."""
+    events = counts.events + sum(one.assembler.numbered for one in running)
+    tokens = counts.output_tokens + sum(one.assembler.numbered - one.counted_events for one in running)
+    return replace(counts, events=events, output_tokens=tokens)

@@ -145,6 +145,7 @@ def _visible_state(running: Running, *, near: bool = False) -> Json:
         "background": bool(response["background"]),
         "streamed": running.streamed,
         "events": assembler.numbered,
+        "quiet_since": running.quiet_since,
         "output_items": len(response["output"]),
         "tail": tail,
         "doing": doing or (response["output"][-1]["type"] if started else "model"),

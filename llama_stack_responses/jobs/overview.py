@@ -41,9 +41,16 @@ class JobNow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The jobs of a user, and how many jobs of all users wait."""
+    """The jobs of a user.
+
+    Attributes:
+        jobs: the jobs; of many, the first.
+        own_waiting: how many of the user wait.
+        waiting: how many of all users wait.
+    """
 
     jobs: list[JobNow]
+    own_waiting: int
     waiting: int
 
 
@@ -59,9 +66,8 @@ async def overview_of(records: Records, owner: Owner) -> Overview:
     states = {key[2:]: JobState.decode(record) for key, record in records_of.items()}
     mine = {each: state for each, state in states.items() if state.owner.identity == owner.identity}
     until = await leases_of(records, {state.worker for state in mine.values() if state.worker})
-    return Overview(
-        [_now(each, state, positions.get(each), until) for each, state in mine.items()][:_MAX_SHOWN], len(queued)
-    )
+    jobs = [_now(each, state, positions.get(each), until) for each, state in mine.items()][:_MAX_SHOWN]
+    return Overview(jobs, len(positions), len(queued))
 
 
 async def leases_of(records: Records, workers: Iterable[str]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from ..concurrency.tasks import LoopTask
 from ..core.owner import Owner
 from ..core.types import Json
 from ..generation.activity import Activity
+from ..generation.recent_activity import RecentActivity
 from ..intervals import Intervals
 from ..jobs.live_responses import LiveResponses
 from ..lifecycle.siblings import Siblings
@@ -47,11 +48,13 @@ class ProcessSet:
         self._activity = activity
         self._live = live
         self._intervals = intervals
+        self._recent = RecentActivity(activity)
         self._siblings = Siblings()
         self._metrics = MetricsEndpoint(lambda: self._siblings.number, self._metrics_of_others)
         self._configured = 1
         self._scraped = False
         self._task = LoopTask(self._take_part)
+        self._looking = LoopTask(self._recent.keep_looking)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asking: asyncio.Task[ReadinessReport] | None = None
         self._until = 0.0
@@ -66,10 +69,12 @@ class ProcessSet:
         self._configured, self._scraped = configured, scraped
         self._loop = asyncio.get_running_loop()
         self._task.start()
+        self._looking.start()
 
     async def stop(self) -> None:
         """Leave the others."""
         await self._task.stop()
+        await self._looking.stop()
         self._metrics.close()
         await self._siblings.stop()
 
@@ -86,6 +91,11 @@ class ProcessSet:
         others = await self._siblings.ask("counts", owner.principal, owner.tenant)
         return reduce(added, others.values(), self._counts(owner))
 
+    async def history(self, owner: Owner) -> Json:
+        """Return what this server did for the owner in the last hour, with the name of `counts`."""
+        others = await self._siblings.ask("history", owner.principal, owner.tenant)
+        return reduce(history_of_both, others.values(), self._history(owner))
+
     async def running(self, owner: Owner, response_id: str | None = None) -> dict[str, dict[str, Json]]:
         """Return the running responses of the owner, by process and id; `response_id` is shown in detail."""
         others = await self._siblings.ask("running", owner.principal, owner.tenant, response_id)
@@ -96,6 +106,9 @@ class ProcessSet:
     def _counts(self, owner: Owner) -> Json:
         return {"server": self._live.server, **self._activity.now(owner)}
 
+    def _history(self, owner: Owner) -> Json:
+        return {"server": self._live.server, "buckets": self._recent.of(owner)}
+
     def _running(self, owner: Owner, response_id: str | None) -> dict[str, dict[str, Json]]:
         return {self._live.server: self._live.here(owner, response_id)}
 
@@ -105,6 +118,7 @@ class ProcessSet:
             {
                 "ready": self._answer_ready,
                 "counts": self._answer_counts,
+                "history": self._answer_history,
                 "running": self._answer_running,
                 "metrics": self._answer_metrics,
                 "serves_metrics": self._answer_serves_metrics,
@@ -143,6 +157,9 @@ class ProcessSet:
 
     async def _answer_counts(self, principal: str, tenant: str) -> Json:
         return self._counts(Owner(principal, tenant=tenant))
+
+    async def _answer_history(self, principal: str, tenant: str) -> Json:
+        return self._history(Owner(principal, tenant=tenant))
 
     async def _answer_running(self, principal: str, tenant: str, response_id: str | None) -> dict[str, dict[str, Json]]:
         return self._running(Owner(principal, tenant=tenant), response_id)
@@ -183,6 +200,20 @@ def worst(states: Iterable[State]) -> State:
 def added(first: Json, second: Json) -> Json:
     """Return the sum of two counts. Names are joined in their order, whichever process adds."""
     return {name: _sum(name, first[name], second[name]) for name in first}
+
+
+def history_of_both(one: Json, other: Json) -> Json:
+    """Return the histories of two processes as one. Their half minutes are the same."""
+    buckets = {each["at"]: each for each in one["buckets"]}
+    for each in other["buckets"]:
+        at = each["at"]
+        known = buckets.get(at)
+        longest = {"at": at, "seconds": max(each["seconds"], known["seconds"] if known else 0)}
+        buckets[at] = {**added(known, each), **longest} if known else each
+    return {
+        "server": _sum("server", one["server"], other["server"]),
+        "buckets": [buckets[at] for at in sorted(buckets)],
+    }
 
 
 def _sum(name: str, one: Any, other: Any) -> Any:

@@ -144,6 +144,7 @@ def test_documented_answers_have_the_fields_and_types_of_the_answers(
         "`GET /v1/ui/conversations/{id}`": ui(f"conversations/{conversation}"),
         "`GET /v1/ui/live`": running(wire, upstream),
         "`GET /v1/ui/stats`": first_event(wire, "/stats", lambda data: "at" in data),
+        "`GET /v1/ui/history`": ui("history"),
     }
     assert {f"{PAGE}, {section}, json" for section in answers} == set(UI_ANSWERS)
     shown = {section: json.loads(BLOCKS[f"{PAGE}, {section}, json"].text) for section in answers}

@@ -238,6 +238,7 @@ UI_ANSWERS: Final = tuple(
         "`GET /v1/ui/conversations/{id}`",
         "`GET /v1/ui/live`",
         "`GET /v1/ui/stats`",
+        "`GET /v1/ui/history`",
     )
 )
 """`tests/integration/test_documented_answers.py` compares them with answers."""

@@ -90,6 +90,7 @@ LAYERS: Final = {
         {
             "delta_filter",
             "dependencies",
+            "recent_activity",
             "response_log",
             "event_buffer",
             "held_output",

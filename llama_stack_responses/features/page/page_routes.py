@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, Protocol
 
@@ -93,6 +94,7 @@ def ui_router(
     add("/live", _live(impl, streams, limits), "Follow running responses", one)
     following = described(EVENTS, media="text/event-stream")
     add("/stats", _followed(impl, streams.stats, limits), "Follow this server's counts", following)
+    add("/history", _history(impl), "Show this server's last hour", described(schemas.HISTORY))
     add("/refused/{refused_id}", _refused(impl, refused), "Show a refused request", described(schemas.REFUSED))
     _add_parts(add, impl, views, limits)
     add_fallback(router)
@@ -220,6 +222,14 @@ def _cards(impl: OpenAIResponsesImpl) -> Handler:
         return JsonResponse({"object": "ui.cards", "data": data})
 
     return list_cards
+
+
+def _history(impl: OpenAIResponsesImpl) -> Handler:
+    async def show_history() -> Response:
+        found = await impl.processes.history(impl.access.current_user())
+        return JsonResponse({"object": "ui.history", "at": time.time(), **found})
+
+    return show_history
 
 
 def _list(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:

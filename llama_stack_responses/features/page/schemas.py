@@ -39,6 +39,20 @@ CARDS: Final = whole(
     data={"type": "array", "items": whole(title=TEXT, sections={"type": "array", "items": _SECTION})},
 )
 
+_BUCKET: Final = whole(
+    at=_NUMBER,
+    seconds=_NUMBER,
+    running=WHOLE,
+    requests=WHOLE,
+    failed=WHOLE,
+    output_tokens=WHOLE,
+    events=WHOLE,
+    first_token_ms=whole(count=WHOLE, sum=_NUMBER),
+)
+HISTORY: Final = whole(
+    object=constant("ui.history"), at=_NUMBER, server=TEXT, buckets={"type": "array", "items": _BUCKET}
+)
+
 ROW: Final = whole(
     id=TEXT,
     status=TEXT,

@@ -106,7 +106,7 @@ class Streams:
 
     async def _state(self, owner: Owner, response_id: str | None) -> Json:
         """Return the owner's running and queued responses on all servers of the store."""
-        live_responses, servers, waiting = self._impl.jobs.live_responses, 1, 0
+        live_responses, servers, waiting, own_waiting = self._impl.jobs.live_responses, 1, 0, 0
         processes = await self._impl.processes.running(owner, response_id)
         states = {each: {**one, "this_server": True} for here in processes.values() for each, one in here.items()}
         jobs: dict[str, JobNow] = {}
@@ -119,7 +119,8 @@ class Streams:
                 for each, one in theirs.items():
                     states.setdefault(each, {**one, "server": server, "this_server": False})
             overview = await self._impl.jobs.overview(owner)
-            jobs, waiting = {job.response_id: job for job in overview.jobs}, overview.waiting
+            jobs = {job.response_id: job for job in overview.jobs}
+            waiting, own_waiting = overview.waiting, overview.own_waiting
             states |= await self._unknown([each for each in jobs if each not in states])
             if response_id and response_id not in states:
                 states |= await self._silent(owner, response_id)
@@ -129,7 +130,9 @@ class Streams:
         responses.sort(key=_sort_key)
         if response_id:
             responses = [one for one in responses if one["id"] == response_id]
-        return {"responses": responses[:_MAX_SHOWN], "queued": waiting, "servers": servers}
+        shown = responses[:_MAX_SHOWN]
+        left_out = own_waiting - sum(one["queue_place"] is not None for one in shown)
+        return {"responses": shown, "left_out": max(0, left_out), "queued": waiting, "servers": servers}
 
     async def _unknown(self, response_ids: Sequence[str]) -> dict[str, Json]:
         """Return what is shown of jobs of which no server shows anything: those that wait."""
@@ -162,7 +165,7 @@ class Streams:
 
 
 _NOTHING_KNOWN: Final[Json] = {
-    **dict.fromkeys(("events", "output_items", "tail", "doing", "server")),
+    **dict.fromkeys(("events", "quiet_since", "output_items", "tail", "doing", "server")),
     "this_server": False,
 }
 

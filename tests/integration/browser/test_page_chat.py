@@ -43,7 +43,7 @@ def test_escape_and_navigation_keep_the_answer_the_draft_and_the_transcript(
     page.press("Escape", "Escape")
     page.find(".toast", "Press Esc again to stop the answer")
     page.find("#nav a", "Live").click()
-    page.find(".live-card", "Count.")
+    page.find(".live-row", "Count.")
     page.find("#nav a", "Playground").click()
     page.find(".growing .message", "Half and")
     assert question(page) == "A draft."
@@ -145,7 +145,7 @@ def test_foreground_answer_goes_on_in_another_view_and_a_reload_asks_first(
         ask(page, "Count.")
         page.find(".growing .message", "Half and")
         page.find("#nav a", "Live").click()
-        page.find(".live-card", "Count.")
+        page.find(".live-row", "Count.")
         page.find("#nav a", "Playground").click()
         with page.page.expect_event("dialog") as asked:
             page.page.evaluate("() => setTimeout(() => location.reload())")

@@ -66,7 +66,7 @@ def test_killed_server_shows_no_running_response_once_its_lease_has_expired(
     ):
         reader.read_to("two ")
         live.goto("/ui/live")
-        live.find(".live-card .status[data-status=in_progress]", "Running")
+        live.find(".live-row .status[data-status=in_progress]", "Running")
         page.goto(f"/ui/responses/{reader.response_id}")
         page.find("[role=note]", "It runs on this server.")
         page.find(".head .status[data-status=in_progress]", "Running")

@@ -94,7 +94,7 @@ def test_foreground_response_of_the_other_server_grows_on_its_page(
         with Reader.create(wire, model="local/held", input="Slowly.") as reader:
             reader.read_to("First line. ")
             page.goto("/ui/live")
-            page.find(f".live-card[data-id={reader.response_id}]", "word word").locator("h3 a").click()
+            page.find(f".live-row[data-id={reader.response_id}]", "word word").locator("h3 a").click()
             shown = page.find(".growing .message", "First line. word word")
             assert len(shown.inner_text()) > 5000
             page.find("[role=note]", "It runs on the server")

@@ -114,7 +114,7 @@ def test_charts_count_the_tokens_and_requests_of_responses_that_still_run(
 ) -> None:
     upstream.script("steady", reply(text(*["word "] * 4000), interval=0.02))
     page.goto("/ui/live")
-    page.until("() => document.querySelector('[data-chart=Requests] .value span').textContent === '0'")
+    page.until("() => document.querySelector('[data-chart=Output] .value span').textContent === '0'")
     with Wire(page_stack) as wire:
         started = [
             wire.post({"model": "local/steady", "input": f"Count {number}.", "background": True}).json()["id"]
@@ -122,6 +122,6 @@ def test_charts_count_the_tokens_and_requests_of_responses_that_still_run(
         ]
         for name in ("Output", "Requests"):
             page.until(NUMBER, name)
-        page.find(".live-card .status[data-status=in_progress]")
+        page.find(".live-row .status[data-status=in_progress]")
         for one in started:
             wire.http.post(f"/responses/{one}/cancel")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.service.process_set import added, of_all
+from llama_stack_responses.service.process_set import added, history_of_both, of_all
 from llama_stack_responses.service.readiness import ReadinessReport
 
 READY: Final = ReadinessReport("ready", {"store": "ok", "worker": "ok"})
@@ -48,3 +48,23 @@ def test_counts_are_summed_alike_by_each_process() -> None:
             "requests": 7,
             "first_token_ms": {"count": 3, "sum": 6.0, "last": 5.0},
         }
+
+
+def bucket(at: int, seconds: float, requests: int) -> dict[str, Any]:
+    return {"at": at, "seconds": seconds, "requests": requests, "first_token_ms": {"count": 1, "sum": 2.0}}
+
+
+def test_histories_of_processes_are_summed_alike_by_each_process() -> None:
+    some = [
+        {"server": "b", "buckets": [bucket(30, 30, 1), bucket(60, 5.5, 1)]},
+        {"server": "a", "buckets": [bucket(60, 5.0, 2)]},
+        {"server": "c", "buckets": [bucket(0, 30, 4)]},
+    ]
+    for one, two, three in permutations(some):
+        both = history_of_both(history_of_both(one, two), three)
+        assert both["server"] == "a+b+c"
+        assert [(each["at"], each["seconds"], each["requests"]) for each in both["buckets"]] == [
+            (0, 30, 4),
+            (30, 30, 1),
+            (60, 5.5, 3),
+        ]

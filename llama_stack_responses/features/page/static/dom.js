@@ -27,6 +27,7 @@ export function svg(tag, attributes, ...children) {
 }
 
 const ICONS = {
+  again: "M12.8 5.5A5.3 5.3 0 1 0 13.3 9M13 2.5v3.2H9.8",
   alert: "M8 2.2 14.4 13.4H1.6ZM8 6.4v3.2M8 11.6v.2",
   back: "M9.8 3.5 5.3 8l4.5 4.5",
   branch: "M4.5 3v10M4.5 9.5c0-3.5 7-1.5 7-5.5M11.5 4v-.5M4.5 13v.2M11.5 3.4v.2",
@@ -220,9 +221,9 @@ export class View extends HTMLElement {
   }
 
   /** Call `read` now, and again at intervals while the page is seen. */
-  keepReading(seconds) {
-    this.read();
-    const again = setInterval(() => document.hidden || this.read(), seconds * 1000);
+  keepReading(seconds, read = () => this.read()) {
+    read();
+    const again = setInterval(() => document.hidden || read(), seconds * 1000);
     this.signal.addEventListener("abort", () => clearInterval(again));
   }
 

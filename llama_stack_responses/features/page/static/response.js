@@ -1,17 +1,19 @@
 // One response: the conversation as people read it, and its properties.
 
+import { isAlone, readRequest, retry } from "./again.js";
 import { follow, get, request } from "./api.js";
-import { button, copy, dialog, h, icon, say, View } from "./dom.js";
+import { button, copy, dialog, h, icon, say, trying, View } from "./dom.js";
 import { asks, bytes, count, duration, exactly, line, seconds, STALLED, STATUS, WAITS } from "./format.js";
 import { GrowingConversation } from "./growing.js";
 import { conversation, inOrder } from "./items.js";
 import { Lease } from "./lease.js";
 import { code, facts, fold, idChip, jsonBlock, jsonText, plain, rowStatus, status, time, to } from "./pieces.js";
 import { apply, newState, shown } from "./reducer.js";
-import { isDefault, LANGUAGES, requestOf, withHidden } from "./snippets.js";
+import { isDefault, LANGUAGES, withHidden } from "./snippets.js";
 import { waterfall } from "./waterfall.js";
 
 const RUNS = new Set(["queued", "in_progress"]);
+const AGAIN = new Set(["failed", "cancelled"]);
 
 /** The id of the item to which the address leads; empty if it is malformed. */
 function anchor() {
@@ -33,6 +35,7 @@ export class ResponseView extends View {
     ["e", "Open or close all folds", () => toggleAll(this)],
     ["c", "Compare", () => this.go(to.compare(this.subject))],
     ["y", "Copy as curl, Python or TypeScript", () => this.openCopies()],
+    ["R", "Retry what failed or was cancelled", () => this.querySelector(".retry")?.click()],
     ["x", "Cancel, while it runs in the background", () => this.querySelector(".cancel")?.click()],
     ["Delete", "Delete", () => this.remove()],
   ];
@@ -79,7 +82,7 @@ export class ResponseView extends View {
       "header",
       { class: "head" },
       h("div", { class: "head-title" }, (this.heading = h("h1", null, line(summary.words, 160) || "Response")), h("p", { class: "row dim" }, (this.status = h("span", null, rowStatus({ ...summary, status: known.status }))), h("span", { title: known.model }, known.model), time(known.created_at), idChip(summary.id), this.owner())),
-      h("div", { class: "actions" }, this.links(), this.copies(), RUNS.has(known.status) && known.background && button("Cancel", () => this.cancel(), { icon: "stop", kind: "cancel" }), button("", () => this.remove(), { icon: "trash", label: "Delete this response", kind: "ghost" })),
+      h("div", { class: "actions" }, this.links(), this.copies(), AGAIN.has(known.status) && button("Retry", () => this.retry(), { icon: "again", kind: "retry" }), RUNS.has(known.status) && known.background && button("Cancel", () => this.cancel(), { icon: "stop", kind: "cancel" }), button("", () => this.remove(), { icon: "trash", label: "Delete this response", kind: "ghost" })),
     );
   }
 
@@ -121,24 +124,13 @@ export class ResponseView extends View {
   }
 
   /** Return the request that made this response; only its own input, not the history. */
-  async request() {
-    const path = "/v1/responses/" + encodeURIComponent(this.subject);
-    const own = this.alone ? Infinity : this.found.output_from; // an input that continues nothing is all of the request
-    const input = [];
-    let after = null;
-    while (input.length < own) {
-      const page = await get(path + "/input_items", { signal: this.signal, query: [["limit", Math.min(100, own - input.length)], ["order", "desc"], ["after", after]] });
-      input.push(...page.data);
-      after = page.last_id ?? page.data.at(-1)?.id;
-      if (!page.has_more || !page.data.length) break;
-    }
-    return requestOf(await get(path, { signal: this.signal }), input.reverse());
+  request() {
+    return readRequest(this.subject, this.alone ? Infinity : this.found.output_from, this.signal);
   }
 
   /** Whether the request has its whole conversation with it. */
   get alone() {
-    const { previous_response_id: previous, conversation } = this.found.facts;
-    return !previous && !conversation;
+    return isAlone(this.found.facts);
   }
 
   /** A client may send the whole conversation each time: what precedes the last question is behind a fold. */
@@ -249,6 +241,15 @@ export class ResponseView extends View {
     item.querySelector("details")?.setAttribute("open", "");
     item.focus();
     item.scrollIntoView({ block: "center" });
+  }
+
+  /** Make its request again, and show the new response. */
+  async retry() {
+    await trying(async () => {
+      const { id } = await retry(this.subject, this.signal);
+      say("Started again");
+      this.go(to.response(id));
+    });
   }
 
   async cancel() {

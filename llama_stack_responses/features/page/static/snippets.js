@@ -64,6 +64,9 @@ export const LANGUAGES = [
 const HIDDEN = "<redacted>";
 const WRITE = `Write what ${HIDDEN} stands for: a response does not show secrets and the paths of MCP servers.`;
 
+/** Whether something of a request is not what was sent. */
+export const hides = (part) => JSON.stringify(part ?? null).includes(HIDDEN);
+
 /** Return a request as code, and what has to be written into it before it runs; null for nothing. */
 export function withHidden(make, language, body) {
   const text = make(body);

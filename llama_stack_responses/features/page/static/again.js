@@ -1,0 +1,37 @@
+// A request that is read from a stored response, and made again.
+
+import { get } from "./api.js";
+import { hides, requestOf } from "./snippets.js";
+
+/** Return the request that made a response; of its input, the last `own` items, which are not of its history. */
+export async function readRequest(id, own, signal) {
+  const path = "/v1/responses/" + encodeURIComponent(id);
+  const input = [];
+  let after = null;
+  while (input.length < own) {
+    const page = await get(path + "/input_items", { signal, query: [["limit", Math.min(100, own - input.length)], ["order", "desc"], ["after", after]] });
+    input.push(...page.data);
+    after = page.last_id ?? page.data.at(-1)?.id;
+    if (!page.has_more || !page.data.length) break;
+  }
+  return requestOf(await get(path, { signal }), input.reverse());
+}
+
+/** Whether an input continues nothing, so that it is all of the request. */
+export const isAlone = ({ previous_response_id: previous, conversation }) => !previous && !conversation;
+
+const NOT = "It cannot be made again from here: ";
+
+/**
+ * Make the request of a response again, in the background, and return the new response.
+ * The error of a request that cannot be made again says why.
+ */
+export async function retry(id, signal) {
+  const found = await get("/v1/ui/responses/" + encodeURIComponent(id), { signal });
+  const alone = isAlone(found.facts);
+  if (!alone && found.items_left_out) throw new Error(NOT + "its input is too long to be told from its history.");
+  const body = await readRequest(id, alone ? Infinity : found.output_from, signal);
+  if (hides(body.tools)) throw new Error(NOT + "a response does not show the path of an MCP server. Continue it in the playground, and write the whole URL there.");
+  if (!body.input.length) throw new Error(NOT + "its input is not stored.");
+  return get("/v1/responses", { method: "POST", signal, body: { ...body, background: true } });
+}

@@ -1,0 +1,184 @@
+"""The view of what runs now: rows that are selected, cancelled and made again, and an hour of history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+
+from tests.support.browser import Browser, BrowserPage
+from tests.support.mcp_server import McpServers
+from tests.support.stack import LiveStack
+from tests.support.upstream import Upstream, error, reply, text
+from tests.support.waiting import wait_until
+from tests.support.wire import Wire
+
+from .test_page_people import HOSTILE
+
+pytestmark = pytest.mark.live
+
+FOCUSED: Final = "id => document.activeElement?.closest('.live-row')?.dataset.id === id"
+PEAK: Final = """name => {
+  const path = document.querySelector(`[data-chart="${name}"] .spark .stroke`).getAttribute("d") ?? "";
+  return path.split("L").length === 120 && path.split("L").some((point) => Number(point.split(",")[1]) < 38);
+}"""
+RATES: Final = """async () => {
+  const { CHARTS, Totals } = await import("/ui/rates.js");
+  const [requests, output] = CHARTS.filter((chart) => ["Requests", "Output"].includes(chart.title));
+  const totals = new Totals();
+  const base = { server: "a", running: 16, failed: 0, first_token_ms: { count: 0, sum: 0 } };
+  const at = (second) => ({ ...base, at: 3000000 + second, requests: 160 + second, events: 900 + 500 * second, output_tokens: 500 * second });
+  const rate = (chart, now, earlier) => chart.value(now, earlier(chart.window), now.at - earlier(chart.window).at);
+  const first = at(20);
+  totals.add(first);
+  const bucket = (start, seconds) => ({ ...base, at: 3000000 + start, seconds, requests: seconds, events: 500 * seconds, output_tokens: 500 * seconds });
+  totals.seed({ server: "a", buckets: [bucket(-60, 30), bucket(-30, 30), bucket(0, 20)] });
+  let earlier = totals.add(at(21));
+  const reloaded = rate(requests, at(21), earlier);
+  for (let second = 22; second < 50; second += 1) earlier = totals.add(at(second));
+  return [reloaded, rate(requests, at(49), earlier), rate(output, at(49), earlier)].map(Math.round);
+}"""
+HIDE: Final = """() => {
+  Object.defineProperty(document, "hidden", { value: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+@contextmanager
+def held(stack: LiveStack, upstream: Upstream, *questions: str, **fields: Any) -> Iterator[list[str]]:
+    """Ask questions that are answered in the background, but not to the end; yield the ids of their responses."""
+    upstream.script("held", reply(text("Half of ", "the answer."), hold=1))
+    with Wire(stack) as wire:
+        body = {"model": "local/held", "background": True, **fields}
+        started = [wire.post({**body, "input": each}).json()["id"] for each in questions]
+        try:
+            yield started
+        finally:
+            for each in started:
+                wire.http.post(f"/responses/{each}/cancel")
+
+
+def statuses(stack: LiveStack, response_ids: list[str]) -> list[str]:
+    with Wire(stack) as wire:
+        return [wire.retrieve(each)["status"] for each in response_ids]
+
+
+def test_selected_responses_are_cancelled_by_keys_after_a_question_and_made_again(
+    browser: Browser, page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    questions = ("First?", "Second?", "Third?")
+    with (
+        held(page_stack, upstream, *questions, metadata={"team": "live"}) as started,
+        browser.page(page_stack.base_url) as other,
+    ):
+        page.goto("/ui/live")
+        other.goto("/ui/live")
+        for each in started:
+            page.find(f".live-row[data-id={each}] .live-tail", "Half of")
+            other.find(f".live-row[data-id={each}]")
+        page.page.locator(f".live-row[data-id={started[2]}] h3 a").focus()
+        page.press("x", "j")
+        page.until(FOCUSED, started[1])
+        page.press("x", "c")
+        page.find("dialog", "Cancel 2 responses?")
+        assert page.axe() == []
+        page.press("Tab", "Enter")
+        for one in (page, other):
+            for each in started[1:]:
+                one.gone(f".running .live-row[data-id={each}]")
+                one.find(f".ended-row[data-id={each}] .status[data-status=cancelled]")
+            one.find(f".running .live-row[data-id={started[0]}]")
+        assert statuses(page_stack, started) == ["in_progress", "cancelled", "cancelled"]
+        upstream.script("held", reply(text("The whole answer.")))
+        page.page.locator(f".ended-row[data-id={started[1]}] h3 a").focus()
+        page.press("y")
+        page.find(".toast", "Started again")
+        wait_until(lambda: newest(page_stack, "Second?")["status"] == "completed")
+        again = newest(page_stack, "Second?")
+        assert again["id"] != started[1]
+        assert again["metadata"] == {"team": "live"}
+        other.check_quiet()
+
+
+def newest(stack: LiveStack, words: str) -> dict[str, Any]:
+    """Return the row of the newest response with these words."""
+    with Wire(stack) as wire:
+        rows: list[dict[str, Any]] = wire.http.get("/ui/responses", params={"text": words, "limit": 1}).json()["data"]
+        return rows[0]
+
+
+def test_request_that_cannot_be_made_again_says_why(
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream, mcp: McpServers
+) -> None:
+    upstream.script("wrong", error(400, "No such thing."))
+    server = {"type": "mcp", "server_label": "secret", "server_url": mcp.url("mcp"), "require_approval": "never"}
+    with Wire(page_stack) as wire:
+        fields = {"model": "local/wrong", "input": "With a secret path.", "tools": [server], "background": True}
+        failed = wire.post(fields).json()["id"]
+        wait_until(lambda: wire.retrieve(failed)["status"] == "failed")
+        page.goto("/ui/live")
+        page.find(f".ended-row[data-id={failed}] .retry").click()
+        page.find(".toast", "does not show the path of an MCP server")
+        page.goto(f"/ui/responses/{failed}")
+        page.page.keyboard.press("R")
+        page.find(".toast", "does not show the path of an MCP server")
+        assert page.path == f"/ui/responses/{failed}"
+
+
+def test_hour_is_drawn_after_a_reload(page: BrowserPage, page_stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script("quick", reply(text("Yes.")))
+    with Wire(page_stack) as wire:
+        wire.create(model="local/quick", input="Yes?")
+    page.goto("/ui/live")
+    for name in ("Requests", "Output", "Events"):
+        page.until(PEAK, name)
+    page.find("select[name=span]").select_option("minutes")
+    assert page.path == "/ui/live?span=minutes"
+    page.page.reload()
+    assert page.find("select[name=span]").input_value() == "minutes"
+    page.find("select[name=span]").select_option("hour")
+    page.until(PEAK, "Requests")
+    assert page.path == "/ui/live"
+
+
+def test_rates_of_many_streams_are_right_and_so_they_are_after_a_reload(page: BrowserPage) -> None:
+    page.goto("/ui/live")
+    assert page.page.evaluate(RATES) == [60, 60, 500]
+
+
+def test_hidden_view_requests_nothing(browser: Browser, page_stack: LiveStack) -> None:
+    with browser.page(page_stack.base_url) as page:
+        page.page.clock.install()
+        page.goto("/ui/live")
+        page.until("() => document.querySelector('[data-chart=Running] .value span').textContent === '0'")
+        page.page.evaluate(HIDE)
+        page.requests.clear()
+        page.page.clock.run_for(300_000)
+        page.page.evaluate("() => new Promise((resolve) => requestAnimationFrame(resolve))")
+        assert page.requests == []
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (360, 740)])
+def test_rows_with_hostile_texts_fit_and_are_accessible(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream, size: tuple[int, int]
+) -> None:
+    upstream.script("wrong", error(400, HOSTILE[:200]))
+    viewport = {"width": size[0], "height": size[1]}
+    with (
+        held(page_stack, upstream, HOSTILE, "word" * 200) as started,
+        browser.page(page_stack.base_url, viewport=viewport, color_scheme="dark", reduced_motion="reduce") as page,
+        Wire(page_stack) as wire,
+    ):
+        failed = wire.post({"model": "local/wrong", "input": HOSTILE, "background": True}).json()["id"]
+        page.goto("/ui/live")
+        for each in started:
+            page.find(f".live-row[data-id={each}] .live-tail", "Half of")
+        page.find(f".ended-row[data-id={failed}]")
+        page.find(".live-bar input").check()
+        page.find(".live-bar", "selected")
+        assert page.axe() == []
+        assert page.page.evaluate("() => document.documentElement.scrollWidth") <= size[0]
+        assert page.page.evaluate("() => window.harm") is None
+        page.check_quiet()
