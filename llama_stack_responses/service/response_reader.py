@@ -121,7 +121,7 @@ class ResponseReader:
         check_response_id(response_id, "response_id")
         if found := await self._archive.entry_version(response_id):
             entry, version = found
-            self._check_access(response_id, entry.owner, "read")
+            self.check_access(response_id, entry.owner, "read")
             return entry.response["status"], version
         stored = await self._stored(response_id, "read")
         return stored.response["status"], stored.version
@@ -202,10 +202,15 @@ class ResponseReader:
         response = response or await self._archive.load(response_id, hold)
         if response is None:
             raise not_found(response_id)
-        self._check_access(response_id, response.owner, action)
+        self.check_access(response_id, response.owner, action)
         return response if isinstance(response, RunningResponse) else await self._current(response)
 
-    def _check_access(self, response_id: str, owner: Owner, action: Action) -> None:
+    def check_access(self, response_id: str, owner: Owner, action: Action) -> None:
+        """Check that the caller may do this to a response of an owner.
+
+        Raises:
+            ApiError: 404, the caller may not read it either; 403, the action is not allowed.
+        """
         if not self._access.allows("read", "response", response_id, owner):
             raise not_found(response_id)
         if not self._access.allows(action, "response", response_id, owner):

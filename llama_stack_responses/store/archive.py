@@ -37,6 +37,7 @@ from .response_pages import SCANNED_ROWS, ResponseList
 from .retention import Counts, Horizon, Retention
 from .running_response import RunningResponse, find_running
 from .saving import Recording, Saving
+from .scores import Scores
 
 _RECENT_BYTES: Final = 128 * 2**20
 
@@ -67,6 +68,8 @@ class Archive:
         list: reads a page of an owner's responses, as `ResponseList` does.
         history, recent, recent_of_conversation: read histories, as `Histories` does.
         find_items: finds items by their ids, as `ItemFinder` does.
+        of_features: what the features store.
+        scores: what people and scripts think of responses.
         horizon: returns how far a deletion of what has expired goes, as `Retention` does.
         clock: returns the time of the store's clock, in seconds since the epoch, without a round trip.
 
@@ -98,7 +101,6 @@ class Archive:
         self.conversations = ConversationStore(records, decoder, clock)
         """The store of the conversations."""
         self.of_features = open_feature_stores(records, decoder)
-        """What the features store."""
         self._histories = Histories(records, decoder, self.conversations, recent_bytes)
         self.history = self._histories.whole
         self.recent = self._histories.newest
@@ -112,6 +114,7 @@ class Archive:
         self.list = ResponseList(records, decoder, retention_rule, loader, scan_rows, scan_seconds).page
         self.listing = Listing(records, retention_rule, loader)
         """The lists of owners, without the responses themselves."""
+        self.scores = Scores(records)
         self._expiry = Expiry(records, self.delete)
 
     async def save(

@@ -14,6 +14,7 @@
     l/<of>/<order>/<response>    the owner's responses in the order of their creation; the value is what a list shows of
                                  one (`list_rows.py`)
     y/<of>/<previous>/<order>/<response>    the owner's responses that continue the response `previous`
+    sc/<of>/<order>/<response>   what somebody thinks of the response (`scores.py`)
     cr/<response>/<number>       a chat request that the response sent to its model server, if these are recorded
     x/<bucket>/<of>              the owner has responses whose order begins with the bucket
     g/<key>                      this content lost a reference and may be garbage; the value is its owner
@@ -47,6 +48,12 @@ from ..stream.transcript import Mark
 from . import codec
 from .content_names import Hasher
 from .records import Ensure, Op, Put, Record, after_prefix
+
+LISTS: Final = "l/"
+"""The prefix of the rows of lists."""
+
+SCORES: Final = "sc/"
+"""The prefix of scores, whose keys are otherwise those of the rows of lists."""
 
 BUCKET: Final = 4
 """Leading digits of an order that form its bucket of 65,536 seconds."""
@@ -161,7 +168,8 @@ class Entry:
 
     def keys(self) -> list[str]:
         """Return the keys of all rows of the response except its record."""
-        return [*self.rows(), self.listed, *(chat_request(self.id, number) for number in range(self.recorded))]
+        requests = (chat_request(self.id, number) for number in range(self.recorded))
+        return [*self.rows(), self.listed, scored(self.listed), *requests]
 
 
 def imported(owner_key: str) -> Put:
@@ -207,7 +215,12 @@ def split_name(name: str) -> HistoryName:
 
 def listing(owner_key: str, order: str, response_id: str) -> str:
     """Return the key of a response in its owner's list."""
-    return f"l/{owner_key}/{order}/{response_id}"
+    return f"{LISTS}{owner_key}/{order}/{response_id}"
+
+
+def scored(listed: str) -> str:
+    """Return the key of the score of a response, given that of its row in its owner's list."""
+    return f"{SCORES}{listed.removeprefix(LISTS)}"
 
 
 def branches(owner_key: str, previous: str) -> str:

@@ -69,6 +69,23 @@ class Operators:
         await self.refuse(request, act, object_id)
         raise ApiError(403, "You have insufficient permissions for this operation.", code="insufficient_permissions")
 
+    async def owner_for(self, request: Request, act: str, object_id: str, found: Owner | None) -> Owner | None:
+        """Return the owner of an object for whom an operator may act; None if they may not know that it exists.
+
+        The act is written before it is done, and as refused if there is nothing to do it with.
+
+        Args:
+            act, object_id: as in `admit`, which was called.
+            found: the owner of the object; None if it does not exist.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        owner = found if found is not None and found.tenant == self._current_user().tenant else None
+        write = self.refuse if owner is None else self.record
+        await write(request, act, object_id, owner)
+        return owner
+
     async def record(self, request: Request, act: str, object_id: str = "", owner: Owner | None = None) -> None:
         """Write an act that is allowed, before it is done: without an entry, nothing is done.
 

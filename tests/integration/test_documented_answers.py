@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.mcp_server import McpServers
 from tests.support.shapes import differences
-from tests.support.snippet_programs import UI_ANSWERS
+from tests.support.snippet_programs import SCORE, UI_ANSWERS
 from tests.support.snippets import blocks
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
@@ -77,7 +77,10 @@ def make_responses(wire: Wire, upstream: Upstream, mcp: McpServers) -> tuple[lis
             wire.create(model=MODEL, input="Write a haiku about the sea.", metadata=TEAM, **more, **previous)["id"]
         )
     conversation = wire.http.post("/conversations", json={"metadata": {"topic": "sea"}}).json()["id"]
-    wire.create(model=MODEL, input="Again.", conversation=conversation, metadata=TEAM)
+    last = wire.create(model=MODEL, input="Again.", conversation=conversation, metadata=TEAM)["id"]
+    for response_id in (*ids, last):
+        scored = {"score": 1, "note": "Short, as asked."}
+        assert wire.http.post(f"/responses/{response_id}/score", json=scored).status_code == 200
     return ids, conversation
 
 
@@ -148,6 +151,8 @@ def test_documented_answers_have_the_fields_and_types_of_the_answers(
     }
     assert {f"{PAGE}, {section}, json" for section in answers} == set(UI_ANSWERS)
     shown = {section: json.loads(BLOCKS[f"{PAGE}, {section}, json"].text) for section in answers}
+    score = wire.http.get(f"/responses/{ids[0]}/score").json()
+    assert differences(json.loads(BLOCKS[SCORE].text), score) == []
     found = {section: differences(shown[section], answer) for section, answer in answers.items()}
     assert {section: each for section, each in found.items() if each} == {}
     assert answers["Timing"]["tools"]

@@ -69,6 +69,7 @@ REFUSED: Final[dict[str, tuple[Json, str, str, str]]] = {
 
 PATHS: Final = {
     "page": ("/ui", "/v1/ui/session"),
+    "scores": ("/v1/responses/x/score",),
     "webhooks": ("/v1/webhook_endpoints", "/v1/webhook_event_types"),
     "batches": ("/v1/batches",),
 }

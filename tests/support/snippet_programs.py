@@ -242,6 +242,8 @@ UI_ANSWERS: Final = tuple(
     )
 )
 """`tests/integration/test_documented_answers.py` compares them with answers."""
+SCORE: Final = "docs/reference/api.md, Scores, json"
+"""The same test compares it with an answer."""
 READINESS: Final = "docs/guides/operations.md, Readiness, json"
 """`tests/integration/test_readiness.py` compares it with an answer."""
 LOG_LINE: Final = "docs/guides/operations.md, Log lines, text"
@@ -252,7 +254,7 @@ PROFILES_FILE: Final = "docs/guides/model-servers.md, Profiles of model servers,
 """`tests/unit/config/test_server_profiles.py` reads it."""
 TYPED_SEARCH: Final = "docs/guides/ui.md, Search, text"
 """`tests/unit/features/page/test_search.py` reads it."""
-SHOWN: Final = (*UI_ANSWERS, TYPED_SEARCH, READINESS, LOG_LINE, BLOCKED_LOOP, PROFILES_FILE, LIST_DEPS)
+SHOWN: Final = (*UI_ANSWERS, SCORE, TYPED_SEARCH, READINESS, LOG_LINE, BLOCKED_LOOP, PROFILES_FILE, LIST_DEPS)
 
 TUTORIAL: Final = [
     f"docs/tutorial.md, {name}"

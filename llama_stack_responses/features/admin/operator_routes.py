@@ -116,14 +116,8 @@ class _Acting:
         self._as = impl.access.acting_for
 
     async def _admitted(self, request: Request, act: str, object_id: str, found: Owner | None) -> Owner | None:
-        """Return the owner of an object for whom an operator may act; None if they may not know that it exists.
-
-        The act is written before it is done, and as refused if there is nothing to do it with.
-        """
-        tenant = self._impl.access.current_user().tenant
-        owner = found if found is not None and found.tenant == tenant else None
-        write = self._operators.refuse if owner is None else self._operators.record
-        await write(request, act, object_id, owner)
+        """Return the owner of an object for whom an operator may act, as `Operators.owner_for` does."""
+        owner = await self._operators.owner_for(request, act, object_id, found)
         # What the answer holds counts for the operator, and not for the owner, for whom the rest is done.
         _ = cycle_of(request.scope).answer_reservation
         return owner

@@ -47,12 +47,13 @@ class Exports:
             stored = await self._archive.load(row["id"], hold)
             if stored is not None and stored.owner.identity == owner.identity:
                 [inputs] = await self._archive.own_inputs([stored], hold)
-                data.append(await in_thread_if_large(partial(line_of, stored, inputs), stored.response, inputs))
+                line = partial(line_of, stored, inputs, row["score"])
+                data.append(await in_thread_if_large(line, stored.response, inputs))
         return {"object": "list", "data": data, "has_more": page["has_more"], "next": page["next"]}
 
 
-def line_of(stored: StoredResponse, inputs: Sequence[Json]) -> Json:
-    """Return the line of a response: what was asked, and what the model answered."""
+def line_of(stored: StoredResponse, inputs: Sequence[Json], score: Json | None) -> Json:
+    """Return the line of a response: what was asked, what somebody thinks of it, and what the model answered."""
     response = stored.response
     item = {name: response.get(name) for name in _TAKEN}
     sample = {
@@ -62,7 +63,8 @@ def line_of(stored: StoredResponse, inputs: Sequence[Json]) -> Json:
         "usage": response.get("usage"),
         "error": response.get("error"),
     }
-    return {"item": {**item, "input": list(inputs)}, "sample": sample}
+    judged = {"score": score and score["score"], "note": score["note"] if score else ""}
+    return {"item": {**item, "input": list(inputs), **judged}, "sample": sample}
 
 
 def _said(output: Sequence[Json]) -> str:

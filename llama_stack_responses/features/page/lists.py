@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -21,9 +21,10 @@ from ...jobs.background import BackgroundJobs
 from ...store.archive import Archive
 from ...store.content_names import Hasher
 from ...store.layout import SECOND_DIGITS, listing
-from ...store.list_row_pages import Rows, Span, merged
+from ...store.list_row_pages import ReadRange, Rows, Span, merged
 from ...store.list_rows import Row
 from ...store.records import Record
+from ...store.scores import Score
 from ...store.search_index import SearchIndex, Term
 from .refused.rows import STATUS, RefusedRequests
 from .search.box import NOTHING_SEARCHED, Searched, is_of_model, tightest
@@ -145,7 +146,9 @@ class Lists:
         async with self._searching.hold(1) if wanted.searched.terms else nullcontext():
             page = await self._page(owner, span, limit, wanted)
             snippets = await self._snippets(owner, page, wanted.searched.terms)
-        rows = await self._archive.listing.unanswered(owner, await self.current(page.rows))
+        scores = await self._archive.scores.of_cursors(owner, page.cursors)
+        current = [scored_row(row, scores) for row in await self.current(page.rows)]
+        rows = await self._archive.listing.unanswered(owner, current)
         return {
             "object": "list",
             "data": [row | {"snippet": snippets.get(row["id"], [])} for row in rows if wanted.matches(row)],
@@ -158,16 +161,27 @@ class Lists:
     async def _page(self, owner: Owner, span: Span, limit: int, wanted: ListFilter) -> Rows:
         """Return the rows of responses and of refused requests, as the statuses say."""
         matches = wanted.may_match_and_says if wanted.restricts_rows else None
+        has_refused = not wanted.searched.wants_score and (not wanted.statuses or STATUS in wanted.statuses)
         pages = []
         if wanted.statuses != {STATUS}:
-            read, of_responses = None, matches
+            read: ReadRange | None = None
+            of_responses: Callable[[Row], bool] | None = matches
             if self._index and wanted.searched.terms:
                 search = _Search(self._index, wanted)
                 read, of_responses = search.read, search.matches
+            if wanted.searched.scores:
+                read, of_responses = self._with_scores(wanted, read, of_responses)
             pages.append(self._archive.listing.page(owner, span, limit, of_responses, read))
-        if not wanted.statuses or STATUS in wanted.statuses:
+        if has_refused:
             pages.append(self._refused.page(owner, span, limit, matches))
         return merged(await asyncio.gather(*pages), span, limit)
+
+    def _with_scores(
+        self, wanted: ListFilter, read: ReadRange | None, matches: Callable[[Row], bool] | None
+    ) -> tuple[ReadRange, Callable[[Row], bool]]:
+        """Return what reads rows together with their scores, and says whether a row matches with its score."""
+        scored = self._archive.scores.with_rows(read, only=wanted.searched.wants_score)
+        return scored.read, lambda row: matches is None or matches(scored_row(row, scored.known))
 
     async def _snippets(self, owner: Owner, page: Rows, terms: Sequence[Term]) -> dict[str, list[Json]]:
         """Return the parts of the texts of these rows that have the terms, by the ids of the rows."""
@@ -221,6 +235,12 @@ class _Search:
     def matches(self, row: Row) -> bool:
         """Return whether a row matches; of one that is not indexed yet, the first words are searched."""
         return self._wanted.may_match(row) and (row["id"] not in self._noted or self._wanted.searched.says(row))
+
+
+def scored_row(row: Row, scores: Mapping[str, Score]) -> Row:
+    """Return a row with the score of its response, or None, given those that are known, by id."""
+    score = scores.get(row["id"])
+    return row | {"score": score.fields() if score else None}
 
 
 def cursor_text(cursor: tuple[str, str] | None) -> str | None:

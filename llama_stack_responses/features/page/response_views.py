@@ -71,6 +71,7 @@ class Views:
         view = await in_thread(_view, stored, inputs, context)
         [view["summary"]] = await self._impl.archive.listing.unanswered(stored.owner, [view["summary"]])
         view["continued_by"] = await self.branches(response_id)
+        view["score"] = await self._score(response_id)
         await self._renderer.render(view["items"])
         return view
 
@@ -86,6 +87,12 @@ class Views:
         """
         [items] = await self._inputs([await self._impl.reader.find(response_id, "read", hold)])
         return items
+
+    async def _score(self, response_id: str) -> Json | None:
+        """Return the score of a response; None if it has none, or is not stored yet."""
+        entry = await self._impl.archive.entry(response_id)
+        score = await self._impl.archive.scores.find(entry) if entry else None
+        return score.fields() if score else None
 
     async def branches(self, previous: str) -> list[Row]:
         """Return the caller's responses that continue a response, oldest first."""

@@ -104,10 +104,19 @@ def _items_of(data: Schema) -> Schema:
     return {"type": "array", "items": data}
 
 
-_FOUND: Final = whole(**ROW["properties"], snippet=_items_of(whole(text=TEXT, match=YES_OR_NO)))
+_SCORE: Final = or_null(whole(score=or_null(_NUMBER), note=TEXT, by=TEXT, at=WHOLE))
+_FOUND: Final = whole(**ROW["properties"], score=_SCORE, snippet=_items_of(whole(text=TEXT, match=YES_OR_NO)))
 ROWS: Final = _list(_FOUND, TEXT, read_to=_COUNT, search=or_null(whole(covers=TEXT, waiting=WHOLE)))
 
-_ASKED: Final = whole(id=TEXT, model=TEXT, created_at=_NUMBER, status=TEXT, input=_items_of(_OBJECT))
+_ASKED: Final = whole(
+    id=TEXT,
+    model=TEXT,
+    created_at=_NUMBER,
+    status=TEXT,
+    input=_items_of(_OBJECT),
+    score=or_null(_NUMBER),
+    note=TEXT,
+)
 _SAMPLE: Final = whole(model=TEXT, output_text=TEXT, output=_items_of(_OBJECT), usage=or_null(_OBJECT))
 LINES: Final = _list(whole(item=_ASKED, sample=_SAMPLE), TEXT)
 
@@ -135,6 +144,7 @@ VIEW: Final = whole(
     object=constant("ui.response"),
     summary=ROW,
     continued_by=_items_of(_BRANCH),
+    score=_SCORE,
     owner=_NAME,
     instructions=or_null(whole(text=TEXT, truncated=YES_OR_NO)),
     items=_items_of(_ITEM),

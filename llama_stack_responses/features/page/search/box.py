@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
@@ -11,6 +12,7 @@ from typing import Final
 
 from ....core.errors import ApiError, bad_request
 from ....core.statuses import STATUSES
+from ....core.types import Json
 from ....store.list_rows import Row
 from ....store.search_index import Term, words_of
 from ..refused.rows import STATUS
@@ -26,6 +28,37 @@ _PREFIX_CHARACTERS: Final = 3
 _PART: Final = re.compile(r'([^\W\d][\w.-]*):(?!//)(?:"([^"]*)"?|(\S+))|"([^"]*)"?|(\S+)')
 
 
+_COMPARED: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "": operator.eq,
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_SCORE: Final = re.compile(r"([<>]?=?)([01](?:\.\d{1,6})?|\.\d{1,6})")
+_WORDS_OF_SCORES: Final = {"up": (">=", 0.5), "good": (">=", 0.5), "down": ("<", 0.5), "bad": ("<", 0.5)}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTest:
+    """What is asked of the score of a response.
+
+    Attributes:
+        sign: how it compares with `bound`; or `any` for a score or a note, and `none` for neither.
+        bound: from 0 to 1.
+    """
+
+    sign: str
+    bound: float = 0.0
+
+    def holds(self, score: Json | None) -> bool:
+        """Return whether it is true of a score, or of none."""
+        if self.sign in ("any", "none"):
+            return (score is not None) == (self.sign == "any")
+        return score is not None and score["score"] is not None and _COMPARED[self.sign](score["score"], self.bound)
+
+
 @dataclass(frozen=True, slots=True)
 class Searched:
     """What a search asks for; all of it has to be true of a row.
@@ -35,6 +68,7 @@ class Searched:
         models, tools, conversations: as in the row; a model also without its provider.
         statuses: one of them is the row's.
         metadata: pairs of a key and its value.
+        scores: what is asked of the score.
         since, until: bounds of the creation in seconds since the epoch.
     """
 
@@ -44,8 +78,14 @@ class Searched:
     conversations: Sequence[str] = ()
     statuses: frozenset[str] = frozenset()
     metadata: Sequence[tuple[str, str]] = ()
+    scores: Sequence[ScoreTest] = ()
     since: float | None = None
     until: float | None = None
+
+    @property
+    def wants_score(self) -> bool:
+        """Whether only responses with a score or a note can match."""
+        return any(each.sign != "none" for each in self.scores)
 
     def filters(self, row: Row) -> bool:
         """Return whether a row has what is asked for, beside the words, the status and the dates."""
@@ -54,6 +94,7 @@ class Searched:
             and all(any(each == name.lower() for name in row["tools"]) for each in self.tools)
             and all(each == row["conversation"] for each in self.conversations)
             and all(row["metadata"].get(name) == value for name, value in self.metadata)
+            and all(each.holds(row.get("score")) for each in self.scores)
         )
 
     def says(self, row: Row) -> bool:
@@ -92,23 +133,25 @@ def _terms(text: str, *, is_phrase: bool) -> list[Term]:
 
 
 def _filtered(found: Searched, name: str, key: str, value: str) -> Searched:
-    match name:
-        case "model":
-            return replace(found, models=[*found.models, value])
-        case "tool":
-            return replace(found, tools=[*found.tools, value.lower()])
-        case "conversation":
-            return replace(found, conversations=[*found.conversations, value])
-        case "status":
-            if value not in (*STATUSES, STATUS):
-                raise _wrong(f"'status:' takes one of {', '.join((*STATUSES, STATUS))}")
-            return replace(found, statuses=found.statuses | {value})
-        case "after":
-            return replace(found, since=tightest(max, found.since, _moment(name, value)))
-        case "before":
-            return replace(found, until=tightest(min, found.until, _moment(name, value)))
-        case _:
-            return replace(found, metadata=[*found.metadata, (key, value)])
+    known = _FILTERS.get(name)
+    return known(found, value) if known else replace(found, metadata=[*found.metadata, (key, value)])
+
+
+def _of_status(found: Searched, value: str) -> Searched:
+    if value not in (*STATUSES, STATUS):
+        raise _wrong(f"'status:' takes one of {', '.join((*STATUSES, STATUS))}")
+    return replace(found, statuses=found.statuses | {value})
+
+
+def _score_test(value: str) -> ScoreTest:
+    if value in ("any", "none"):
+        return ScoreTest(value)
+    if value in _WORDS_OF_SCORES:
+        return ScoreTest(*_WORDS_OF_SCORES[value])
+    compared = _SCORE.fullmatch(value)
+    if compared is None:
+        raise _wrong("'score:' takes good, bad, any, none, or a number such as 1, >=0.7 or <0.5")
+    return ScoreTest(compared[1], float(compared[2]))
 
 
 def tightest(choose: Callable[..., float | None], *bounds: float | None) -> float | None:
@@ -149,3 +192,15 @@ def _has(words: Sequence[str], term: Term) -> bool:
 
 def _wrong(what: str) -> ApiError:
     return bad_request(f"Invalid 'text': {what}.", "text", "invalid_value")
+
+
+_FILTERS: Final[Mapping[str, Callable[[Searched, str], Searched]]] = {
+    "model": lambda found, value: replace(found, models=[*found.models, value]),
+    "tool": lambda found, value: replace(found, tools=[*found.tools, value.lower()]),
+    "conversation": lambda found, value: replace(found, conversations=[*found.conversations, value]),
+    "status": _of_status,
+    "score": lambda found, value: replace(found, scores=[*found.scores, _score_test(value.lower())]),
+    "after": lambda found, value: replace(found, since=tightest(max, found.since, _moment("after", value))),
+    "before": lambda found, value: replace(found, until=tightest(min, found.until, _moment("before", value))),
+}
+"""The filters that are not of metadata, by their keys."""

@@ -5,7 +5,7 @@ import { save, say } from "./dom.js";
 import { count, iso } from "./format.js";
 
 const MOST = 10000;
-const COLUMNS = ["id", "created", "status", "model", "words", "answer", "error", "seconds", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "tool_calls", "failed_tool_calls", "tools", "conversation", "previous_response_id", "metadata"];
+const COLUMNS = ["id", "created", "status", "model", "words", "answer", "error", "seconds", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "tool_calls", "failed_tool_calls", "tools", "conversation", "previous_response_id", "metadata", "score", "note"];
 
 /** A cell of a table; a program that opens it must not take it for a formula. */
 function cell(value) {
@@ -13,7 +13,10 @@ function cell(value) {
   return `"${(/^[=+\-@\t\r]/.test(text) && typeof value !== "number" ? "'" : "") + text.replaceAll('"', '""')}"`;
 }
 
-const table = (rows) => [COLUMNS, ...rows.map((row) => COLUMNS.map((name) => (name === "created" ? iso(row.created_at) : row[name])))].map((cells) => cells.map(cell).join(",")).join("\r\n") + "\r\n";
+/** The values of columns that are not fields of a row. */
+const MADE = { created: (row) => iso(row.created_at), score: (row) => row.score?.score, note: (row) => row.score?.note };
+
+const table = (rows) => [COLUMNS, ...rows.map((row) => COLUMNS.map((name) => (MADE[name] ? MADE[name](row) : row[name])))].map((cells) => cells.map(cell).join(",")).join("\r\n") + "\r\n";
 
 const KINDS = {
   jsonl: { address: "/v1/ui/export", limit: 20, made: (lines) => lines.map((one) => JSON.stringify(one) + "\n").join("") },

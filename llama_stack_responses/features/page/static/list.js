@@ -9,7 +9,7 @@ import { VirtualList } from "./virtual.js";
 const PAGE = 50;
 const FIELDS = ["text", "model", "metadata", "conversation", "from", "to", "min_tokens", "min_seconds"];
 const SEARCHES = "Search responses";
-const HINT = "All words have to be there; “in this order” with quotes. Filters: model:name, status:failed, tool:web_search, conversation:conv_…, after:2026-01-31, before:12h, and key:value of the metadata.";
+const HINT = "All words have to be there; “in this order” with quotes. Filters: model:name, status:failed, tool:web_search, score:good, conversation:conv_…, after:2026-01-31, before:12h, and key:value of the metadata.";
 const ORDERS = { desc: "Newest first", asc: "Oldest first" };
 const EMPTY_PAGES = 20; // pages without a hit after which the search waits for a click
 const phone = matchMedia("(max-width: 720px)");
@@ -30,6 +30,20 @@ const snippet = (pieces) => h("span", { class: "snippet" }, pieces.map(({ text, 
 
 /** Whether a query restricts the list. */
 const filtered = (query) => [...query.keys()].some((name) => name !== "order");
+
+/** The scores that were given in this tab, which rows that were read before lack. */
+const scored = new Map();
+document.addEventListener("scored", ({ detail: { id, score } }) => scored.set(id, score));
+
+/** The mark of a row that somebody has scored, or written a note about. */
+function scoreMark(row) {
+  const known = scored.has(row.id) ? scored.get(row.id) : row.score;
+  if (!known) return null;
+  const { score, note } = known;
+  const text = score === null ? "Note" : score === 1 ? "Scored good" : score === 0 ? "Scored bad" : `Score ${score}`;
+  const sign = score === null ? "list" : score >= 0.5 ? "good" : "bad";
+  return h("i", { class: "score", "data-score": sign, title: note ? `${text}: ${note}` : text }, icon(sign), score > 0 && score < 1 && String(score), h("span", { class: "hidden-text" }, `${text}. `));
+}
 
 const newer = (a, b) => b.created_at - a.created_at || (a.id < b.id ? 1 : -1);
 
@@ -292,7 +306,7 @@ export class ListView extends View {
         "a",
         { href: row.status === "refused" ? to.refused(row.id) : to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
         h("span", { class: "cell-status" }, rowStatus(row)),
-        h("span", { class: "cell-words" }, goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.snippet?.length ? snippet(row.snippet) : row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.http_status ? `${row.http_status} ${row.error}: ${row.message}` : row.error)),
+        h("span", { class: "cell-words" }, scoreMark(row), goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.snippet?.length ? snippet(row.snippet) : row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.http_status ? `${row.http_status} ${row.error}: ${row.message}` : row.error)),
         h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
         h("span", { class: "cell-tokens num", title: "Input and output tokens" }, tokens),
         h("span", { class: "cell-time num" }, seconds(row.seconds)),

@@ -15,6 +15,14 @@ import { waterfall } from "./waterfall.js";
 const RUNS = new Set(["queued", "in_progress"]);
 const AGAIN = new Set(["failed", "cancelled"]);
 
+/** The score of a response, with the buttons that change it, on a server with scores; nothing while it runs. */
+export function scores({ summary, facts: known, score }, signal) {
+  const place = h("div");
+  const show = ({ scoring }) => place.replaceWith(block("Score", scoring(summary.id, score, signal)));
+  if (!RUNS.has(known.status)) import("./features/scores/score.js").then(show, () => {});
+  return place;
+}
+
 /** The id of the item to which the address leads; empty if it is malformed. */
 function anchor() {
   try {
@@ -32,6 +40,9 @@ export class ResponseView extends View {
     ["r", "Replay", () => this.go(to.replay(this.subject))],
     ["h", "The whole chain", () => this.go(to.chain(this.subject))],
     ["p", "Continue in the playground", () => this.go(to.playground(this.subject))],
+    ["+", "Score as good", () => this.score(1)],
+    ["-", "Score as bad", () => this.score(0)],
+    ["n", "Write a note", () => this.querySelector(".scoring textarea")?.focus()],
     ["e", "Open or close all folds", () => toggleAll(this)],
     ["c", "Compare", () => this.go(to.compare(this.subject))],
     ["y", "Copy as curl, Python or TypeScript", () => this.openCopies()],
@@ -199,6 +210,7 @@ export class ResponseView extends View {
   panel() {
     const { facts: known, timing, summary } = this.found;
     return [
+      scores(this.found, this.signal),
       block("Usage", RUNS.has(known.status) ? h("p", { class: "dim" }, "Not known before its end.") : [usage(known.usage), toolUsage(known.tool_usage), cacheDiagnostics(known.prompt_cache_diagnostics)]),
       timing ? block("Timing", waterfall(timing, known.status, (id) => this.jump(id)), duration(timing.total_ms)) : block("Timing", h("p", { class: "dim" }, RUNS.has(known.status) ? "Not known before its end." : "Not recorded for this response."), summary.seconds === null ? null : seconds(summary.seconds)),
       block("Request", settings(known, this.found)),
@@ -207,6 +219,10 @@ export class ResponseView extends View {
       h("section", { class: "block" }, fold(h("span", { class: "what" }, "Chat requests", h("span", { class: "dim" }, ` ${this.found.requests || ""}`)), () => this.requests(), { kind: "plain-fold" })),
       h("section", { class: "block" }, fold(h("span", { class: "what" }, "Raw JSON"), () => this.raw(), { kind: "plain-fold" })),
     ];
+  }
+
+  score(score) {
+    this.querySelector(".scoring")?.toggle(score);
   }
 
   raw() {

@@ -15,6 +15,7 @@ from llama_stack_responses.features.page.search.box import searched
 from llama_stack_responses.jobs.background import BackgroundJobs
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.scores import Score
 from tests.contract.conversations import CREATED, assistant, response, user
 
 ALICE = Owner("alice")
@@ -38,6 +39,9 @@ async def test_export_has_each_listed_response_that_has_ended() -> None:
     running = response(status="in_progress", output=[], created_at=CREATED + 9)
     await archive.save(running, owner=ALICE, base=None, input_items=[user("Still?")])
     await archive.save(response(assistant("Bob's")), owner=Owner("bob"), base=None, input_items=[user("Bob?")])
+    entry, version = await archive.entry_version(ids[1]) or (None, 0)
+    assert entry
+    assert await archive.scores.put(entry, version, Score(0.5, "Half.", "bob", CREATED))
     exports = Exports(archive, Lists(archive, cast("BackgroundJobs", NoJobs()), RefusedRequests(records)))
     page = await exports.page(ALICE, ListFilter(), None, 4, "asc")
     rest = await exports.page(ALICE, ListFilter(), page["next"], 4, "asc")
@@ -45,6 +49,8 @@ async def test_export_has_each_listed_response_that_has_ended() -> None:
     assert ([line["item"]["id"] for line in lines], rest["has_more"]) == (ids, False)
     assert lines[2]["item"]["input"][0]["content"] == user("Question 2")["content"]
     assert (lines[2]["sample"]["output_text"], lines[2]["item"]["metadata"]) == ("Answer 2", {"n": "0"})
+    judged = [(line["item"]["score"], line["item"]["note"]) for line in lines]
+    assert judged == [(None, ""), (0.5, "Half."), *[(None, "")] * 3]
     chosen = await exports.page(ALICE, restricted_to(searched("n:1")), None, 20, "asc")
     assert [line["item"]["id"] for line in chosen["data"]] == [ids[1], ids[3]]
     for line in lines:

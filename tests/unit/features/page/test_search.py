@@ -75,6 +75,8 @@ def test_later_dates_narrow_the_span_and_may_be_relative() -> None:
         ("status:done", "'status:' takes one of queued, in_progress"),
         ("after:soon", "'after:' takes a date such as 2026-01-31"),
         ("before:2026-13-01", "'before:' takes a date"),
+        ("score:7", "'score:' takes good, bad, any, none, or a number"),
+        ("score:>=", "'score:' takes good"),
         ("after:9999-99-99T99", "'after:' takes a date"),
         ("w " * 33, "at most 32 words and filters"),
         ("x" * (MAX_CHARACTERS + 1), "1000 characters"),

@@ -1,0 +1,1 @@
+"""Scores and notes of responses, by people and by scripts."""
