@@ -173,7 +173,8 @@ class Archive:
             await retry.wait()
             known = await saving.read(self._records, self.decoder, self._compared_bytes)
             plan = await saving.computation.run(partial(saving.plan, known, self.clock(), version))
-            ended = self._ended(response, owner, recording) if plan.ends and not imported else None
+            ends = plan.ends and not imported
+            ended = Ended(response, owner, recording.timing, self.clock(), saving.own_items) if ends else None
             ops = [*plan.ops, *extra_ops, *(self.ends.ops(ended) if ended else ())]
             try:
                 await self._records.commit(ops, [*plan.conditions, *conditions])
@@ -184,9 +185,6 @@ class Archive:
             self.ends.written(ended)
             await self._garbage_collector.try_run(plan.released, owner)
             return plan.version
-
-    def _ended(self, response: Json, owner: Owner, recording: Recording) -> Ended:
-        return Ended(response, owner, recording.timing, self.clock())
 
     async def import_response(
         self,

@@ -35,12 +35,15 @@ class Ended:
         owner: its owner.
         timing: when its rounds and tool calls came, as `Timeline` records it; None if that is not known.
         at: when it ended, in seconds since the epoch, on the store's clock.
+        inputs: the items of its own input, with those of a history that the client sent again; None if the response
+            is not stored.
     """
 
     response: Json
     owner: Owner
     timing: Json | None
     at: float
+    inputs: Sequence[Json] | None = None
 
 
 AtEnd = Callable[[Ended], Sequence[Op]]

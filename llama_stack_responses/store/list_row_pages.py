@@ -101,15 +101,20 @@ class Listing:
         limit: int,
         wanted: Callable[[Row], bool] | None = None,
         read: ReadRange | None = None,
+        *,
+        slow: bool = False,
     ) -> Rows:
         """Return at most `limit` rows, in the order of the span.
 
         Args:
             wanted: returns whether a row is part of the page. The page may then be empty although more follow.
             read: reads the rows, such as those that a search finds; None reads all.
+            slow: whether `read` reads each response too, so that it takes few rows at a time.
         """
-        rows = limit + 1 if read else _BLOCK_ROWS
-        return await page_of_rows(read or self._records.range, self._bounds(owner, span), span, limit, wanted, rows)
+        blocks = (_BLOCK_ROWS, _LARGE_BLOCK_ROWS)
+        if read:
+            blocks = (limit + 1, limit + 1 if slow else _LARGE_BLOCK_ROWS)
+        return await page_of_rows(read or self._records.range, self._bounds(owner, span), span, limit, wanted, blocks)
 
     async def head(self, owner: Owner, limit: int) -> list[tuple[str, Record]]:
         """Return the keys and records of the newest rows, not decoded."""
@@ -197,16 +202,16 @@ async def page_of_rows(
     span: Span,
     limit: int,
     wanted: Callable[[Row], bool] | None = None,
-    first_rows: int = _BLOCK_ROWS,
+    blocks: tuple[int, int] = (_BLOCK_ROWS, _LARGE_BLOCK_ROWS),
 ) -> Rows:
     """Return at most `limit` rows of a range of keys, in the order of the span.
 
     Args:
         wanted: as in `Listing.page`.
-        first_rows: how many rows the first read takes, if rows have to be wanted; later ones take more.
+        blocks: how many rows the first read takes, if rows have to be wanted, and how many later ones take at most.
     """
     (start, end), page, scanned, until = bounds, Rows(), 0, time.monotonic() + _SCAN_SECONDS
-    size = limit + 1 if wanted is None else first_rows
+    size = limit + 1 if wanted is None else blocks[0]
     while True:
         block = await read(start, end, limit=size, reverse=not span.oldest_first)
         for number, ((key, _), row) in enumerate(zip(block, await read_rows(block), strict=True), 1):
@@ -226,7 +231,7 @@ async def page_of_rows(
         if scanned >= _SCANNED_ROWS or time.monotonic() >= until:
             return page
         # The first rows often suffice. Where they do not, larger blocks save reads.
-        size = min(4 * size, _LARGE_BLOCK_ROWS)
+        size = min(4 * size, blocks[1])
 
 
 def merged(pages: Sequence[Rows], span: Span, limit: int) -> Rows:

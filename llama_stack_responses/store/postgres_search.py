@@ -1,16 +1,15 @@
 """The index of words of a PostgreSQL store, with `tsvector`.
 
-    search_documents    the rows that are indexed: their words and their texts
-    search_waiting      the rows that are noted: they were written and are not indexed yet
-    search_state        `filled`: up to which key older rows are noted
+    search_entries    the rows that are indexed, with their words, without positions and without the text
+    search_noted      the rows that are noted: they were written and are not indexed yet
+    search_progress   `filled`: up to which key older rows are noted
 
 Triggers note and delete with the row itself, whichever program writes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import asyncpg
@@ -20,29 +19,34 @@ from .postgres_errors import TimedOut
 from .records import Record
 from .search_index import (
     CLAIM_SECONDS,
+    COUNTED,
     FIND_SECONDS,
     LISTED,
+    NO_PROGRESS,
     Document,
     Noted,
+    Progress,
     Term,
     owner_of,
+    sought_words,
     took_too_long,
-    words_of,
 )
 
+# The tables of an earlier version are dropped too.
 _CREATE: Final = """
 SELECT pg_advisory_xact_lock($lock);
-CREATE TABLE IF NOT EXISTS $schema.search_documents(key bytea PRIMARY KEY, words tsvector NOT NULL, text text NOT NULL);
-CREATE INDEX IF NOT EXISTS search_words ON $schema.search_documents USING gin(words);
-CREATE TABLE IF NOT EXISTS $schema.search_waiting(
+DROP TABLE IF EXISTS $schema.search_documents, $schema.search_waiting, $schema.search_state;
+CREATE TABLE IF NOT EXISTS $schema.search_entries(key bytea PRIMARY KEY, words tsvector NOT NULL);
+CREATE INDEX IF NOT EXISTS search_terms ON $schema.search_entries USING gin(words);
+CREATE TABLE IF NOT EXISTS $schema.search_noted(
   id bigserial PRIMARY KEY, key bytea UNIQUE NOT NULL, claimed_until float8 NOT NULL DEFAULT 0);
 CREATE OR REPLACE FUNCTION $schema.search_note() RETURNS trigger LANGUAGE plpgsql AS $body$
 BEGIN
   IF TG_OP = 'DELETE' THEN
-    DELETE FROM $schema.search_waiting WHERE key = OLD.key;
-    DELETE FROM $schema.search_documents WHERE key = OLD.key;
+    DELETE FROM $schema.search_noted WHERE key = OLD.key;
+    DELETE FROM $schema.search_entries WHERE key = OLD.key;
   ELSE
-    INSERT INTO $schema.search_waiting(key) VALUES (NEW.key)
+    INSERT INTO $schema.search_noted(key) VALUES (NEW.key)
     ON CONFLICT (key) DO UPDATE SET id = excluded.id, claimed_until = 0;
   END IF;
   RETURN NULL;
@@ -54,66 +58,67 @@ CREATE TRIGGER search_written AFTER INSERT OR UPDATE ON $schema.records FOR EACH
 DROP TRIGGER IF EXISTS search_deleted ON $schema.records;
 CREATE TRIGGER search_deleted AFTER DELETE ON $schema.records FOR EACH ROW
   WHEN (OLD.key >= 'l/' AND OLD.key < 'l0') EXECUTE FUNCTION $schema.search_note();
-CREATE TABLE IF NOT EXISTS $schema.search_state(filled bytea NOT NULL);
-INSERT INTO $schema.search_state SELECT 'l/' WHERE NOT EXISTS (SELECT FROM $schema.search_state);
+CREATE TABLE IF NOT EXISTS $schema.search_progress(filled bytea NOT NULL);
+INSERT INTO $schema.search_progress SELECT 'l/' WHERE NOT EXISTS (SELECT FROM $schema.search_progress);
 """
 _DROP: Final = """
 DROP TRIGGER IF EXISTS search_written ON $schema.records;
 DROP TRIGGER IF EXISTS search_deleted ON $schema.records;
 DROP FUNCTION IF EXISTS $schema.search_note();
+DROP TABLE IF EXISTS $schema.search_entries, $schema.search_noted, $schema.search_progress;
 DROP TABLE IF EXISTS $schema.search_documents, $schema.search_waiting, $schema.search_state;
 """
-_EXISTS: Final = "SELECT to_regclass('$schema.search_state') IS NOT NULL"
+_HAS: Final = "SELECT to_regclass($1) IS NOT NULL"
 _FILL: Final = """
 WITH older AS (
-  SELECT key FROM $schema.records WHERE key > (SELECT filled FROM $schema.search_state) AND key < $1
+  SELECT key FROM $schema.records WHERE key > (SELECT filled FROM $schema.search_progress) AND key < $1
   ORDER BY key LIMIT $2
 ), noted AS (
-  INSERT INTO $schema.search_waiting(key) SELECT key FROM older ON CONFLICT (key) DO NOTHING
+  INSERT INTO $schema.search_noted(key) SELECT key FROM older ON CONFLICT (key) DO NOTHING
 ), moved AS (
-  UPDATE $schema.search_state SET filled = coalesce((SELECT key FROM older ORDER BY key DESC LIMIT 1), $1)
+  UPDATE $schema.search_progress SET filled = coalesce((SELECT key FROM older ORDER BY key DESC LIMIT 1), $1)
 )
 SELECT count(*) FROM older
 """
 _CLAIM: Final = """
 WITH free AS (
-  SELECT id FROM $schema.search_waiting WHERE claimed_until <= extract(epoch FROM clock_timestamp())
+  SELECT id FROM $schema.search_noted WHERE claimed_until <= extract(epoch FROM clock_timestamp())
   ORDER BY id DESC LIMIT $1 FOR UPDATE SKIP LOCKED
 )
-UPDATE $schema.search_waiting AS waiting SET claimed_until = extract(epoch FROM clock_timestamp()) + $2
-FROM free WHERE waiting.id = free.id RETURNING waiting.id, waiting.key
+UPDATE $schema.search_noted AS noted SET claimed_until = extract(epoch FROM clock_timestamp()) + $2
+FROM free WHERE noted.id = free.id RETURNING noted.id, noted.key
 """
 # A row that a commit is changing now is skipped: it is noted again. So this waits for no commit that waits for it.
 _PUT: Final = """
 WITH given AS (
-  SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::text[]) AS given(id, key, words, text)
+  SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[]) AS given(id, key, words)
 ), current AS (
-  SELECT waiting.id FROM $schema.search_waiting AS waiting JOIN given USING (id, key) FOR UPDATE OF waiting SKIP LOCKED
+  SELECT noted.id FROM $schema.search_noted AS noted JOIN given USING (id, key) FOR UPDATE OF noted SKIP LOCKED
 ), done AS (
-  DELETE FROM $schema.search_waiting WHERE id IN (SELECT id FROM current) RETURNING id
+  DELETE FROM $schema.search_noted WHERE id IN (SELECT id FROM current) RETURNING id
 )
-INSERT INTO $schema.search_documents(key, words, text)
-SELECT key, words::tsvector, text FROM given JOIN done USING (id)
-ON CONFLICT (key) DO UPDATE SET words = excluded.words, text = excluded.text
+INSERT INTO $schema.search_entries(key, words)
+SELECT key, words::tsvector FROM given JOIN done USING (id) ON CONFLICT (key) DO UPDATE SET words = excluded.words
 """
 # The index of words finds all that match. A walk through the keys would read the words of each row on its way.
 _BY_WORDS: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off"
 _FIND: Final = """
-SELECT key FROM $schema.search_documents WHERE words @@ $1::tsquery AND key >= $2 AND key < $3
+SELECT key FROM $schema.search_entries WHERE words @@ $1::tsquery AND key >= $2 AND key < $3
 ORDER BY key $order LIMIT $4
 """
-_NOTED: Final = "SELECT key FROM $schema.search_waiting WHERE key >= $1 AND key < $2 ORDER BY key $order LIMIT $3"
+_NOTED: Final = "SELECT key FROM $schema.search_noted WHERE key >= $1 AND key < $2 ORDER BY key $order LIMIT $3"
 _ROWS: Final = """
 SELECT key, version, value FROM $schema.records
 WHERE key = ANY($1) AND (expires_at IS NULL OR expires_at > extract(epoch FROM clock_timestamp())) ORDER BY key $order
 """
-_TEXTS: Final = "SELECT key, text FROM $schema.search_documents WHERE key = ANY($1)"
-_WAITING: Final = "SELECT count(*) FROM (SELECT FROM $schema.search_waiting LIMIT 10000) AS noted"
+_PROGRESS: Final = """
+SELECT (SELECT filled FROM $schema.search_progress) = $1,
+  (SELECT count(*) FROM (SELECT FROM $schema.search_entries LIMIT $2) AS entries),
+  (SELECT count(*) FROM (SELECT FROM $schema.search_noted LIMIT $2) AS noted)
+"""
 
 _NOTED_ROWS: Final = 5_000
 """Older rows that are noted in one transaction."""
-_POSITIONS: Final = 16_383
-"""The greatest position of a word that PostgreSQL knows."""
 _OWNER: Final = "owner/"
 """The beginning of the word that names the owner; no word of a text has a slash."""
 
@@ -130,7 +135,6 @@ class PostgresSearch:
         self, run: Callable[[Callable[[asyncpg.Pool], Awaitable[Any]]], Awaitable[Any]], sql: Callable[[str], str]
     ) -> None:
         self._run, self._sql = run, sql
-        self._made = False
 
     async def prepare(self) -> bool:
         if not await self._exists():
@@ -139,9 +143,11 @@ class PostgresSearch:
         return bool(noted == 0)
 
     async def drop(self) -> None:
-        if await self._exists():
-            self._made = False
+        if await self._exists() or await self.is_of_earlier_version():
             await self._run(lambda pool: pool.execute(self._sql(_DROP)))
+
+    async def is_of_earlier_version(self) -> bool:
+        return await self._has("search_documents")
 
     async def claim(self, limit: int) -> list[Noted]:
         if not await self._exists():
@@ -150,10 +156,9 @@ class PostgresSearch:
         return [Noted(number, key.decode()) for number, key in sorted(rows, reverse=True)]
 
     async def put(self, documents: Sequence[Document]) -> None:
-        vectors = await in_thread(lambda: [_vector(owner_of(each.noted.key), each.text) for each in documents])
-        numbers = [each.noted.number for each in documents]
+        vectors = await in_thread(lambda: [_vector(owner_of(each.noted.key), each.words) for each in documents])
         keys = [each.noted.key.encode() for each in documents]
-        await self._fetch(_PUT, numbers, keys, vectors, [each.text.replace("\0", "") for each in documents])
+        await self._fetch(_PUT, [each.noted.number for each in documents], keys, vectors)
 
     async def find(
         self, terms: Sequence[Term], start: str, end: str, *, limit: int, reverse: bool
@@ -190,50 +195,34 @@ class PostgresSearch:
     def _ordered(self, sql: str, reverse: bool) -> str:
         return self._sql(sql.replace("$order", "DESC" if reverse else "ASC"))
 
-    async def texts(self, keys: Sequence[str]) -> dict[str, str]:
+    async def progress(self) -> Progress:
         if not await self._exists():
-            return {}
-        rows = await self._fetch(_TEXTS, [key.encode() for key in keys])
-        return {key.decode(): text for key, text in rows}
-
-    async def waiting(self) -> int:
-        if not await self._exists():
-            return 0
-        [[waiting]] = await self._fetch(_WAITING)
-        return int(waiting)
+            return NO_PROGRESS
+        [row] = await self._fetch(_PROGRESS, LISTED[1].encode(), COUNTED)
+        return Progress(*row)
 
     async def purge(self, older_than: float = 0.0) -> None:
         """Do nothing: the server's `autovacuum` removes what deletions leave."""
 
     async def _exists(self) -> bool:
-        # Another server may make the index later, but only one with another setting removes it.
-        if not self._made:
-            [[self._made]] = await self._fetch(_EXISTS)
-        return self._made
+        # Another server may make or drop it at any time.
+        return await self._has("search_progress")
+
+    async def _has(self, table: str) -> bool:
+        [[has]] = await self._fetch(_HAS, self._sql(f"$schema.{table}"))
+        return bool(has)
 
     async def _fetch(self, sql: str, *given: Any) -> Sequence[Any]:
         rows: Sequence[Any] = await self._run(lambda pool: pool.fetch(self._sql(sql), *given))
         return rows
 
 
-def _vector(owner: str, text: str) -> str:
-    """Return the words of a text with their positions, and the owner, as a `tsvector`."""
-    positions: dict[str, list[int]] = {}
-    for position, word in enumerate(islice(words_of(text), _POSITIONS), 1):
-        positions.setdefault(word, []).append(position)
-    return f"'{_OWNER}{owner}' {_lexemes(positions)}"
-
-
-def _lexemes(positions: Mapping[str, Sequence[int]]) -> str:
-    # PostgreSQL keeps up to 256 positions of a word.
-    return " ".join(f"'{word}':{','.join(map(str, places[:256]))}" for word, places in positions.items())
+def _vector(owner: str, words: Iterable[str]) -> str:
+    """Return a `tsvector` of words, and the owner. Words have only letters and digits."""
+    return " ".join([f"'{_OWNER}{owner}'", *(f"'{word}'" for word in words)])
 
 
 def _query(owner: str, terms: Sequence[Term]) -> str:
-    """Return a `tsquery`. Words have only letters and digits."""
-    return " & ".join([f"'{_OWNER}{owner}'", *map(_phrase, terms)])
-
-
-def _phrase(term: Term) -> str:
-    words = [f"'{word}'" for word in term.words]
-    return f"({' <-> '.join([*words[:-1], words[-1] + (':*' if term.prefix else '')])})"
+    """Return a `tsquery`."""
+    words = [each for term in terms for each in sought_words(term)]
+    return " & ".join([f"'{_OWNER}{owner}'", *(f"'{word}'{':*' if prefix else ''}" for word, prefix in words)])

@@ -88,6 +88,7 @@ class Saving:
 
     Attributes:
         computation: works on what the save writes.
+        own_items: the items of the response's own input, with those before it that no stored response has.
     """
 
     def __init__(
@@ -106,8 +107,8 @@ class Saving:
         self.computation = computation
         self._response = response
         self._recording = recording
-        own_items = [*base_items, *input_items] if base is None else input_items
-        self._words, self._answers = first_words(own_items), answered(own_items)
+        self.own_items = [*base_items, *input_items] if base is None else input_items
+        self._words, self._answers = first_words(self.own_items), answered(self.own_items)
         self._joining = append
         self._transcript = transcript
         self._output = with_exchanges(response["output"], exchanges)

@@ -1,15 +1,18 @@
 """An index of the words of responses, which some stores have beside their records.
 
-The index belongs to the rows of the owners' lists (`l/...` in `layout.py`): the store itself notes each row that is
-written, in the same commit, and removes the words of each row that is deleted, in the same commit. What it has noted is
-indexed later, outside of requests.
+The index belongs to the rows of the owners' lists (`l/...` in `layout.py`): while there is one, the store itself notes
+each row that is written, in the same commit, and finds a row that is deleted no longer, from the same commit on. What
+it has noted is indexed later, outside of requests.
+
+The index is small: it knows which words a text has, not where they are, and it keeps no text. So what it finds for a
+phrase is a candidate, whose text has to be looked at (`is_exact`).
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
@@ -31,8 +34,11 @@ WORD_CHARACTERS: Final = 100
 _WORD: Final = re.compile(r"[^\W_]+")
 # Chinese and Japanese have no spaces between words: each character is a word, and a sequence of them is a phrase.
 _IDEOGRAPH: Final = re.compile("([\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])")
-SEPARATOR: Final = "\u200b"
+_SEPARATOR: Final = "\u200b"
 """A character without width, which separates words that are written without spaces."""
+
+_ID_CHARACTERS: Final = 8
+"""Characters that are indexed of a longer word with a digit among them: ids are many, long, and alike in none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +69,40 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The text of a row.
+    """What is indexed of a row.
 
     Attributes:
         noted: the row.
-        text: its text, with `separated` words.
+        words: the `indexed_words` of its text.
     """
 
     noted: Noted
-    text: str
+    words: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the index has come.
+
+    Attributes:
+        complete: whether all rows that were written before it are noted or indexed.
+        indexed, waiting: how many rows are indexed, and noted, up to 100,000 each.
+    """
+
+    complete: bool
+    indexed: int
+    waiting: int
+
+
+COUNTED: Final = 100_000
+"""Rows that are counted for `Progress`."""
+
+NO_PROGRESS: Final = Progress(complete=False, indexed=0, waiting=0)
+"""Of a store without an index."""
 
 
 class SearchIndex(Protocol):
-    """The index of a store. Every method raises `ApiError` 503 when the store is unavailable."""
+    """The index of a store, which need not exist. Every method raises `ApiError` 503 when the store is unavailable."""
 
     async def prepare(self) -> bool:
         """Make the index if it does not exist, and note some of the rows that were written before.
@@ -86,7 +113,11 @@ class SearchIndex(Protocol):
         ...
 
     async def drop(self) -> None:
-        """Remove the index with all words, if there is one."""
+        """Remove the index with all words, if there is one, in steps."""
+        ...
+
+    async def is_of_earlier_version(self) -> bool:
+        """Return whether the store has an index in the form of an earlier version, which `prepare` replaces."""
         ...
 
     async def claim(self, limit: int) -> list[Noted]:
@@ -94,13 +125,15 @@ class SearchIndex(Protocol):
         ...
 
     async def put(self, documents: Sequence[Document]) -> None:
-        """Index these texts in place of earlier ones of the same rows, except of rows that have changed since."""
+        """Index these words in place of earlier ones of the same rows, except of rows that have changed since."""
         ...
 
     async def find(
         self, terms: Sequence[Term], start: str, end: str, *, limit: int, reverse: bool
     ) -> list[tuple[str, Record]]:
-        """Return the rows of one owner, as `Records.range` does, of which the text has all of these terms.
+        """Return the rows of one owner, as `Records.range` does, of which the text may have all of these terms.
+
+        It has those that are exact (`is_exact`). Of others, it has all words.
 
         Args:
             terms: at least one.
@@ -115,12 +148,8 @@ class SearchIndex(Protocol):
         """Return the rows of a range that are noted, as `Records.range` does."""
         ...
 
-    async def texts(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return the indexed texts of these rows, by key."""
-        ...
-
-    async def waiting(self) -> int:
-        """Return how many rows are noted, up to 10,000."""
+    async def progress(self) -> Progress:
+        """Return how far the index has come."""
         ...
 
     async def purge(self, older_than: float = 0.0) -> None:
@@ -151,14 +180,71 @@ def owner_of(key: str) -> str:
     return key.split("/", 2)[1]
 
 
-def separated(text: str) -> str:
-    """Return a text in which words without spaces between them have separators."""
-    return text if text.isascii() else _IDEOGRAPH.sub(rf"\1{SEPARATOR}", text)
-
-
 def words_of(text: str) -> list[str]:
     """Return the words of a text, folded and cut."""
-    return [word[:WORD_CHARACTERS] for word in _WORD.findall(folded(separated(text)))]
+    if not text.isascii():
+        text = _IDEOGRAPH.sub(rf"\1{_SEPARATOR}", text)
+    return [word[:WORD_CHARACTERS] for word in _WORD.findall(folded(text))]
+
+
+def indexed_words(text: str) -> list[str]:
+    """Return the words by which a text is found, each once: those of `words_of`, ids shortened, ideographs in pairs."""
+    words = words_of(text)
+    if text.isascii():
+        return list({_shortened(word) for word in words})
+    return list({*_in_pairs(words)})
+
+
+def sought_words(term: Term) -> list[tuple[str, bool]]:
+    """Return which of the `indexed_words` a text with this term has, each with whether it is the beginning of one."""
+    words, last = term.words, len(term.words) - 1
+    sought = [
+        (word, term.prefix and number == last and len(words[number]) <= len(word))
+        for number, word in enumerate(_in_pairs(words))
+    ]
+    if _IDEOGRAPH.fullmatch(words[-1]):
+        # In the text, another ideograph may follow; a pair has the last one already.
+        sought[-1:] = [] if last and _IDEOGRAPH.fullmatch(words[-2]) else [(words[-1], True)]
+    return sought
+
+
+def is_exact(term: Term) -> bool:
+    """Return whether each text with the `sought_words` has the term."""
+    [*before, last] = term.words
+    if before:
+        return len(before) == 1 and all(map(_IDEOGRAPH.fullmatch, term.words))
+    is_short = len(last) < _ID_CHARACTERS or (term.prefix and len(last) == _ID_CHARACTERS)
+    return is_short or not _has_digit(last[:_ID_CHARACTERS])
+
+
+def has_term(words: Sequence[str], term: Term) -> bool:
+    """Return whether words have those of a term, one after the other."""
+    *first, last = term.words
+    for start in range(len(words) - len(first)):
+        end = start + len(first)
+        if (words[end].startswith(last) if term.prefix else words[end] == last) and [*words[start:end]] == first:
+            return True
+    return False
+
+
+def _in_pairs(words: Sequence[str]) -> Iterator[str]:
+    """Yield the indexed form of each word; an ideograph comes with the one that follows it."""
+    are = [_IDEOGRAPH.fullmatch(word) is not None for word in words] + [False]
+    for number, word in enumerate(words):
+        if are[number]:
+            yield word + words[number + 1] if are[number + 1] else word
+        else:
+            yield _shortened(word)
+
+
+def _shortened(word: str) -> str:
+    if len(word) <= _ID_CHARACTERS or not _has_digit(word[:_ID_CHARACTERS]):
+        return word
+    return word[:_ID_CHARACTERS]
+
+
+def _has_digit(text: str) -> bool:
+    return not text.isalpha()
 
 
 def folded(text: str) -> str:

@@ -116,7 +116,7 @@ async def own_inputs(shared: SharedContent, names: Sequence[str | None], max_byt
         left -= size + more
         behind = {parent: 0, name: outputs} if parent else {name: 0}
         items = _with_ids(node, id_node, behind) if node and id_node else _items_of(node)
-        inputs.append(_given(items if parent else items[: len(items) - outputs]))
+        inputs.append(given_items(items if parent else items[: len(items) - outputs]))
     return inputs
 
 
@@ -142,7 +142,7 @@ def _with_ids(node: Node, id_node: Node, behind: Mapping[str, int]) -> Sequence[
     return item_ids.with_own_ids(node.items, [id_node], end - behind[name] - len(node.items))
 
 
-def _given(items: Sequence[Json]) -> list[Json]:
+def given_items(items: Sequence[Json]) -> list[Json]:
     """Return the items that follow the last item that a model generated."""
     own = list(without_stand_in(items))
     generated = [

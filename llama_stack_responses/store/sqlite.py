@@ -27,7 +27,6 @@ from .records import (
     until,
     writes_of,
 )
-from .search_index import LISTED
 from .sqlite_clock import SqliteClock
 from .sqlite_connection import OpenedFile, SqliteFile
 from .sqlite_inline import SLOW_SECONDS, Inline
@@ -87,8 +86,6 @@ _MANY: Final = 1_000
 """Ops of a commit above which a thread measures them."""
 _ROW_BYTES: Final = 64
 """Bytes whose cost equals that of finding a row."""
-_DELISTING_BYTES: Final = 256 * 1024
-"""Bytes whose cost equals that of removing the words of a response from the index."""
 _FREEING_BYTES: Final = 4096
 """Bytes that a commit which frees room may write."""
 
@@ -266,8 +263,7 @@ def _measured(ops: Sequence[Op], conditions: Sequence[Condition]) -> tuple[list[
     written = [len(write.value) for write in writes if not isinstance(write, Delete)]
     deletes = 2 * len(written) <= len(writes) or any(isinstance(op, Put) and op.before_deletion for op in ops)
     frees = deletes and sum(written) <= _FREEING_BYTES
-    delists = any(isinstance(write, Delete) and write.key.startswith(LISTED[0]) for write in writes)
-    size = _ROW_BYTES * len(writes) + sum(written) + (_DELISTING_BYTES if delists else 0)
+    size = _ROW_BYTES * len(writes) + sum(written)
     absent = {each.key for each in conditions if isinstance(each, VersionIs) and each.version is None}
     replaced = [write.key for write in writes if not isinstance(write, Ensure) and write.key not in absent]
     return writes, replaced, size, frees

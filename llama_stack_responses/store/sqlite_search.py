@@ -1,13 +1,14 @@
 """The index of words of an SQLite store, with SQLite's FTS5.
 
-    search_documents    the rows that are indexed
-    search_texts        their texts, from which FTS5 has the words: it needs them to remove these
-    search_words        the words
-    search_waiting      the rows that are noted: they were written and are not indexed yet
-    search_state        `filled`: up to which key older rows are noted; `deleted_at`: when words were deleted that are
-                        still somewhere in the pages of FTS5, in seconds since the epoch
+    search_entries      the rows that are indexed: the number of each, that of its record, and its place in the list
+    search_terms        the words of these, without their positions and without the text
+    search_vocabulary   the same words, to be read one after the other
+    search_noted        the rows that are noted: they were written and are not indexed yet
+    search_deleted      the numbers of rows that are indexed no longer, of which FTS5 still has the words
+    search_progress     `filled`: up to which key older rows are noted; empty while the index is being dropped
 
-Triggers note and delete with the row itself, whichever program writes it.
+Triggers note and delete with the row itself, whichever program writes it. FTS5 removes a word only if it is told the
+word, and no text is kept. So a row leaves `search_entries` at once, and its words leave FTS5 later (`purge`).
 """
 
 from __future__ import annotations
@@ -19,80 +20,114 @@ from functools import partial
 from typing import Any, Final
 
 from .records import Record
-from .search_index import CLAIM_SECONDS, FIND_SECONDS, LISTED, Document, Noted, Term, owner_of, took_too_long
+from .search_index import (
+    CLAIM_SECONDS,
+    COUNTED,
+    FIND_SECONDS,
+    LISTED,
+    NO_PROGRESS,
+    Document,
+    Noted,
+    Progress,
+    Term,
+    owner_of,
+    sought_words,
+    took_too_long,
+)
 from .sqlite_threads import key_list
 from .thread_pool import ThreadPool, job_of
 
 _IS_LISTED: Final = "{row}.key >= 'l/' AND {row}.key < 'l0'"
 _NOTE: Final = (
-    "DELETE FROM search_waiting WHERE key = {key}",
-    "INSERT INTO search_waiting(key, claimed_until) VALUES ({key}, 0)",
+    "DELETE FROM search_noted WHERE record = new.id",
+    "INSERT INTO search_noted(record, claimed_until) VALUES (new.id, 0)",
 )
-_REMOVE: Final = (
-    "UPDATE search_state SET deleted_at = coalesce(deleted_at, strftime('%s', 'now')) "
-    "WHERE EXISTS (SELECT 1 FROM search_documents WHERE key = {key})",
-    "INSERT INTO search_words(search_words, rowid, owner, text) SELECT 'delete', id, owner, text FROM search_texts "
-    "WHERE id = (SELECT id FROM search_documents WHERE key = {key})",
-    "DELETE FROM search_texts WHERE id = (SELECT id FROM search_documents WHERE key = {key})",
-    "DELETE FROM search_documents WHERE key = {key}",
+_FORGET: Final = (
+    "INSERT INTO search_deleted SELECT id, strftime('%s', 'now'), 0 FROM search_entries WHERE record = {record}",
+    "DELETE FROM search_entries WHERE record = {record}",
 )
 _CREATE: Final = (
-    "CREATE TABLE search_documents(id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL)",
-    "CREATE TABLE search_texts(id INTEGER PRIMARY KEY, owner TEXT NOT NULL, text TEXT NOT NULL)",
-    "CREATE VIRTUAL TABLE search_words USING fts5(owner, text, content='search_texts', content_rowid='id', "
-    "tokenize='unicode61 remove_diacritics 2')",
-    "CREATE TABLE search_waiting(id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT UNIQUE NOT NULL, "
+    "CREATE TABLE search_entries(id INTEGER PRIMARY KEY, record INTEGER UNIQUE NOT NULL, place INTEGER NOT NULL)",
+    # Words are already folded and separated by spaces, and no letter beyond ASCII ends one here. Owners have - and _.
+    "CREATE VIRTUAL TABLE search_terms USING fts5(words, content='', columnsize=0, detail=none, "
+    """tokenize="ascii tokenchars '-_'")""",
+    "CREATE VIRTUAL TABLE search_vocabulary USING fts5vocab(search_terms, instance)",
+    "CREATE TABLE search_noted(id INTEGER PRIMARY KEY AUTOINCREMENT, record INTEGER UNIQUE NOT NULL, "
     "claimed_until REAL NOT NULL)",
-    "CREATE TABLE search_state(filled TEXT NOT NULL, deleted_at INTEGER)",
-    "INSERT INTO search_state(filled) VALUES ('l/')",
+    "CREATE TABLE search_deleted(id INTEGER PRIMARY KEY, at INTEGER NOT NULL, removed INTEGER NOT NULL)",
+    "CREATE TABLE search_progress(filled TEXT NOT NULL)",
+    "INSERT INTO search_progress(filled) VALUES ('l/')",
 )
 _TRIGGERS: Final = {
-    "search_inserted": ("INSERT", "new", _NOTE),
+    "search_inserted": ("INSERT", "new", _NOTE[1:]),
     "search_updated": ("UPDATE", "new", _NOTE),
-    "search_deleted": ("DELETE", "old", ("DELETE FROM search_waiting WHERE key = {key}", *_REMOVE)),
+    "search_deletion": (
+        "DELETE",
+        "old",
+        ("DELETE FROM search_noted WHERE record = old.id", *(each.format(record="old.id") for each in _FORGET)),
+    ),
 }
-_DROP: Final = (
-    *(f"DROP TRIGGER IF EXISTS {name}" for name in _TRIGGERS),
-    "DROP TABLE IF EXISTS search_words",
-    *(f"DROP TABLE IF EXISTS search_{name}" for name in ("documents", "texts", "waiting", "state")),
-)
-_EXISTS: Final = "SELECT 1 FROM sqlite_master WHERE name = 'search_state'"
-_OLDER: Final = "SELECT key FROM records WHERE key > ? AND key < ? ORDER BY key LIMIT ?"
-_NOTE_OLDER: Final = "INSERT OR IGNORE INTO search_waiting(key, claimed_until) VALUES (?, 0)"
-_CLAIMABLE: Final = "SELECT 1 FROM search_waiting WHERE claimed_until <= ? LIMIT 1"
+_TABLES: Final = ("vocabulary", "terms", "entries", "noted", "deleted", "progress")
+_LARGE: Final = ("terms_data", "entries", "noted")
+"""Tables with many pages: their rows are deleted in steps before they are dropped."""
+_FORMER_TRIGGERS: Final = ("search_inserted", "search_updated", "search_deleted")
+_FORMER_TABLES: Final = ("words", "texts", "documents", "waiting", "state")
+_LARGE_FORMER: Final = ("words_data", "texts", "waiting", "documents")
+_EMPTY: Final = "DELETE FROM search_{name} WHERE rowid IN (SELECT rowid FROM search_{name} LIMIT 500)"
+
+_HAS: Final = "SELECT 1 FROM sqlite_master WHERE name = ?"
+_OLDER: Final = "SELECT key, id FROM records WHERE key > ? AND key < ? ORDER BY key LIMIT ?"
+_NOTE_OLDER: Final = "INSERT OR IGNORE INTO search_noted(record, claimed_until) VALUES (?, 0)"
+_CLAIMABLE: Final = "SELECT 1 FROM search_noted WHERE claimed_until <= ? LIMIT 1"
 _CLAIM: Final = """
-UPDATE search_waiting SET claimed_until = ? WHERE id IN (
-  SELECT id FROM search_waiting WHERE claimed_until <= ? ORDER BY id DESC LIMIT ?) RETURNING id, key
+UPDATE search_noted SET claimed_until = ? WHERE record IN (
+  SELECT record FROM search_noted WHERE claimed_until <= ? ORDER BY record DESC LIMIT ?)
+RETURNING id, (SELECT key FROM records WHERE records.id = record)
 """
-_IS_INDEXED: Final = "SELECT 1 FROM search_documents WHERE key = ?"
-_DONE: Final = "DELETE FROM search_waiting WHERE id = ? AND key = ? RETURNING id"
-# The order of the joins is fixed: words, documents, records.
+_DONE: Final = "DELETE FROM search_noted WHERE id = ? RETURNING record"
+# The order of the joins is fixed: words, entries.
 _FIND: Final = """
-SELECT records.key, records.value, records.version FROM (
-  SELECT documents.key AS key FROM search_words CROSS JOIN search_documents AS documents
-  ON documents.id = search_words.rowid
-  WHERE search_words MATCH ? AND documents.key >= ? AND documents.key < ? ORDER BY documents.key {order} LIMIT ?
-) AS found CROSS JOIN records ON records.key = found.key AND (expires_at IS NULL OR expires_at > ?)
-ORDER BY records.key {order}
+SELECT place, record FROM search_terms CROSS JOIN search_entries AS entries ON entries.id = search_terms.rowid
+WHERE search_terms MATCH ? AND place BETWEEN ? AND ? ORDER BY place {order} LIMIT ?
 """
-_NOTED: Final = """
-SELECT records.key, records.value, records.version FROM search_waiting AS waiting JOIN records USING (key)
-WHERE waiting.key >= ? AND waiting.key < ? AND (expires_at IS NULL OR expires_at > ?)
-ORDER BY waiting.key {order} LIMIT ?
+_FOUND: Final = """
+SELECT key, value, version FROM records WHERE id IN (SELECT value FROM json_each(?))
+AND key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key {order} LIMIT ?
 """
-_TEXTS: Final = """
-SELECT key, text FROM search_documents JOIN search_texts USING (id) WHERE key IN (SELECT value FROM json_each(?))
+# Of few, all are looked up and sorted; of many, those of the range are found by their keys.
+_FEW_NOTED: Final = """
+SELECT key, value, version FROM search_noted AS noted CROSS JOIN records ON records.id = noted.record
+WHERE key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key {order} LIMIT ?
 """
-_WAITING: Final = "SELECT count(*) FROM (SELECT 1 FROM search_waiting LIMIT 10000)"
-_UNPURGED: Final = "SELECT 1 FROM search_state WHERE deleted_at <= strftime('%s', 'now') - ?"
-_MERGE: Final = "INSERT INTO search_words(search_words, rank) VALUES ('merge', ?)"
+_MANY_NOTED: Final = """
+SELECT key, value, version FROM records CROSS JOIN search_noted AS noted ON noted.record = records.id
+WHERE key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key {order} LIMIT ?
+"""
+_COUNT: Final = "SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {most})"
+_UNPURGED: Final = "SELECT min(at) <= strftime('%s', 'now') - ? FROM search_deleted"
+_DEAD_WORDS: Final = (
+    "SELECT term, doc FROM search_vocabulary WHERE doc IN (SELECT id FROM search_deleted WHERE NOT removed)"
+)
+_MERGE: Final = "INSERT INTO search_terms(search_terms, rank) VALUES ('merge', ?)"
 
 _NOTED_ROWS: Final = 5_000
 """Older rows that are noted in one transaction."""
+_FEW: Final = 1_000
 _MERGED_PAGES: Final = 200
 """Pages of FTS5 that one transaction writes anew."""
+_DEAD: Final = 1_000_000
+"""Words of deleted rows that are held at a time; those of further rows are read again."""
+_REMOVED_TOGETHER: Final = 100
+"""Rows of which one transaction removes the words."""
 _OPERATIONS: Final = 2_000
 """Operations of SQLite between two looks at the clock."""
+_SAME_PLACE: Final = 16
+"""Rows more than are asked for that are found, since some may have one place."""
+_ORDER_DIGITS: Final = 14
+_OWNER: Final = "§"
+"""The beginning of the word that names the owner; no word of a text has it."""
+
+type _Found = list[tuple[str, Record]]
 
 
 class SqliteSearch:
@@ -113,12 +148,33 @@ class SqliteSearch:
         self._writer, self._readers, self._clock = writer, readers, clock
 
     async def prepare(self) -> bool:
+        if await self._readers.submit(_is_being_dropped):
+            await self.drop()
         filled: bool = await self._write(_prepare)
+        if await self.is_of_earlier_version():
+            await self._drop(_FORMER_TABLES, _LARGE_FORMER, lambda _: True)
         return filled
 
     async def drop(self) -> None:
-        if await self._readers.submit(_exists):
-            await self._write(_drop)
+        if await self.is_of_earlier_version():
+            await self._write(partial(_drop_triggers, _FORMER_TRIGGERS))
+            await self._drop(_FORMER_TABLES, _LARGE_FORMER, lambda _: True)
+        if await self._readers.submit(partial(_has, "search_progress")):
+            await self._write(_begin_to_drop)
+            await self._drop(_TABLES, _LARGE, _is_being_dropped)
+
+    async def _drop(
+        self, tables: Sequence[str], large: Sequence[str], may: Callable[[sqlite3.Connection], bool]
+    ) -> None:
+        """Drop tables in steps, as long as this may be: another server may have finished, and have made them anew."""
+        for name in large:
+            while await self._write(partial(_empty, name, may)):
+                pass
+        await self._write(partial(_drop_tables, tables, may))
+
+    async def is_of_earlier_version(self) -> bool:
+        found: bool = await self._readers.submit(partial(_has, "search_documents"))
+        return found
 
     async def claim(self, limit: int) -> list[Noted]:
         now = self._clock()
@@ -128,34 +184,33 @@ class SqliteSearch:
         return claimed
 
     async def put(self, documents: Sequence[Document]) -> None:
-        await self._write(partial(_put, documents), sum(len(each.text) for each in documents))
+        # FTS5 takes ascending numbers together.
+        ordered = sorted(documents, key=lambda each: each.noted.number)
+        await self._write(partial(_put, ordered), sum(8 * len(each.words) for each in documents))
 
     async def find(
         self, terms: Sequence[Term], start: str, end: str, *, limit: int, reverse: bool
     ) -> list[tuple[str, Record]]:
-        sql = _FIND.format(order="DESC" if reverse else "ASC")
-        given = (_match(owner_of(start), terms), start, end, limit, self._clock())
-        rows: list[tuple[str, Record]] = await self._readers.submit(partial(_find, sql, given))
+        match = _match(owner_of(start), terms)
+        rows: _Found = await self._readers.submit(partial(_find, match, (start, end, self._clock()), limit, reverse))
         return rows
 
     async def noted(self, start: str, end: str, *, limit: int, reverse: bool) -> list[tuple[str, Record]]:
-        sql = _NOTED.format(order="DESC" if reverse else "ASC")
-        rows: list[tuple[str, Record]] = await self._readers.submit(
-            partial(_find, sql, (start, end, self._clock(), limit))
-        )
+        rows: _Found = await self._readers.submit(partial(_noted, (start, end, self._clock(), limit), reverse))
         return rows
 
-    async def texts(self, keys: Sequence[str]) -> dict[str, str]:
-        texts: dict[str, str] = await self._readers.submit(partial(_texts, keys))
-        return texts
-
-    async def waiting(self) -> int:
-        waiting: int = await self._readers.submit(_waiting)
-        return waiting
+    async def progress(self) -> Progress:
+        progress: Progress = await self._readers.submit(_progress)
+        return progress
 
     async def purge(self, older_than: float = 0.0) -> None:
         if not await self._readers.submit(partial(_is_unpurged, older_than)):
             return
+        while words := await self._readers.submit(_dead_words):
+            numbers = sorted(words)
+            for at in range(0, len(numbers), _REMOVED_TOGETHER):
+                some = {number: words[number] for number in numbers[at : at + _REMOVED_TOGETHER]}
+                await self._write(partial(_remove, some))
         # All words go into one segment, step by step. Deleted words do not: nothing older is left that they delete.
         pages = -_MERGED_PAGES
         while await self._write(partial(_merge, pages)):
@@ -168,29 +223,67 @@ class SqliteSearch:
         return await job.future
 
 
+def _has(name: str, connection: sqlite3.Connection) -> bool:
+    return connection.execute(_HAS, (name,)).fetchone() is not None
+
+
+def _filled(connection: sqlite3.Connection) -> str | None:
+    """Return up to which key older rows are noted; None without an index."""
+    if not _has("search_progress", connection):
+        return None
+    [filled] = connection.execute("SELECT filled FROM search_progress").fetchone()
+    return str(filled)
+
+
 def _exists(connection: sqlite3.Connection) -> bool:
-    return connection.execute(_EXISTS).fetchone() is not None
+    return bool(_filled(connection))
+
+
+def _is_being_dropped(connection: sqlite3.Connection) -> bool:
+    return not _filled(connection) and _has("search_progress", connection)
+
+
+def _begin_to_drop(connection: sqlite3.Connection) -> None:
+    if _exists(connection):
+        _drop_triggers(tuple(_TRIGGERS), connection)
+        connection.execute("UPDATE search_progress SET filled = ''")
+
+
+def _drop_triggers(names: Sequence[str], connection: sqlite3.Connection) -> None:
+    for name in names:
+        connection.execute(f"DROP TRIGGER IF EXISTS {name}")
+
+
+def _empty(name: str, may: Callable[[sqlite3.Connection], bool], connection: sqlite3.Connection) -> bool:
+    """Delete some rows of a table; return whether there were any."""
+    if not may(connection) or not _has(f"search_{name}", connection):
+        return False
+    return connection.execute(_EMPTY.format(name=name)).rowcount > 0
+
+
+def _drop_tables(
+    names: Sequence[str], may: Callable[[sqlite3.Connection], bool], connection: sqlite3.Connection
+) -> None:
+    if may(connection):
+        for name in names:
+            connection.execute(f"DROP TABLE IF EXISTS search_{name}")
 
 
 def _prepare(connection: sqlite3.Connection) -> bool:
-    if not _exists(connection):
+    if not _has("search_progress", connection):
+        _drop_triggers(_FORMER_TRIGGERS, connection)
         for statement in _CREATE:
             connection.execute(statement)
         for name, (event, row, statements) in _TRIGGERS.items():
-            body = " ".join(f"{statement.format(key=f'{row}.key')};" for statement in statements)
+            body = " ".join(f"{statement};" for statement in statements)
             when = _IS_LISTED.format(row=row)
             connection.execute(f"CREATE TRIGGER {name} AFTER {event} ON records WHEN {when} BEGIN {body} END")
-    [filled] = connection.execute("SELECT filled FROM search_state").fetchone()
+    filled = _filled(connection)
     older = connection.execute(_OLDER, (filled, LISTED[1], _NOTED_ROWS)).fetchall()
-    connection.executemany(_NOTE_OLDER, older)
+    connection.executemany(_NOTE_OLDER, [(record,) for _, record in older])
     if older or filled != LISTED[1]:
-        connection.execute("UPDATE search_state SET filled = ?", older[-1] if older else (LISTED[1],))
+        connection.execute("UPDATE search_progress SET filled = ?", (older[-1][0] if older else LISTED[1],))
     return not older
-
-
-def _drop(connection: sqlite3.Connection) -> None:
-    for statement in _DROP:
-        connection.execute(statement)
 
 
 def _is_claimable(now: float, connection: sqlite3.Connection) -> bool:
@@ -204,31 +297,38 @@ def _claim(now: float, limit: int, connection: sqlite3.Connection) -> list[Noted
 
 def _put(documents: Sequence[Document], connection: sqlite3.Connection) -> None:
     for each in documents:
-        key = each.noted.key
-        if connection.execute(_DONE, (each.noted.number, key)).fetchone() is None:
-            continue
-        if connection.execute(_IS_INDEXED, (key,)).fetchone():
-            for statement in _REMOVE:
-                connection.execute(statement.format(key=":key"), {"key": key})
-        number = connection.execute("INSERT INTO search_documents(key) VALUES (?)", (key,)).lastrowid
-        row = (number, owner_of(key), each.text)
-        connection.execute("INSERT INTO search_texts(id, owner, text) VALUES (?, ?, ?)", row)
-        connection.execute("INSERT INTO search_words(rowid, owner, text) VALUES (?, ?, ?)", row)
+        done = connection.execute(_DONE, (each.noted.number,)).fetchone()
+        if done is None:
+            continue  # It was written again or deleted meanwhile.
+        for statement in _FORGET:
+            connection.execute(statement.format(record=":record"), {"record": done[0]})
+        number, key = each.noted.number, each.noted.key
+        connection.execute("INSERT INTO search_entries VALUES (?, ?, ?)", (number, done[0], _place(key)))
+        words = " ".join([_OWNER + owner_of(key), *each.words])
+        connection.execute("INSERT INTO search_terms(rowid, words) VALUES (?, ?)", (number, words))
+
+
+def _place(key: str) -> int:
+    """Return the place in its list of the row with this key, or of the first one with a key from here on."""
+    *_, of_list = key.split("/", 2)
+    return int(of_list.partition("/")[0].ljust(_ORDER_DIGITS, "0") or "0", 16)
 
 
 def _match(owner: str, terms: Sequence[Term]) -> str:
-    """Return an expression of FTS5. Words have only letters and digits; the owner is a phrase."""
-    phrases = " AND ".join(f'"{" ".join(term.words)}"{"*" if term.prefix else ""}' for term in terms)
-    return f'owner : "{owner}" AND text : ({phrases})'
+    """Return an expression of FTS5. Words have only letters and digits."""
+    words = [each for term in terms for each in sought_words(term)]
+    return " AND ".join([f'"{_OWNER}{owner}"', *(f'"{word}"{"*" if prefix else ""}' for word, prefix in words)])
 
 
-def _find(sql: str, given: Sequence[Any], connection: sqlite3.Connection) -> list[tuple[str, Record]]:
+def _find(
+    match: str, bounds: tuple[str, str, float], limit: int, reverse: bool, connection: sqlite3.Connection
+) -> _Found:
     if not _exists(connection):
         return []
     until = time.monotonic() + FIND_SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > until, _OPERATIONS)
     try:
-        return [(key, Record(value, version)) for key, value, version in connection.execute(sql, given)]
+        return _found(match, bounds, limit, reverse, connection)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
             raise took_too_long() from error
@@ -237,19 +337,77 @@ def _find(sql: str, given: Sequence[Any], connection: sqlite3.Connection) -> lis
         connection.set_progress_handler(None, 0)
 
 
-def _texts(keys: Sequence[str], connection: sqlite3.Connection) -> dict[str, str]:
-    return dict(connection.execute(_TEXTS, (key_list(keys),)).fetchall()) if _exists(connection) else {}
+def _found(
+    match: str, bounds: tuple[str, str, float], limit: int, reverse: bool, connection: sqlite3.Connection
+) -> _Found:
+    """Return the rows by their places: all of one place, so that their keys decide which are the first."""
+    order, (start, end, _) = "DESC" if reverse else "ASC", bounds
+    first, last = _place(start), _place(end) if end.count("/") > 1 else 2 ** (4 * _ORDER_DIGITS)
+    rows, size = list[tuple[str, Record]](), limit + _SAME_PLACE
+    while True:
+        some = connection.execute(_FIND.format(order=order), (match, first, last, size)).fetchall()
+        whole = some if len(some) < size else [each for each in some if each[0] != some[-1][0]]
+        records = key_list([record for _, record in whole])
+        found = connection.execute(_FOUND.format(order=order), (records, *bounds, limit - len(rows)))
+        rows += [(key, Record(value, version)) for key, value, version in found]
+        if len(some) < size or len(rows) == limit:
+            return rows
+        if not whole:
+            size *= 2
+        elif reverse:
+            last = whole[-1][0] - 1
+        else:
+            first = whole[-1][0] + 1
 
 
-def _waiting(connection: sqlite3.Connection) -> int:
+def _noted(given: tuple[str, str, float, int], reverse: bool, connection: sqlite3.Connection) -> _Found:
     if not _exists(connection):
-        return 0
-    [waiting] = connection.execute(_WAITING).fetchone()
-    return int(waiting)
+        return []
+    noted = _count(connection, "search_noted", _FEW)
+    if not noted:
+        return []
+    sql = (_FEW_NOTED if noted < _FEW else _MANY_NOTED).format(order="DESC" if reverse else "ASC")
+    return [(key, Record(value, version)) for key, value, version in connection.execute(sql, given)]
+
+
+def _progress(connection: sqlite3.Connection) -> Progress:
+    if not (filled := _filled(connection)):
+        return NO_PROGRESS
+    indexed, waiting = (_count(connection, f"search_{name}", COUNTED) for name in ("entries", "noted"))
+    return Progress(filled == LISTED[1], indexed, waiting)
+
+
+def _count(connection: sqlite3.Connection, table: str, most: int) -> int:
+    [count] = connection.execute(_COUNT.format(table=table, most=most)).fetchone()
+    return int(count)
 
 
 def _is_unpurged(older_than: float, connection: sqlite3.Connection) -> bool:
-    return _exists(connection) and connection.execute(_UNPURGED, (older_than,)).fetchone() is not None
+    return _exists(connection) and connection.execute(_UNPURGED, (older_than,)).fetchone() == (1,)
+
+
+def _dead_words(connection: sqlite3.Connection) -> dict[int, list[str]]:
+    """Return the words of rows that are deleted, of some of them if all would be too many."""
+    words: dict[int, list[str]] = {
+        number: [] for (number,) in connection.execute("SELECT id FROM search_deleted WHERE NOT removed")
+    }
+    held = 0
+    for word, number in connection.execute(_DEAD_WORDS):
+        if number in words:
+            words[number].append(word)
+            held += 1
+        if held > _DEAD and len(words) > 1:
+            for each in sorted(words)[len(words) // 2 :]:
+                held -= len(words.pop(each))
+    return words
+
+
+def _remove(words: dict[int, list[str]], connection: sqlite3.Connection) -> None:
+    """Remove the words of deleted rows."""
+    for number, of_row in words.items():
+        if connection.execute("UPDATE search_deleted SET removed = 1 WHERE id = ? AND NOT removed", (number,)).rowcount:
+            given = (number, " ".join(of_row))
+            connection.execute("INSERT INTO search_terms(search_terms, rowid, words) VALUES ('delete', ?, ?)", given)
 
 
 def _merge(pages: int, connection: sqlite3.Connection) -> bool:
@@ -258,5 +416,5 @@ def _merge(pages: int, connection: sqlite3.Connection) -> bool:
     connection.execute(_MERGE, (pages,))
     if connection.total_changes - before > 1:
         return True
-    connection.execute("UPDATE search_state SET deleted_at = NULL")
+    connection.execute("DELETE FROM search_deleted WHERE removed")
     return False

@@ -22,7 +22,9 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.feature import Refused
 from llama_stack_responses.features.admin.store_commands import delete
 from llama_stack_responses.features.page.refused.writer import RefusedWriter
+from llama_stack_responses.features.page.search.demand import Demand
 from llama_stack_responses.features.page.search.indexer import Indexer
+from llama_stack_responses.features.page.search.texts import Texts
 from llama_stack_responses.features.usage.counting import count
 from llama_stack_responses.features.usage.naming import Bounds
 from llama_stack_responses.features.usage.tables import Tables
@@ -142,12 +144,14 @@ async def found(records: Records, *words: str) -> list[str]:
 async def test_deleted_owner_is_in_no_row(
     records: Records, tmp_path: Path, place: BackendLocation, capsys: pytest.CaptureFixture[str], usage: bool
 ) -> None:
-    users = SwitchedAccess()
+    users, demand = SwitchedAccess(), Demand(records)
+    await demand.ask()
     await fill(records, users, BOB, "fish")
     others = {key: value async for key, value in rows(records)}
     await fill(records, users, ADA, WORD)
     if index := index_of(records):
-        await Indexer(records, index).work()
+        await Indexer(index, demand, Texts(records)).work()
+        assert (await index.progress()).indexed
     words = (WORD, "birds", Hasher(ADA).owner)
     assert len(await found(records, *words)) > 10
     await records.close()

@@ -14,19 +14,25 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.page.lists import Lists, restricted_to
 from llama_stack_responses.features.page.refused.rows import RefusedRequests
 from llama_stack_responses.features.page.search.box import searched
+from llama_stack_responses.features.page.search.demand import KEPT_DAYS, Demand
+from llama_stack_responses.features.page.search.finding import Search
 from llama_stack_responses.features.page.search.indexer import Indexer
+from llama_stack_responses.features.page.search.texts import Texts
 from llama_stack_responses.jobs.background import BackgroundJobs
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.content_names import Hasher
+from llama_stack_responses.store.ends import OnEnd
 from llama_stack_responses.store.layout import listing
 from llama_stack_responses.store.records import Delete, Put, Records, after_prefix
 from llama_stack_responses.store.search_index import (
+    NO_PROGRESS,
     Document,
     Noted,
+    Progress,
     SearchIndex,
     Term,
     index_of,
-    separated,
+    indexed_words,
     words_of,
 )
 from llama_stack_responses.store.sqlite import SqliteRecords
@@ -60,7 +66,7 @@ async def store(records: Records, index: SearchIndex, texts: dict[str, str]) -> 
     """Write rows with these texts, and index them."""
     await records.commit([Put(key, b"row") for key in texts])
     noted = await index.claim(1000)
-    await index.put([Document(each, separated(texts[each.key])) for each in noted])
+    await index.put([Document(each, indexed_words(texts[each.key])) for each in noted])
 
 
 async def found(index: SearchIndex, *words: str, owner: Owner = ALICE, limit: int = 100) -> list[str]:
@@ -131,7 +137,6 @@ async def test_changed_row_is_found_by_its_new_text_only(records: Records) -> No
     await store(records, index, {key_of(1): "the end"})
     assert await found(index, "draft") == []
     assert await found(index, "end") == [key_of(1)]
-    assert await index.texts([key_of(1), key_of(2)]) == {key_of(1): "the end"}
 
 
 async def test_deleted_row_leaves_index_in_same_commit(records: Records) -> None:
@@ -139,7 +144,7 @@ async def test_deleted_row_leaves_index_in_same_commit(records: Records) -> None
     await store(records, index, {key_of(1): "gone soon", key_of(2): "stays"})
     await records.commit([Delete(key_of(1))])
     assert await found(index, "gone") == []
-    assert await index.texts([key_of(1), key_of(2)]) == {key_of(2): "stays"}
+    assert await found(index, "stays") == [key_of(2)]
 
 
 async def test_row_deleted_while_it_is_indexed_is_not_indexed(records: Records) -> None:
@@ -147,8 +152,8 @@ async def test_row_deleted_while_it_is_indexed_is_not_indexed(records: Records) 
     await records.commit([Put(key_of(1), b"row")])
     [noted] = await index.claim(10)
     await records.commit([Delete(key_of(1))])
-    await index.put([Document(noted, "gone")])
-    assert (await found(index, "gone"), await index.texts([key_of(1)])) == ([], {})
+    await index.put([Document(noted, ["gone"])])
+    assert (await found(index, "gone"), (await index.progress()).indexed) == ([], 0)
 
 
 async def test_row_changed_while_it_is_indexed_is_indexed_again(records: Records) -> None:
@@ -156,9 +161,9 @@ async def test_row_changed_while_it_is_indexed_is_indexed_again(records: Records
     await records.commit([Put(key_of(1), b"row")])
     [noted] = await index.claim(10)
     await records.commit([Put(key_of(1), b"row")])
-    await index.put([Document(noted, "draft")])
+    await index.put([Document(noted, ["draft"])])
     [again] = await index.claim(10)
-    assert (again.key, await index.texts([key_of(1)])) == (key_of(1), {})
+    assert (again.key, await found(index, "draft")) == (key_of(1), [])
 
 
 async def test_rows_written_before_index_are_noted(records: Records) -> None:
@@ -166,7 +171,7 @@ async def test_rows_written_before_index_are_noted(records: Records) -> None:
     await records.commit([Put(key, b"row") for key in keys])
     index = await prepared(records)
     assert {each.key for each in await index.claim(10)} == set(keys)
-    assert await index.waiting() == 3
+    assert await index.progress() == Progress(complete=True, indexed=0, waiting=3)
 
 
 async def test_other_rows_are_not_noted(records: Records) -> None:
@@ -202,7 +207,7 @@ async def test_dropped_index_has_nothing_and_is_made_anew(records: Records) -> N
     await store(records, index, {key_of(1): "some words"})
     await index.drop()
     await index.drop()
-    assert (await found(index, "words"), await index.claim(9), await index.waiting()) == ([], [], 0)
+    assert (await found(index, "words"), await index.claim(9), await index.progress()) == ([], [], NO_PROGRESS)
     await records.commit([Put(key_of(2), b"row"), Delete(key_of(1))])
     index = await prepared(records)
     assert [each.key for each in await index.claim(9)] == [key_of(2)]
@@ -234,8 +239,24 @@ async def save(archive: Archive, question: str, answer: str, number: int = 0, **
     return str(made["id"])
 
 
-def lists_of(archive: Archive, records: Records, index: SearchIndex | None) -> Lists:
-    return Lists(archive, cast("BackgroundJobs", NoJobs()), RefusedRequests(records), index)
+class Searched:
+    """A store in which somebody searches."""
+
+    def __init__(self, archive: Archive, records: Records) -> None:
+        self.index = opened(records)
+        self.demand, texts = Demand(records), Texts(records)
+        self.indexer = Indexer(self.index, self.demand, texts)
+        found = Search(self.index, self.demand, texts)
+        self.lists = Lists(archive, cast("BackgroundJobs", NoJobs()), RefusedRequests(records), found)
+
+    async def work(self) -> None:
+        """Index all that is noted, as a server does on which somebody has searched."""
+        await self.demand.ask()
+        await self.indexer.work()
+
+    async def ids(self, text: str, owner: Owner = ALICE, limit: int = 50) -> list[str]:
+        """Return the ids of all that a search finds."""
+        return (await search(self.lists, text, owner, limit))[0]
 
 
 async def search(lists: Lists, text: str, owner: Owner = ALICE, limit: int = 50) -> tuple[list[str], Json]:
@@ -249,87 +270,196 @@ async def search(lists: Lists, text: str, owner: Owner = ALICE, limit: int = 50)
 
 
 async def test_stored_response_is_found_by_all_that_it_says(archive: Archive, records: Records) -> None:
-    index = opened(records)
     long = "x " * 500
     first = await save(archive, f"{long} Why is the sky blue?", f"{long} Rayleigh scattering.")
     second = await save(archive, "Why?", "Because.", 1, metadata={"team": "poems"}, model="local/b")
-    await Indexer(records, index).work()
-    lists = lists_of(archive, records, index)
+    stack = Searched(archive, records)
+    await stack.work()
     for text, ids in [
         ("rayleigh sky", [first]),
+        ('"is the sky"', [first]),
+        ('"sky the is"', []),
         (second, [second]),
+        (second[:-1], [second]),
+        (f'"{second[:-1]}"', []),
         ("why", [second, first]),
+        ('"why is" rayleigh', [first]),
         ("why team:poems", [second]),
         ("why model:b", [second]),
         ("why status:failed", []),
         ("why after:2090-01-01", []),
         ("sky poems", []),
     ]:
-        assert (text, (await search(lists, text, limit=1))[0]) == (text, ids)
-    assert (await search(lists, "why", BOB))[0] == []
-    _, page = await search(lists, "rayleigh")
-    assert [each["text"] for each in page["data"][0]["snippet"] if each["match"]] == ["Rayleigh"]
-    assert page["search"] == {"covers": "everything", "waiting": 0}
+        assert (text, await stack.ids(text, limit=1)) == (text, ids)
+    assert await stack.ids("why", BOB) == []
+    for text in ("rayleigh", '"rayleigh scattering"'):
+        _, page = await search(stack.lists, text)
+        shown = "".join(each["text"] for each in page["data"][0]["snippet"] if each["match"])
+        assert shown.lower() == text.strip('"')
+        assert page["search"] == {"covers": "everything", "indexed": 2, "waiting": 0}
+
+
+async def test_phrase_is_found_behind_pages_of_candidates(archive: Archive, records: Records) -> None:
+    wanted = await save(archive, "A question", "the last words")
+    for number in range(1, 8):
+        await save(archive, "A question", "words that last", number)
+    stack = Searched(archive, records)
+    await stack.work()
+    assert await stack.ids('"last words"', limit=2) == [wanted]
+
+
+async def test_store_in_which_nobody_searches_has_no_index(archive: Archive, records: Records) -> None:
+    stack = Searched(archive, records)
+    await save(archive, "A question", "An answer.")
+    await stack.indexer.work()
+    assert await stack.index.progress() == NO_PROGRESS
+    assert await stack.index.claim(1) == []
+
+
+async def test_first_search_finds_first_words_and_has_index_made(archive: Archive, records: Records) -> None:
+    stack, server = Searched(archive, records), Searched(archive, records)
+    ids = [await save(archive, f"An early question {'x ' * 100}", f"{'y ' * 100} Late.", n) for n in range(3)][::-1]
+    found, page = await search(stack.lists, "early", limit=2)
+    assert (found, page["search"]) == (ids, {"covers": "first_words", "indexed": 0, "waiting": 0})
+    await server.indexer.work()
+    assert await server.ids("late") == ids
+
+
+async def test_index_that_nobody_uses_is_dropped(archive: Archive, records: Records, clock: Clock) -> None:
+    stack = Searched(archive, records)
+    await save(archive, "A question", "An answer.")
+    await stack.work()
+    clock.now += (KEPT_DAYS - 1) * 86_400
+    server = Searched(archive, records)
+    await server.indexer.work()
+    assert (await server.index.progress()).complete
+    clock.now += 2 * 86_400
+    server = Searched(archive, records)
+    await server.indexer.work()
+    assert await server.index.progress() == NO_PROGRESS
 
 
 async def test_first_words_of_response_that_is_not_indexed_yet_are_searched(archive: Archive, records: Records) -> None:
     ids = [await save(archive, f"An early question {'x ' * 100}", f"{'y ' * 100} Late.", n) for n in range(5)][::-1]
-    index = opened(records)
-    while not await index.prepare():
-        pass
-    lists = lists_of(archive, records, index)
-    found, page = await search(lists, "early", limit=2)
-    assert (found, page["search"]) == (ids, {"covers": "everything", "waiting": 5})
-    assert (await search(lists, "late"))[0] == []
-    await Indexer(records, index).work()
+    stack = Searched(archive, records)
+    await prepared(records)
+    found, page = await search(stack.lists, "early", limit=2)
+    assert (found, page["search"]) == (ids, {"covers": "everything", "indexed": 0, "waiting": 5})
+    assert await stack.ids("late") == []
+    await stack.work()
     for text in ("early", "late", "late early"):
-        found, page = await search(lists, text, limit=2)
-        assert (found, page["search"]) == (ids, {"covers": "everything", "waiting": 0})
+        found, page = await search(stack.lists, text, limit=2)
+        assert (found, page["search"]) == (ids, {"covers": "everything", "indexed": 5, "waiting": 0})
+
+
+async def test_many_rows_that_are_not_indexed_yet_are_found_in_their_order(records: Records) -> None:
+    keys = [key_of(number) for number in range(1, 1_200)]
+    await records.commit([Put(key, b"row") for key in keys])
+    index = await prepared(records)
+    rows = await index.noted(key_of(5), key_of(9), limit=3, reverse=True)
+    assert [key for key, _ in rows] == [key_of(8), key_of(7), key_of(6)]
+
+
+async def test_rows_of_one_moment_are_found_in_the_order_of_their_keys(records: Records) -> None:
+    index = await prepared(records)
+    keys = sorted(listing(Hasher(ALICE).owner, f"{1:014x}", f"resp_{number:02d}") for number in range(40))
+    await store(records, index, dict.fromkeys([*keys[20:], *keys[:20], key_of(2)], "same text"))
+    prefix, found_keys, end = f"l/{Hasher(ALICE).owner}/", list[str](), after_prefix(keys[0][:-7])
+    while rows := await index.find([Term(("same",), prefix=False)], prefix, end, limit=3, reverse=True):
+        found_keys += [key for key, _ in rows]
+        end = rows[-1][0]
+    assert found_keys == [key_of(2), *reversed(keys)][-len(found_keys) :]
+    assert len(found_keys) >= len(keys)
+
+
+async def test_text_at_hand_is_indexed_without_loading_response(
+    records: Records, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = list[OnEnd]()
+    archive = Archive(records, clock=clock, on_end=ends)
+    stack = Searched(archive, records)
+    ends.append(stack.indexer.ended)
+    await stack.work()
+    read: list[str] = []
+    load = Texts.of
+
+    async def counted(self: Texts, ids: Sequence[str], max_bytes: int | None = None) -> dict[str, str]:
+        read.extend(ids)
+        return await load(self, ids, max_bytes)
+
+    monkeypatch.setattr(Texts, "of", counted)
+    history = [user("Earlier?"), assistant("So."), user("And now?")]
+    made = response(assistant("Indeed."))
+    await archive.save(made, owner=ALICE, base=None, input_items=history)
+    large = await save(archive, "large " * 10_000, "An answer.", 1)
+    await stack.work()
+    assert read == [large]
+    for text, found in [("now indeed", [made["id"]]), ("earlier", []), ("large answer", [large])]:
+        assert (text, await stack.ids(text)) == (text, found)
+
+
+async def test_busy_server_indexes_after_a_while_or_a_search(archive: Archive, records: Records) -> None:
+    stack = Searched(archive, records)
+    busy = Indexer(stack.index, stack.demand, Texts(records), is_idle=lambda: False)
+    await stack.work()
+    await save(archive, "A question", "An answer.")
+    await busy.work()
+    assert (await stack.index.progress()).waiting == 1
+    await stack.ids("question")
+    await busy.work()
+    assert (await stack.index.progress()).waiting == 0
+    await save(archive, "A question", "An answer.")
+    for _ in range(60):
+        await busy.work()
+    assert (await stack.index.progress()).waiting == 0
 
 
 async def test_deleted_and_expired_responses_leave_index(records: Records, clock: Clock) -> None:
     archive = Archive(records, clock=clock, retention=100)
-    index = await prepared(records)
+    stack = Searched(archive, records)
     deleted, expired = await save(archive, "A canary", "x"), await save(archive, "Another canary", "x", 1)
-    await Indexer(records, index).work()
-    lists = lists_of(archive, records, index)
-    assert (await search(lists, "canary"))[0] == [expired, deleted]
+    await stack.work()
+    assert await stack.ids("canary") == [expired, deleted]
     await archive.delete(deleted)
-    assert (await search(lists, "canary"))[0] == [expired]
+    assert await stack.ids("canary") == [expired]
     clock.now = CREATED + 1000
-    assert (await search(lists, "canary"))[0] == []
-    assert await found(index, "canary") != []
+    assert await stack.ids("canary") == []
+    assert await found(stack.index, "canary") != []
     await archive.sweep(archive.horizon(clock.now))
-    assert await found(index, "canary") == []
+    assert await found(stack.index, "canary") == []
 
 
 async def test_running_response_is_found_by_its_question_and_then_by_its_answer(
     archive: Archive, records: Records
 ) -> None:
-    index = opened(records)
-    indexer, lists = Indexer(records, index), lists_of(archive, records, index)
+    stack = Searched(archive, records)
     running = response(status="in_progress", output=[])
     await archive.save(running, owner=ALICE, base=None, input_items=[user("Why now?")])
-    await indexer.work()
-    assert (await search(lists, "now"))[0] == [running["id"]]
+    await stack.work()
+    assert await stack.ids("now") == [running["id"]]
     ended = {**running, "status": "completed", "output": [assistant("Therefore.")]}
     await archive.save(ended, owner=ALICE, base=None, input_items=[user("Why now?")])
-    assert (await search(lists, "therefore"))[0] == [running["id"]], "its first words are searched until it is indexed"
-    await indexer.work()
-    assert (await search(lists, "now therefore"))[0] == [running["id"]]
+    assert await stack.ids("therefore") == [running["id"]], "its first words are searched until it is indexed"
+    await stack.work()
+    assert await stack.ids("now therefore") == [running["id"]]
 
 
 async def test_purge_leaves_no_deleted_word_in_file_of_sqlite(tmp_path: Path) -> None:
     records = SqliteRecords(file := tmp_path / "records.db")
     index = await prepared(records)
-    await store(records, index, {key_of(number): f"qzjxkvw{number} stays{number}" for number in range(50)})
-    await store(records, index, {key_of(number): f"vkxjqzw{number}" for number in range(50, 100)})
-    await records.commit([Delete(key_of(number)) for number in range(50)])
+    await store(records, index, {key_of(number): f"qzjxkvw{number} stays{number} all" for number in range(250)})
+    await store(records, index, {key_of(number): f"vkxjqzw{number} all" for number in range(250, 300)})
+    await store(records, index, {key_of(299): "vkxjqzw299 all again"})
+    await records.commit([Delete(key_of(number)) for number in range(250)])
     await index.purge(older_than=3600)
     with closing(sqlite3.connect(file)) as connection:
-        terms = "SELECT count(*) FROM search_words_data WHERE instr(block, 'qzjxkvw') > 0"
+        terms = "SELECT count(*) FROM search_terms_data WHERE instr(block, 'qzjxkvw') > 0"
         assert connection.execute(terms).fetchone() != (0,)
     await index.purge()
+    assert await found(index, "all") == [key_of(number) for number in reversed(range(250, 300))]
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("INSERT INTO search_terms(search_terms) VALUES ('integrity-check')")
+        assert connection.execute("SELECT count(*) FROM search_deleted").fetchone() == (0,)
     await records.sweep(0)
     await records.close()
     assert b"qzjxkvw" not in file.read_bytes()

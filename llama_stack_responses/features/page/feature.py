@@ -7,26 +7,31 @@ from typing import TYPE_CHECKING
 
 from ...feature import Feature, Stack
 from ...lifecycle.periodic import Periodic
-from ...store.search_index import index_of
+from ...store.search_index import SearchIndex, index_of
 from .settings import SETTINGS, BuiltInPage
 
 if TYPE_CHECKING:
     from .refused.writer import RefusedWriter
+    from .search.finding import Search
+    from .search.indexer import Indexer
 
 
 def open_feature(stack: Stack) -> Feature:
     """Return the page, with what it lists beside responses; nothing if it is turned off."""
     settings = SETTINGS.of(stack.config)
-    search = _search(stack, settings)
+    index = index_of(stack.records)
+    searched = _searched(stack, index) if index and settings.enabled and settings.search else None
+    remover = _remover(index) if index and not searched else None
     if not settings.enabled:
-        return Feature(start=search.start, close=search.stop) if search else Feature()
+        return Feature(start=remover.start, close=remover.stop) if remover else Feature()
     from .assets import Assets
     from .files import file_routes
     from .page_routes import ui_router
     from .refused.rows import RefusedRequests
 
     writer = _writer(stack, settings)
-    tasks = [each for each in (search, writer) if each]
+    search, indexer = searched or (None, None)
+    tasks = [each for each in (indexer, remover, writer) if each]
 
     def start() -> None:
         for task in tasks:
@@ -36,12 +41,12 @@ def open_feature(stack: Stack) -> Feature:
         for task in tasks:
             await task.stop()
 
-    index = index_of(stack.records) if settings.search else None
     return Feature(
-        routes=[partial(ui_router, RefusedRequests(stack.records), index)],
+        routes=[partial(ui_router, RefusedRequests(stack.records), search)],
         public_routes=file_routes(Assets()),
         keeps_chat_requests=settings.record_requests,
         on_refused=writer.add if writer else None,
+        on_end=indexer.ended if indexer else None,
         start=start,
         close=close,
     )
@@ -55,11 +60,19 @@ def _writer(stack: Stack, settings: BuiltInPage) -> RefusedWriter | None:
     return RefusedWriter(stack.records, settings.refused_days, settings.refused_per_user)
 
 
-def _search(stack: Stack, settings: BuiltInPage) -> Periodic | None:
-    """Return what keeps the index of the store, or removes it if it is turned off."""
-    index = index_of(stack.records)
-    if index is None:
-        return None
-    from .search.indexer import Indexer, Remover
+def _searched(stack: Stack, index: SearchIndex) -> tuple[Search, Indexer]:
+    """Return what searches in the index of the store, and what keeps it up to date."""
+    from .search.demand import Demand
+    from .search.finding import Search
+    from .search.indexer import Indexer
+    from .search.texts import Texts
 
-    return Indexer(stack.records, index) if settings.enabled and settings.search else Remover(index)
+    demand, texts = Demand(stack.records), Texts(stack.records)
+    running = stack.activity.running
+    return Search(index, demand, texts), Indexer(index, demand, texts, lambda: not running)
+
+
+def _remover(index: SearchIndex) -> Periodic:
+    from .search.indexer import Remover
+
+    return Remover(index)

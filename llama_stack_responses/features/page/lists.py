@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from functools import partial
 from typing import Any, Final
 
 from ...concurrency.fair_budget import FairBudget
-from ...concurrency.offloading import in_thread
 from ...core.errors import bad_request
 from ...core.owner import Owner
 from ...core.statuses import UNFINISHED
@@ -19,22 +18,22 @@ from ...core.types import Json
 from ...items.listed_items import Order
 from ...jobs.background import BackgroundJobs
 from ...store.archive import Archive
-from ...store.content_names import Hasher
-from ...store.layout import SECOND_DIGITS, listing
+from ...store.layout import SECOND_DIGITS
 from ...store.list_row_pages import ReadRange, Rows, Span, merged
 from ...store.list_rows import Row
 from ...store.records import Record
 from ...store.scores import Score
-from ...store.search_index import SearchIndex, Term
 from .refused.rows import STATUS, RefusedRequests
 from .search.box import NOTHING_SEARCHED, Searched, is_of_model, tightest
-from .search.snippets import snippet
+from .search.finding import Finding, Search
 
 _CURSOR: Final = re.compile("([0-9a-f]{14})-((?:resp|refused)_[0-9a-zA-Z_-]{1,64})")
 
 _NO_STATUS: Final = frozenset({"none"})
 _SEARCHES: Final = 2
 """Searches of all users that are made at a time, one of each user."""
+_FIRST_WORDS: Final[Json] = {"covers": "first_words", "indexed": None, "waiting": 0}
+"""What is searched in a store without an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +95,12 @@ class ListFilter:
         """Return whether a row matches, and its first words are those that are searched."""
         return self.may_match(row) and self.searched.says(row)
 
+    def may_match_as(self, finding: Finding, row: Row) -> bool:
+        """Return whether a row matches; of one that is not indexed, the first words are searched."""
+        if not self.may_match(row):
+            return False
+        return self.searched.says(row) if finding.needs_first_words(row["id"]) else finding.is_candidate(row["id"])
+
     def matches(self, row: Row) -> bool:
         """Return whether a row with its current status matches beside its words."""
         created = row["created_at"]
@@ -124,16 +129,16 @@ class Lists:
         archive: the stored responses.
         jobs: says which queued responses have started.
         refused: the requests that have no response because they were refused.
-        index: the index of the store; None if only first words are searched.
+        search: searches in the index of the store; None if only first words are searched.
     """
 
     def __init__(
-        self, archive: Archive, jobs: BackgroundJobs, refused: RefusedRequests, index: SearchIndex | None = None
+        self, archive: Archive, jobs: BackgroundJobs, refused: RefusedRequests, search: Search | None = None
     ) -> None:
         self._archive = archive
         self._jobs = jobs
         self._refused = refused
-        self._index = index
+        self._search = search
         self._searching = FairBudget(_SEARCHES, per_user=1)
 
     async def page(self, owner: Owner, wanted: ListFilter, after: str | None, limit: int, order: Order) -> Json:
@@ -143,9 +148,11 @@ class Lists:
             ApiError: 400, `after` is not a cursor.
         """
         span = Span(wanted.since, wanted.until, parsed_cursor(after) if after else None, order == "asc")
-        async with self._searching.hold(1) if wanted.searched.terms else nullcontext():
-            page = await self._page(owner, span, limit, wanted)
-            snippets = await self._snippets(owner, page, wanted.searched.terms)
+        terms = wanted.searched.terms
+        async with self._searching.hold(1) if terms else nullcontext():
+            finding = await self._search.begin(terms) if self._search and terms else None
+            page = await self._page(owner, span, limit, wanted, finding)
+            snippets = await finding.snippets([row["id"] for row in page.rows]) if finding else {}
         scores = await self._archive.scores.of_cursors(owner, page.cursors)
         current = [scored_row(row, scores) for row in await self.current(page.rows)]
         rows = await self._archive.listing.unanswered(owner, current)
@@ -155,23 +162,21 @@ class Lists:
             "has_more": page.next is not None,
             "next": cursor_text(page.next),
             "read_to": created_at(page.next) if page.next else None,
-            "search": await self._coverage() if wanted.searched.terms else None,
+            "search": (finding.coverage if finding else _FIRST_WORDS) if terms else None,
         }
 
-    async def _page(self, owner: Owner, span: Span, limit: int, wanted: ListFilter) -> Rows:
+    async def _page(self, owner: Owner, span: Span, limit: int, wanted: ListFilter, finding: Finding | None) -> Rows:
         """Return the rows of responses and of refused requests, as the statuses say."""
         matches = wanted.may_match_and_says if wanted.restricts_rows else None
         has_refused = not wanted.searched.wants_score and (not wanted.statuses or STATUS in wanted.statuses)
         pages = []
         if wanted.statuses != {STATUS}:
-            read: ReadRange | None = None
-            of_responses: Callable[[Row], bool] | None = matches
-            if self._index and wanted.searched.terms:
-                search = _Search(self._index, wanted)
-                read, of_responses = search.read, search.matches
+            read: ReadRange | None = finding.read if finding else None
+            of_responses: Callable[[Row], bool] | None = partial(wanted.may_match_as, finding) if finding else matches
             if wanted.searched.scores:
                 read, of_responses = self._with_scores(wanted, read, of_responses)
-            pages.append(self._archive.listing.page(owner, span, limit, of_responses, read))
+            is_slow = finding is not None and not finding.is_exact
+            pages.append(self._archive.listing.page(owner, span, limit, of_responses, read, slow=is_slow))
         if has_refused:
             pages.append(self._refused.page(owner, span, limit, matches))
         return merged(await asyncio.gather(*pages), span, limit)
@@ -183,20 +188,6 @@ class Lists:
         scored = self._archive.scores.with_rows(read, only=wanted.searched.wants_score)
         return scored.read, lambda row: matches is None or matches(scored_row(row, scored.known))
 
-    async def _snippets(self, owner: Owner, page: Rows, terms: Sequence[Term]) -> dict[str, list[Json]]:
-        """Return the parts of the texts of these rows that have the terms, by the ids of the rows."""
-        if self._index is None or not terms:
-            return {}
-        of = Hasher(owner).owner
-        texts = await self._index.texts([listing(of, *cursor) for cursor in page.cursors])
-        return await in_thread(lambda: {key.rpartition("/")[2]: snippet(text, terms) for key, text in texts.items()})
-
-    async def _coverage(self) -> Json:
-        """Return what is searched, and how many responses are not indexed yet."""
-        if self._index is None:
-            return {"covers": "first_words", "waiting": 0}
-        return {"covers": "everything", "waiting": await self._index.waiting()}
-
     async def rows(self, records: Sequence[tuple[str, Record]]) -> list[Row]:
         """Return rows with their current status, given their keys and records."""
         return await self.current(await self._archive.listing.rows(records))
@@ -207,34 +198,6 @@ class Lists:
         jobs = await self._jobs.find_many(queued)
         running = {each for each, job in jobs.items() if job.state.worker}
         return [row | {"status": "in_progress"} if row["id"] in running else row for row in rows]
-
-
-class _Search:
-    """Reads the rows that may match a search: those that the index finds, and those that are not indexed yet.
-
-    Args:
-        index: the index.
-        wanted: has the terms.
-    """
-
-    def __init__(self, index: SearchIndex, wanted: ListFilter) -> None:
-        self._index, self._wanted = index, wanted
-        self._noted = set[str]()
-
-    async def read(self, start: str, end: str, *, limit: int, reverse: bool) -> list[tuple[str, Record]]:
-        """Return rows of a range, as `Records.range` does."""
-        found, noted = await asyncio.gather(
-            self._index.find(self._wanted.searched.terms, start, end, limit=limit, reverse=reverse),
-            self._index.noted(start, end, limit=limit, reverse=reverse),
-        )
-        indexed = dict(found)
-        rows = dict(noted) | indexed
-        self._noted |= {key.rpartition("/")[2] for key in rows.keys() - indexed.keys()}
-        return sorted(rows.items(), key=itemgetter(0), reverse=reverse)[:limit]
-
-    def matches(self, row: Row) -> bool:
-        """Return whether a row matches; of one that is not indexed yet, the first words are searched."""
-        return self._wanted.may_match(row) and (row["id"] not in self._noted or self._wanted.searched.says(row))
 
 
 def scored_row(row: Row, scores: Mapping[str, Score]) -> Row:

@@ -17,7 +17,6 @@ from ...core.shapes import Schema
 from ...core.statuses import STATUSES
 from ...installed_host import own_version
 from ...service.responses import OpenAIResponsesImpl
-from ...store.search_index import SearchIndex
 from ...wire import sse
 from ...wire.http_responses import JsonResponse, stream_headers
 from ...wire.openapi import EVENTS, TEXT, WHOLE, described, one_of
@@ -33,6 +32,7 @@ from .queue_card import queue_card
 from .refused.rows import FIELDS, STATUS, RefusedRequests
 from .response_views import Views, settings_of
 from .search.box import searched
+from .search.finding import Search
 from .sessions import Sessions
 from .streams import NamedEvent, Streams
 
@@ -69,15 +69,15 @@ class _Add(Protocol):
 
 
 def ui_router(
-    refused: RefusedRequests, index: SearchIndex | None, impl: OpenAIResponsesImpl, limits: RouteAdmission
+    refused: RefusedRequests, search: Search | None, impl: OpenAIResponsesImpl, limits: RouteAdmission
 ) -> APIRouter:
-    """Return the routes, with these limits; the lists also have the refused requests, and search in the index."""
+    """Return the routes, with these limits; the lists also have the refused requests."""
     router = APIRouter(prefix="/v1/ui", tags=["Page"], route_class=routes_within(limits))
 
     def add(path: str, answer: Handler, summary: str, description: dict[str, Any], method: str = "GET") -> None:
         router.add_api_route(path, answer, methods=[method], summary=summary, **description)
 
-    lists = Lists(impl.archive, impl.jobs, refused, index)
+    lists = Lists(impl.archive, impl.jobs, refused, search)
     views = Views(impl, lists)
     add("/session", _session(impl), "Describe the server and the user", described(schemas.SESSION))
     add("/tools", _tools(impl), "List the hosted tools of the server", described(schemas.TOOLS))

@@ -14,7 +14,7 @@ from ....core.errors import ApiError, bad_request
 from ....core.statuses import STATUSES
 from ....core.types import Json
 from ....store.list_rows import Row
-from ....store.search_index import Term, words_of
+from ....store.search_index import Term, has_term, words_of
 from ..refused.rows import STATUS
 
 MAX_CHARACTERS: Final = 1_000
@@ -103,7 +103,7 @@ class Searched:
             return True
         names = ("id", "conversation", "previous_response_id", "words", "answer", "error", "message")
         said = [words_of(str(row[name])) for name in names if row.get(name)]
-        return all(any(_has(words, term) for words in said) for term in self.terms)
+        return all(any(has_term(words, term) for words in said) for term in self.terms)
 
 
 NOTHING_SEARCHED: Final = Searched()
@@ -178,16 +178,6 @@ def _moment(name: str, value: str) -> float:
 def is_of_model(row: Row, model: str) -> bool:
     """Return whether a row has this model, with or without its provider."""
     return model in (row["model"], row["model"].partition("/")[2])
-
-
-def _has(words: Sequence[str], term: Term) -> bool:
-    """Return whether words have those of a term, one after the other."""
-    *first, last = term.words
-    for start in range(len(words) - len(first)):
-        end = start + len(first)
-        if words[start:end] == first and (words[end].startswith(last) if term.prefix else words[end] == last):
-            return True
-    return False
 
 
 def _wrong(what: str) -> ApiError:

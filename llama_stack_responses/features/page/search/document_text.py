@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from ....core.surrogates import without_surrogates
 from ....core.types import Json
-from ....store.search_index import separated
 
 _NAMES_BYTES: Final = 4 * 1024
 _QUESTION_BYTES: Final = 24 * 1024
@@ -86,7 +85,7 @@ def _text(texts: Iterator[str], max_bytes: int) -> str:
     said: list[str] = []
     left = max_bytes - 1  # a line break separates it from the next part
     for text in texts:
-        encoded = separated(without_surrogates(text[:left])).replace("\0", " ").encode()[:left]
+        encoded = without_surrogates(text[:left]).replace("\0", " ").encode()[:left]
         left -= len(encoded) + 1
         said.append(encoded.decode(errors="ignore"))
         if left <= 0:

@@ -1,92 +1,131 @@
-"""Indexes the responses that the store has noted, outside of requests."""
+"""Indexes the responses that the store has noted, outside of requests, once somebody has searched."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import batched
 from typing import Final
 
-from ....concurrency.offloading import in_thread_if_large
-from ....core.types import Json
+from ....concurrency.offloading import in_thread
+from ....core.json_values import is_large
 from ....lifecycle.periodic import Periodic
 from ....logs import get_logger
-from ....store.decoder import Decoder
-from ....store.read_allowance import PAGE_BYTES
-from ....store.records import Records
-from ....store.response_loader import ResponseLoader
-from ....store.retention import Retention
-from ....store.search_index import Document, Noted, SearchIndex
-from .document_text import text_of
+from ....store.ends import Ended
+from ....store.search_index import Document, Noted, SearchIndex, indexed_words
+from ....store.shared_content import given_items
+from .demand import Demand
+from .texts import Texts, safe_text_of
 
 logger = get_logger(__name__)
 
 _SECONDS: Final = 1.0
 """Seconds between two looks at what is noted."""
 _REMOVER_SECONDS: Final = 3600.0
-_TOGETHER: Final = 64
+_ROUNDS_PER_LOOK: Final = 60
+"""Looks at what is noted between two looks at whether the index is wanted, and at what is to be purged."""
+_BUSY_ROUNDS: Final = 60
+"""Looks after which a server that is never idle indexes nevertheless."""
+_TOGETHER: Final = 128
 """Responses that are indexed in one commit."""
-_LOADED: Final = 8
-"""Responses that are loaded together."""
+_HELD: Final = 1024
+"""Texts that are held until they are indexed; those of further responses are loaded."""
+_HELD_BYTES: Final = 16 * 1024
+"""Bytes of a response and of its input up to which its text is held."""
 _PURGE_SECONDS: Final = 3600.0
 """Seconds after which the words of deleted responses leave the files of the store."""
-_ROUNDS_PER_PURGE: Final = 60
 
 
 class Indexer(Periodic):
     """Keeps the index of a store up to date, with at most half of the time of the event loop's thread.
 
+    It makes the index once somebody has searched, and drops it when nobody has for a long time. It works while the
+    server is idle; if that is not so for a minute, or too many texts wait, it works nevertheless, and also at once
+    after a search.
+
     Args:
-        records: the store.
-        index: its index.
+        index: the index of the store.
+        demand: says whether it is wanted.
+        texts: loads the texts of responses.
+        is_idle: returns whether the server generates no response.
         clock: returns seconds.
     """
 
-    def __init__(self, records: Records, index: SearchIndex, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        index: SearchIndex,
+        demand: Demand,
+        texts: Texts,
+        is_idle: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(self.work, "could not index responses for the search", logger, _SECONDS)
-        self._index, self._clock = index, clock
-        self._loader = ResponseLoader(records, Decoder(), Retention(None, time.time), PAGE_BYTES)
+        self._index, self._demand, self._texts, self._is_idle, self._clock = index, demand, texts, is_idle, clock
+        self._held = dict[str, str]()
         self._prepared = False
         self._rounds = 0
+        self._postponed = 0
+
+    def ended(self, ended: Ended) -> None:
+        """Hold the text of a response that was stored here, so that it need not be loaded."""
+        if not self._demand.wanted or ended.inputs is None or len(self._held) >= _HELD:
+            return
+        if not is_large([ended.response, ended.inputs], _HELD_BYTES):
+            self._held[ended.response["id"]] = safe_text_of(ended.response, given_items(ended.inputs))
 
     async def work(self) -> None:
-        """Index all that is noted.
+        """Index what is noted, if this is the time.
 
         Raises:
             ApiError: 503, the store does not answer.
         """
+        looks = self._rounds % _ROUNDS_PER_LOOK == 0
+        self._rounds += 1
+        if looks:
+            await self._look()
+        if not self._demand.wanted:
+            return
         while not self._prepared:
             self._prepared = await self._index.prepare()
+        if self._is_time():
             await self._index_noted()
-        await self._index_noted()
-        self._rounds += 1
-        if self._rounds % _ROUNDS_PER_PURGE == 1:
+            self._postponed = 0
+        if looks:
             await self._index.purge(_PURGE_SECONDS)
 
+    async def _look(self) -> None:
+        """Find out whether the index is wanted, and drop one that is not."""
+        await self._demand.look()
+        if not self._demand.wanted and await self._index.is_of_earlier_version():
+            await self._demand.ask()  # That version made it without a search: some may search in it.
+        if not self._demand.wanted:
+            self._prepared = False
+            self._held.clear()
+            await self._index.drop()
+
+    def _is_time(self) -> bool:
+        self._postponed += 1
+        is_new, self._demand.is_new = self._demand.is_new, False
+        return is_new or self._is_idle() or self._postponed >= _BUSY_ROUNDS or len(self._held) >= _HELD // 2
+
     async def _index_noted(self) -> None:
+        held = list(self._held)
         while noted := await self._index.claim(_TOGETHER):
             began = self._clock()
             await self._index.put(await self._documents(noted))
             await asyncio.sleep(self._clock() - began)
             if len(noted) < _TOGETHER:
-                return  # What is noted meanwhile is found at the next look.
+                break  # What is noted meanwhile is found at the next look.
+        for each in held:
+            self._held.pop(each, None)  # Its response was deleted, or another server has indexed it.
 
     async def _documents(self, noted: Sequence[Noted]) -> list[Document]:
-        """Return the texts of rows; that of a response that is gone is empty."""
+        """Return the words of rows; a response that is gone has none."""
         ids = [each.key.rpartition("/")[2] for each in noted]
-        texts = dict[str, str]()
-        for some in batched(ids, _LOADED):
-            texts |= await self._texts(some)
-        return [Document(each, texts.get(response_id, "")) for each, response_id in zip(noted, ids, strict=True)]
-
-    async def _texts(self, ids: Sequence[str]) -> dict[str, str]:
-        texts = dict[str, str]()
-        async for stored, own in self._loader.with_inputs(ids):
-            read = partial(_text_of, stored.response, own)
-            texts[stored.response["id"]] = await in_thread_if_large(read, stored.response, own)
-        return texts
+        texts = {each: text for each in ids if (text := self._held.pop(each, None)) is not None}
+        texts |= await self._texts.of([each for each in ids if each not in texts])
+        words = await in_thread(lambda: [indexed_words(texts.get(each, "")) for each in ids])
+        return [Document(*each) for each in zip(noted, words, strict=True)]
 
 
 class Remover(Periodic):
@@ -98,12 +137,3 @@ class Remover(Periodic):
 
     def __init__(self, index: SearchIndex) -> None:
         super().__init__(index.drop, "could not remove the index of the search", logger, _REMOVER_SECONDS)
-
-
-def _text_of(response: Json, inputs: Sequence[Json]) -> str:
-    try:
-        return text_of(response, inputs)
-    except Exception:
-        # The next ones are indexed nevertheless.
-        logger.exception("could not read the text of a response for the search: %s", response["id"])
-        return ""

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from ....core.types import Json
-from ....store.search_index import SEPARATOR, Term, folded
+from ....store.search_index import Term, folded
 
 _CHARACTERS: Final = 160
 """Characters of a snippet."""
@@ -24,7 +24,6 @@ def snippet(text: str, terms: Sequence[Term]) -> list[Json]:
     Returns:
         its pieces in order, each a `text` and whether it is a `match`; nothing if no term is found.
     """
-    text = text.replace(SEPARATOR, "")
     found = _found(text, terms) or _found_folded(text, terms)
     if not found:
         return []

@@ -13,7 +13,7 @@ from llama_stack_responses.features.page.search.box import MAX_CHARACTERS, searc
 from llama_stack_responses.features.page.search.document_text import MAX_BYTES, text_of
 from llama_stack_responses.features.page.search.snippets import snippet
 from llama_stack_responses.store.list_rows import row_of
-from llama_stack_responses.store.search_index import Term, separated
+from llama_stack_responses.store.search_index import Term, has_term, indexed_words, is_exact, sought_words, words_of
 from tests.support.snippet_programs import TYPED_SEARCH
 from tests.support.snippets import blocks
 
@@ -199,7 +199,7 @@ def test_text_of_deep_and_wide_items_is_bounded() -> None:
 
 
 def shown(text: str, *typed: str) -> str:
-    pieces = snippet(separated(text), searched(" ".join(typed)).terms)
+    pieces = snippet(text, searched(" ".join(typed)).terms)
     return "".join(f"[{each['text']}]" if each["match"] else each["text"] for each in pieces)
 
 
@@ -227,3 +227,63 @@ def test_snippet_is_the_part_with_most_of_the_words() -> None:
     assert found.startswith("…")
     assert found.endswith("…")
     assert len(found) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The sky, the SKY", ["sky", "the"]),
+        ("resp_4fE09a81b2c3 Donaudampfschifffahrt covid19", ["4fe09a81", "covid19", "donaudampfschifffahrt", "resp"]),
+        ("今天天气 ok 好", ["ok", "今天", "天天", "天气", "好", "气"]),
+        ("", []),
+    ],
+)
+def test_text_is_indexed_by_each_word_once(text: str, words: list[str]) -> None:
+    assert sorted(indexed_words(text)) == words
+
+
+@pytest.mark.parametrize(
+    ("words", "prefix", "exact"),
+    [
+        ("sky", False, True),
+        ("sky", True, True),
+        ("the sky", False, False),
+        ("donaudampfschiff", True, True),
+        ("4fe09a81", True, True),
+        ("4fe09a81", False, False),
+        ("4fe09a81b2", True, False),
+        ("天", False, True),
+        ("天气", False, True),
+        ("天天气", False, False),
+        ("天 ok", True, False),
+        ("ok 天", False, False),
+    ],
+)
+def test_what_is_sought_is_in_each_text_with_the_term_and_exact_only_in_these(
+    words: str, prefix: bool, exact: bool
+) -> None:
+    term = Term(tuple(words_of(words)), prefix)
+    assert is_exact(term) == exact
+    texts = [
+        "the sky",
+        "sky",
+        "skyline",
+        "the skyline",
+        "Donaudampfschifffahrt",
+        "今天天气",
+        "天气",
+        "气天",
+        "天 ok",
+        "ok 天",
+        "天",
+    ]
+    texts += ["4fe09a81", "4fe09a81b2c3", "4fe09a81ff", "ok today 天", "good 天天 and 气"]
+    for text in texts:
+        indexed = indexed_words(text)
+        candidate = all(
+            any(each.startswith(word) if is_prefix else each == word for each in indexed)
+            for word, is_prefix in sought_words(term)
+        )
+        is_there = has_term(words_of(text), term)
+        assert candidate or not is_there, text
+        assert candidate == is_there or not exact, text
