@@ -32,6 +32,10 @@ WORD_CHARACTERS: Final = 100
 """Characters of a word that count."""
 
 _WORD: Final = re.compile(r"[^\W_]+")
+_ASCII_WORDS: Final = bytes(
+    ord(each.lower()) if each.isalnum() and each.isascii() else 32 for each in map(chr, range(256))
+)
+"""Folds the words of a text of ASCII, and replaces all else by spaces, in a fraction of the time."""
 # Chinese and Japanese have no spaces between words: each character is a word, and a sequence of them is a phrase.
 _IDEOGRAPH: Final = re.compile("([\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])")
 _SEPARATOR: Final = "\u200b"
@@ -182,17 +186,14 @@ def owner_of(key: str) -> str:
 
 def words_of(text: str) -> list[str]:
     """Return the words of a text, folded and cut."""
-    if not text.isascii():
-        text = _IDEOGRAPH.sub(rf"\1{_SEPARATOR}", text)
-    return [word[:WORD_CHARACTERS] for word in _WORD.findall(folded(text))]
+    return [word[:WORD_CHARACTERS] for word in _whole_words(text)]
 
 
 def indexed_words(text: str) -> list[str]:
     """Return the words by which a text is found, each once: those of `words_of`, ids shortened, ideographs in pairs."""
-    words = words_of(text)
     if text.isascii():
-        return list({_shortened(word) for word in words})
-    return list({*_in_pairs(words)})
+        return list({_shortened(word) for word in set(_whole_words(text))})
+    return list(set(_in_pairs(words_of(text))))
 
 
 def sought_words(term: Term) -> list[tuple[str, bool]]:
@@ -227,6 +228,12 @@ def has_term(words: Sequence[str], term: Term) -> bool:
     return False
 
 
+def _whole_words(text: str) -> list[str]:
+    if text.isascii():
+        return text.encode().translate(_ASCII_WORDS).decode().split()
+    return _WORD.findall(folded(_IDEOGRAPH.sub(rf"\1{_SEPARATOR}", text)))
+
+
 def _in_pairs(words: Sequence[str]) -> Iterator[str]:
     """Yield the indexed form of each word; an ideograph comes with the one that follows it."""
     are = [_IDEOGRAPH.fullmatch(word) is not None for word in words] + [False]
@@ -238,9 +245,9 @@ def _in_pairs(words: Sequence[str]) -> Iterator[str]:
 
 
 def _shortened(word: str) -> str:
-    if len(word) <= _ID_CHARACTERS or not _has_digit(word[:_ID_CHARACTERS]):
+    if len(word) <= _ID_CHARACTERS:
         return word
-    return word[:_ID_CHARACTERS]
+    return word[: _ID_CHARACTERS if _has_digit(word[:_ID_CHARACTERS]) else WORD_CHARACTERS]
 
 
 def _has_digit(text: str) -> bool:

@@ -21,7 +21,7 @@ from llama_stack_responses.features.page.search.texts import Texts
 from llama_stack_responses.jobs.background import BackgroundJobs
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.content_names import Hasher
-from llama_stack_responses.store.ends import OnEnd
+from llama_stack_responses.store.ends import Ended, OnEnd
 from llama_stack_responses.store.layout import listing
 from llama_stack_responses.store.records import Delete, Put, Records, after_prefix
 from llama_stack_responses.store.search_index import (
@@ -398,20 +398,36 @@ async def test_text_at_hand_is_indexed_without_loading_response(
         assert (text, await stack.ids(text)) == (text, found)
 
 
-async def test_busy_server_indexes_after_a_while_or_a_search(archive: Archive, records: Records) -> None:
+async def test_busy_server_indexes_after_a_while_or_a_search(records: Records, clock: Clock) -> None:
+    running, ends = [True], list[OnEnd]()
+    archive = Archive(records, clock=clock, on_end=ends)
     stack = Searched(archive, records)
-    busy = Indexer(stack.index, stack.demand, Texts(records), is_idle=lambda: False)
+    server = Indexer(stack.index, stack.demand, Texts(records), lambda: bool(running), clock)
+    ends.append(server.ended)
     await stack.work()
+
+    async def is_indexed(rounds: int) -> bool:
+        for _ in range(rounds):
+            await server.work()
+        return not (await stack.index.progress()).waiting
+
     await save(archive, "A question", "An answer.")
-    await busy.work()
-    assert (await stack.index.progress()).waiting == 1
+    assert not await is_indexed(59), "a response is running"
+    assert await is_indexed(1)
+    await save(archive, "A question", "An answer.")
+    assert not await is_indexed(1)
     await stack.ids("question")
-    await busy.work()
-    assert (await stack.index.progress()).waiting == 0
+    assert await is_indexed(1), "somebody has searched"
+    running.clear()
     await save(archive, "A question", "An answer.")
-    for _ in range(60):
-        await busy.work()
-    assert (await stack.index.progress()).waiting == 0
+    assert not await is_indexed(1), "a response has just ended"
+    clock.now += 5
+    assert await is_indexed(1)
+    running.append(True)
+    for number in range(512):
+        server.ended(Ended({"id": f"resp_{number}", "output": []}, ALICE, None, clock(), []))
+    await save(archive, "A question", "An answer.")
+    assert await is_indexed(1), "many texts wait"
 
 
 async def test_deleted_and_expired_responses_leave_index(records: Records, clock: Clock) -> None:

@@ -69,7 +69,7 @@ def _searched(stack: Stack, index: SearchIndex) -> tuple[Search, Indexer]:
 
     demand, texts = Demand(stack.records), Texts(stack.records)
     running = stack.activity.running
-    return Search(index, demand, texts), Indexer(index, demand, texts, lambda: not running)
+    return Search(index, demand, texts), Indexer(index, demand, texts, lambda: bool(running))
 
 
 def _remover(index: SearchIndex) -> Periodic:

@@ -24,6 +24,8 @@ _SECONDS: Final = 1.0
 _REMOVER_SECONDS: Final = 3600.0
 _ROUNDS_PER_LOOK: Final = 60
 """Looks at what is noted between two looks at whether the index is wanted, and at what is to be purged."""
+_QUIET_SECONDS: Final = 5.0
+"""Seconds without a response after which the server is idle: many that are indexed together take less room."""
 _BUSY_ROUNDS: Final = 60
 """Looks after which a server that is never idle indexes nevertheless."""
 _TOGETHER: Final = 128
@@ -39,15 +41,15 @@ _PURGE_SECONDS: Final = 3600.0
 class Indexer(Periodic):
     """Keeps the index of a store up to date, with at most half of the time of the event loop's thread.
 
-    It makes the index once somebody has searched, and drops it when nobody has for a long time. It works while the
-    server is idle; if that is not so for a minute, or too many texts wait, it works nevertheless, and also at once
-    after a search.
+    It makes the index once somebody has searched, and drops it when nobody has for a long time. It works when no
+    response has run for some seconds; if that is not so for a minute, or too many texts wait, it works nevertheless,
+    and also at once after a search.
 
     Args:
         index: the index of the store.
         demand: says whether it is wanted.
         texts: loads the texts of responses.
-        is_idle: returns whether the server generates no response.
+        is_busy: returns whether the server generates a response.
         clock: returns seconds.
     """
 
@@ -56,19 +58,23 @@ class Indexer(Periodic):
         index: SearchIndex,
         demand: Demand,
         texts: Texts,
-        is_idle: Callable[[], bool] = lambda: True,
+        is_busy: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(self.work, "could not index responses for the search", logger, _SECONDS)
-        self._index, self._demand, self._texts, self._is_idle, self._clock = index, demand, texts, is_idle, clock
+        self._index, self._demand, self._texts, self._is_busy, self._clock = index, demand, texts, is_busy, clock
         self._held = dict[str, str]()
+        self._ended = -_QUIET_SECONDS
         self._prepared = False
         self._rounds = 0
         self._postponed = 0
 
     def ended(self, ended: Ended) -> None:
         """Hold the text of a response that was stored here, so that it need not be loaded."""
-        if not self._demand.wanted or ended.inputs is None or len(self._held) >= _HELD:
+        if not self._demand.wanted:
+            return
+        self._ended = self._clock()
+        if ended.inputs is None or len(self._held) >= _HELD:
             return
         if not is_large([ended.response, ended.inputs], _HELD_BYTES):
             self._held[ended.response["id"]] = safe_text_of(ended.response, given_items(ended.inputs))
@@ -106,7 +112,8 @@ class Indexer(Periodic):
     def _is_time(self) -> bool:
         self._postponed += 1
         is_new, self._demand.is_new = self._demand.is_new, False
-        return is_new or self._is_idle() or self._postponed >= _BUSY_ROUNDS or len(self._held) >= _HELD // 2
+        is_quiet = not self._is_busy() and self._clock() - self._ended >= _QUIET_SECONDS
+        return is_new or is_quiet or self._postponed >= _BUSY_ROUNDS or len(self._held) >= _HELD // 2
 
     async def _index_noted(self) -> None:
         held = list(self._held)
