@@ -4,8 +4,9 @@
     .venv/bin/python -m benchmarks.search --rows 5000 --stores sqlite
 
 It fills each store with seeded texts of 150 words out of a thousand, and asks for the first 50 rows. Each time is the
-median of the runs in milliseconds, with what it takes to make snippets. Redis has no index: there, first words are
-searched. Then responses are saved with and without an index. The tables go to stdout.
+median of the runs in milliseconds, with what it takes to read the responses that are shown, and to make snippets: these
+are stored whole, and of all others there are the row of the list and the words. Redis has no index: there, first words
+are searched. Then responses are saved with and without an index. The tables go to stdout.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, cast
@@ -27,16 +29,20 @@ from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.features.page.lists import Lists, restricted_to
 from llama_stack_responses.features.page.refused.rows import RefusedRequests
 from llama_stack_responses.features.page.search.box import searched
+from llama_stack_responses.features.page.search.demand import Demand
+from llama_stack_responses.features.page.search.finding import Search
 from llama_stack_responses.features.page.search.indexer import Indexer
+from llama_stack_responses.features.page.search.texts import Texts
 from llama_stack_responses.jobs.background import BackgroundJobs
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.content_names import Hasher
+from llama_stack_responses.store.ends import OnEnd
 from llama_stack_responses.store.layout import listing, order_of
 from llama_stack_responses.store.list_rows import list_row
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Put, Records
 from llama_stack_responses.store.redis import RedisRecords
-from llama_stack_responses.store.search_index import Document, SearchIndex, index_of
+from llama_stack_responses.store.search_index import Document, SearchIndex, index_of, indexed_words
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.contract.conversations import assistant, response, user
 from tests.support.postgres import Postgres
@@ -55,6 +61,8 @@ SEARCHES: Final[Mapping[str, str]] = {
     "no response": "absent",
 }
 _BLOCK: Final = 500
+_SHOWN: Final = 60
+"""The newest responses, which are stored whole."""
 _SAVES: Final = 500
 
 
@@ -66,36 +74,38 @@ class NoJobs:
         return {}
 
 
-def seeded(rows: int) -> Iterator[tuple[str, bytes, str]]:
-    """Yield the keys, the rows and the texts of responses, oldest first."""
+def seeded(rows: int) -> Iterator[tuple[int, str, str, bool]]:
+    """Yield the seconds of creation, the status and the texts of responses, oldest first, and which may be shown."""
     chosen = random.Random(SEED)  # noqa: S311 - no secret
     words = [f"word{number}" for number in range(1000)]
-    of, began = Hasher(ANONYMOUS).owner, int(time.time()) - rows
+    began = int(time.time()) - rows
     for number in range(rows):
         marks = ["common", "odd" if number % 2 else "even"]
         marks += ["thousandth"] * (number % 1000 == 0) + ["needle"] * (number == 0)
         text = " ".join([*chosen.choices(words, k=150), f"rare{number}", *marks])
-        fields = {"created_at": began + number, "status": "failed" if number % 1000 == 0 else "completed"}
-        made = response(assistant("An answer."), **fields)
-        key = listing(of, order_of(began + number, began + number), f"resp_{number:024d}")
-        yield key, list_row(made, " ".join(reversed(text.split()))[:120], None), text
+        is_marked = number % 1000 == 0
+        yield began + number, "failed" if is_marked else "completed", text, is_marked or number >= rows - _SHOWN
 
 
 async def fill(records: Records, index: SearchIndex | None, rows: int) -> None:
     """Write the rows, and index their texts."""
     while index and not await index.prepare():
         pass
-    block: dict[str, str] = {}
-    ops: list[Put] = []
-    for key, value, text in seeded(rows):
-        ops.append(Put(key, value))
+    of, block, ops = Hasher(ANONYMOUS).owner, dict[str, str](), list[Put]()
+    for number, (created, status, text, is_shown) in enumerate(seeded(rows), 1):
+        made = response(assistant("An answer."), created_at=created, status=status)
+        key = listing(of, order_of(created, created), made["id"])
+        if is_shown:
+            archive = Archive(records, clock=partial(float, created))
+            await archive.save(made, owner=ANONYMOUS, base=None, input_items=[user(text)])
+        else:
+            ops.append(Put(key, list_row(made, " ".join(reversed(text.split()))[:120], None)))
         block[key] = text
-        if len(ops) == _BLOCK:
+        if len(block) == _BLOCK or number == rows:
             await records.commit(ops)
-            ops = []
-            while index and (noted := await index.claim(64)):
-                await index.put([Document(each, block[each.key]) for each in noted])
-            block = {}
+            while index and (noted := await index.claim(_BLOCK)):
+                await index.put([Document(each, indexed_words(block[each.key])) for each in noted])
+            block, ops = {}, []
 
 
 async def first_rows(lists: Lists, text: str) -> tuple[float, int]:
@@ -114,47 +124,53 @@ async def searches(open_store: Callable[[], Records], rows: int, runs: int) -> d
     index = index_of(records)
     try:
         await fill(records, index, rows)
-        lists = Lists(Archive(records), cast("BackgroundJobs", NoJobs()), RefusedRequests(records), index)
+        search = Search(index, Demand(records), Texts(records)) if index else None
+        lists = Lists(Archive(records), cast("BackgroundJobs", NoJobs()), RefusedRequests(records), search)
         times = {name: [await first_rows(lists, text) for _ in range(runs)] for name, text in SEARCHES.items()}
     finally:
         await records.close()
     return {name: median(each for each, _ in found) for name, found in times.items()}
 
 
-async def saves(records: Records, *, indexed: bool) -> tuple[float, float]:
-    """Return the CPU milliseconds of saving a response, and of indexing it afterwards."""
-    index = index_of(records) if indexed else None
-    while index and not await index.prepare():
-        pass
-    archive, chosen = Archive(records), random.Random(SEED)  # noqa: S311 - no secret
+async def saves(records: Records, *, indexed: bool) -> tuple[float, float, float]:
+    """Return the CPU milliseconds of saving a response, and of indexing it afterwards, and the bytes that it takes."""
+    index, ends = index_of(records) if indexed else None, list[OnEnd]()
+    demand = Demand(records)
+    indexer = Indexer(index, demand, Texts(records)) if index else None
+    if indexer:
+        await demand.ask()
+        await indexer.work()
+        ends.append(indexer.ended)
+    archive, chosen = Archive(records, on_end=ends), random.Random(SEED)  # noqa: S311 - no secret
     words = [f"word{number}" for number in range(1000)]
-    began = time.process_time()
+    began, size = time.process_time(), await records.size() or 0
     for _ in range(_SAVES):
         made = response(assistant(" ".join(chosen.choices(words, k=75))))
         question = [user(" ".join(chosen.choices(words, k=75)))]
         await archive.save(made, owner=ANONYMOUS, base=None, input_items=question)
     saved = time.process_time()
-    if index:
-        indexer = Indexer(records, index)
-        while await index.waiting():
-            await indexer.work()
+    if indexer:
+        await demand.ask()
+        await indexer.work()
     ended = time.process_time()
+    grown = (await records.size() or 0) - size
     await records.close()
-    return 1000 * (saved - began) / _SAVES, 1000 * (ended - saved) / _SAVES
+    return 1000 * (saved - began) / _SAVES, 1000 * (ended - saved) / _SAVES, grown / _SAVES
 
 
 async def measured(folder: Path, names: Sequence[str], rows: int, runs: int) -> tuple[Json, list[tuple[str, float]]]:
-    """Return the times of the searches of each store, and the CPU time of saves on SQLite."""
+    """Return the times of the searches of each store, and the costs of responses on SQLite."""
     found: Json = {}
     with ExitStack() as opened:
         for name in names:
             sys.stderr.write(f"{name}: {rows} rows\n")
             found[name] = await searches(_store(opened, folder, name), rows, runs)
     costs: list[tuple[str, float]] = []
-    without, _ = await saves(SqliteRecords(folder / "without.db"), indexed=False)
-    saved, indexing = await saves(SqliteRecords(folder / "with.db"), indexed=True)
-    costs += [("saving a response without an index", without), ("saving a response with an index", saved)]
-    return found, [*costs, ("indexing it afterwards, outside of requests", indexing)]
+    without, _, plain = await saves(SqliteRecords(folder / "without.db"), indexed=False)
+    saved, indexing, grown = await saves(SqliteRecords(folder / "with.db"), indexed=True)
+    costs += [("saving a response without an index, CPU ms", without), ("saving a response with an index", saved)]
+    costs += [("indexing it afterwards, outside of requests", indexing)]
+    return found, [*costs, ("bytes of a response without an index", plain), ("bytes with an index", grown)]
 
 
 def _store(opened: ExitStack, folder: Path, name: str) -> Callable[[], Records]:
@@ -181,7 +197,7 @@ def main() -> None:
     sys.stdout.write(f"| first rows, ms | {' | '.join(found)} |\n|---|{'--:|' * len(found)}\n")
     for name in SEARCHES:
         sys.stdout.write(f"| {name} | {' | '.join(f'{times[name]:,.0f}' for times in found.values())} |\n")
-    sys.stdout.write("\n| on SQLite | CPU, ms |\n|---|--:|\n")
+    sys.stdout.write("\n| on SQLite | |\n|---|--:|\n")
     for name, cost in costs:
         sys.stdout.write(f"| {name} | {cost:.2f} |\n")
 

@@ -20,7 +20,7 @@ from .commit_outcome import until_known
 from .conflict_retry import ConflictRetry
 from .conversation_store import ConversationAppend, ConversationStore, without_stand_in
 from .decoder import Decoder
-from .ends import AtEnd, Ended, Ends, OnEnd
+from .ends import AtEnd, Ends, OnEnd
 from .expiry import Expiry
 from .feature_store import open_feature_stores
 from .garbage_collector import GarbageCollector
@@ -173,8 +173,7 @@ class Archive:
             await retry.wait()
             known = await saving.read(self._records, self.decoder, self._compared_bytes)
             plan = await saving.computation.run(partial(saving.plan, known, self.clock(), version))
-            ends = plan.ends and not imported
-            ended = Ended(response, owner, recording.timing, self.clock(), saving.own_items) if ends else None
+            ended = saving.ended(self.clock()) if plan.ends and not imported else None
             ops = [*plan.ops, *extra_ops, *(self.ends.ops(ended) if ended else ())]
             try:
                 await self._records.commit(ops, [*plan.conditions, *conditions])

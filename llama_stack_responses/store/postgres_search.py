@@ -153,12 +153,12 @@ class PostgresSearch:
         if not await self._exists():
             return []
         rows = await self._fetch(_CLAIM, limit, CLAIM_SECONDS)
-        return [Noted(number, key.decode()) for number, key in sorted(rows, reverse=True)]
+        return [Noted(key.decode(), (number, 0.0)) for number, key in sorted(rows, reverse=True)]
 
     async def put(self, documents: Sequence[Document]) -> None:
         vectors = await in_thread(lambda: [_vector(owner_of(each.noted.key), each.words) for each in documents])
         keys = [each.noted.key.encode() for each in documents]
-        await self._fetch(_PUT, [each.noted.number for each in documents], keys, vectors)
+        await self._fetch(_PUT, [each.noted.claim[0] for each in documents], keys, vectors)
 
     async def find(
         self, terms: Sequence[Term], start: str, end: str, *, limit: int, reverse: bool

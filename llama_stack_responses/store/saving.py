@@ -20,6 +20,7 @@ from . import codec, history_nodes, item_ids
 from .content_names import Hasher
 from .conversation_store import ConversationAppend, begins_with_stand_in
 from .decoder import Decoder
+from .ends import Ended
 from .layout import (
     Entry,
     bucket,
@@ -88,7 +89,6 @@ class Saving:
 
     Attributes:
         computation: works on what the save writes.
-        own_items: the items of the response's own input, with those before it that no stored response has.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class Saving:
         self.computation = computation
         self._response = response
         self._recording = recording
-        self.own_items = [*base_items, *input_items] if base is None else input_items
-        self._words, self._answers = first_words(self.own_items), answered(self.own_items)
+        self._own_items = [*base_items, *input_items] if base is None else input_items
+        self._words, self._answers = first_words(self._own_items), answered(self._own_items)
         self._joining = append
         self._transcript = transcript
         self._output = with_exchanges(response["output"], exchanges)
@@ -135,6 +135,10 @@ class Saving:
         self._own_ids: Sequence[Json] = ()
         self._ids = self._base_ids
         self._sent: set[str] = set()
+
+    def ended(self, at: float) -> Ended:
+        """Return the end of the response at this time, in seconds since the epoch."""
+        return Ended(self._response, self._owner, self._recording.timing, at, self._own_items)
 
     async def read(self, records: Records, decoder: Decoder, compared_bytes: int) -> dict[str, Record]:
         """Read the stored records that the save needs.

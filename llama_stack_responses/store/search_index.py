@@ -63,12 +63,12 @@ class Noted:
     """A row that was written and is not indexed yet.
 
     Attributes:
-        number: of the write; a later write has another one.
         key: the key of the row.
+        claim: what the store knows of the claim; a later write of the row ends it.
     """
 
-    number: int
     key: str
+    claim: tuple[int, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,7 @@ from .sqlite_threads import key_list
 from .thread_pool import ThreadPool, job_of
 
 _IS_LISTED: Final = "{row}.key >= 'l/' AND {row}.key < 'l0'"
-_NOTE: Final = (
-    "DELETE FROM search_noted WHERE record = new.id",
-    "INSERT INTO search_noted(record, claimed_until) VALUES (new.id, 0)",
-)
+_NOTE: Final = "INSERT INTO search_noted VALUES (new.id, 0)"
 _FORGET: Final = (
     "INSERT INTO search_deleted SELECT id, strftime('%s', 'now'), 0 FROM search_entries WHERE record = {record}",
     "DELETE FROM search_entries WHERE record = {record}",
@@ -52,15 +49,15 @@ _CREATE: Final = (
     "CREATE VIRTUAL TABLE search_terms USING fts5(words, content='', columnsize=0, detail=none, "
     """tokenize="ascii tokenchars '-_'")""",
     "CREATE VIRTUAL TABLE search_vocabulary USING fts5vocab(search_terms, instance)",
-    "CREATE TABLE search_noted(id INTEGER PRIMARY KEY AUTOINCREMENT, record INTEGER UNIQUE NOT NULL, "
-    "claimed_until REAL NOT NULL)",
+    # Part of the commit of each response, so it takes one page.
+    "CREATE TABLE search_noted(record INTEGER PRIMARY KEY, claimed_until REAL NOT NULL)",
     "CREATE TABLE search_deleted(id INTEGER PRIMARY KEY, at INTEGER NOT NULL, removed INTEGER NOT NULL)",
     "CREATE TABLE search_progress(filled TEXT NOT NULL)",
     "INSERT INTO search_progress(filled) VALUES ('l/')",
 )
 _TRIGGERS: Final = {
-    "search_inserted": ("INSERT", "new", _NOTE[1:]),
-    "search_updated": ("UPDATE", "new", _NOTE),
+    "search_inserted": ("INSERT", "new", [_NOTE]),
+    "search_updated": ("UPDATE", "new", ["DELETE FROM search_noted WHERE record = new.id", _NOTE]),
     "search_deletion": (
         "DELETE",
         "old",
@@ -73,18 +70,23 @@ _LARGE: Final = ("terms_data", "entries", "noted")
 _FORMER_TRIGGERS: Final = ("search_inserted", "search_updated", "search_deleted")
 _FORMER_TABLES: Final = ("words", "texts", "documents", "waiting", "state")
 _LARGE_FORMER: Final = ("words_data", "texts", "waiting", "documents")
-_EMPTY: Final = "DELETE FROM search_{name} WHERE rowid IN (SELECT rowid FROM search_{name} LIMIT 500)"
+# FTS5 needs its first ten rows to drop the others' table.
+_EMPTY: Final = "DELETE FROM search_{name} WHERE rowid IN (SELECT rowid FROM search_{name} WHERE rowid > 10 LIMIT 500)"
 
 _HAS: Final = "SELECT 1 FROM sqlite_master WHERE name = ?"
 _OLDER: Final = "SELECT key, id FROM records WHERE key > ? AND key < ? ORDER BY key LIMIT ?"
-_NOTE_OLDER: Final = "INSERT OR IGNORE INTO search_noted(record, claimed_until) VALUES (?, 0)"
+_NOTE_OLDER: Final = "INSERT OR IGNORE INTO search_noted VALUES (?, 0)"
 _CLAIMABLE: Final = "SELECT 1 FROM search_noted WHERE claimed_until <= ? LIMIT 1"
 _CLAIM: Final = """
 UPDATE search_noted SET claimed_until = ? WHERE record IN (
   SELECT record FROM search_noted WHERE claimed_until <= ? ORDER BY record DESC LIMIT ?)
-RETURNING id, (SELECT key FROM records WHERE records.id = record)
+RETURNING record, (SELECT key FROM records WHERE records.id = record)
 """
-_DONE: Final = "DELETE FROM search_noted WHERE id = ? RETURNING record"
+_DONE: Final = "DELETE FROM search_noted WHERE record = ? AND claimed_until = ?"
+# The number of a row is never used again while FTS5 has words of it.
+_LAST: Final = (
+    "SELECT max(coalesce((SELECT max(id) FROM search_entries), 0), coalesce((SELECT max(id) FROM search_deleted), 0))"
+)
 # The order of the joins is fixed: words, entries.
 _FIND: Final = """
 SELECT place, record FROM search_terms CROSS JOIN search_entries AS entries ON entries.id = search_terms.rowid
@@ -184,9 +186,7 @@ class SqliteSearch:
         return claimed
 
     async def put(self, documents: Sequence[Document]) -> None:
-        # FTS5 takes ascending numbers together.
-        ordered = sorted(documents, key=lambda each: each.noted.number)
-        await self._write(partial(_put, ordered), sum(8 * len(each.words) for each in documents))
+        await self._write(partial(_put, documents), sum(8 * len(each.words) for each in documents))
 
     async def find(
         self, terms: Sequence[Term], start: str, end: str, *, limit: int, reverse: bool
@@ -291,19 +291,21 @@ def _is_claimable(now: float, connection: sqlite3.Connection) -> bool:
 
 
 def _claim(now: float, limit: int, connection: sqlite3.Connection) -> list[Noted]:
-    rows = connection.execute(_CLAIM, (now + CLAIM_SECONDS, now, limit)).fetchall()
-    return [Noted(*row) for row in sorted(rows, reverse=True)]
+    until = now + CLAIM_SECONDS
+    rows = connection.execute(_CLAIM, (until, now, limit)).fetchall()
+    return [Noted(key, (record, until)) for record, key in sorted(rows, reverse=True)]
 
 
 def _put(documents: Sequence[Document], connection: sqlite3.Connection) -> None:
+    [number] = connection.execute(_LAST).fetchone()
     for each in documents:
-        done = connection.execute(_DONE, (each.noted.number,)).fetchone()
-        if done is None:
+        if not connection.execute(_DONE, each.noted.claim).rowcount:
             continue  # It was written again or deleted meanwhile.
+        key, (record, _) = each.noted.key, each.noted.claim
         for statement in _FORGET:
-            connection.execute(statement.format(record=":record"), {"record": done[0]})
-        number, key = each.noted.number, each.noted.key
-        connection.execute("INSERT INTO search_entries VALUES (?, ?, ?)", (number, done[0], _place(key)))
+            connection.execute(statement.format(record=":record"), {"record": record})
+        number += 1
+        connection.execute("INSERT INTO search_entries VALUES (?, ?, ?)", (number, record, _place(key)))
         words = " ".join([_OWNER + owner_of(key), *each.words])
         connection.execute("INSERT INTO search_terms(rowid, words) VALUES (?, ?)", (number, words))
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, cast
 
+import asyncpg
 import pytest
 
 from llama_stack_responses.core.owner import Owner
@@ -36,13 +37,15 @@ from llama_stack_responses.store.search_index import (
     words_of,
 )
 from llama_stack_responses.store.sqlite import SqliteRecords
-from tests.contract.backends import Backend, BackendLocation, Clock
+from tests.contract.backends import Backend, BackendLocation, Clock, schema_of
 from tests.contract.conversations import CREATED, Json, assistant, response, user
+from tests.support import former_search
 
 pytestmark = [pytest.mark.needs("search"), pytest.mark.every_store]
 
 ALICE: Final = Owner("alice")
 BOB: Final = Owner("bob")
+DROPPED: Final = "DROP TRIGGER search_inserted; DROP TRIGGER search_updated; DROP TRIGGER search_deletion;"
 
 
 def key_of(number: int, owner: Owner = ALICE) -> str:
@@ -458,6 +461,56 @@ async def test_running_response_is_found_by_its_question_and_then_by_its_answer(
     assert await stack.ids("therefore") == [running["id"]], "its first words are searched until it is indexed"
     await stack.work()
     assert await stack.ids("now therefore") == [running["id"]]
+
+
+async def test_index_of_earlier_version_is_replaced_without_search(
+    backend: Backend, place: BackendLocation, archive: Archive, records: Records
+) -> None:
+    ids = [await save(archive, "A question", f"{'y ' * 100} Late.", number) for number in range(3)][::-1]
+    former = "search_documents", "search_texts", "search_words", "search_waiting", "search_state"
+    await make_former_index(backend, place)
+    await archive.delete(ids.pop())
+    server = Searched(archive, records)
+    await server.indexer.work()
+    assert not any([await has_table(backend, place, name) for name in former])
+    assert await server.index.progress() == Progress(complete=True, indexed=2, waiting=0)
+    ids.insert(0, await save(archive, "A question", f"{'y ' * 100} Late.", 9))
+    await server.work()
+    assert await server.ids("late") == ids
+
+
+async def make_former_index(backend: Backend, place: BackendLocation) -> None:
+    if backend.name == "sqlite":
+        with closing(sqlite3.connect(place.folder / "records.db")) as connection:
+            connection.executescript(former_search.SQLITE)
+        return
+    connection = await asyncpg.connect(place.url_of("postgres"))
+    await connection.execute(former_search.POSTGRES.replace("$schema", schema_of(place)))
+    await connection.close()
+
+
+async def has_table(backend: Backend, place: BackendLocation, name: str) -> bool:
+    if backend.name == "sqlite":
+        with closing(sqlite3.connect(place.folder / "records.db")) as connection:
+            return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchall())
+    connection = await asyncpg.connect(place.url_of("postgres"))
+    found = await connection.fetchval("SELECT to_regclass($1)", f"{schema_of(place)}.{name}")
+    await connection.close()
+    return found is not None
+
+
+async def test_drop_of_sqlite_index_that_was_interrupted_is_finished(tmp_path: Path) -> None:
+    records = SqliteRecords(file := tmp_path / "records.db")
+    index = await prepared(records)
+    await store(records, index, {key_of(number): f"some words {number}" for number in range(100)})
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(f"{DROPPED} UPDATE search_progress SET filled = ''; DELETE FROM search_entries")
+    assert await index.progress() == NO_PROGRESS
+    assert (await found(index, "some"), await index.claim(9)) == ([], [])
+    index = await prepared(records)
+    await store(records, index, {key_of(number): f"other words {number}" for number in range(100)})
+    assert (await found(index, "some"), await found(index, "other", "7")) == ([], [key_of(7)])
+    await records.close()
 
 
 async def test_purge_leaves_no_deleted_word_in_file_of_sqlite(tmp_path: Path) -> None:

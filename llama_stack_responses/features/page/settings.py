@@ -17,8 +17,9 @@ class BuiltInPage(BaseModel):
         record_requests: whether the chat requests that model servers get are stored with each stored response, under
             the same owner and retention. They repeat the whole conversation in each round.
         search: whether whole questions, answers, tool calls and errors of stored responses can be searched. SQLite and
-            PostgreSQL then have an index with their words beside the responses. `false` removes the index; the first
-            words are searched still. All servers of a store have the same value.
+            PostgreSQL then have an index with their words beside the responses, from the first search on until nobody
+            has searched for 28 days. `false` removes the index; the first words are searched still. All servers of a
+            store have the same value.
         refused_days: days for which the page lists requests that were refused, so that there is no response.
         refused_per_user: how many of them are kept of each user, the newest; 0 keeps none.
     """

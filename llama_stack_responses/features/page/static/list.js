@@ -11,6 +11,7 @@ const FIELDS = ["text", "model", "metadata", "conversation", "from", "to", "min_
 const SEARCHES = "Search responses";
 const HINT = "All words have to be there; “in this order” with quotes. Filters: model:name, status:failed, tool:web_search, score:good, conversation:conv_…, after:2026-01-31, before:12h, and key:value of the metadata.";
 const ORDERS = { desc: "Newest first", asc: "Oldest first" };
+const COUNTED = 100000; // responses up to which the server counts
 const EMPTY_PAGES = 20; // pages without a hit after which the search waits for a click
 const phone = matchMedia("(max-width: 720px)");
 
@@ -288,8 +289,12 @@ export class ListView extends View {
   /** Return notes about what the filters cannot find. */
   searched() {
     if (!this.coverage) return [];
-    if (this.coverage.covers === "first_words") return ["This server’s store has no index of words: only the first 120 characters of the last question and of the answer are searched."];
-    return this.coverage.waiting ? [`${count(this.coverage.waiting)}${this.coverage.waiting < 10000 ? "" : " and more"} responses are not indexed yet: only their first words are searched.`] : [];
+    const { covers, indexed, waiting } = this.coverage;
+    if (covers === "everything" && waiting === 0) return [];
+    const first = "only the first 120 characters of the last question and of the answer are searched";
+    if (indexed === null) return [`This server’s store has no index of words: ${first}.`];
+    if (covers === "first_words") return [`The index of words is being made since somebody searched: until it is there, ${first}. Search again in a moment.`];
+    return [`${count(indexed)} of ${count(indexed + waiting)}${Math.max(indexed, waiting) < COUNTED ? "" : " or more"} responses are indexed. Of the others, ${first}.`];
   }
 
   tail(...nodes) {
