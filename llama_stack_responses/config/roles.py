@@ -42,6 +42,10 @@ class Roles(BaseModel):
         """Return whether a user is an operator."""
         return _has_one(user, self.operator)
 
+    def sees_server(self, user: Owner) -> bool:
+        """Return whether a user is told what concerns the whole server: operators, and all without authentication."""
+        return user.is_anonymous or self.is_operator(user)
+
     def leads(self, user: Owner) -> str:
         """Return the team that a user leads; empty for none."""
         return user.team if _has_one(user, self.team_lead) else ""

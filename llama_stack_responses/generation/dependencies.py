@@ -97,11 +97,15 @@ class Card:
         title: its title.
         sections: returns its sections for the current user: each a `title`, `at` in seconds since the epoch, `facts` in
             a few words each, `trouble` as a sentence or None, a table with `columns` and `rows` of texts, and an
-            `entry` of the configuration or None.
+            `entry` of the configuration or None, as `section` of `core/card_sections.py` makes it. Cards with the same
+            title are shown as one.
+        refresh: has what it shows found out again, at a user's wish; it bounds how often that is done. None if the
+            sections are always made anew.
     """
 
     title: str
     sections: Callable[[], Awaitable[Sequence[Json]]]
+    refresh: Callable[[], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,10 @@ class ModelServers:
         await request.begin()
         return request
 
+    async def steps_of(self, model: str) -> Sequence[Step]:
+        """Return the changes that all chat requests to a model get: of profiles, and learned."""
+        return (await self._known_of(model)).steps
+
     async def correction(self, model: str) -> float:
         """Return the tokens that a model's server has last reported for each estimated one; at least 1."""
         return self._corrections.get(model) or (await self._known_of(model)).correction

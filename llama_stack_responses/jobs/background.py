@@ -35,7 +35,7 @@ from .job_secrets import JobSecrets
 from .live_responses import LiveResponses
 from .notification_listener import NotificationListener
 from .notifier import Notifier
-from .overview import Overview, leases_of, overview_of
+from .overview import Overview, leases_of, overview_of, stalled_of
 from .queue import QUEUE, Backlog, JobQueue
 from .runner import JobRunner
 from .shared_commits import SharedCommits
@@ -208,6 +208,10 @@ class BackgroundJobs:
     async def overview(self, owner: Owner) -> Overview:
         """Return the jobs of a user on all servers."""
         return await overview_of(self._records, owner)
+
+    async def stalled(self) -> dict[str, str]:
+        """Return the workers of the jobs of all users that are held by one without a lease, by response id."""
+        return await stalled_of(self._records)
 
     async def leases(self, workers: Iterable[str]) -> dict[str, float]:
         """Return when the leases of workers expire, on the store's clock, without those that have expired."""

@@ -70,6 +70,14 @@ async def overview_of(records: Records, owner: Owner) -> Overview:
     return Overview(jobs, len(positions), len(queued))
 
 
+async def stalled_of(records: Records) -> dict[str, str]:
+    """Return the workers of the jobs of all users that are held by a worker without a lease, by response id."""
+    rows = await records.range("h/", after_prefix("h/"), limit=_MAX_HELD)
+    held = {response_id: worker for worker, response_id in (key.split("/")[1:] for key, _ in rows)}
+    living = await leases_of(records, set(held.values()))
+    return {response_id: worker for response_id, worker in held.items() if worker not in living}
+
+
 async def leases_of(records: Records, workers: Iterable[str]) -> dict[str, float]:
     """Return when the leases of workers expire, as `JobNow.lease_until`, without those that have expired."""
     keys = sorted(f"p/{worker}" for worker in workers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 from ..concurrency.tasks import LoopTask
@@ -35,6 +36,7 @@ class Periodic:
         self._seconds = seconds
         self._retry_seconds = seconds if retry_seconds is None else retry_seconds
         self._task = LoopTask(self._repeat)
+        self._next: float | None = None
 
     def start(self) -> None:
         """Start in the running event loop; do nothing if it runs in it already."""
@@ -44,6 +46,11 @@ class Periodic:
         """Stop, and wait until the task has ended."""
         await self._task.stop()
 
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds until it is done again; None while it is being done, and before the first time."""
+        return None if self._next is None else max(0.0, self._next - time.monotonic())
+
     def _pause(self, seconds: float) -> float:
         """Return how long to pause, of the interval."""
         return seconds
@@ -51,7 +58,7 @@ class Periodic:
     async def _repeat(self) -> None:
         outage = Outage()
         while True:
-            seconds = self._seconds
+            seconds, self._next = self._seconds, None
             try:
                 await self._work()
                 outage.over()
@@ -61,4 +68,6 @@ class Periodic:
                 seconds = self._retry_seconds
             except Exception:
                 self._logger.exception(self._failure)
-            await asyncio.sleep(self._pause(seconds))
+            pause = self._pause(seconds)
+            self._next = time.monotonic() + pause
+            await asyncio.sleep(pause)

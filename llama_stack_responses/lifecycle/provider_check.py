@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from typing import Literal
 
@@ -25,6 +26,7 @@ class ProviderCheck(Periodic):
 
     Attributes:
         states: the last answer of each provider: whether its model server answers; None if it does not report that.
+        checked_at: when they were asked last, in seconds since the epoch; None for never.
     """
 
     def __init__(self, inference: Inference, required: Required, intervals: Intervals) -> None:
@@ -35,6 +37,7 @@ class ProviderCheck(Periodic):
         # A check of readiness has to end in time although a provider does not answer.
         self._wait_seconds = intervals.ready_seconds * 0.75
         self.states: Mapping[str, bool | None] = {}
+        self.checked_at: float | None = None
 
     @property
     def unavailable(self) -> int:
@@ -48,6 +51,7 @@ class ProviderCheck(Periodic):
     async def check(self) -> None:
         """Ask all of them, and log changes."""
         before, self.states = self.states, await self._inference.health(self._wait_seconds)
+        self.checked_at = time.time()
         for name, state in self.states.items():
             if state is False and before.get(name) is not False:
                 logger.warning("the model server of the inference provider does not answer: %s", name)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
 from ..admission import Admission, InFlightCounter
+from ..chat.adaptation.adaptation import Step
 from ..concurrency.large_work import LargeWork
 from ..concurrency.turns import Turns
 from ..config import ResponsesConfig
@@ -30,6 +31,7 @@ from ..store.clock import StoreClock
 from ..store.decoder import Decoder
 from ..store.records import Records
 from ..telemetry.gauges import GaugeSources
+from ..telemetry.model_failures import LastFailures
 from .compact import Compaction
 from .conversations import Conversations
 from .detached_responses import DetachedResponses
@@ -257,7 +259,8 @@ class Parts:
         )
 
     @cached_property
-    def _checks(self) -> ServerChecks:
+    def checks(self) -> ServerChecks:
+        """What this server checks at intervals."""
         return ServerChecks(
             self.config, self._records, self.archive, self.clock, self.sealer, self._dependencies, self.intervals
         )
@@ -272,20 +275,21 @@ class Parts:
         parts: dict[str, ReadinessCheck] = {
             "store": self._health.store,
             "worker": self._health.worker,
-            "model_server": self._checks.providers.is_ready,
+            "model_server": self.checks.providers.is_ready,
         }
         readiness = Readiness(
             parts,
             lambda: self._foreground.finishing.begun,
             self.intervals,
-            notes=self._checks.notes,
-            faults=self._checks.faults,
+            notes=self.checks.notes,
+            faults=self.checks.faults,
         )
         return ProcessSet(readiness, self._factory.activity, self.jobs.live_responses, self.intervals)
 
     @cached_property
-    def _gauge_sources(self) -> GaugeSources:
-        checks = self._checks
+    def gauge_sources(self) -> GaugeSources:
+        """The numbers that metrics show."""
+        checks = self.checks
         values = GaugeValues(
             self._records,
             checks.durability,
@@ -311,11 +315,24 @@ class Parts:
             self.jobs,
             self._foreground,
             self._dependencies,
-            self._checks.periodic,
+            self.checks.periodic,
             self._factory.telemetry,
-            self._gauge_sources,
+            self.gauge_sources,
             self.processes,
         )
+
+    @property
+    def model_failures(self) -> LastFailures:
+        """The last failures of model servers."""
+        return self._factory.telemetry.failures
+
+    async def adaptations_of(self, model: str) -> Sequence[Step]:
+        """Return the changes that all chat requests to a model get.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        return await self._factory.servers.steps_of(model)
 
     @property
     def shutdown_coordinator(self) -> ShutdownCoordinator:

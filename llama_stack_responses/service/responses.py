@@ -62,7 +62,7 @@ class OpenAIResponsesImpl(Parts):
             VolatileStore: it may lose responses, and the configuration does not accept that.
         """
         try:
-            await self._checks.prepare()
+            await self.checks.prepare()
         finally:
             await self.archive.close()
 

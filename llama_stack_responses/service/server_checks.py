@@ -79,6 +79,12 @@ class ServerChecks:
             await self._clock.read()
             await self.durability.refuse()
 
+    @property
+    def next_sweep(self) -> float | None:
+        """The seconds until this server deletes what has expired; None while it does, and before the first time."""
+        known = [each.seconds_left for each in self._sweepers]
+        return min((seconds for seconds in known if seconds is not None), default=None)
+
     def notes(self) -> dict[str, str]:
         """Return what `/v1/ready` says beside its status, by name."""
         durability = self.durability

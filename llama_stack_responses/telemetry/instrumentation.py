@@ -150,17 +150,19 @@ class RoundOperation(Operation):
 
     Attributes:
         whole: the response that it is part of.
+        failures: takes the failure of its model server.
         first_chunk: seconds until the first chunk; None before that.
         usage: its tokens; None before its end.
         extensions: the number of chunks of which only the text was read, since all else was as before.
         provider: the provider of the model server; empty as long as it is unknown.
     """
 
-    __slots__ = ("extensions", "first_chunk", "provider", "usage", "whole")
+    __slots__ = ("extensions", "failures", "first_chunk", "provider", "usage", "whole")
 
     def __init__(self, span: Span, labels: Labels, instruments: Instruments, *, wants_content: bool) -> None:
         super().__init__(span, labels, instruments, wants_content=wants_content)
         self.whole: ResponseOperation
+        self.failures: model_failures.LastFailures
         self.first_chunk: float | None = None
         self.usage: Usage | None = None
         self.extensions = 0
@@ -176,6 +178,7 @@ class RoundOperation(Operation):
             model = str(self._labels.get("gen_ai.request.model", ""))
             self._labels = {**self._labels, **more, "gen_ai.provider.name": provider}
             model_failures.report(failure, provider, model, self._instruments.recorder(model_failures.FAILURES))
+            self.failures.add(provider, model, failure)
 
     def set_request(self, request: Json) -> None:
         """Record the request to the model."""
@@ -285,6 +288,9 @@ class Telemetry:
         tracers: provider of tracers; defaults to the process's.
         meters: provider of meters; defaults to the process's.
         environment: environment variables that may enable contents.
+
+    Attributes:
+        failures: the last failures of model servers.
     """
 
     def __init__(
@@ -299,6 +305,7 @@ class Telemetry:
         self._instruments = Instruments(self._meter)
         self._wants_content = message_attributes.is_wanted(environment)
         self._labels = LruCache[tuple[str, str], Labels](_MAX_LABELS)
+        self.failures = model_failures.LastFailures()
 
     def response(self, response: Json) -> AbstractContextManager[ResponseOperation]:
         """Trace a response that runs within the block."""
@@ -319,7 +326,7 @@ class Telemetry:
         """Trace a model round of this response that runs within the block."""
         name, labels, measured = f"chat {model}", self._labels_of("chat", model), self._instruments.recorder(OPERATION)
         doing = self._doing(RoundOperation, name, SpanKind.CLIENT, labels, {}, measured)
-        doing.operation.whole = whole
+        doing.operation.whole, doing.operation.failures = whole, self.failures
         return doing
 
     def tool(self, call: ServerCall, item_type: str) -> AbstractContextManager[ToolOperation]:

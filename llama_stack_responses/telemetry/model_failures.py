@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from typing import Final
 
-from ..core.errors import ApiError, Upstream
+from ..core.errors import ApiError, Cause, Upstream
+from ..core.lru_cache import LruCache
 from ..logs import get_logger
 from .metrics import Labels, Metric, Recorder
 
@@ -14,6 +17,43 @@ FAILURES: Final = Metric("llama_stack_responses.model_server.failures", "{failur
 
 _MODEL_CHARACTERS: Final = 200
 """Maximum characters of a model's name in the line."""
+
+
+_MAX_KEPT: Final = 512
+"""Maximum number of models whose last failure is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastFailure:
+    """The last failure of a model server with a model.
+
+    Attributes:
+        at: when it happened, in seconds since the epoch.
+        cause, status: as of `Upstream`.
+        count: how many there were since the start of this process.
+    """
+
+    at: float
+    cause: Cause
+    status: int | None
+    count: int
+
+
+class LastFailures:
+    """The last failures of model servers that this process has asked."""
+
+    def __init__(self) -> None:
+        self._by_model: LruCache[tuple[str, str], LastFailure] = LruCache(_MAX_KEPT)
+
+    def add(self, provider: str, model: str, failure: Upstream) -> None:
+        """Note a failure."""
+        before = self._by_model.get((provider, model))
+        count = before.count + 1 if before else 1
+        self._by_model.set((provider, model), LastFailure(time.time(), failure.cause, failure.status, count))
+
+    def of(self, provider: str, model: str) -> LastFailure | None:
+        """Return the last failure of a provider with a model; None for none."""
+        return self._by_model.peek((provider, model))
 
 
 def failure_of(error: BaseException) -> Upstream | None:

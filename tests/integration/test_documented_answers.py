@@ -86,11 +86,16 @@ def make_responses(wire: Wire, upstream: Upstream, mcp: McpServers) -> tuple[lis
 
 def examined(ui: Callable[[str], Any]) -> Any:
     """Return the cards of the page when a model was examined, with the lines that the documentation has."""
-    wait_until(lambda: any(card["sections"] for card in ui("cards")["data"]))
-    found = ui("cards")
-    [section] = found["data"][0]["sections"]
+
+    def examined() -> list[Any]:
+        [card] = [each for each in ui("cards")["data"] if each["title"] == "Model servers"]
+        return [each for each in card["sections"] if each["title"] == "local/echo"]
+
+    wait_until(lambda: bool(examined()))
+    [section] = examined()
     section["entry"] = {"match": "local/echo", "dialect": []}
-    return found
+    cards = ui("cards")
+    return cards | {"data": [{**cards["data"][0], "sections": [section]}]}
 
 
 def refused(wire: Wire, ui: Callable[[str], Any]) -> Any:

@@ -62,6 +62,7 @@ LAYERS: Final = {
             "access",
             "decoded_arguments",
             "base64_pieces",
+            "card_sections",
             "exchanges",
             "feature_settings",
             "ids",

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from ...chat.inference import Inference
+from ...core.card_sections import section
 from ...core.errors import ApiError
 from ...core.types import Json
 from ...feature import Card, Feature, Stack
@@ -122,12 +123,12 @@ async def _sections(models: Models, reports: StoredReports) -> list[Json]:
 
 def _section(stored: Stored) -> Json:
     report = stored.report
-    return {
-        "title": stored.model,
-        "at": report.at if report else stored.at,
-        "facts": [*(counts_of(report) if report else ()), *(speeds_of(report) if report else ())],
-        "trouble": stored.trouble or None,
-        "columns": ["Check", "Result", "What happens"],
-        "rows": [list(each) for each in rows_of(report)] if report else [],
-        "entry": report.profile if report else None,
-    }
+    return section(
+        stored.model,
+        [*counts_of(report), *speeds_of(report)] if report else [],
+        at=report.at if report else stored.at,
+        trouble=stored.trouble,
+        columns=("Check", "Result", "What happens"),
+        rows=rows_of(report) if report else (),
+        entry=report.profile if report else None,
+    )

@@ -11,6 +11,8 @@ from ...store.search_index import SearchIndex, index_of
 from .settings import SETTINGS, BuiltInPage
 
 if TYPE_CHECKING:
+    from ...service.responses import OpenAIResponsesImpl
+    from .cards import ShownCards
     from .refused.writer import RefusedWriter
     from .search.finding import Search
     from .search.indexer import Indexer
@@ -25,13 +27,15 @@ def open_feature(stack: Stack) -> Feature:
     if not settings.enabled:
         return Feature(start=remover.start, close=remover.stop) if remover else Feature()
     from .assets import Assets
+    from .cards import shown_cards
     from .files import file_routes
     from .page_routes import ui_router
     from .refused.rows import RefusedRequests
+    from .store_card import StoreSizes
 
-    writer = _writer(stack, settings)
+    writer, sizes = _writer(stack, settings), StoreSizes(stack.records)
     search, indexer = searched or (None, None)
-    tasks = [each for each in (indexer, remover, writer) if each]
+    tasks = [each for each in (indexer, remover, writer, sizes) if each]
 
     def start() -> None:
         for task in tasks:
@@ -41,8 +45,11 @@ def open_feature(stack: Stack) -> Feature:
         for task in tasks:
             await task.stop()
 
+    def cards(impl: OpenAIResponsesImpl) -> ShownCards:
+        return shown_cards(impl, stack, sizes)
+
     return Feature(
-        routes=[partial(ui_router, RefusedRequests(stack.records), search)],
+        routes=[partial(ui_router, RefusedRequests(stack.records), search, cards)],
         public_routes=file_routes(Assets()),
         keeps_chat_requests=settings.record_requests,
         on_refused=writer.add if writer else None,

@@ -25,10 +25,10 @@ from ...wire.request_handling import Handler, Query, add_fallback, routes_within
 from ...wire.route_admission import RouteAdmission
 from . import schemas
 from .blocks import MARKDOWN_CHARACTERS
+from .cards import ShownCards
 from .chains import ChainViews
 from .exports import Exports
 from .lists import ListFilter, Lists, restricted_to
-from .queue_card import queue_card
 from .refused.rows import FIELDS, STATUS, RefusedRequests
 from .response_views import Views, settings_of
 from .search.box import searched
@@ -69,9 +69,21 @@ class _Add(Protocol):
 
 
 def ui_router(
-    refused: RefusedRequests, search: Search | None, impl: OpenAIResponsesImpl, limits: RouteAdmission
+    refused: RefusedRequests,
+    search: Search | None,
+    cards: Callable[[OpenAIResponsesImpl], ShownCards],
+    impl: OpenAIResponsesImpl,
+    limits: RouteAdmission,
 ) -> APIRouter:
-    """Return the routes, with these limits; the lists also have the refused requests."""
+    """Return the routes, with these limits.
+
+    Args:
+        refused: the refused requests, which the lists also have.
+        search: searches the index, if there is one.
+        cards: returns the cards of the view of what runs now.
+        impl: the responses.
+        limits: what requests may hold.
+    """
     router = APIRouter(prefix="/v1/ui", tags=["Page"], route_class=routes_within(limits))
 
     def add(path: str, answer: Handler, summary: str, description: dict[str, Any], method: str = "GET") -> None:
@@ -81,7 +93,9 @@ def ui_router(
     views = Views(impl, lists)
     add("/session", _session(impl), "Describe the server and the user", described(schemas.SESSION))
     add("/tools", _tools(impl), "List the hosted tools of the server", described(schemas.TOOLS))
-    add("/cards", _cards(impl), "List what features show on the page", described(schemas.CARDS))
+    list_cards, refresh_cards = _cards(cards(impl))
+    add("/cards", list_cards, "List what features show on the page", described(schemas.CARDS))
+    add("/cards", refresh_cards, "Renew what features show on the page", described(schemas.CARDS), "POST")
     paged = {**_FILTERS, "limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
     add("/responses", _list(impl, lists), "List responses for the page", described(schemas.ROWS, query=paged))
     add("/sessions", _sessions(impl, lists), "List sessions", described(schemas.SESSIONS, query={"after": TEXT}))
@@ -215,13 +229,14 @@ def _tools(impl: OpenAIResponsesImpl) -> Handler:
     return list_tools
 
 
-def _cards(impl: OpenAIResponsesImpl) -> Handler:
+def _cards(cards: ShownCards) -> tuple[Handler, Handler]:
     async def list_cards() -> Response:
-        cards = [(card.title, list(await card.sections())) for card in (*impl.cards, queue_card(impl.jobs))]
-        data = [{"title": title, "sections": sections} for title, sections in cards if sections]
-        return JsonResponse({"object": "ui.cards", "data": data})
+        return JsonResponse(await cards.read())
 
-    return list_cards
+    async def refresh_cards() -> Response:
+        return JsonResponse(await cards.refresh())
+
+    return list_cards, refresh_cards
 
 
 def _history(impl: OpenAIResponsesImpl) -> Handler:

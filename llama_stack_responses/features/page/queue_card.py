@@ -1,14 +1,16 @@
-"""What waits in the queue, by class, for the view of what runs now."""
+"""What waits in the queue, by class, and which jobs are stalled, for the view of what runs now."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from ...core.card_sections import section, span
+from ...core.owner import Owner
 from ...core.types import Json
 from ...feature import Card
+from ...jobs.job import Job
 from ...jobs.queue import Backlog
 from ...jobs.work_class import WorkClass
 
@@ -19,46 +21,52 @@ _NAMES: Final = {
     WorkClass.FLEX: "Flex",
     WorkClass.BATCH: "Batches",
 }
-_MINUTE_SECONDS: Final = 60
+_MAX_STALLED: Final = 50
 
 
-class Backlogs(Protocol):
-    """Knows what waits."""
+class Jobs(Protocol):
+    """Knows what waits and what is stalled."""
 
     async def backlog(self) -> Mapping[WorkClass, Backlog]:
         """Return what waits in each class."""
         ...
 
+    async def stalled(self) -> Mapping[str, str]:
+        """Return the workers of the jobs that are held by one without a lease, by response id."""
+        ...
 
-def queue_card(jobs: Backlogs) -> Card:
-    """Return the card of what waits of all users, with a section if anything does."""
-    return Card("Queue", partial(_sections, jobs))
+    async def find_many(self, response_ids: Sequence[str]) -> dict[str, Job]:
+        """Return the jobs of these responses that have not ended, by response id."""
+        ...
 
 
-async def _sections(jobs: Backlogs) -> list[Json]:
+def queue_card(jobs: Jobs, current_user: Callable[[], Owner]) -> Card:
+    """Return the card of what waits of all users, with the stalled jobs, of which only those of the user are named."""
+    return Card("Queue", partial(_sections, jobs, current_user))
+
+
+async def _sections(jobs: Jobs, current_user: Callable[[], Owner]) -> list[Json]:
+    return [*await _waiting(jobs), *await _stalled(jobs, current_user())]
+
+
+async def _waiting(jobs: Jobs) -> list[Json]:
     backlog = await jobs.backlog()
     waiting = {kind: each for kind, each in backlog.items() if each.length}
     if not waiting:
         return []
     total = sum(each.length for each in waiting.values())
-    rows = [[_NAMES[kind], str(each.length), _span(each.age)] for kind, each in waiting.items()]
-    return [
-        {
-            "title": "Waiting responses",
-            "at": int(time.time()),
-            "facts": [f"{total} wait", f"the longest for {_span(max(each.age for each in waiting.values()))}"],
-            "trouble": None,
-            "columns": ["class", "waiting", "longest for"],
-            "rows": rows,
-            "entry": None,
-        }
-    ]
+    rows = [[_NAMES[kind], str(each.length), span(each.age)] for kind, each in waiting.items()]
+    facts = [f"{total} wait", f"the longest for {span(max(each.age for each in waiting.values()))}"]
+    return [section("Waiting responses", facts, columns=["class", "waiting", "longest for"], rows=rows)]
 
 
-def _span(seconds: float) -> str:
-    """Return a time in the unit that people would use."""
-    if seconds < _MINUTE_SECONDS:
-        return f"{seconds:.0f} s"
-    minutes, _ = divmod(int(seconds), _MINUTE_SECONDS)
-    hours, minutes = divmod(minutes, _MINUTE_SECONDS)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+async def _stalled(jobs: Jobs, user: Owner) -> list[Json]:
+    stalled = await jobs.stalled()
+    if not stalled:
+        return []
+    own = await jobs.find_many(list(stalled)[:_MAX_STALLED])
+    states = {each: job.state for each, job in own.items() if job.state.owner.identity == user.identity}
+    rows = [[each, stalled[each], str(state.tries)] for each, state in states.items()]
+    trouble = "Their workers have lost their leases: other servers continue them, or end them as failed."
+    facts = [f"{len(stalled)} of all users"]
+    return [section("Stalled jobs", facts, trouble=trouble, columns=["response", "worker", "tries"], rows=rows)]

@@ -34,9 +34,10 @@ _SECTION: Final = whole(
     rows={"type": "array", "items": {"type": "array", "items": TEXT}},
     entry=or_null(_OBJECT),
 )
+_CARD: Final = whole(title=TEXT, sections={"type": "array", "items": _SECTION}, refreshable=YES_OR_NO)
 CARDS: Final = whole(
     object=constant("ui.cards"),
-    data={"type": "array", "items": whole(title=TEXT, sections={"type": "array", "items": _SECTION})},
+    data={"type": "array", "items": _CARD},
 )
 
 _BUCKET: Final = whole(

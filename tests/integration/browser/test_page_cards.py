@@ -33,15 +33,21 @@ def examined(
         yield live
 
 
+def model_servers(wire: Wire) -> list[dict[str, Any]]:
+    """Return the sections of the card of the model servers."""
+    cards = wire.http.get("/ui/cards").json()["data"]
+    return [each for card in cards if card["title"] == "Model servers" for each in card["sections"]]
+
+
 def test_card_opens_the_checks_of_a_model(browser: Browser, examined: LiveStack) -> None:
     with Wire(examined) as wire:
-        wait_until(lambda: any(card["sections"] for card in wire.http.get("/ui/cards").json()["data"]))
+        wait_until(lambda: "local/echo" in [each["title"] for each in model_servers(wire)])
     with browser.page(examined.base_url) as page:
         page.goto("/ui/live")
         shown = page.find(".feature-card[aria-label='Model servers'] summary", "local/echo")
         assert " work" in shown.inner_text()
         shown.click()
         page.find(".feature-card td", "a streamed answer")
-        assert page.page.locator(".feature-card tbody tr").count() == len(CHECKS)
+        assert page.page.locator(".feature-card details[open] tbody tr").count() == len(CHECKS)
         assert page.axe() == []
         page.check_quiet()

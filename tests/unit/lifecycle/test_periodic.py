@@ -61,3 +61,23 @@ async def test_pause_after_a_failure_depends_on_its_kind(
     work = Work(monkeypatch, error)
     await repeat(work, retry_seconds)
     assert work.pauses[0] == seconds
+
+
+async def test_time_until_the_next_work_is_known_while_it_waits() -> None:
+    done = asyncio.Event()
+
+    async def work() -> None:
+        assert periodic.seconds_left is None
+        done.set()
+
+    periodic = Periodic(work, "could not look", get_logger("tests.periodic"), 60.0)
+    known = [periodic.seconds_left]
+    periodic.start()
+    await done.wait()
+    await asyncio.sleep(0)
+    known.append(periodic.seconds_left)
+    await periodic.stop()
+    before, waiting = known
+    assert before is None
+    assert waiting is not None
+    assert 0 < waiting <= 60

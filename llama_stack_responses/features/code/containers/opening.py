@@ -30,6 +30,7 @@ from ..tools.code_interpreter import CodeInterpreterTool
 from ..tools.shell import HostedShellTool
 from .access import ContainerAccess
 from .container_routes import containers_router
+from .containers_card import containers_card
 from .deleted_owners import DeletedOwners
 from .entries import Containers
 
@@ -56,6 +57,7 @@ def open_code(stack: Stack, settings: CodeInterpreter, skills: SkillReader) -> F
             "shell": HostedTool(partial(_shell, access=access, installed=installed), details=installed),
         },
         routes=[partial(_container_routes, access)],
+        cards=[containers_card(containers, stack.config.roles, stack.current_user)],
         start=partial(_start, containers, deleted),
         close=partial(_close, containers, deleted),
     )
