@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final, Protocol
 
 from ...core.card_sections import section, span
@@ -13,6 +12,7 @@ from ...feature import Card
 from ...jobs.job import Job
 from ...jobs.queue import Backlog
 from ...jobs.work_class import WorkClass
+from .shared_values import SharedValues
 
 _NAMES: Final = {
     WorkClass.PRIORITY: "Priority",
@@ -22,6 +22,8 @@ _NAMES: Final = {
     WorkClass.BATCH: "Batches",
 }
 _MAX_STALLED: Final = 50
+_SHARED_SECONDS: Final = 5.0
+"""All users together have the queue read at most once in this time."""
 
 
 class Jobs(Protocol):
@@ -42,15 +44,17 @@ class Jobs(Protocol):
 
 def queue_card(jobs: Jobs, current_user: Callable[[], Owner]) -> Card:
     """Return the card of what waits of all users, with the stalled jobs, of which only those of the user are named."""
-    return Card("Queue", partial(_sections, jobs, current_user))
+    backlogs: SharedValues[Mapping[WorkClass, Backlog]] = SharedValues(_SHARED_SECONDS)
+    held: SharedValues[Mapping[str, str]] = SharedValues(_SHARED_SECONDS)
+
+    async def sections() -> list[Json]:
+        backlog, stalled = await backlogs.get("", jobs.backlog), await held.get("", jobs.stalled)
+        return [*_waiting(backlog), *await _stalled(jobs, stalled, current_user())]
+
+    return Card("Queue", sections)
 
 
-async def _sections(jobs: Jobs, current_user: Callable[[], Owner]) -> list[Json]:
-    return [*await _waiting(jobs), *await _stalled(jobs, current_user())]
-
-
-async def _waiting(jobs: Jobs) -> list[Json]:
-    backlog = await jobs.backlog()
+def _waiting(backlog: Mapping[WorkClass, Backlog]) -> list[Json]:
     waiting = {kind: each for kind, each in backlog.items() if each.length}
     if not waiting:
         return []
@@ -60,8 +64,7 @@ async def _waiting(jobs: Jobs) -> list[Json]:
     return [section("Waiting responses", facts, columns=["class", "waiting", "longest for"], rows=rows)]
 
 
-async def _stalled(jobs: Jobs, user: Owner) -> list[Json]:
-    stalled = await jobs.stalled()
+async def _stalled(jobs: Jobs, stalled: Mapping[str, str], user: Owner) -> list[Json]:
     if not stalled:
         return []
     own = await jobs.find_many(list(stalled)[:_MAX_STALLED])

@@ -14,7 +14,8 @@ from ...feature import Card
 from ...lifecycle.periodic import Periodic
 from ...logs import get_logger
 from ...service.responses import OpenAIResponsesImpl
-from ...store.records import Records
+from ...store.records import Limited, Records
+from ...store.sweep_guard import held_back
 
 logger = get_logger(__name__)
 
@@ -34,6 +35,8 @@ class StoreSizes(Periodic):
 
     Args:
         records: the store.
+
+    Every coroutine raises `ApiError` 503 when the store does not answer.
     """
 
     def __init__(self, records: Records) -> None:
@@ -42,14 +45,22 @@ class StoreSizes(Periodic):
         self._sizes: deque[tuple[float, int]] = deque(maxlen=_LOOKS)
 
     async def look(self) -> None:
-        """Note the size.
-
-        Raises:
-            ApiError: 503, the store does not answer.
-        """
-        found = await self._records.size()
+        """Note the size."""
+        found = await self.now()
         if found is not None:
             self._sizes.append((time.monotonic(), found))
+
+    async def now(self) -> int | None:
+        """Return the bytes that the store takes; None if it does not report them."""
+        return await self._records.size()
+
+    async def free(self) -> int | None:
+        """Return the bytes that it can still take; None if it does not report them."""
+        return await self._records.free() if isinstance(self._records, Limited) else None
+
+    async def held_back(self) -> int:
+        """Return how many responses and conversations wait for a person to confirm their deletion."""
+        return await held_back(self._records)
 
     def growth(self, now: int) -> tuple[int, float] | None:
         """Return by how many bytes the store has grown to this size, and in how many seconds; None if unknown."""
@@ -79,11 +90,11 @@ async def _sections(impl: OpenAIResponsesImpl, sizes: StoreSizes) -> list[Json]:
     if not config.roles.sees_server(impl.access.current_user()):
         return [section("Stored responses", kept)]
     try:
-        state = await impl.gauge_sources.store()
+        size_now, free, held = await sizes.now(), await sizes.free(), await sizes.held_back()
     except ApiError:
         return [section(config.store.type, kept, trouble="The store does not answer.")]
-    facts = [_size(state.size, sizes), f"{size(state.free)} free" if state.free is not None else "", *kept]
-    troubles = {"volatile": state.volatile, "damaged": state.damaged, "held": state.held_back}
+    facts = [_size(size_now, sizes), f"{size(free)} free" if free is not None else "", *kept]
+    troubles = {"volatile": checks.durability.volatile, "damaged": checks.integrity.damaged, "held": held}
     return [section(config.store.type, facts, trouble=" ".join(_TROUBLES[name] for name, on in troubles.items() if on))]
 
 

@@ -49,7 +49,7 @@ export class LiveView extends View {
     follow("/v1/ui/live", {
       signal: this.signal,
       on: (event, data) => event === "state" && this.state(data),
-      changed: (connected) => connected || this.lost(),
+      changed: (connected, refusal) => connected || this.lost(refusal),
     });
     const clock = setInterval(() => this.tick(), 1000);
     this.signal.addEventListener("abort", () => clearInterval(clock));
@@ -69,8 +69,8 @@ export class LiveView extends View {
   }
 
   /** What is shown was true until now; each response stays so until its lease expires. */
-  lost() {
-    this.note.textContent = "The server does not answer.";
+  lost(refusal) {
+    this.note.textContent = refusal?.message ?? "The server does not answer.";
     this.summary = null;
     for (const chart of this.charts) chart.clear();
     for (const row of this.rows.rows.values()) row.lease.disconnect();

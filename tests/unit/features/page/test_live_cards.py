@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -44,16 +45,13 @@ class Providers:
 def impl_for(user: Owner, **parts: Any) -> OpenAIResponsesImpl:
     """Return the parts of a server that the cards read, for this user."""
 
-    async def store() -> Any:
-        state = {"size": 5_000_000, "free": 2_000_000_000, "volatile": 0, "damaged": 0, "held_back": 0}
-        return SimpleNamespace(**state)
-
     async def adaptations_of(model: str) -> list[str]:
         return ["system_first"] if model == "near/qwen3" else []
 
     access = SimpleNamespace(current_user=lambda: user)
-    gauges = SimpleNamespace(store=store, model_rounds=lambda: {"near": (3, 2)})
-    checks = SimpleNamespace(providers=Providers(), next_sweep=480.0)
+    gauges = SimpleNamespace(model_rounds=lambda: {"near": (3, 2)})
+    well, intact = SimpleNamespace(volatile=False), SimpleNamespace(damaged=False)
+    checks = SimpleNamespace(providers=Providers(), next_sweep=480.0, durability=well, integrity=intact)
     given = {"config": CONFIG, "access": access, "gauge_sources": gauges, "checks": checks}
     known = {"model_failures": LastFailures(), "adaptations_of": adaptations_of}
     return cast("OpenAIResponsesImpl", SimpleNamespace(**{**given, **known, **parts}))
@@ -106,38 +104,54 @@ async def test_many_who_ask_again_have_the_model_servers_asked_once() -> None:
     assert cast("Providers", impl.checks.providers).asked == 1
 
 
+class Store(MemoryRecords):
+    """A store that grows by a byte a second."""
+
+    def __init__(self, clock: Callable[[], float] = float) -> None:
+        super().__init__()
+        self._seconds = clock
+
+    async def size(self) -> int | None:
+        return 4_000_000 + int(self._seconds())
+
+    async def free(self) -> int | None:
+        return 2_000_000_000
+
+
 async def test_only_those_who_see_the_server_are_told_how_large_the_store_is() -> None:
-    sizes = StoreSizes(MemoryRecords())
+    sizes = StoreSizes(Store())
     [section] = await store_card(impl_for(ALICE), sizes).sections()
     assert section["facts"] == ["keeps responses for 30 days", "deletes what has expired in 8 min"]
     assert section["title"] == "Stored responses"
     [section] = await store_card(impl_for(ADMIN), sizes).sections()
-    assert (section["title"], section["facts"][:2]) == ("sqlite", ["5.0 MB", "2.0 GB free"])
+    assert (section["title"], section["facts"][:2], section["trouble"]) == ("sqlite", ["4.0 MB", "2.0 GB free"], None)
 
 
-async def test_growth_of_the_store_is_that_since_the_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_growth_of_the_store_is_that_of_the_last_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr("llama_stack_responses.features.page.store_card.time.monotonic", lambda: clock.now)
-
-    class Records:
-        async def size(self) -> int:
-            return 4_000_000 + int(clock.now)
-
-    sizes = StoreSizes(cast("Any", Records()))
+    sizes = StoreSizes(Store(lambda: clock.now))
     for _ in range(30):
         clock.now += 300.0
         await sizes.look()
     [section] = await store_card(impl_for(ADMIN), sizes).sections()
-    assert section["facts"][0] == "5.0 MB, 994.6 kB more than 1 h 0 min ago"
+    assert section["facts"][0] == "4.0 MB, 3.6 kB more than 1 h 0 min ago"
 
 
 async def test_store_that_does_not_answer_is_said() -> None:
-    async def store() -> Any:
-        raise ApiError(503, "The store does not answer.")
+    class Away(Store):
+        async def size(self) -> int | None:
+            raise ApiError(503, "The store does not answer.")
 
-    gauges = SimpleNamespace(store=store)
-    [section] = await store_card(impl_for(ADMIN, gauge_sources=gauges), StoreSizes(MemoryRecords())).sections()
+    [section] = await store_card(impl_for(ADMIN), StoreSizes(Away())).sections()
     assert section["trouble"] == "The store does not answer."
+
+
+async def test_damaged_store_is_said() -> None:
+    impl = impl_for(ADMIN)
+    impl.checks.integrity.damaged = True
+    [section] = await store_card(impl, StoreSizes(Store())).sections()
+    assert section["trouble"].startswith("Its file is damaged")
 
 
 async def test_server_has_its_versions_and_what_is_ill() -> None:
