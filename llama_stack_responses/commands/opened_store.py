@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from ..config import ResponsesConfig
-from ..config.stores import HostStore, OtherStore, PostgresStore, RedisStore, Store
+from ..config.stores import ClusterStore, HostStore, OtherStore, PostgresStore, RedisStore, Store
 from ..core.errors import ApiError
 from ..logs import print_no_lines
 from ..store.records import UNAVAILABLE, Persistent, Records
@@ -20,6 +20,7 @@ CHECK_STATE: Final = "check STATE_DIR, and the user that runs the server"
 
 _ADDRESSES: Final[dict[type[Store], str]] = {
     RedisStore: " Check that it runs, and REDIS_URL, or the url in 'store'.",
+    ClusterStore: " Check that its nodes run, and REDIS_URL, or the url in 'store'.",
     PostgresStore: " Check that it runs, and DATABASE_URL, or the url in 'store'.",
 }
 """What an operator checks if the store does not answer."""
@@ -80,6 +81,8 @@ def _description(store: Store) -> str:
     match store:
         case RedisStore():
             return f"store with the prefix {store.prefix!r} in this Redis: check REDIS_URL, or its url and prefix"
+        case ClusterStore():
+            return f"store with the prefix {store.prefix!r} in this cluster: check REDIS_URL, or its url and prefix"
         case PostgresStore():
             schema = f"store in the schema {store.schema_name!r} of this database"
             return f"{schema}: check DATABASE_URL, or its url and schema_name"

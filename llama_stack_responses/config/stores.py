@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -71,6 +72,46 @@ class RedisStore(BaseModel):
     volatile: bool = False
 
 
+def _without_database(url: str) -> str:
+    if urlsplit(url).path not in ("", "/", "/0"):
+        raise ValueError("a cluster has no databases: this address must end after its hosts")
+    return url
+
+
+def _supported(partitions: int) -> int:
+    if partitions > 1:
+        raise ValueError("more than 1 partition is not supported yet: set 'partitions' to 1")
+    return partitions
+
+
+class ClusterStore(BaseModel):
+    """Keeps responses in a Redis or Valkey Cluster, which any number of servers may share.
+
+    Attributes:
+        url: `redis://USER@HOST:PORT,HOST:PORT`, some nodes of the cluster, by which the others are found; with TLS
+            `rediss://`. Its query holds settings of the `redis` package.
+        password: separate from the URL, because the host may log the URL.
+        prefix: the beginning of all keys, in braces with the number of their partition.
+        connections: maximum connections per server process to each node.
+        partitions: the parts of the store, each with its primary; fixed when the store is made. 1 is supported as of
+            yet: the whole store has one primary, and its replicas.
+        volatile: whether a node is accepted that may lose acknowledged responses: in a restart, because it has no
+            append-only file, or because it evicts keys when its memory is full.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["cluster"]
+    url: Annotated[str, AfterValidator(address("redis", "rediss")), AfterValidator(_without_database)] = Field(
+        examples=["redis://node-1:6379,node-2:6379"]
+    )
+    password: SecretStr | None = None
+    prefix: str = Field(default="responses:", pattern=r"^[^{}]*$")
+    connections: int = Field(default=16, ge=1)
+    partitions: Annotated[int, AfterValidator(_supported)] = Field(default=1, ge=1, le=1024)
+    volatile: bool = False
+
+
 class PostgresStore(BaseModel):
     """Keeps responses in a PostgreSQL database, which any number of servers may share.
 
@@ -127,10 +168,11 @@ class OtherStore(BaseModel):
 
 
 Store = Annotated[
-    MemoryStore | SqliteStore | RedisStore | PostgresStore | HostStore | OtherStore, Field(discriminator="type")
+    MemoryStore | SqliteStore | RedisStore | ClusterStore | PostgresStore | HostStore | OtherStore,
+    Field(discriminator="type"),
 ]
 
 
 def accepts_losses(store: Store) -> bool:
     """Whether the store may lose what was committed because of the settings of its server."""
-    return isinstance(store, RedisStore | PostgresStore) and store.volatile
+    return isinstance(store, RedisStore | ClusterStore | PostgresStore) and store.volatile

@@ -253,7 +253,7 @@ class BackgroundJobs:
         if not self._records.transactional:
             raise bad_request(
                 "Background responses and requests with an Idempotency-Key need a transactional store: set `store` of "
-                "the responses provider, in the stack's configuration, to 'sqlite', 'redis' or 'postgres'.",
+                "the responses provider, in the stack's configuration, to 'sqlite', 'redis', 'cluster' or 'postgres'.",
                 "background",
                 "unsupported_value",
             )

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 from cryptography import x509
 
 from ..concurrency.offloading import in_thread
-from ..config.stores import PostgresStore, RedisStore, Store
+from ..config.stores import ClusterStore, PostgresStore, RedisStore, Store
 from ..intervals import Intervals
 from ..logs import get_logger
 from .periodic import Periodic
@@ -61,7 +61,7 @@ def watched(places: Sequence[str], store: Store) -> dict[str, End]:
 
 
 def _of_store(store: Store) -> Iterator[tuple[str, End]]:
-    if not isinstance(store, RedisStore | PostgresStore):
+    if not isinstance(store, RedisStore | ClusterStore | PostgresStore):
         return
     parts = urlsplit(store.url)
     query = parse_qs(parts.query)

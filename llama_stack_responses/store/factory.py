@@ -6,7 +6,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Final
 
-from ..config.stores import HostStore, MemoryStore, OtherStore, PostgresStore, RedisStore, SqliteStore, Store
+from ..config.stores import (
+    ClusterStore,
+    HostStore,
+    MemoryStore,
+    OtherStore,
+    PostgresStore,
+    RedisStore,
+    SqliteStore,
+    Store,
+)
 from ..core.owner import ANONYMOUS, Owner
 from ..core.setting_values import WrongConfiguration
 from ..sealing.sealer import SecretKeeper
@@ -38,6 +47,8 @@ def open_records(
             return SqliteRecords(store.path.expanduser())
         case RedisStore():
             return _redis(store)
+        case ClusterStore():
+            return _cluster(store)
         case PostgresStore():
             return _postgres(store)
         case HostStore():
@@ -87,6 +98,13 @@ def _redis(store: RedisStore) -> Records:
         connections=store.connections,
         sentinel_password=store.sentinel_password.get_secret_value() if store.sentinel_password else None,
     )
+
+
+def _cluster(store: ClusterStore) -> Records:
+    from .redis import RedisRecords
+
+    password = store.password.get_secret_value() if store.password else None
+    return RedisRecords(store.url, password=password, prefix=store.prefix, connections=store.connections, partition=0)
 
 
 def _postgres(store: PostgresStore) -> Records:

@@ -9,13 +9,18 @@ from typing import Final
 
 from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MovedError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -24,6 +29,16 @@ from ..core.errors import ApiError
 from .records import UNTRUSTED
 
 SILENT: Final = "The response store's server does not answer."
+MOVING: Final = "The response store's cluster is moving these responses to another node."
+_OF_MOVING: Final = ("a non local key in a cluster node", "undeclared keys were accessed during rehashing")
+_IS_CLUSTER: Final = "The response store's server is part of a cluster: set the store's type to 'cluster'."
+_REFUSED: Final = "The response store's server refused a command."
+_REFUSALS: Final = {
+    "MISCONF": "The response store's server cannot write to its disk.",
+    "cluster support disabled": "The response store's server is no cluster: set the store's type to 'redis'.",
+    **dict.fromkeys(_OF_MOVING, MOVING),
+}
+"""What a server means by an error with a text."""
 
 
 class NoAnswer(ApiError):  # noqa: N818 - a kind of 503
@@ -44,6 +59,11 @@ def errors_as_503() -> Iterator[None]:
         raise kind(503, _sentence(error), retry_after=1) from error
 
 
+def is_moving(error: RedisError) -> bool:
+    """Return whether a script met a row that has moved to another node already: its slot is on the way there."""
+    return isinstance(error, ResponseError) and any(part in str(error) for part in _OF_MOVING)
+
+
 def _sentence(error: RedisError) -> str:
     """Describe the error without details that may contain the server's address or password."""
     if isinstance(error.__context__, ssl.SSLCertVerificationError):
@@ -53,10 +73,9 @@ def _sentence(error: RedisError) -> str:
     for kind, sentence in _TROUBLE.items():
         if isinstance(error, kind):
             return sentence
-    if str(error).startswith("MISCONF"):
-        return "The response store's server cannot write to its disk."
     if isinstance(error, ResponseError):
-        return "The response store's server refused a command."
+        told = str(error)
+        return next((sentence for part, sentence in _REFUSALS.items() if part in told), _REFUSED)
     return "The response store's server cannot be reached."
 
 
@@ -72,6 +91,11 @@ def _of_sentinels(answers: str) -> str:
 
 _TROUBLE: Final[dict[type[RedisError], str]] = {
     AuthenticationError: "The response store's server does not accept the password, or requires one.",
+    ClusterDownError: "The response store's cluster has no primary for these responses.",
+    ClusterCrossSlotError: _IS_CLUSTER,
+    MovedError: _IS_CLUSTER,
+    AskError: MOVING,
+    TryAgainError: MOVING,
     BusyLoadingError: "The response store's server is still loading its data.",
     NoPermissionError: "The response store's user is not allowed to run scripts on these keys, or to listen to these "
     "channels.",

@@ -15,10 +15,13 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from ..core.errors import ApiError
-from .redis_errors import SILENT, errors_as_503
+from .redis_errors import MOVING, SILENT, errors_as_503
 
 PUBSUB_SILENCE_SECONDS: Final = 10.0
 """Seconds of silence after which the server is pinged."""
+
+_OF_SLOT: Final = frozenset({"smessage", "ssubscribe", "sunsubscribe"})
+"""Messages of a slot's channels, which are called as those of other channels with an `s` before."""
 
 
 class RedisPubSub:
@@ -29,10 +32,18 @@ class RedisPubSub:
         channels: the prefix of all channels.
         own: the sender id that the commits of this process publish.
         timeout: maximum seconds for one answer.
+        sharded: whether the channels are those of a slot of a cluster.
     """
 
     def __init__(
-        self, redis: Redis, channels: str, own: str, timeout: float, silence: float = PUBSUB_SILENCE_SECONDS
+        self,
+        redis: Redis,
+        channels: str,
+        own: str,
+        timeout: float,
+        silence: float = PUBSUB_SILENCE_SECONDS,
+        *,
+        sharded: bool = False,
     ) -> None:
         self._silence = silence
         self._redis = redis
@@ -40,6 +51,7 @@ class RedisPubSub:
         self._channels = channels
         self._own = own
         self._timeout = timeout
+        self._sharded = sharded
 
     async def open(self) -> None:
         """Connect, and check that the server permits subscriptions; without a channel, nothing can be read."""
@@ -57,12 +69,14 @@ class RedisPubSub:
     async def subscribe(self, names: Collection[str]) -> None:
         if names:
             with errors_as_503():
-                await self._pubsub.subscribe(*map(self._channel, names))
+                subscribe = self._pubsub.ssubscribe if self._sharded else self._pubsub.subscribe
+                await subscribe(*map(self._channel, names))
 
     async def unsubscribe(self, names: Collection[str]) -> None:
         if names:
             with errors_as_503():
-                await self._pubsub.unsubscribe(*map(self._channel, names))
+                unsubscribe = self._pubsub.sunsubscribe if self._sharded else self._pubsub.unsubscribe
+                await unsubscribe(*map(self._channel, names))
 
     async def receive(self) -> str:
         silent = False
@@ -82,8 +96,15 @@ class RedisPubSub:
 
     def _name(self, message: dict[str, Any]) -> str | None:
         """Return the name for which another process, or the server's confirmation, sent a message."""
-        of_another = message["type"] == "message" and message["data"] != self._own.encode()
-        if not (of_another or message["type"] == "subscribe"):
+        kind = message["type"].removeprefix("s") if message["type"] in _OF_SLOT else message["type"]
+        of_another = kind == "message" and message["data"] != self._own.encode()
+        if not (of_another or kind in ("subscribe", "unsubscribe")):
             return None
         channel: str = message["channel"].decode()
-        return channel.removeprefix(self._channels)
+        name = channel.removeprefix(self._channels)
+        if kind != "unsubscribe":
+            return name
+        if name == self._own:
+            # Only a cluster ends this subscription: another node has the slot now.
+            raise ApiError(503, MOVING, retry_after=1)
+        return None

@@ -86,6 +86,10 @@ def _redis(place: BackendLocation, clock: Clock) -> Records:
     return RedisRecords(place.url_of("redis"), prefix=f"{place.name}:", timeout=SECONDS, clock=clock)
 
 
+def _cluster(place: BackendLocation, clock: Clock) -> Records:
+    return RedisRecords(place.url_of("cluster"), prefix=place.name, timeout=SECONDS, clock=clock, partition=0)
+
+
 def _postgres(place: BackendLocation, clock: Clock) -> Records:
     return PostgresRecords(place.url_of("postgres"), schema=schema_of(place), timeout=SECONDS, clock=clock)
 
@@ -152,6 +156,7 @@ BACKENDS: Final = [
         capabilities=("many_calls", "transactions", "search"),
     ),
     Backend("redis", _redis, capabilities=("many_calls", "transactions", "notifications")),
+    Backend("cluster", _cluster, capabilities=("many_calls", "transactions", "notifications")),
     Backend("postgres", _postgres, capabilities=("many_calls", "transactions", "notifications", "search")),
     Backend("host-sqlite", _host_sqlite, capabilities=()),
     Backend("host-redis", _host_redis, capabilities=["many_calls"]),

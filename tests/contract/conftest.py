@@ -13,13 +13,15 @@ from llama_stack_responses.store.records import Records
 from tests.contract.backends import BACKENDS, EMBEDDED, FIXED, Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED
 from tests.contract.counting_proxy import CountingProxy
+from tests.support.cluster import Cluster
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.valkey import Valkey
 
-SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[DatabaseServer]]]] = {
+SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[DatabaseServer | Cluster]]]] = {
     # No test here checks what a killed server has kept.
     "redis": lambda folder: Valkey(folder, "--appendfsync", "no"),
+    "cluster": lambda folder: Cluster(folder, "--appendfsync", "no"),
     "postgres": lambda folder: Postgres(folder, "fsync=off", "synchronous_commit=off"),
     # A separate server: the host's ranges go through all keys of a server.
     "host-redis": lambda folder: Valkey(folder, "--appendfsync", "no"),

@@ -13,11 +13,11 @@ from redis import Redis
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.records import Notify, Put, Records
 from tests.contract.backends import SECONDS
-from tests.contract.test_server_faults import HASTY, KINDS, WRITERS
+from tests.contract.test_server_faults import HASTY, KINDS, PARAMETERS, WRITERS
 from tests.support.database import DatabaseServer
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=PARAMETERS)
 def kind(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen

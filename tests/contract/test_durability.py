@@ -20,6 +20,7 @@ from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.redis import RedisRecords
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.contract.conversations import assistant, response
+from tests.support.cluster import OneNode
 from tests.support.postgres import Postgres
 from tests.support.valkey import PATIENCE, Valkey
 
@@ -152,10 +153,12 @@ async def test_store_without_such_settings_is_not_refused() -> None:
 
 
 @pytest.mark.extended
-async def test_responses_are_deleted_and_expire_on_full_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_cluster", [False, True])
+async def test_responses_are_deleted_and_expire_on_full_server(tmp_path: Path, in_cluster: bool) -> None:
     """Redis refuses what takes memory, except in a script that has deleted something before."""
-    with Valkey(tmp_path / "server", "--maxmemory", "16mb", "--maxmemory-policy", "noeviction") as server:
-        records = RedisRecords(f"{server.url}?{PATIENCE}")
+    kind = OneNode if in_cluster else Valkey
+    with kind(tmp_path / "server", "--maxmemory", "16mb", "--maxmemory-policy", "noeviction") as server:
+        records = RedisRecords(f"{server.url}?{PATIENCE}", partition=0 if in_cluster else None)
         archive = Archive(records)
         stored: list[str] = []
 

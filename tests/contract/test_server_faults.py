@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Final
 import asyncpg
 import pytest
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import OutOfMemoryError
 
 from llama_stack_responses.core.errors import ApiError
@@ -25,6 +26,7 @@ from llama_stack_responses.store.redis import RedisRecords
 from tests.contract.backends import SECONDS
 from tests.contract.test_lost_answers import Server, done, stored
 from tests.support.clock import LoopClock
+from tests.support.cluster import OneNode
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.records import WatchedRecords
@@ -36,13 +38,22 @@ KINDS: Final[dict[str, tuple[Callable[[Path], DatabaseServer], Callable[[str], R
         lambda folder: Valkey(folder, password="secret"),
         lambda url: RedisRecords(url, connections=4, timeout=SECONDS),
     ),
+    "cluster": (
+        lambda folder: OneNode(folder, password="secret"),
+        lambda url: RedisRecords(url, connections=4, timeout=SECONDS, partition=0),
+    ),
     "postgres": (Postgres, lambda url: PostgresRecords(url, connections=4, timeout=SECONDS)),
 }
-HASTY: Final[dict[str, Callable[..., Records]]] = {"redis": RedisRecords, "postgres": PostgresRecords}
+PARAMETERS: Final = [pytest.param(kind, marks=[pytest.mark.extended] if kind == "cluster" else []) for kind in KINDS]
+HASTY: Final[dict[str, Callable[..., Records]]] = {
+    "redis": RedisRecords,
+    "cluster": partial(RedisRecords, partition=0),
+    "postgres": PostgresRecords,
+}
 WRITERS: Final = 8
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=PARAMETERS)
 def kind(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen
@@ -146,25 +157,30 @@ async def test_refusal_after_lost_reply_leaves_outcome_unknown(tmp_path: Path) -
     with Valkey(tmp_path / "server") as server:
         records = RedisRecords(server.url)
         await records.commit([Put("a", b"1")])
-        scripts = records._ready()
-        commit = scripts.commit
+        commit = records._scripts.commit
 
-        async def committed_then_refused(args: list[bytes]) -> object:
-            await commit(args=args)
-            raise OutOfMemoryError
+        class Refusing:
+            """Refuses the next commit, after having applied it or not."""
 
-        scripts.commit = committed_then_refused  # type: ignore[assignment]
+            def __init__(self, *, applies: bool) -> None:
+                self._applies = applies
+
+            async def run(self, client: AsyncRedis, keys: Sequence[str], arguments: Sequence[object]) -> object:
+                if self._applies:
+                    await commit.run(client, keys, arguments)
+                raise OutOfMemoryError
+
+        def refuse(*, applies: bool) -> None:
+            records._scripts = records._scripts._replace(commit=Refusing(applies=applies))  # type: ignore[arg-type]
+
+        refuse(applies=True)
         await records.commit([Put("a", b"2")])
-        scripts.commit = refused  # type: ignore[assignment]
+        refuse(applies=False)
         with pytest.raises(ApiError) as error:
             await records.commit([Put("a", b"3")])
         assert not isinstance(error.value, Unanswered)
         assert (await records.get_many(["a"]))["a"].value == b"2"
         await records.close()
-
-
-async def refused(args: list[bytes]) -> object:
-    raise OutOfMemoryError
 
 
 @pytest.mark.parametrize(

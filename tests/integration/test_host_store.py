@@ -153,7 +153,7 @@ def test_host_backend_refuses_background_naming_the_stores_that_support_it(
                 assert (error["param"], error["code"]) == ("background", "unsupported_value")
                 assert error["message"] == (
                     "Background responses and requests with an Idempotency-Key need a transactional store: set `store` "
-                    "of the responses provider, in the stack's configuration, to 'sqlite', 'redis' or 'postgres'."
+                    "of the responses provider, in the stack's configuration, to 'sqlite', 'redis', 'cluster' or 'postgres'."
                 )
         assert upstream.requests("echo") == []
 

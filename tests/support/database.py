@@ -33,6 +33,11 @@ class DatabaseServer(ABC):
         return self._child.pid
 
     @property
+    def runs(self) -> bool:
+        """Whether the server was started and not killed."""
+        return self._child is not None
+
+    @property
     @abstractmethod
     def url(self) -> str:
         """The server's URL, including the password."""

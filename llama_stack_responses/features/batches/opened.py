@@ -38,7 +38,7 @@ def open_batches(stack: Stack, settings: Batches) -> Feature:
         )
     if not stack.records.transactional:
         raise WrongConfiguration(
-            "'batches' needs a transactional store: set 'store' to 'sqlite', 'redis' or 'postgres'"
+            "'batches' needs a transactional store: set 'store' to 'sqlite', 'redis', 'cluster' or 'postgres'"
         )
     batches = StoredBatches(stack.records, settings.retention_days * _DAY_SECONDS, stack.events)
     ends = LineEnds(Tries(settings.tries, settings.retry_seconds), stack.telemetry)

@@ -88,7 +88,7 @@ def test_values_are_not_repeated() -> None:
         (
             {"store": {"path": "a"}},
             "store.type",
-            "this setting is missing: it is one of memory, sqlite, redis, postgres, host, other",
+            "this setting is missing: it is one of memory, sqlite, redis, cluster, postgres, host, other",
         ),
         ({"store": "sqlite"}, "store", "a mapping is expected here"),
         ({"retention_days": "x"}, "retention_days", "a number is expected here"),

@@ -12,7 +12,7 @@ import trustme
 from pydantic import ValidationError
 
 from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.config.stores import PostgresStore, RedisStore, SqliteStore
+from llama_stack_responses.config.stores import ClusterStore, PostgresStore, RedisStore, SqliteStore, Store
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.lifecycle.certificates import CertificateCheck, watched
 from tests.support.certificates import Certificates
@@ -101,13 +101,16 @@ async def test_warning_comes_once_a_day(tmp_path: Path, caplog: pytest.LogCaptur
     assert [each.getMessage()[-9:] for each in caplog.records] == ["in 5 days", "in 4 days", "in 3 days"]
 
 
-@pytest.mark.parametrize("asks", [False, True], ids=["rediss", "postgresql"])
-async def test_certificate_that_the_store_presents_is_read_although_it_has_ended(tmp_path: Path, asks: bool) -> None:
-    async with presenting(ending(tmp_path / "over", -2).of_server(), asks=asks) as port:
+@pytest.mark.parametrize("kind", ["redis", "cluster", "postgres"])
+async def test_certificate_that_the_store_presents_is_read_although_it_has_ended(tmp_path: Path, kind: str) -> None:
+    async with presenting(ending(tmp_path / "over", -2).of_server(), asks=kind == "postgres") as port:
         here = f"localhost:{port}"
-        postgres = PostgresStore(type="postgres", url=f"postgresql://me@{here},{here}/db?sslmode=verify-full")
-        redis = RedisStore(type="redis", url=f"rediss://{here}/0")
-        check = CertificateCheck(watched([], postgres if asks else redis), 21, DEFAULT)
+        stores: dict[str, Store] = {
+            "redis": RedisStore(type="redis", url=f"rediss://{here}/0"),
+            "cluster": ClusterStore(type="cluster", url=f"rediss://{here},{here}"),
+            "postgres": PostgresStore(type="postgres", url=f"postgresql://me@{here},{here}/db?sslmode=verify-full"),
+        }
+        check = CertificateCheck(watched([], stores[kind]), 21, DEFAULT)
         assert await days_of(check) == {f"store {here}": -2}
 
 

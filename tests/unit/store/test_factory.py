@@ -17,6 +17,7 @@ from llama_stack_responses.store.redis import RedisRecords
 from llama_stack_responses.store.sqlite import SqliteRecords
 
 REDIS = {"type": "redis", "url": "redis://localhost:6379/0"}
+CLUSTER = {"type": "cluster", "url": "rediss://me@one:6379,two:6379?ssl_ca_certs=ca.pem"}
 POSTGRES = {"type": "postgres", "url": "postgresql://me@localhost/responses?sslmode=verify-full"}
 
 
@@ -27,6 +28,7 @@ POSTGRES = {"type": "postgres", "url": "postgresql://me@localhost/responses?sslm
         ({"type": "sqlite", "path": "~/responses.db"}, SqliteRecords),
         (REDIS, RedisRecords),
         (REDIS | {"url": "rediss://me@redis.internal", "password": "secret", "prefix": "a:"}, RedisRecords),
+        (CLUSTER | {"password": "secret", "partitions": 1}, RedisRecords),
         (POSTGRES | {"password": "secret", "schema_name": "mine"}, PostgresRecords),
         ({"type": "host"}, KeyValueRecords),
     ],
@@ -41,6 +43,14 @@ async def test_each_store_opens_without_its_server(store: dict[str, Any], kind: 
     ("store", "why"),
     [
         (REDIS | {"url": "redis://:sesame@localhost"}, "set the password as 'password'"),
+        (CLUSTER | {"url": "redis://:sesame@one,two"}, "set the password as 'password'"),
+        (
+            CLUSTER | {"url": "redis://sesame,two/3"},
+            "a cluster has no databases: this address must end after its hosts",
+        ),
+        (CLUSTER | {"url": "redis+sentinel://sesame/responses"}, "begins with redis://HOST"),
+        (CLUSTER | {"prefix": "{a}"}, "prefix"),
+        (CLUSTER | {"partitions": 2}, "more than 1 partition is not supported yet: set 'partitions' to 1"),
         (POSTGRES | {"url": "postgresql://me:sesame@localhost"}, "set the password as 'password'"),
         (REDIS | {"url": "sesame:6379"}, "begins with redis://HOST"),
         (POSTGRES | {"url": "mysql://sesame/x"}, "begins with postgresql://HOST"),

@@ -96,6 +96,7 @@ STORES: Final[dict[str, tuple[dict[str, Any], type, bool]]] = {
     "memory": ({"type": "memory"}, SecretInMemory, True),
     "sqlite": ({"type": "sqlite", "path": "~/x/responses.db"}, SecretFile, True),
     "redis": ({"type": "redis", "url": "redis://localhost"}, SecretRow, False),
+    "cluster": ({"type": "cluster", "url": "redis://localhost"}, SecretRow, False),
     "postgres": ({"type": "postgres", "url": "postgresql://me@localhost/x"}, SecretRow, False),
     "host": ({"type": "host"}, SecretRow, False),
 }

@@ -1,0 +1,197 @@
+"""Connections to a Redis or Valkey Cluster: each call goes to the primary that has the slot of its key.
+
+The cluster says which one that is: in its map of slots, which is read when it is needed, and in redirects. The `redis`
+package has a client for clusters, but it sends `ASKING` and the call that it is for on different connections, cannot
+follow a slot to a primary that has no other one yet, and closes the connections of all other calls if a slot is down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    ClusterDownError,
+    MovedError,
+    RedisError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from ..concurrency.tasks import LoopTask
+from .redis_connections import BACKOFF, MAX_RETRIES, Access, Command, Connections
+from .redis_errors import errors_as_503, is_moving
+
+_PORT: Final = 6379
+_MAX_REDIRECTS: Final = 8
+
+
+class _Node(NamedTuple):
+    """The address of a node."""
+
+    host: str
+    port: int
+
+
+class _Range(NamedTuple):
+    """Slots from `first` to `last`, and the nodes that hold them: the primary, then its replicas."""
+
+    first: int
+    last: int
+    nodes: Sequence[_Node]
+
+
+class ClusterConnections(Connections):
+    """Connections to the primaries of a cluster.
+
+    Args:
+        access: its URL names one or more nodes, with commas, by which the cluster is found.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, access: Access, connections: int) -> None:
+        super().__init__(loop, access, connections)
+        self._timeout = access.timeout
+        self._connections = connections
+        self._seeds, self._settings = _parsed(access)
+        self._clients: dict[_Node, Redis] = {}
+        self._map: list[_Range] = []
+        self._owners: dict[int, _Node] = {}
+        self._suspect: _Node | None = None
+        self._unread: RedisError | None = None
+        self._reading = LoopTask(self._read_map)
+
+    async def _call[Result](self, key: str, command: Command[Result]) -> Result:
+        slot = key_slot(key.encode())
+        failures = redirects = 0
+        node = asked = None
+        while True:
+            try:
+                node = asked or await self._owner(slot)
+                return await (_asking(self._client(node), command) if asked else command(self._client(node)))
+            except AskError as error:
+                redirects += 1
+                if node is None or redirects > _MAX_REDIRECTS:
+                    raise
+                asked = self._redirected(slot, error, node)
+            except RedisError as error:
+                failures += 1
+                asked = None
+                self._doubt(node, error)
+                if failures > MAX_RETRIES or not _passes(error):
+                    raise
+                await asyncio.sleep(BACKOFF.compute(failures))
+
+    async def listener(self, key: str) -> Redis:
+        self._forget_map()
+        with errors_as_503():
+            owner = await self._owner(key_slot(key.encode()))
+        return self._opened(owner)
+
+    async def _disconnect(self) -> None:
+        await self._reading.stop()
+        for node in [*self._clients]:
+            await self._clients.pop(node).aclose(close_connection_pool=True)
+
+    async def _owner(self, slot: int) -> _Node:
+        """Return the primary that has the slot.
+
+        Raises:
+            RedisError: no node says so.
+        """
+        if slot not in self._owners:
+            if not self._map:
+                self._reading.start()
+                await self._reading.wait()
+            holding = next((each.nodes for each in self._map if each.first <= slot <= each.last), None)
+            if holding is None:
+                raise self._unread or ClusterDownError("no primary has the slot")
+            self._owners[slot] = holding[0]
+        return self._owners[slot]
+
+    def _redirected(self, slot: int, error: AskError, by: _Node) -> _Node | None:
+        """Return the node that this call alone has to ask; None if another one owns the slot from now on."""
+        target = _Node(error.host or by.host, error.port)
+        if not isinstance(error, MovedError):
+            return target
+        self._owners[slot] = target
+        return None
+
+    def _doubt(self, node: _Node | None, error: RedisError) -> None:
+        """Read the map of slots again, and do not ask this node first, if the error says that the map is old."""
+        if isinstance(error, (ClusterDownError, RedisConnectionError, RedisTimeoutError)):
+            self._suspect = node
+            self._forget_map()
+
+    def _forget_map(self) -> None:
+        self._map, self._owners = [], {}
+
+    async def _read_map(self) -> None:
+        """Ask one node after the other for the map of slots, until one has it."""
+        known = dict.fromkeys([*self._clients, *self._seeds])
+        for node in sorted(known, key=lambda each: each == self._suspect):
+            try:
+                answer = await self._client(node).execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
+            except RedisError as error:
+                self._unread = error
+                continue
+            if slots := list(_ranges(answer, node)):
+                self._map, self._owners, self._unread = slots, {}, None
+                await self._drop_others({each for part in slots for each in part.nodes})
+                return
+
+    async def _drop_others(self, nodes: set[_Node]) -> None:
+        """Close the connections to nodes that are no longer in the cluster. A call on them is made again."""
+        for node in [*self._clients]:
+            if node not in nodes and node not in self._seeds:
+                await self._clients.pop(node).aclose(close_connection_pool=True)
+
+    def _client(self, node: _Node) -> Redis:
+        if node not in self._clients:
+            self._clients[node] = self._opened(node)
+        return self._clients[node]
+
+    def _opened(self, node: _Node) -> Redis:
+        """Return a client of this node alone, which repeats no call: another node may have to be asked."""
+        settings = {**self._settings, "host": node.host, "port": node.port, "max_connections": self._connections}
+        pool = BlockingConnectionPool(timeout=self._timeout, retry=Retry(NoBackoff(), 0), **settings)
+        return Redis.from_pool(pool)
+
+
+def _parsed(access: Access) -> tuple[list[_Node], dict[str, Any]]:
+    """Return the nodes that the URL names, and the settings of each connection."""
+    parts = urlsplit(access.url)
+    user, _, nodes = parts.netloc.rpartition("@")
+    settings = parse_url(f"{parts.scheme}://{user}{'@' if user else ''}node/?{parts.query}")
+    hosts = [urlsplit(f"//{each}") for each in nodes.split(",")]
+    return [_Node(each.hostname or "", each.port or _PORT) for each in hosts], {**settings, **access.settings}
+
+
+def _ranges(answer: Sequence[Any], by: _Node) -> Iterator[_Range]:
+    """Yield what a node answers to `CLUSTER SLOTS`. One that does not know its own address names none."""
+    for first, last, *nodes in answer:
+        known = ((host.decode() if host else by.host, port) for host, port, *_ in nodes)
+        yield _Range(first, last, [_Node(by.host if host == "?" else host, port) for host, port in known])
+
+
+async def _asking[Result](client: Redis, command: Command[Result]) -> Result:
+    """Call a node that is about to get the slot. It has to be told so on the same connection, just before."""
+    async with Redis(connection_pool=client.connection_pool, single_connection_client=True) as connection:
+        await connection.execute_command("ASKING")  # type: ignore[no-untyped-call]
+        return await command(connection)
+
+
+def _passes(error: RedisError) -> bool:
+    """Return whether the call may succeed a moment later. One that was not answered in time has waited long enough."""
+    if isinstance(error, AuthenticationError):
+        return False
+    return isinstance(error, (ClusterDownError, RedisConnectionError, TryAgainError)) or is_moving(error)

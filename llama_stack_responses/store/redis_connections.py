@@ -1,0 +1,130 @@
+"""The connections of a store to its Redis or Valkey, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, override
+
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+
+from .connection_slots import ConnectionSlots
+from .redis_errors import errors_as_503
+from .redis_sentinel import is_sentinel, sentinel_pool
+
+MAX_RETRIES: Final = 8
+BACKOFF: Final = ExponentialWithJitterBackoff(cap=0.8, base=0.02)
+"""With so many retries, a server may be unreachable for about three seconds before a call fails."""
+
+type Command[Result] = Callable[[Redis], Awaitable[Result]]
+"""A call to the server of a client."""
+
+
+class Access(NamedTuple):
+    """Where the servers are, and how to connect to them.
+
+    Attributes:
+        timeout: maximum seconds for connecting, and for one answer.
+    """
+
+    url: str
+    password: str | None
+    sentinel_password: str | None
+    timeout: float
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What holds for each connection, beyond what the URL says."""
+        known = {"password": self.password} if self.password else {}
+        return {**known, "socket_timeout": self.timeout, "socket_connect_timeout": self.timeout}
+
+
+class Connections(ABC):
+    """The connections of one event loop to the servers of a store.
+
+    Args:
+        connections: how many calls are under way at a time.
+
+    Attributes:
+        loop: the event loop.
+        closing: closes them, once somebody asked for it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, access: Access, connections: int) -> None:
+        self.loop = loop
+        self.closing: asyncio.Task[None] | None = None
+        self._slots = ConnectionSlots(connections, access.timeout)
+
+    async def call[Result](self, key: str, command: Command[Result]) -> Result:
+        """Call the server that holds `key`, as soon as a connection is free.
+
+        Raises:
+            ApiError: 503, the server refused the call or did not answer it.
+        """
+        async with self._slots.taken():
+            with errors_as_503():
+                return await self._call(key, command)
+
+    @abstractmethod
+    async def _call[Result](self, key: str, command: Command[Result]) -> Result:
+        """Call the server that holds `key`; call it again if it cannot be reached.
+
+        Raises:
+            RedisError: it refused the call or did not answer it.
+        """
+
+    @abstractmethod
+    async def listener(self, key: str) -> Redis:
+        """Return a client for subscriptions at the server that holds `key`: no call of it is repeated.
+
+        Raises:
+            ApiError: 503, no server says which one that is.
+        """
+
+    async def close(self) -> None:
+        """Let waiting calls fail, wait until the others have ended, and disconnect."""
+        # A connection that is closed during a call would be opened again for the call's next try.
+        try:
+            await self._slots.close()
+        finally:
+            with suppress(RedisError):
+                await self._disconnect()
+
+    @abstractmethod
+    async def _disconnect(self) -> None:
+        """Close all connections."""
+
+
+class ServerConnections(Connections):
+    """Connections to one server, or to the primary that Sentinels name."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, access: Access, connections: int) -> None:
+        super().__init__(loop, access, connections)
+        self._access = access
+        # No retry after a timeout: the caller has waited long enough.
+        retry = Retry(BACKOFF, MAX_RETRIES, (RedisConnectionError,))
+        self._redis = Redis(connection_pool=self._pool(max_connections=connections, retry=retry))
+
+    @override
+    async def _call[Result](self, key: str, command: Command[Result]) -> Result:
+        return await command(self._redis)
+
+    @override
+    async def listener(self, key: str) -> Redis:
+        return Redis.from_pool(self._pool(retry=Retry(NoBackoff(), 0)))
+
+    async def _disconnect(self) -> None:
+        await self._redis.aclose(close_connection_pool=True)
+
+    def _pool(self, **settings: Any) -> ConnectionPool:
+        access = self._access
+        settings |= access.settings
+        if is_sentinel(access.url):
+            return sentinel_pool(access.url, access.sentinel_password, **settings)
+        return BlockingConnectionPool.from_url(access.url, timeout=access.timeout, **settings)

@@ -1,0 +1,249 @@
+"""A store in a cluster, while its partition moves, its primary is replaced or dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+from redis.asyncio import Redis
+from redis.crc import key_slot
+from redis.exceptions import ResponseError
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.store import redis_cluster
+from llama_stack_responses.store.records import Delete, Notify, Op, Put, VersionIs
+from llama_stack_responses.store.redis import RedisRecords
+from llama_stack_responses.store.redis_scripts import IN_CLUSTER
+from tests.contract.backends import SECONDS
+from tests.contract.test_server_faults import hearing
+from tests.support.cluster import Cluster, Node, OneNode
+from tests.support.valkey import Valkey
+from tests.support.waiting import until
+
+PASSWORD: Final = "secret"
+MOVING: Final = "The response store's cluster is moving these responses to another node."
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), "--appendfsync", "no", password=PASSWORD) as running:
+        yield running
+
+
+class Store(RedisRecords):
+    """A store in a cluster, with its place there."""
+
+    def __init__(self, cluster: Cluster, prefix: str) -> None:
+        super().__init__(cluster.url, prefix=prefix, timeout=SECONDS, partition=0)
+        self.prefix = prefix
+        self.tag = f"{{{prefix}0}}:"
+        self.slot = key_slot(self.tag.encode())
+
+
+@pytest.fixture
+async def records(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Store]:
+    opened = Store(cluster, tmp_path.name)
+    yield opened
+    await opened.close()
+
+
+@asynccontextmanager
+async def writing(records: RedisRecords) -> AsyncIterator[list[int]]:
+    """Commit two rows together, again and again, on condition that nothing of it is lost; yield how often.
+
+    A commit that failed may have been applied; one that was acknowledged has been.
+    """
+    acknowledged, done = [0], asyncio.Event()
+
+    async def write() -> None:
+        known: int | None = None
+        while not done.is_set():
+            if known is None:
+                known = await versions(records)
+            try:
+                wanted = VersionIs("one", known or None)
+                await records.commit([Put("one", b"x"), Put("other", b"x"), Put(f"new/{known}", b"")], [wanted])
+            except ApiError:
+                known = None
+            else:
+                known += 1
+                acknowledged[0] += 1
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(write())
+        yield acknowledged
+        done.set()
+    assert await versions(records) >= acknowledged[0] > 0
+
+
+async def versions(records: RedisRecords) -> int:
+    """Return how often both rows were written, as soon as the store answers."""
+    while True:
+        try:
+            found = await records.get_many(["one", "other"])
+        except ApiError:
+            await asyncio.sleep(0.05)
+            continue
+        first, second = (found[key].version if key in found else 0 for key in ("one", "other"))
+        assert first == second
+        return first
+
+
+async def goes_on(count: list[int]) -> None:
+    """Wait for another acknowledged commit."""
+    before = count[0]
+    await until(lambda: count[0] > before)
+
+
+@asynccontextmanager
+async def taking_over(cluster: Cluster, slot: int, key: str) -> AsyncIterator[tuple[Node, Node]]:
+    """Mark the slot of a key as on its way to another primary; let that one have it in the end."""
+    source = cluster.owner(key)
+    target = next(node for node in cluster.nodes if node.runs and node.is_primary and node is not source)
+    target.told("CLUSTER SETSLOT", slot, "IMPORTING", source.name)
+    source.told("CLUSTER SETSLOT", slot, "MIGRATING", target.name)
+    yield source, target
+    for node in (target, source):
+        node.told("CLUSTER SETSLOT", slot, "NODE", target.name)
+
+
+def hand_over(source: Node, target: Node, slot: int, chosen: Callable[[str], bool]) -> None:
+    """Move these keys of a slot."""
+    keys = [key for key in source.told("CLUSTER GETKEYSINSLOT", slot, 10_000) if chosen(key)]
+    if keys:
+        source.told("MIGRATE", "127.0.0.1", target.port, "", 0, 60_000, "AUTH", PASSWORD, "KEYS", *keys)
+
+
+async def test_keys_of_a_partition_are_in_one_slot(cluster: Cluster, records: Store) -> None:
+    await records.commit([Put("a", b"1"), Put("b/c", b"2", expires_at=2e10), Notify("a")])
+    owner = cluster.owner(records.tag)
+    names = {key.removeprefix(records.tag) for key in owner.told("CLUSTER GETKEYSINSLOT", records.slot, 100)}
+    assert {name for name in names if not name.startswith("c:")} == {"index", "expiry", "made", "r:a", "r:b/c"}
+    assert len(names) == 6
+
+
+async def test_script_is_refused_a_key_of_another_slot_on_the_same_node(cluster: Cluster, records: Store) -> None:
+    await records.commit([Put("a", b"1")])
+    owner = cluster.owner(records.tag)
+    others = (f"{{{number}}}:" for number in range(1000))
+    other = next(tag for tag in others if tag != records.tag and cluster.owner(tag) is owner)
+    async with Redis.from_url(owner.url) as client:
+        with pytest.raises(ResponseError, match="do not hash to the same slot"):
+            await IN_CLUSTER.range.run(client, [f"{records.tag}index"], [other, "", "a", "b", 1, "", ""])
+
+
+async def test_replaced_primary_loses_no_commit(cluster: Cluster, records: Store) -> None:
+    there = Store(cluster, records.prefix)
+    async with writing(records) as commits:
+        for _ in range(2):
+            await goes_on(commits)
+            async with hearing(there) as pubsub:
+                replica = cluster.replica_of(cluster.owner(records.tag))
+                replica.told("CLUSTER FAILOVER")
+                with pytest.raises(ApiError, match=MOVING):
+                    await pubsub.receive()
+            await goes_on(commits)
+            async with hearing(there) as pubsub:
+                await records.commit([Notify("a")])
+                assert await pubsub.receive() == "a"
+    assert await versions(records) == commits[0]
+    await there.close()
+
+
+async def test_moving_slot_splits_no_commit(cluster: Cluster, records: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_cluster, "MAX_RETRIES", 1)
+    await records.commit([Put("a", b"1"), Put("b", b"1")])
+    async with taking_over(cluster, records.slot, records.tag) as (source, target):
+        for moved in (lambda key: key.endswith("r:a"), lambda key: key.endswith("r:b"), lambda key: "made" in key):
+            changes: list[list[Op]] = [[Put("a", b"2"), Put("b", b"2")], [Put("new", b""), Delete("b")]]
+            for change in changes:
+                with pytest.raises(ApiError) as error:
+                    await records.commit(change)
+                assert (error.value.status, error.value.message) == (503, MOVING)
+            hand_over(source, target, records.slot, moved)
+        with pytest.raises(ApiError, match=MOVING):
+            await records.range("a", "z", limit=10)
+        hand_over(source, target, records.slot, lambda _: True)
+        # All of it is there: each call is for that node now, though the slot is not.
+        found = await records.range("a", "z", limit=10)
+        assert [(key, record.value, record.version) for key, record in found] == [("a", b"1", 1), ("b", b"1", 1)]
+    await records.commit([Put("a", b"2"), Put("b", b"2"), Put("new", b"")], [VersionIs("a", 1), VersionIs("b", 1)])
+    assert cluster.owner(records.tag) is target
+
+
+async def test_commits_and_notifications_go_on_after_their_slot_has_moved(cluster: Cluster, records: Store) -> None:
+    there = Store(cluster, records.prefix)
+    async with writing(records) as commits, hearing(there) as pubsub:
+        await goes_on(commits)
+        async with taking_over(cluster, records.slot, records.tag) as (source, target):
+            await asyncio.to_thread(hand_over, source, target, records.slot, lambda _: True)
+        await goes_on(commits)
+        with pytest.raises(ApiError) as error:
+            await pubsub.receive()
+        assert (error.value.status, error.value.message) == (503, MOVING)
+        async with hearing(there) as again:
+            await records.commit([Notify("a")])
+            assert await again.receive() == "a"
+    await there.close()
+
+
+@pytest.mark.extended
+async def test_replica_takes_over_from_a_dead_primary(cluster: Cluster, records: Store) -> None:
+    there = Store(cluster, records.prefix)
+    async with writing(records) as commits:
+        await goes_on(commits)
+        owner = cluster.owner(records.tag)
+        owner.kill()
+        await until(lambda: cluster.owner(records.tag) is not owner)
+        await goes_on(commits)
+        async with hearing(there) as pubsub:
+            await records.commit([Notify("a")])
+            assert await pubsub.receive() == "a"
+        owner.start()  # in this thread, with which it would end
+        await until(partial(lambda node: not node.is_primary, owner))
+        await goes_on(commits)
+    await there.close()
+
+
+async def test_user_without_publish_permission_can_write_in_a_cluster(tmp_path: Path) -> None:
+    with OneNode(tmp_path / "server") as server:
+        server.told("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")
+        mute = RedisRecords(server.url.replace("//", "//mute:pw@"), partition=0)
+        await mute.commit([Notify("a"), Put("k", b"1"), Notify("b")])
+        assert (await mute.get_many(["k"]))["k"].value == b"1"
+        with pytest.raises(ApiError, match="or to listen to these channels"):
+            async with mute.pubsub():
+                pass
+        await mute.close()
+
+
+async def test_single_server_is_refused_as_a_cluster(tmp_path: Path, cluster: Cluster) -> None:
+    with Valkey(tmp_path / "server") as server:
+        alone = RedisRecords(server.url, partition=0)
+        with pytest.raises(ApiError, match="server is no cluster: set the store's type to 'redis'") as error:
+            await alone.get_many(["a"])
+        assert error.value.status == 503
+        await alone.close()
+
+
+async def test_cluster_is_refused_as_a_single_server(cluster: Cluster) -> None:
+    records = RedisRecords(cluster.nodes[0].url)
+    calls = [records.commit([Put("a", b"")]), *(records.get_many([key]) for key in "abcdefghij")]
+    refused = [error for error in await asyncio.gather(*calls, return_exceptions=True) if error]
+    assert {str(error) for error in refused if isinstance(error, ApiError)} == {
+        "The response store's server is part of a cluster: set the store's type to 'cluster'."
+    }
+    await records.close()
+
+
+async def test_wrong_password_of_a_cluster_is_reported_at_once(cluster: Cluster) -> None:
+    records = RedisRecords(cluster.url.replace(PASSWORD, "sesame"), partition=0)
+    with pytest.raises(ApiError, match="does not accept the password") as error:
+        await records.get_many(["a"])
+    assert "sesame" not in str(error.value)
+    await records.close()

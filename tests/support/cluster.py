@@ -1,0 +1,157 @@
+"""A real Valkey Cluster: three primaries with a replica each."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+
+from redis import Redis
+from redis.crc import key_slot
+
+from tests.support.database import READY_SECONDS
+from tests.support.process import free_port
+from tests.support.valkey import PATIENCE, Valkey
+from tests.support.waiting import wait_until
+
+PRIMARIES: Final = 3
+SLOTS: Final = 16384
+NODE_TIMEOUT: Final = 2000
+"""Milliseconds without an answer after which a node counts as dead."""
+
+
+class Node(Valkey):
+    """A node of a cluster."""
+
+    def __init__(self, folder: Path, *options: str, password: str = "") -> None:
+        super().__init__(folder, *options, password=password)
+        self.bus = free_port()
+
+    def command(self, options: tuple[str, ...]) -> list[str]:
+        """Return the command line of a Valkey that waits for the others."""
+        command = [*super().command(options), "--cluster-enabled", "yes", "--cluster-port", str(self.bus)]
+        command += ["--cluster-node-timeout", str(NODE_TIMEOUT), "--cluster-require-full-coverage", "no"]
+        command += ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
+        return command + (["--masterauth", self.password] if self.password else [])
+
+    @contextmanager
+    def asking(self) -> Iterator[Redis]:
+        """Yield a client of this node alone."""
+        with Redis.from_url(f"{self.url}?{PATIENCE}", decode_responses=True) as client:
+            yield client
+
+    def told(self, *command: str | int) -> Any:
+        """Return what the node answers to a command."""
+        with self.asking() as client:
+            return client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    def info(self, section: str) -> Mapping[str, Any]:
+        """Return a section of what the node says of itself."""
+        with self.asking() as client:
+            found: Mapping[str, Any] = client.info(section)
+            return found
+
+    @property
+    def name(self) -> str:
+        """The id of the node."""
+        return str(self.told("CLUSTER MYID"))
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether the node takes writes."""
+        return bool(self.info("replication")["role"] == "master")
+
+
+class OneNode(Node):
+    """A cluster of one node, which has all slots."""
+
+    @property
+    def url(self) -> str:
+        """The URL of a store in it, including the password: a cluster has no databases."""
+        return super().url.removesuffix("/0")
+
+    def answers(self) -> bool:
+        """Whether it serves all slots."""
+        if not super().answers():
+            return False
+        if "cluster_slots_assigned:0" in _state(self):
+            self.told("CLUSTER ADDSLOTSRANGE", 0, SLOTS - 1)
+        return "cluster_state:ok" in _state(self)
+
+
+class Cluster:
+    """A cluster with its data in `folder`; a `with` block starts and stops it."""
+
+    def __init__(self, folder: Path, *options: str, password: str = "") -> None:
+        self.password = password
+        self.nodes = [Node(folder / str(number), *options, password=password) for number in range(2 * PRIMARIES)]
+        self._running = ExitStack()
+
+    @property
+    def url(self) -> str:
+        """The URL of a store in it, including the password: two of its nodes."""
+        secret = f":{self.password}@" if self.password else ""
+        return f"redis://{secret}" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[1:3])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables that configure the template `cluster`, with long timeouts."""
+        return {"REDIS_URL": f"{self.url}/?{PATIENCE}"}
+
+    def __enter__(self) -> Self:
+        """Start the nodes and join them."""
+        try:
+            for node in self.nodes:
+                self._running.enter_context(node)
+            self._join()
+        except BaseException:
+            self._running.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill all nodes."""
+        self._running.close()
+
+    def owner(self, key: str) -> Node:
+        """Return the primary that has the slot of a key."""
+        slot = key_slot(key.encode())
+        living = next(node for node in self.nodes if node.runs)
+        ranges = living.told("CLUSTER SLOTS")
+        port = next(nodes[0][1] for first, last, *nodes in ranges if first <= slot <= last)
+        return next(node for node in self.nodes if node.port == port)
+
+    def replica_of(self, primary: Node) -> Node:
+        """Return the replica of a primary."""
+        port = primary.info("replication")["slave0"]["port"]
+        return next(node for node in self.nodes if node.port == port)
+
+    def _join(self) -> None:
+        primaries, replicas = self.nodes[:PRIMARIES], self.nodes[PRIMARIES:]
+        for number, primary in enumerate(primaries):
+            first, end = SLOTS * number // PRIMARIES, SLOTS * (number + 1) // PRIMARIES
+            primary.told("CLUSTER ADDSLOTSRANGE", first, end - 1)
+        for number, node in enumerate(self.nodes):
+            node.told("CLUSTER SET-CONFIG-EPOCH", number + 1)
+            self.nodes[0].told("CLUSTER MEET", "127.0.0.1", node.port, node.bus)
+        wait_until(lambda: all(self._knows_all(node) for node in self.nodes), READY_SECONDS)
+        for primary, replica in zip(primaries, replicas, strict=True):
+            replica.told("CLUSTER REPLICATE", primary.name)
+        wait_until(lambda: all(_follows(replica) for replica in replicas), READY_SECONDS)
+        wait_until(lambda: all(self._is_ready(node) for node in self.nodes), READY_SECONDS)
+
+    def _knows_all(self, node: Node) -> bool:
+        return f"cluster_known_nodes:{len(self.nodes)}" in _state(node)
+
+    def _is_ready(self, node: Node) -> bool:
+        """Whether the node knows the primary and the replica of all slots."""
+        ranges = node.told("CLUSTER SLOTS")
+        return "cluster_state:ok" in _state(node) and [len(nodes) for _, _, *nodes in ranges] == [2] * PRIMARIES
+
+
+def _state(node: Node) -> str:
+    told = node.told("CLUSTER INFO")
+    return told if isinstance(told, str) else "\n".join(f"{name}:{value}" for name, value in told.items())
+
+
+def _follows(replica: Node) -> bool:
+    return replica.info("replication").get("master_link_status") == "up"
