@@ -40,6 +40,7 @@ from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.content_names import Hasher
 from tests.contract.backends import BACKENDS, Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED, assistant, response, user
+from tests.support.cluster import OneNode
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.valkey import Valkey
@@ -221,6 +222,7 @@ def main() -> int:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="stores-")))
         servers: dict[str, DatabaseServer] = {
             "redis": Valkey(folder / "valkey"),
+            "cluster": OneNode(folder / "cluster"),
             "postgres": Postgres(folder / "postgres"),
             "host-redis": Valkey(folder / "host-valkey"),
         }

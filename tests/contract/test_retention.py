@@ -312,10 +312,13 @@ async def test_outage_of_a_few_days_needs_no_confirmation(records: Records, serv
 @pytest.fixture
 async def with_own_clock(backend: Backend, place: BackendLocation) -> AsyncIterator[Records]:
     """Records on a server with its own clock."""
+    url = place.url_of(backend.name)
     opened: Records = (
-        RedisRecords(place.url_of("redis"), prefix=f"{place.name}:", timeout=SECONDS)
-        if backend.name == "redis"
-        else PostgresRecords(place.url_of("postgres"), schema=schema_of(place), timeout=SECONDS)
+        PostgresRecords(url, schema=schema_of(place), timeout=SECONDS)
+        if backend.name == "postgres"
+        else RedisRecords(
+            url, prefix=f"{place.name}:", timeout=SECONDS, partition=0 if backend.name == "cluster" else None
+        )
     )
     yield opened
     await opened.close()
