@@ -3,14 +3,16 @@
     .venv/bin/python -m benchmarks.durability          # 200 responses, a server killed every few seconds
     .venv/bin/python -m benchmarks.durability --ci     # the short run, which is also a test
     .venv/bin/python -m benchmarks.durability --store sqlite --servers 4
+    .venv/bin/python -m benchmarks.durability --store cluster
 
-Two or more servers run on one real Valkey, or on one file of SQLite as the processes of one server do, with one
-scripted model server and a local stand-in for the web. Each response takes three model rounds: one requests a web
-search, one calls an unknown tool, one answers. Clients use any server that responds: two thirds in the background, one
-third as a stream with an Idempotency-Key. Half of the background responses are followed, and broken streams are
-resumed. In the middle of each few responses, one server gets SIGKILL and is restarted. Others create responses that are
-not stored, and one of them may be cut off by each kill. At the end, every acknowledged response is checked, and usage
-has to be the sum of what they have used.
+Two or more servers run on one real Valkey, on a cluster of three primaries and three replicas, or on one file of SQLite
+as the processes of one server do, with one scripted model server and a local stand-in for the web. Each response takes
+three model rounds: one requests a web search, one calls an unknown tool, one answers. Clients use any server that
+responds: two thirds in the background, one third as a stream with an Idempotency-Key. Half of the background responses
+are followed, and broken streams are resumed. In the middle of each few responses, one server gets SIGKILL and is
+restarted; in a cluster, every second time it is the primary that has the store, and a replica takes over. Others create
+responses that are not stored, and one of them may be cut off by each kill. At the end, every acknowledged response is
+checked, and usage has to be the sum of what they have used.
 """
 
 from __future__ import annotations
@@ -24,24 +26,26 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from itertools import accumulate, pairwise
+from itertools import accumulate, cycle, pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import httpx
 
 from benchmarks.servers import REPOSITORY, TEMPLATE
+from tests.support.cluster import Cluster, Node
 from tests.support.search import searxng
 from tests.support.stack import Host, LiveStack
 from tests.support.strict import check_stream, read_sse
 from tests.support.upstream import RecordedChat, Upstream, UpstreamProcess, reply, text, tool_call
 from tests.support.valkey import Valkey
 from tests.support.variants import open_this_machine, responses_config, variant
+from tests.support.waiting import wait_until
 from tests.support.web import Answer, ReceivedRequest, Web
 
 type Json = dict[str, Any]
@@ -68,7 +72,7 @@ class Plan:
         kills: number of kills.
         every: maximum seconds between the start of some responses and the kill that interrupts them.
         seed: random seed.
-        store: `redis` or `sqlite`.
+        store: `redis`, `cluster` or `sqlite`.
         servers: number of servers.
     """
 
@@ -83,6 +87,7 @@ class Plan:
 FULL: Final = Plan(responses=200, kills=25, every=4.0, seed=1)
 CI: Final = Plan(responses=24, kills=2, every=4.0, seed=1)
 CI_SQLITE: Final = replace(CI, store="sqlite", servers=3)
+CI_CLUSTER: Final = replace(CI, store="cluster")
 
 
 @dataclass
@@ -243,7 +248,7 @@ class Verdict:
     """The result of a run.
 
     Attributes:
-        kills: number of killed servers.
+        kills: number of killed servers, and primaries of the store.
         statuses: number of responses by status; `lost` are those that do not exist or did not end.
         taken_up: responses that another server continued.
         finished_twice: model rounds that completed twice: the server died before it stored the first result.
@@ -376,14 +381,55 @@ def find(received: ReceivedRequest) -> Answer:
     return Answer(json.dumps(body).encode(), headers={"content-type": "application/json"})
 
 
+class Victim(Protocol):
+    """What is killed and started again."""
+
+    def kill(self) -> None:
+        """Kill it."""
+
+    def start(self) -> None:
+        """Start it, and wait until it works."""
+
+
+class PrimaryOfStore:
+    """The primary that has the store, which comes back as the replica of the one that took over."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._node: Node | None = None
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._node = self._cluster.owner(_PLACE)
+        self._node.kill()
+
+    def start(self) -> None:
+        """Start it once a replica has taken over, and wait until it could take over itself."""
+        dead = self._node
+        assert dead is not None
+        wait_until(lambda: self._cluster.owner(_PLACE) is not dead)
+        dead.start()
+        wait_until(lambda: dead.follows)
+
+
+_PLACE: Final = "{responses:0}:"
+"""What all keys of the store in a cluster begin with."""
+
+
 @contextmanager
-def servers_on_one_store(plan: Plan, folder: Path, model: Upstream) -> Iterator[list[LiveStack]]:
-    """Run servers on one store, with a web search."""
+def servers_on_one_store(
+    plan: Plan, folder: Path, model: Upstream
+) -> Iterator[tuple[list[LiveStack], PrimaryOfStore | None]]:
+    """Run servers on one store, with a web search; yield them, and the store's primary if it is in a cluster."""
     with ExitStack() as running:
         web = running.enter_context(Web())
         web.answers["/searxng/search"] = find
         store = {"type": "sqlite", "path": str(folder / "responses.db")}
-        if plan.store == "redis":
+        primary = None
+        if plan.store == "cluster":
+            cluster = running.enter_context(Cluster(folder / "cluster"))
+            store, primary = {"type": "cluster", "url": cluster.url}, PrimaryOfStore(cluster)
+        elif plan.store == "redis":
             store = {"type": "redis", "url": running.enter_context(Valkey(folder / "valkey")).url}
 
         def change(config: Json) -> None:
@@ -398,7 +444,7 @@ def servers_on_one_store(plan: Plan, folder: Path, model: Upstream) -> Iterator[
         servers = [LiveStack(config, env, folder / f"server{n}", host) for n in range(plan.servers)]
         for server in servers:
             running.enter_context(server)
-        yield servers
+        yield servers, primary
 
 
 def run(plan: Plan) -> Verdict:
@@ -410,13 +456,14 @@ def run(plan: Plan) -> Verdict:
         for number in range(plan.responses):
             script(model, number)
         model.script("once", reply(text("a ", "b ", "c"), interval=INTERVAL))
-        servers = running.enter_context(servers_on_one_store(plan, folder, model))
+        servers, primary = running.enter_context(servers_on_one_store(plan, folder, model))
         clients = Clients(servers, chance)
-        _load(clients, servers, model, plan, chance)
+        kinds: Iterator[Sequence[Victim]] = cycle([servers, [primary]] if primary else [servers])
+        _load(clients, lambda: chance.choice(next(kinds)), model, plan, chance)
         return judge(clients, model, plan)
 
 
-def _load(clients: Clients, servers: Sequence[LiveStack], model: Upstream, plan: Plan, chance: random.Random) -> None:
+def _load(clients: Clients, choose: Callable[[], Victim], model: Upstream, plan: Plan, chance: random.Random) -> None:
     """Create responses while servers are killed. This thread starts the servers, since they end with it."""
     with ThreadPoolExecutor(2 * plan.responses) as pool:
         tasks: list[Future[None]] = []
@@ -429,7 +476,7 @@ def _load(clients: Clients, servers: Sequence[LiveStack], model: Upstream, plan:
             while not _in_a_round(model) and not all(task.done() for task in tasks):
                 time.sleep(0.02)
             sys.stderr.write(f"{sum(task.done() for task in tasks)} of {len(tasks)} done, a server is killed\n")
-            victim = chance.choice(servers)
+            victim = choose()
             victim.kill()
             victim.start()
         wait(tasks)
@@ -449,7 +496,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, help="how often a server is killed")
     parser.add_argument("--every", type=float, help="seconds until a server is killed, at most")
     parser.add_argument("--seed", type=int, help="of the chances")
-    parser.add_argument("--store", choices=("redis", "sqlite"), help="the store (default: redis)")
+    parser.add_argument("--store", choices=("redis", "cluster", "sqlite"), help="the store (default: redis)")
     parser.add_argument("--servers", type=int, help="how many servers (default: 2)")
     arguments = vars(parser.parse_args())
     plan = CI if arguments.pop("ci") else FULL

@@ -6,6 +6,7 @@ The servers in the wheels were built without TLS, so a relay speaks it for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,18 +18,22 @@ from llama_stack_responses.host.keyvalue import backend
 from llama_stack_responses.store.factory import open_records
 from llama_stack_responses.store.records import Put, Records
 from tests.support.certificates import Certificates
+from tests.support.cluster import OneNode
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.relay import Relay
 from tests.support.valkey import Valkey
 
 PASSWORD: Final = "sesame"
+BY_NAME: Final = ["--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname"]
 SERVERS: Final[dict[str, Callable[[Path], DatabaseServer]]] = {
     "redis": lambda folder: Valkey(folder, "--appendfsync", "no", password=PASSWORD),
+    "cluster": lambda folder: OneNode(folder, "--appendfsync", "no", *BY_NAME, password=PASSWORD),
     "postgres": lambda folder: Postgres(folder, "fsync=off", password=PASSWORD),
 }
 ADDRESSES: Final = {
     "redis": "rediss://localhost:{port}/0?ssl_ca_certs={trusted}",
+    "cluster": "rediss://localhost:{port}?ssl_ca_certs={trusted}",
     "postgres": "postgresql://postgres@localhost:{port}/postgres?sslmode=verify-full&sslrootcert={trusted}",
 }
 
@@ -60,8 +65,17 @@ def records(kind: str, port: int, trusted: Certificates) -> Records:
     return open_records(config.store, backend)
 
 
+@contextmanager
+def relayed(kind: str, server: DatabaseServer, certificates: Certificates) -> Iterator[Relay]:
+    """Run a relay that speaks TLS for the server; a node of a cluster tells clients the relay's port."""
+    with Relay(server.port, certificates.of_server(), asks=kind == "postgres") as relay:
+        if isinstance(server, OneNode):
+            server.told("CONFIG", "SET", "cluster-announce-port", relay.port)
+        yield relay
+
+
 async def test_server_with_trusted_certificate_is_used(kind: str, server: DatabaseServer, ours: Certificates) -> None:
-    with Relay(server.port, ours.of_server(), asks=kind == "postgres") as relay:
+    with relayed(kind, server, ours) as relay:
         opened = records(kind, relay.port, ours)
         await opened.commit([Put("a", b"1")])
         assert (await opened.get_many(["a"]))["a"].value == b"1"
@@ -74,7 +88,7 @@ async def test_server_with_untrusted_certificate_is_refused(
 ) -> None:
     theirs = named("localhost" if wrong == "authority" else "elsewhere", tmp_path / "theirs")
     trusted = ours if wrong == "authority" else theirs
-    with Relay(server.port, theirs.of_server(), asks=kind == "postgres") as relay:
+    with relayed(kind, server, theirs) as relay:
         opened = records(kind, relay.port, trusted)
         with pytest.raises(ApiError) as error:
             await opened.get_many(["a"])

@@ -2,13 +2,13 @@
 
 import pytest
 
-from benchmarks.durability import CI, CI_SQLITE, Plan, run
+from benchmarks.durability import CI, CI_CLUSTER, CI_SQLITE, Plan, run
 
 # Jobs and the store do not depend on the host.
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 
-@pytest.mark.parametrize("plan", [CI, CI_SQLITE], ids=lambda plan: plan.store)
+@pytest.mark.parametrize("plan", [CI, CI_SQLITE, CI_CLUSTER], ids=lambda plan: plan.store)
 def test_repeated_kills_lose_and_duplicate_no_responses(plan: Plan) -> None:
     verdict = run(plan)
     assert verdict.well, verdict

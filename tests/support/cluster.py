@@ -56,6 +56,11 @@ class Node(Valkey):
         return str(self.told("CLUSTER MYID"))
 
     @property
+    def follows(self) -> bool:
+        """Whether the node is a replica that has what its primary has."""
+        return self.info("replication").get("master_link_status") == "up"
+
+    @property
     def is_primary(self) -> bool:
         """Whether the node takes writes."""
         return bool(self.info("replication")["role"] == "master")
@@ -136,7 +141,7 @@ class Cluster:
         wait_until(lambda: all(self._knows_all(node) for node in self.nodes), READY_SECONDS)
         for primary, replica in zip(primaries, replicas, strict=True):
             replica.told("CLUSTER REPLICATE", primary.name)
-        wait_until(lambda: all(_follows(replica) for replica in replicas), READY_SECONDS)
+        wait_until(lambda: all(replica.follows for replica in replicas), READY_SECONDS)
         wait_until(lambda: all(self._is_ready(node) for node in self.nodes), READY_SECONDS)
 
     def _knows_all(self, node: Node) -> bool:
@@ -151,7 +156,3 @@ class Cluster:
 def _state(node: Node) -> str:
     told = node.told("CLUSTER INFO")
     return told if isinstance(told, str) else "\n".join(f"{name}:{value}" for name, value in told.items())
-
-
-def _follows(replica: Node) -> bool:
-    return replica.info("replication").get("master_link_status") == "up"
