@@ -30,12 +30,18 @@ async def until_known[Result](call: Callable[[bool], Awaitable[Result]], unknown
     except Unanswered as error:
         logger.warning("outcome of a commit unknown, checking the store: %s", error)
         lost = error
+    unsettled = [lost]
     try:
         async with asyncio.timeout(intervals.unknown_outcome_seconds):
             while True:
                 await asyncio.sleep(intervals.store_retry_seconds)
                 try:
+                    while unsettled:
+                        await unsettled[-1].settle()
+                        unsettled.pop()
                     return await call(True)
+                except Unanswered as error:
+                    unsettled.append(error)
                 except ApiError as error:
                     if error.status != UNAVAILABLE:
                         raise

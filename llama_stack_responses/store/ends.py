@@ -68,6 +68,7 @@ class Ends:
     ) -> None:
         self._records, self._at_end, self._on_end, self._retry_seconds = records, at_end, on_end, retry_seconds
         self._waiting = deque[_Unstored]()
+        self._lost: Unanswered | None = None
         self._task = LoopTask(self._write)
 
     def ops(self, ended: Ended) -> list[Op]:
@@ -119,6 +120,9 @@ class Ends:
                 await asyncio.sleep(self._retry_seconds)
 
     async def _write_some(self) -> None:
+        if self._lost:
+            await self._lost.settle()
+            self._lost = None
         some = list(islice(self._waiting, _TOGETHER))
         # An earlier commit may have been applied although it was not answered: then their first rows exist.
         repeated = [each for each in some if each.tried]
@@ -131,7 +135,8 @@ class Ends:
             except Conflict:
                 _mark_tried(new)
                 return
-            except Unanswered:
+            except Unanswered as lost:
+                self._lost = lost
                 _mark_tried(new)
                 raise
         for each in some:

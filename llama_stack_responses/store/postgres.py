@@ -17,6 +17,7 @@ import asyncpg
 from ..concurrency.fair_budget import FairBudget
 from ..concurrency.loop_local import Closing, LoopLocal
 from ..core.errors import ApiError
+from .commit_deadline import APPLIED_SECONDS, TOO_LATE, TRIES, CommitDeadline, too_late
 from .connection_slots import shared_connections
 from .durability import POSTGRES_SETTINGS, losses_of_postgres
 from .postgres_errors import TimedOut, Unreachable, errors_as_503
@@ -58,13 +59,13 @@ CREATE INDEX IF NOT EXISTS records_expiry ON $schema.records(expires_at) WHERE e
 CREATE TABLE IF NOT EXISTS $schema.commits(id uuid PRIMARY KEY, made_at timestamptz NOT NULL DEFAULT now());
 CREATE INDEX IF NOT EXISTS commits_made_at ON $schema.commits(made_at);
 CREATE OR REPLACE FUNCTION $schema.commit(
-  commit_id uuid, now_at float8, locks bigint[], exclusive boolean[],
+  commit_id uuid, now_at float8, deadline float8, locks bigint[], exclusive boolean[],
   keys bytea[], versions bigint[], key_numbers int[],
   starts bytea[], ends bytea[], buts bytea[], start_numbers int[],
-  kinds text[], op_keys bytea[], op_values bytea[], op_expiries float8[]
-) RETURNS int[] LANGUAGE plpgsql AS $body$
+  kinds text[], op_keys bytea[], op_values bytea[], op_expiries float8[],
+  OUT told float8, OUT failed int[]
+) LANGUAGE plpgsql AS $body$
 DECLARE
-  failed int[];
   op record;
 BEGIN
   -- A commit that needs too many locks takes the one that all others share.
@@ -80,10 +81,15 @@ BEGIN
       END IF;
     END LOOP;
   END IF;
-  IF EXISTS (SELECT FROM $schema.commits WHERE id = commit_id) THEN
-    RETURN '{}';
-  END IF;
   now_at := coalesce(now_at, extract(epoch FROM clock_timestamp()));
+  told := now_at;
+  IF EXISTS (SELECT FROM $schema.commits WHERE id = commit_id) THEN
+    RETURN;
+  END IF;
+  IF now_at > deadline THEN
+    failed := '{-1}';
+    RETURN;
+  END IF;
   SELECT array_agg(number ORDER BY number) INTO failed FROM (
     SELECT number
     FROM unnest(keys, versions, key_numbers) AS condition(key, version, number)
@@ -98,7 +104,7 @@ BEGIN
       AND (r.expires_at IS NULL OR r.expires_at > now_at))
   ) AS broken;
   IF failed IS NOT NULL THEN
-    RETURN failed;
+    RETURN;
   END IF;
   FOR op IN
     SELECT * FROM unnest(kinds, op_keys, op_values, op_expiries) WITH ORDINALITY
@@ -117,13 +123,12 @@ BEGIN
     END IF;
   END LOOP;
   INSERT INTO $schema.commits(id) VALUES (commit_id);
-  RETURN '{}';
 END
 $body$;
 """
-# A version that changes the function's parameters keeps this one for the servers of the version before.
+# The function of other versions has other parameters, and stays for their servers.
 _IS_SET_UP: Final = """
-SELECT to_regprocedure('$schema.commit(uuid, float8, bigint[], boolean[], bytea[], bigint[], int[], '
+SELECT to_regprocedure('$schema.commit(uuid, float8, float8, bigint[], boolean[], bytea[], bigint[], int[], '
   'bytea[], bytea[], bytea[], int[], text[], bytea[], bytea[], float8[])') IS NOT NULL
 """
 _LAYOUT: Final = "SELECT version FROM $schema.layout"
@@ -150,7 +155,11 @@ SELECT key, version, value FROM (
 ) AS found WHERE before < $5 ORDER BY key
 """
 _RANGE_UNTIL_REVERSE: Final = _RANGE_UNTIL.replace("ORDER BY key", "ORDER BY key DESC")
-_COMMIT: Final = "SELECT $schema.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
+_COMMIT: Final = (
+    "SELECT told, failed FROM $schema.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+)
+# A commit with this id that is under way fails when it is about to insert its own, or is waited for.
+_SETTLE: Final = "INSERT INTO $schema.commits(id) VALUES ($1) ON CONFLICT DO NOTHING"
 _LIVE: Final = "(expires_at IS NULL OR expires_at > coalesce($1, extract(epoch FROM clock_timestamp())))"
 # The outer condition is for a record that is written again while this waits for its lock.
 _SWEEP: Final = """
@@ -201,6 +210,7 @@ class PostgresRecords:
         connections: maximum number of connections of this process, without the one of a subscription.
         timeout: maximum seconds for connecting, and for one answer.
         clock: returns seconds since the epoch; None uses the server's clock, which all processes share.
+        applied_seconds: a commit is applied within these, or never.
     """
 
     transactional: Final = True
@@ -215,6 +225,7 @@ class PostgresRecords:
         timeout: float = 10.0,
         clock: Callable[[], float] | None = None,
         pubsub_silence: float = PUBSUB_SILENCE_SECONDS,
+        applied_seconds: float = APPLIED_SECONDS,
     ) -> None:
         self._pubsub_silence = pubsub_silence
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
@@ -227,6 +238,7 @@ class PostgresRecords:
         self._timeout = timeout
         self._clock = clock
         self._id = secrets.token_hex(8)
+        self._deadline = CommitDeadline(applied_seconds)
         # The commits of this process hold no more locks than fit in the server's lock table.
         self._locks = FairBudget(connections * LOCKS_PER_CONNECTION)
         self._slots = shared_connections(connections)  # users take turns, which they do not in the pool
@@ -256,21 +268,33 @@ class PostgresRecords:
             closes = self._closes
             async with self._locks.hold(len(held or ())):
                 self._check_open(closes)
-                rows = await self._sent(_COMMIT, *arguments, before=(uuid.uuid4(),))
-            if failed := rows[0][0]:
+                failed = await self._sent(uuid.uuid4(), arguments)
+            if failed:
                 raise Conflict([conditions[number] for number in failed])
         self._sender.send(woken_by(ops))
 
-    async def _sent(self, sql: str, *arguments: Any, before: tuple[Any, ...]) -> list[Any]:
-        """Run `_fetch` for a command that changes something."""
-        try:
-            return await self._fetch(sql, *arguments, before=before)
-        except Unreachable as error:
-            if error.sent:
-                raise Unanswered(error.message) from error
-            raise
-        except TimedOut as error:
-            raise Unanswered(error.message) from error
+    async def _sent(self, commit_id: uuid.UUID, arguments: Sequence[Any]) -> list[int]:
+        """Send a commit; return the numbers of the conditions that do not hold."""
+        settle = partial(self._settle, commit_id)
+        for _ in range(TRIES):
+            if self.has_own_clock and not self._deadline.known:
+                await self.now()
+            deadline = self._deadline.next() if self.has_own_clock else None
+            try:
+                [(now, failed)] = await self._fetch(_COMMIT, deadline, *arguments, before=(commit_id,))
+            except Unreachable as error:
+                if error.sent:
+                    raise Unanswered(error.message, settle) from error
+                raise
+            except TimedOut as error:
+                raise Unanswered(error.message, settle) from error
+            self._deadline.told(now)
+            if failed != [TOO_LATE]:
+                return failed or []
+        raise too_late()
+
+    async def _settle(self, commit_id: uuid.UUID) -> None:
+        await self._try(lambda pool: pool.fetch(self._sql(_SETTLE), commit_id))
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
@@ -303,6 +327,7 @@ class PostgresRecords:
             return self._clock()
         rows = await self._try(lambda pool: pool.fetch("SELECT extract(epoch FROM clock_timestamp())::float8"))
         now: float = rows[0][0]
+        self._deadline.told(now)
         return now
 
     def search_index(self) -> PostgresSearch:

@@ -7,7 +7,17 @@ class that passes `tests/contract/test_records.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
@@ -129,11 +139,21 @@ class Conflict(Exception):  # noqa: N818 - a failed condition is a result, not a
         self.failed = tuple(failed)
 
 
-class Unanswered(ApiError):  # noqa: N818 - a kind of 503
-    """A commit was not answered: it may or may not have been applied."""
+async def _nothing() -> None:
+    """Settle a commit that is not on its way any more."""
 
-    def __init__(self, message: str) -> None:
+
+class Unanswered(ApiError):  # noqa: N818 - a kind of 503
+    """A commit was not answered: it may have been applied, or may still be, for a limited time.
+
+    Attributes:
+        settle: has to be awaited before the commit is made again: once it has returned, the commit was applied, or
+            never will be. Raises `ApiError` 503, the store does not answer.
+    """
+
+    def __init__(self, message: str, settle: Callable[[], Awaitable[None]] = _nothing) -> None:
         super().__init__(UNAVAILABLE, message, retry_after=1)
+        self.settle = settle
 
 
 class PubSub(Protocol):
@@ -189,7 +209,8 @@ class Records(Protocol):
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         """Apply `ops` in order, all or none, if each of `conditions` holds in the state before them.
 
-        A commit that has returned survives the death of the process. A cancelled call may have applied its commit.
+        A commit that has returned survives the death of the process. A cancelled call may have applied its commit. One
+        that was given up is not applied any more after a while (`commit_deadline.py`).
 
         Raises:
             Conflict: at least one condition does not hold; nothing was written.

@@ -2,9 +2,10 @@
 
 Keys under the prefix: `r:KEY`, a string for each record, with its version and expiry before its value; `index`, a
 sorted set of all keys in the order of their bytes; `expiry`, a sorted set of the expiring keys by expiry time; `made`,
-which stays when a store has no records any more; `c:ID`, for one minute, for each commit that was applied; and, of a
-snapshot, `backup`, `old` and `o:KEY`. Scripts (`redis_scripts.py`) change them together, so a commit is atomic and
-takes one round trip. The script of a commit publishes its notifications on `w:NAME`.
+which stays when a store has no records any more; `c:ID`, for one minute, for each commit that was applied, or that is
+not to be applied any more; and, of a snapshot, `backup`, `old` and `o:KEY`. Scripts (`redis_scripts.py`) change them
+together, so a commit is atomic and takes one round trip. The script of a commit publishes its notifications on
+`w:NAME`.
 
 In a cluster, the prefix has a hash tag: all keys and channels of a partition are in one slot, so on one primary.
 """
@@ -23,6 +24,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 
 from ..core.errors import ApiError
+from .commit_deadline import APPLIED_SECONDS, TOO_LATE, TRIES, CommitDeadline, too_late
 from .connection_slots import NotSent
 from .durability import REDIS_INFO, losses_of_redis
 from .records import (
@@ -69,6 +71,7 @@ class RedisRecords:
         clock: returns seconds since the epoch; None uses the server's clock, which all processes share.
         sentinel_password: the password of the Sentinels, if the URL names some and they need one.
         partition: the number of the partition in a cluster; None for a server that is no cluster.
+        applied_seconds: a commit is applied within these, or never.
     """
 
     transactional: Final = True
@@ -85,6 +88,7 @@ class RedisRecords:
         pubsub_silence: float = PUBSUB_SILENCE_SECONDS,
         sentinel_password: str | None = None,
         partition: int | None = None,
+        applied_seconds: float = APPLIED_SECONDS,
     ) -> None:
         self._pubsub_silence = pubsub_silence
         self._access = Access(url, password, sentinel_password, timeout)
@@ -98,6 +102,7 @@ class RedisRecords:
         self._most = connections
         self._clock = clock
         self._id = secrets.token_hex(8)
+        self._deadline = CommitDeadline(applied_seconds)
         self._connections: Connections | None = None
 
     @property
@@ -119,7 +124,7 @@ class RedisRecords:
         keys = [self._index, self._expiry, self._made, self._backup, self._old, commit]
         keys += [self._row(each.key) for each in conditions if isinstance(each, VersionIs)]
         keys += [self._row(each.key) for each in writes]
-        arguments: list[Any] = [self._now(), len(conditions)]
+        arguments: list[Any] = [len(conditions)]
         for condition in conditions:
             arguments += _condition(condition)
         for op in writes:
@@ -129,17 +134,36 @@ class RedisRecords:
         # A full server takes what begins with a deletion.
         frees = bool(writes) and isinstance(writes[0], Delete)
         script = self._scripts.freeing_commit if frees else self._scripts.commit
+        for _ in range(TRIES):
+            failed = await self._sent(script, commit, keys, arguments)
+            if failed != [TOO_LATE]:
+                break
+        else:
+            raise too_late()
+        if failed:
+            raise Conflict([conditions[number] for number in failed])
+
+    async def _sent(self, script: Script, commit: str, keys: Sequence[str], arguments: Sequence[Any]) -> list[int]:
+        """Send a commit, whose arguments begin with the number of conditions; return which of these do not hold."""
+        if self.has_own_clock and not self._deadline.known:
+            await self.now()
+        deadline = self._deadline.next() if self.has_own_clock else None
+        head = [self._now(), "" if deadline is None else deadline]
         try:
-            failed = await self._run(script, keys, arguments)
+            answer: list[Any] = await self._run(script, keys, [*head, *arguments])
         except NoAnswer as error:
-            raise Unanswered(error.message) from error
+            raise Unanswered(error.message, partial(self._settle, commit)) from error
         except ApiError as error:
             # The server refused the last try. An earlier one, whose answer was lost, may have been applied.
             if isinstance(error, NotSent) or not await self._commit_was_applied(commit):
                 raise
-            return
-        if failed:
-            raise Conflict([conditions[number] for number in failed])
+            return []
+        self._deadline.told(float(answer[0]))
+        return answer[1:]
+
+    async def _settle(self, commit: str) -> None:
+        """Have the server take a commit for applied, so that it is not if it was not yet."""
+        await self._ready().call(commit, lambda client: client.set(commit, "", ex=60, nx=True))
 
     async def _commit_was_applied(self, commit: str) -> bool:
         """Return whether a commit was applied in the last minute.
@@ -150,7 +174,7 @@ class RedisRecords:
         try:
             return bool(await self._run(self._scripts.committed, [commit], []))
         except ApiError as error:
-            raise Unanswered(error.message) from error
+            raise Unanswered(error.message, partial(self._settle, commit)) from error
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
@@ -175,7 +199,11 @@ class RedisRecords:
             await pubsub.close()
 
     async def now(self) -> float:
-        return self._clock() if self._clock else float(await self._run(self._scripts.now, [self._made], [""]))
+        if self._clock:
+            return self._clock()
+        now = float(await self._run(self._scripts.now, [self._made], [""]))
+        self._deadline.told(now)
+        return now
 
     async def sweep(self, now: float) -> int:
         swept: int = await self._run(self._scripts.sweep, [self._index, self._expiry], [now])

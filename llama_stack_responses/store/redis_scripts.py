@@ -172,16 +172,19 @@ return found
 )
 
 # KEYS: the index, `expiry`, `made`, `backup`, `old`, `c:ID` of the commit; then the row of each condition on a version,
-# and of each write, in order. ARGV[3]: the number of conditions; then each as `version VERSION` ('' is absent) or
-# `empty PREFIX END BUT`, then each op as `put VALUE EXPIRY`, `ensure VALUE EXPIRY` or `delete`; then, for each
-# notification, the command that publishes, its name and its sender. It fails silently if the user may not publish: the
-# writes count all the same. Returns the numbers of the conditions that do not hold.
+# and of each write, in order. ARGV[3]: the commit's deadline, empty for none; ARGV[4]: the number of conditions; then
+# each as `version VERSION` ('' is absent) or `empty PREFIX END BUT`, then each op as `put VALUE EXPIRY`,
+# `ensure VALUE EXPIRY` or `delete`; then, for each notification, the command that publishes, its name and its sender.
+# It fails silently if the user may not publish: the writes count all the same. Returns the time, then the numbers of
+# the conditions that do not hold, or -1 if the deadline has passed.
 _COMMIT: Final = (
     _COMMON
     + """
 local index, expiring, made, backup, old, commit = unpack(KEYS, 1, 6)
-if redis.call('EXISTS', commit) == 1 then return {} end
-local at, first = 4, 7
+local told = string.format('%.6f', now)
+if redis.call('EXISTS', commit) == 1 then return {told} end
+if now > (tonumber(ARGV[3]) or math.huge) then return {told, -1} end
+local at, first = 5, 7
 local function empty(start, stop, but)
   local from = '[' .. start
   while true do
@@ -193,8 +196,8 @@ local function empty(start, stop, but)
     from = '(' .. keys[#keys]
   end
 end
-local failed = {}
-for number = 0, ARGV[3] - 1 do
+local failed = {told}
+for number = 0, ARGV[4] - 1 do
   local holds
   if ARGV[at] == 'version' then
     holds = tostring(live(KEYS[first]) or '') == ARGV[at + 1]
@@ -205,7 +208,7 @@ for number = 0, ARGV[3] - 1 do
   end
   if not holds then failed[#failed + 1] = number end
 end
-if #failed > 0 then return failed end
+if #failed > 1 then return failed end
 """
     + _KEEP_OLD
     + """
@@ -239,7 +242,7 @@ while at <= #ARGV do
 end
 redis.call('SET', commit, '', 'EX', 60)
 if redis.call('EXISTS', made) == 0 then redis.call('SET', made, '') end
-return {}
+return {told}
 """
 )
 

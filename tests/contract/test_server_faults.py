@@ -206,6 +206,7 @@ async def test_postgres_commit_that_may_be_applied_is_unanswered(
         return Pool()
 
     monkeypatch.setattr(records, "_pool", pool)
+    records._deadline.told(0.0)
     with pytest.raises(ApiError) as error:
         await records.commit([Put("a", b"2")])
     assert (type(error.value), left) == (kind, [])

@@ -22,9 +22,6 @@ What must hold (`ledger.py`, checked with each commit, round, call, message and 
 - A webhook is accepted at least once for each end, and always has the same id.
 - Nothing is left of what was deleted, but counters of users and how far sweeps went.
 
-One thing is left out: a commit that comes so late that the response which it creates was meanwhile created by its
-repetition, ended, and was deleted (`SharedStore.comes_too_late`).
-
 A seed decides everything: ids, jitter, delays, faults, and what runs next. The same seed is the same schedule:
 
     make simulate SIMULATION="--seed 1065"      # its trace: who did what when, in virtual time

@@ -20,6 +20,7 @@ class Faults:
     Attributes:
         longest_call: seconds that a call of the store takes at most, one way.
         refused, unanswered, late: probabilities of the fates of a call.
+        latest: seconds after which a commit arrives at most that its caller has given up.
         notifications_lost: probability that a notification does not arrive.
         outages: probability that the store is away for a while, in each second.
         kills, pauses, stops: probability that a server is killed, stands still, or is stopped in order, in each second.
@@ -34,6 +35,7 @@ class Faults:
     refused: float = 0.0
     unanswered: float = 0.0
     late: float = 0.0
+    latest: float = 2.0
     notifications_lost: float = 0.0
     outages: float = 0.0
     kills: float = 0.0
@@ -55,7 +57,8 @@ class Faults:
         def some(most: float) -> float:
             return random.choice((0.0, most / 4, most))
 
-        faults.refused, faults.unanswered, faults.late = some(0.05), some(0.05), some(0.02)
+        faults.refused, faults.unanswered, faults.late = some(0.05), some(0.05), some(0.08)
+        faults.latest = random.choice((2.0, 10.0, 90.0))
         faults.notifications_lost, faults.outages = some(0.2), some(0.03)
         faults.kills, faults.pauses, faults.stops = some(0.15), some(0.15), some(0.05)
         faults.restarts = random.choice((0.5, 10.0, 30.0))

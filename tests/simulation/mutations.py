@@ -23,6 +23,8 @@ from llama_stack_responses.jobs.runner import JobRunner
 from llama_stack_responses.store import garbage_collector
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Delete, Op
+from tests.simulation import store
+from tests.simulation.store import RemoteRecords
 
 type Patch = pytest.MonkeyPatch
 
@@ -111,6 +113,20 @@ def _garbage_without_condition(patch: Patch) -> None:
     patch.setattr(garbage_collector, "_unneeded", lambda _: [])
 
 
+def _unsettled_repetition(patch: Patch) -> None:
+    """A commit that was not answered is made again, although the first may still come."""
+
+    async def settle(*_: object) -> None:
+        pass
+
+    patch.setattr(RemoteRecords, "_settle", settle)
+
+
+def _no_deadline(patch: Patch) -> None:
+    """The store applies a commit whenever it comes."""
+    patch.setattr(store, "APPLIED_SECONDS", float("inf"))
+
+
 MUTATIONS: Final[dict[str, Callable[[Patch], None]]] = {
     "missing fence": _missing_fence,
     "lost wake-up": _lost_wake_up,
@@ -120,6 +136,8 @@ MUTATIONS: Final[dict[str, Callable[[Patch], None]]] = {
     "key after response": _key_after_response,
     "new message id": _new_message_id,
     "garbage without condition": _garbage_without_condition,
+    "unsettled repetition": _unsettled_repetition,
+    "no deadline": _no_deadline,
 }
 
 

@@ -142,7 +142,7 @@ class Schedule:
             senders, background = random.choice((1, 2, 3)), random.random() < 0.5
             return partial(clients.keyed, owner, f"key {number}", senders, background=background)
         if kind < 0.85 or not self.cluster.features:
-            return partial(clients.foreground, owner)
+            return partial(clients.foreground, owner, random.choice((1, 1, 6)))
         return partial(clients.batch, owner, random.choice((1, 3, 6)))
 
     def _await(self, complaint: str) -> None:

@@ -10,19 +10,19 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.store.commit_deadline import APPLIED_SECONDS
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import (
     UNAVAILABLE,
     Condition,
     Conflict,
-    Delete,
     Op,
     PubSub,
-    Put,
     Record,
     Records,
     Unanswered,
@@ -37,8 +37,27 @@ Watcher = Callable[[str, Sequence[Op], "SharedStore"], None]
 
 _TIMEOUT: Final = 1.0
 """Seconds after which a caller gives up at most."""
-_LATEST: Final = 2.0
-"""Seconds after which a commit is applied at most that its caller has given up."""
+
+
+_REMEMBERED_SECONDS: Final = 60.0
+"""Seconds for which the store remembers the ids of commits."""
+_SILENT: Final = "The response store has not answered."
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit as it is sent.
+
+    Attributes:
+        id: its id.
+        deadline: after this time it is not applied any more.
+        ops, conditions: what it does, and when.
+    """
+
+    id: bytes
+    deadline: float
+    ops: Sequence[Op]
+    conditions: Sequence[Condition]
 
 
 def at_once[Result](work: Coroutine[Any, Any, Result]) -> Result:
@@ -68,10 +87,14 @@ class SharedStore:
         self.records = MemoryRecords(clock=lambda: world.now)
         self.watchers: list[Watcher] = []
         self.subscribers: list[RemotePubSub] = []
-        self._deleted: set[str] = set()
+        self._known: dict[bytes, float] = {}
 
-    def commit(self, who: str, ops: Sequence[Op], conditions: Sequence[Condition]) -> None:
-        """Apply a commit, and send its notifications."""
+    def commit(self, who: str, commit: Commit) -> None:
+        """Apply a commit, and send its notifications, unless it is applied or settled already, or comes too late."""
+        ops, conditions = commit.ops, commit.conditions
+        if self._known.get(commit.id, 0.0) > self.world.now or commit.deadline < self.world.now:
+            self.world.log(who, "refused: a commit that was given up")
+            return
         try:
             at_once(self.records.commit((), conditions))
         except Conflict as conflict:
@@ -80,7 +103,7 @@ class SharedStore:
             raise
         for watcher in self.watchers:
             watcher(who, ops, self)
-        self._deleted |= {op.key for op in ops if isinstance(op, Delete) and op.key.startswith("r/")}
+        self.settle(commit.id)
         at_once(self.records.commit(ops, conditions))
         if self.world.traced:
             self.world.log(who, f"commits {', '.join(map(shown, ops))}")
@@ -88,13 +111,9 @@ class SharedStore:
             for subscriber in self.subscribers:
                 subscriber.send(name)
 
-    def comes_too_late(self, ops: Sequence[Op]) -> bool:
-        """Whether a late commit stores a response that was stored by its repetition, and deleted, meanwhile.
-
-        Versions begin anew with a key that was deleted, so its conditions hold again. This is a limit of what is
-        promised, which the simulation leaves out.
-        """
-        return any(isinstance(op, Put) and op.key in self._deleted for op in ops)
+    def settle(self, commit_id: bytes) -> None:
+        """Apply the commit of this id no more. As a server, the store remembers that for a limited time."""
+        self._known[commit_id] = self.world.now + _REMEMBERED_SECONDS
 
     def get(self, key: str) -> Record | None:
         """Return a record as it is now."""
@@ -132,8 +151,16 @@ class RemoteRecords(Records):
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         # As a driver, which has encoded them before it waits.
-        ops, conditions = tuple(ops), tuple(conditions)
-        await self._call(lambda: self._store.commit(self._process.name, ops, conditions), ops)
+        made = Commit(
+            self._store.world.random.randbytes(16),
+            self._store.world.now + APPLIED_SECONDS,
+            tuple(ops),
+            tuple(conditions),
+        )
+        await self._call(lambda: self._store.commit(self._process.name, made), made)
+
+    async def _settle(self, commit_id: bytes) -> None:
+        await self._call(lambda: self._store.settle(commit_id))
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
         return self._subscribed() if self._store.notifies else None
@@ -160,16 +187,17 @@ class RemoteRecords(Records):
         finally:
             self._store.subscribers.remove(pubsub)
 
-    async def _call[Result](self, call: Callable[[], Result], ops: Sequence[Op] = ()) -> Result:
+    async def _call[Result](self, call: Callable[[], Result], commit: Commit | None = None) -> Result:
         """Return what a call returns, which happens between its begin and its end, or after its failure.
 
         Args:
-            ops: those of a commit.
+            commit: what it commits, if it is a commit.
         """
         if self._process.buried:
             raise ApiError(UNAVAILABLE, "The simulation is over.")
         answer: asyncio.Future[Result] = self._process.create_future()
-        _Call(self._store, self._process, call, ops, answer).send()
+        lost = Unanswered(_SILENT, partial(self._settle, commit.id)) if commit else None
+        _Call(self._store, self._process, call, answer, lost).send()
         return await answer
 
 
@@ -178,8 +206,8 @@ class _Call[Result]:
 
     Args:
         call: makes it.
-        ops: those of a commit.
         answer: what the caller waits for.
+        lost: the error if the answer to a commit is lost; None for other calls.
     """
 
     def __init__(
@@ -187,12 +215,12 @@ class _Call[Result]:
         store: SharedStore,
         process: Process,
         call: Callable[[], Result],
-        ops: Sequence[Op],
         answer: asyncio.Future[Result],
+        lost: Unanswered | None,
     ) -> None:
         self._store, self._world, self._process = store, store.world, process
-        self._call, self._ops, self._answer = call, ops, answer
-        self._fate = store.faults.fate(self._world.random, self._world.now, writes=bool(ops))
+        self._call, self._answer, self._lost = call, answer, lost
+        self._fate = store.faults.fate(self._world.random, self._world.now, writes=lost is not None)
 
     def send(self) -> None:
         """Send it."""
@@ -203,20 +231,16 @@ class _Call[Result]:
         if self._fate != "answered":
             given_up = there + self._seconds(_TIMEOUT)
             self._give_up(given_up)
-            there = given_up + self._seconds(_LATEST) if self._fate == "late" else there
+            there = given_up + self._seconds(self._store.faults.latest) if self._fate == "late" else there
         self._world.after(there, self._arrive)
 
     def _give_up(self, seconds: float) -> None:
         late = self._fate == "late"
         self._process.log("gives a commit up that comes late" if late else "gets no answer of the store")
-        message = "The response store has not answered."
-        lost = Unanswered(message) if self._ops else ApiError(UNAVAILABLE, message, retry_after=1)
-        self._reply(seconds, error=lost)
+        self._reply(seconds, error=self._lost or ApiError(UNAVAILABLE, _SILENT, retry_after=1))
 
     def _arrive(self) -> None:
         result, error = None, None
-        if self._fate == "late" and self._store.comes_too_late(self._ops):
-            return
         try:
             result = self._call()
         except Conflict as conflict:

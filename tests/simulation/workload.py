@@ -135,14 +135,19 @@ class Clients:
         if len(set(got)) > 1:
             self.ledger.fail(f"the requests with the Idempotency-Key '{key}' get different responses: {set(got)}")
 
-    async def foreground(self, owner: Owner) -> None:
-        """Create a response and wait for it."""
-        body = self._body(background=False)
-        try:
-            self._promise(owner, await self._call(owner, lambda server: _create(server, body, None, finish=True), 1))
-        except ApiError as error:
-            if error.status not in (429, 500, 502, 503):
-                raise
+    async def foreground(self, owner: Owner, count: int) -> None:
+        """Create responses and wait for them, one after the other; perhaps delete one as soon as it is there."""
+        for _ in range(count):
+            body = self._body(background=False)
+            try:
+                response = await self._call(owner, partial(_create, body=body, key=None, finish=True), 1)
+            except ApiError as error:
+                if error.status not in (429, 500, 502, 503):
+                    raise
+                continue
+            self._promise(owner, response)
+            if self._random.random() < 0.5:
+                await self.delete(owner, response["id"])
 
     async def batch(self, owner: Owner, lines: int) -> None:
         """Create a batch and wait for its end; its files have each line once."""
