@@ -3,8 +3,8 @@
     .venv/bin/python -m benchmarks.notifications                       # about two minutes
     .venv/bin/python -m benchmarks.notifications --events 50 --seconds 2
 
-The event logs and workers of two processes run on one real Valkey and one real PostgreSQL: once with a subscription to
-the store's notifications, and once without, as on a store that has none. The table goes to stdout.
+The event logs and workers of two processes run on an SQLite file, a real Valkey and a real PostgreSQL: once with a
+subscription to the store's notifications, and once without, as on a store that has none. The table goes to stdout.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def main() -> None:
         place = BackendLocation(folder, lambda kind: servers[kind].url)
         found = {
             (kind, woken): asyncio.run(measure(kind, place, options.events, options.seconds, woken=woken))
-            for kind in servers
+            for kind in ("sqlite", *servers)
             for woken in (False, True)
         }
     sys.stdout.write("\n".join(table(found)) + "\n")

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -19,18 +20,21 @@ from .records import (
     Delete,
     Ensure,
     Op,
+    PubSub,
     Put,
     Record,
     VersionIs,
     Write,
     after_prefix,
     until,
+    woken_by,
     writes_of,
 )
 from .sqlite_clock import SqliteClock
 from .sqlite_connection import OpenedFile, SqliteFile
 from .sqlite_inline import SLOW_SECONDS, Inline
 from .sqlite_inspection import inspect
+from .sqlite_pubsub import SqliteNotifications
 from .sqlite_reserve import Reserve
 from .sqlite_search import SqliteSearch
 from .sqlite_threads import ReadHandler, WriteHandler, key_list
@@ -128,6 +132,7 @@ class SqliteRecords:
         self._inspected = False
         self._shared_clock = SqliteClock(self._path)
         self._clock = clock or self._shared_clock
+        self._notifications = SqliteNotifications(self._path)
         self._waits_for_disk = synchronous == "full"
         self._writer = ThreadPool(
             "records-writer", lambda: WriteHandler(file(busy_timeout)), threads=1, group=_COMMITS_PER_GROUP
@@ -159,6 +164,7 @@ class SqliteRecords:
         else:
             self._inline.commit(job)
         await job.future
+        self._notifications.send(woken_by(ops))
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
@@ -181,8 +187,8 @@ class SqliteRecords:
         )
         return records
 
-    def pubsub(self) -> None:
-        """Return None: SQLite has no notifications between processes, and polling the file is cheap."""
+    def pubsub(self) -> AbstractAsyncContextManager[PubSub]:
+        return self._notifications.opened()
 
     async def now(self) -> float:
         return self._clock()
@@ -237,6 +243,7 @@ class SqliteRecords:
         await self._readers.stop()
         await self._searchers.stop()
         await self._writer.stop()
+        self._notifications.close()
         self._shared_clock.close()
         self._opened.identity = None
 

@@ -153,7 +153,7 @@ BACKENDS: Final = [
     Backend(
         "sqlite",
         lambda place, clock: SqliteRecords(place.folder / "records.db", clock=clock),
-        capabilities=("many_calls", "transactions", "search"),
+        capabilities=("many_calls", "transactions", "notifications", "search"),
     ),
     Backend("redis", _redis, capabilities=("many_calls", "transactions", "notifications")),
     Backend("cluster", _cluster, capabilities=("many_calls", "transactions", "notifications")),
