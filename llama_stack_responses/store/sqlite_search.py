@@ -17,6 +17,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 from .records import Record
@@ -107,9 +108,10 @@ WHERE key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY k
 """
 _COUNT: Final = "SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT {most})"
 _UNPURGED: Final = "SELECT min(at) <= strftime('%s', 'now') - ? FROM search_deleted"
-_DEAD_WORDS: Final = (
-    "SELECT term, doc FROM search_vocabulary WHERE doc IN (SELECT id FROM search_deleted WHERE NOT removed)"
-)
+_UNREMOVED: Final = "SELECT id FROM search_deleted WHERE NOT removed"
+_DEAD_WORDS: Final = f"""
+SELECT term, doc FROM search_vocabulary WHERE term >= ? AND term < ? AND doc IN ({_UNREMOVED})
+"""  # noqa: S608 - constants
 _MERGE: Final = "INSERT INTO search_terms(search_terms, rank) VALUES ('merge', ?)"
 
 _NOTED_ROWS: Final = 5_000
@@ -119,6 +121,11 @@ _MERGED_PAGES: Final = 200
 """Pages of FTS5 that one transaction writes anew."""
 _DEAD: Final = 1_000_000
 """Words of deleted rows that are held at a time; those of further rows are read again."""
+_SMALL: Final = 10_000
+"""Rows of an index of which all words are read at once. Those of a larger one are read in parts, between searches."""
+_ALNUM: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_PARTS: Final = ("", *(a + b for a in _ALNUM for b in _ALNUM), *map(chr, range(0x80, 0xD800, 0x400)), "\U0010ffff")
+"""Where the parts begin, and the last one ends."""
 _REMOVED_TOGETHER: Final = 100
 """Rows of which one transaction removes the words."""
 _OPERATIONS: Final = 2_000
@@ -206,7 +213,7 @@ class SqliteSearch:
     async def purge(self, older_than: float = 0.0) -> None:
         if not await self._readers.submit(partial(_is_unpurged, older_than)):
             return
-        while words := await self._readers.submit(_dead_words):
+        while words := await self._words_of_deleted():
             numbers = sorted(words)
             for at in range(0, len(numbers), _REMOVED_TOGETHER):
                 some = {number: words[number] for number in numbers[at : at + _REMOVED_TOGETHER]}
@@ -215,6 +222,20 @@ class SqliteSearch:
         pages = -_MERGED_PAGES
         while await self._write(partial(_merge, pages)):
             pages = _MERGED_PAGES
+
+    async def _words_of_deleted(self) -> dict[int, list[str]]:
+        """Return the words of rows that are deleted, of some of them if all would be too many."""
+        words: dict[int, list[str]] = {each: [] for each in await self._readers.submit(_unremoved)}
+        is_small = await self._readers.submit(lambda connection: _count(connection, "search_entries", _SMALL) < _SMALL)
+        held = 0
+        for part in pairwise((_PARTS[0], _PARTS[-1]) if is_small else _PARTS):
+            for word, number in await self._readers.submit(partial(_dead_words, part)) if words else ():
+                if number in words:
+                    words[number].append(word)
+                    held += 1
+            while held > _DEAD and len(words) > 1:
+                held -= sum(len(words.pop(each)) for each in sorted(words)[len(words) // 2 :])
+        return words
 
     async def _write(self, call: Callable[[sqlite3.Connection], Any], size: int = 0) -> Any:
         job = job_of(call)
@@ -388,20 +409,12 @@ def _is_unpurged(older_than: float, connection: sqlite3.Connection) -> bool:
     return _exists(connection) and connection.execute(_UNPURGED, (older_than,)).fetchone() == (1,)
 
 
-def _dead_words(connection: sqlite3.Connection) -> dict[int, list[str]]:
-    """Return the words of rows that are deleted, of some of them if all would be too many."""
-    words: dict[int, list[str]] = {
-        number: [] for (number,) in connection.execute("SELECT id FROM search_deleted WHERE NOT removed")
-    }
-    held = 0
-    for word, number in connection.execute(_DEAD_WORDS):
-        if number in words:
-            words[number].append(word)
-            held += 1
-        if held > _DEAD and len(words) > 1:
-            for each in sorted(words)[len(words) // 2 :]:
-                held -= len(words.pop(each))
-    return words
+def _unremoved(connection: sqlite3.Connection) -> list[int]:
+    return [number for (number,) in connection.execute(_UNREMOVED)]
+
+
+def _dead_words(part: tuple[str, str], connection: sqlite3.Connection) -> list[tuple[str, int]]:
+    return connection.execute(_DEAD_WORDS, part).fetchall()
 
 
 def _remove(words: dict[int, list[str]], connection: sqlite3.Connection) -> None:

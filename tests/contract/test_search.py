@@ -20,6 +20,7 @@ from llama_stack_responses.features.page.search.finding import Search
 from llama_stack_responses.features.page.search.indexer import Indexer
 from llama_stack_responses.features.page.search.texts import Texts
 from llama_stack_responses.jobs.background import BackgroundJobs
+from llama_stack_responses.store import sqlite_search
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.ends import Ended, OnEnd
@@ -513,10 +514,18 @@ async def test_drop_of_sqlite_index_that_was_interrupted_is_finished(tmp_path: P
     await records.close()
 
 
-async def test_purge_leaves_no_deleted_word_in_file_of_sqlite(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("small", "held"), [(10_000, 10_000), (1, 10_000), (10_000, 100)])
+async def test_purge_leaves_no_deleted_word_in_file_of_sqlite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, held: int
+) -> None:
+    """In a small index at once, in a larger one in parts; a few rows at a time if they have many words."""
+    monkeypatch.setattr(sqlite_search, "_SMALL", small)
+    monkeypatch.setattr(sqlite_search, "_DEAD", held)
     records = SqliteRecords(file := tmp_path / "records.db")
     index = await prepared(records)
-    await store(records, index, {key_of(number): f"qzjxkvw{number} stays{number} all" for number in range(250)})
+    await store(
+        records, index, {key_of(number): f"qzjxkvw{number} stays{number} all ünder 天气 ﬀ" for number in range(250)}
+    )
     await store(records, index, {key_of(number): f"vkxjqzw{number} all" for number in range(250, 300)})
     await store(records, index, {key_of(299): "vkxjqzw299 all again"})
     await records.commit([Delete(key_of(number)) for number in range(250)])
@@ -529,6 +538,7 @@ async def test_purge_leaves_no_deleted_word_in_file_of_sqlite(tmp_path: Path) ->
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("INSERT INTO search_terms(search_terms) VALUES ('integrity-check')")
         assert connection.execute("SELECT count(*) FROM search_deleted").fetchone() == (0,)
+        assert connection.execute("SELECT DISTINCT doc FROM search_vocabulary WHERE doc <= 250").fetchall() == []
     await records.sweep(0)
     await records.close()
     assert b"qzjxkvw" not in file.read_bytes()

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from ...feature import Ended, Feature, PageView, RouteAdmission, Stack
 from ...service.responses import OpenAIResponsesImpl
 from ...store.decoder import Decoder
-from ...store.records import Op, Put
+from ...store.records import Ensure, Op
 from .counted import counts_of, dimensions_of
 from .limits.on_demand import LimitsOnDemand
 from .naming import Bounds
@@ -65,4 +65,5 @@ def _routes(
 def count(metadata_key: str | None, ended: Ended) -> Sequence[Op]:
     """Return the op that counts what a response has used."""
     value = encode_pending(dimensions_of(ended, metadata_key), counts_of(ended))
-    return [Put(pending_key(ended.at, ended.response["id"]), value)]
+    # It replaces nothing, so nothing is looked up that it would.
+    return [Ensure(pending_key(ended.at, ended.response["id"]), value)]

@@ -36,8 +36,9 @@ logger = get_logger(__name__)
 type _Minutes = Mapping[tuple[int, Dimensions], Counts]
 """What was used, by the minute, in minutes since the epoch, and by whom."""
 
-_SECONDS: Final = 5.0
-"""Seconds between two changes of the tables, by whichever server."""
+_SECONDS: Final = 30.0
+"""Seconds between two changes of the tables, by whichever server: many responses together cost each one less. Reports
+read those too that are not in the tables yet."""
 _RESPONSES: Final = 500
 """Responses that one commit adds to the tables."""
 WAIT_SECONDS: Final = DEFAULT.unknown_outcome_seconds + 5.0

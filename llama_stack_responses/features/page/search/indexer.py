@@ -66,6 +66,7 @@ class Indexer(Periodic):
         self._held = dict[str, str]()
         self._ended = -_QUIET_SECONDS
         self._prepared = False
+        self._may_exist = True
         self._rounds = 0
         self._postponed = 0
 
@@ -102,12 +103,13 @@ class Indexer(Periodic):
     async def _look(self) -> None:
         """Find out whether the index is wanted, and drop one that is not."""
         await self._demand.look()
-        if not self._demand.wanted and await self._index.is_of_earlier_version():
+        if not self._demand.wanted and self._may_exist and await self._index.is_of_earlier_version():
             await self._demand.ask()  # That version made it without a search: some may search in it.
-        if not self._demand.wanted:
+        if not self._demand.wanted and self._may_exist:
             self._prepared = False
             self._held.clear()
             await self._index.drop()
+        self._may_exist = self._demand.wanted
 
     def _is_time(self) -> bool:
         self._postponed += 1

@@ -89,20 +89,21 @@ class LimitsOnDemand:
 
     def count(self, ended: Ended) -> None:
         """Count what a response has used."""
-        limiter = self._enforced() if ended.owner.limits else self._limiter
-        if limiter:
+        if limiter := self._limiter_of(ended.owner):
             limiter.count(ended)
 
     def ended_ops(self, ended: Ended) -> Sequence[Op]:
         """Return what the commit of a response's end writes."""
-        limiter = self._enforced() if ended.owner.limits else self._limiter
+        limiter = self._limiter_of(ended.owner)
         return limiter.ended_ops(ended) if limiter else ()
 
     def _limiter_of(self, owner: Owner) -> Limiter | None:
         """Return what enforces the limits of a request, and start what these need."""
-        if self._recount is None and any(each.startswith("stored_bytes=") for each in owner.limits):
+        if not (limits := owner.limits):
+            return self._limiter
+        if self._recount is None and any(each.startswith("stored_bytes=") for each in limits):
             self._count_stored()
-        return self._enforced() if owner.limits else self._limiter
+        return self._enforced()
 
     def _enforced(self) -> Limiter:
         if self._limiter is None:
