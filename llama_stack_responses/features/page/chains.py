@@ -14,6 +14,11 @@ from .response_views import Found, Views, as_stored
 _PAGE_BYTES: Final = 8 * 2**20
 """Bytes of responses with which a page ends, as `codec.size` counts."""
 
+_MAX_STEPS: Final = 1_000
+"""Responses that are looked at on the way to the newest one of a branch."""
+
+_CONTINUED: Final = frozenset(("completed", "incomplete"))
+
 
 class ChainViews:
     """Reads chains of responses, for users who may read them.
@@ -26,6 +31,22 @@ class ChainViews:
     def __init__(self, impl: OpenAIResponsesImpl, views: Views) -> None:
         self._impl = impl
         self._views = views
+
+    async def newest(self, response_id: str) -> str:
+        """Return the last response of the newest branch that continues a response, or the response itself.
+
+        Responses that failed or were cancelled continue nothing, and are passed over.
+
+        Raises:
+            ApiError: 400, the id is none.
+        """
+        check_response_id(response_id, "response_id")
+        for _ in range(_MAX_STEPS):
+            children = [row for row in await self._views.branches(response_id) if row["status"] in _CONTINUED]
+            if not children:
+                break
+            response_id = children[-1]["id"]
+        return response_id
 
     async def page(self, response_id: str, after: str | None, limit: int, hold: Hold | None = None) -> Json:
         """Return the turns up to a response, newest first.

@@ -127,7 +127,7 @@ def _add_parts(add: _Add, impl: OpenAIResponsesImpl, views: Views, limits: Route
     add("/responses/{response_id}/events", _events(views, limits), "List a response's events", numbered)
     numbered = described(schemas.REQUESTS, query={"limit": _limit(20), "after": WHOLE})
     add("/responses/{response_id}/requests", _requests(views, limits), "List a response's chat requests", numbered)
-    chained = described(schemas.CHAIN, query={"limit": _limit(50), "after": TEXT})
+    chained = described(schemas.CHAIN, query={"limit": _limit(50), "after": TEXT, "newest": {"type": "boolean"}})
     add("/chain/{response_id}", _chain(ChainViews(impl, views), limits), "Show a chain of responses", chained)
     ordered = described(
         schemas.CONVERSATION, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
@@ -343,7 +343,8 @@ def _chain(chains: ChainViews, limits: RouteAdmission) -> Handler:
     async def show_chain(response_id: str, request: Request) -> Response:
         query = Query(request)
         limit, hold = query.integer("limit", 1, 50) or 20, limits.hold_value(request.scope)
-        return JsonResponse(await chains.page(response_id, query.text("after"), limit, hold))
+        last = await chains.newest(response_id) if query.flag("newest") else response_id
+        return JsonResponse(await chains.page(last, query.text("after"), limit, hold))
 
     return show_chain
 

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Final
 
 from ...concurrency.offloading import in_thread
+from ...config import ResponsesConfig
 from ...core.errors import ApiError, bad_request
 from ...core.json_blocks import dumps
 from ...core.statuses import UNFINISHED
@@ -272,5 +273,11 @@ def settings_of(impl: OpenAIResponsesImpl, version: str) -> Json:
         "retention_days": config.retention_days,
         "record_requests": SETTINGS.of(config).record_requests,
         "background": impl.archive.transactional,
+        "limits": {"image_bytes": _image_bytes(config), "file_bytes": config.files.max_bytes},
         "views": [asdict(view) for view in impl.views],
     }
+
+
+def _image_bytes(config: ResponsesConfig) -> int:
+    """Return how large an image may be that is in a request, as base64 beside other fields."""
+    return min(config.files.max_bytes, config.limits.request_bytes // 2)

@@ -20,6 +20,7 @@ SESSION: Final = whole(
     retention_days=or_null(_NUMBER),
     record_requests=YES_OR_NO,
     background=YES_OR_NO,
+    limits=whole(image_bytes=WHOLE, file_bytes=WHOLE),
     views={"type": "array", "items": whole(name=TEXT, title=TEXT, icon=TEXT, key=TEXT, options=_OBJECT)},
 )
 

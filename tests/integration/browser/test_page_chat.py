@@ -73,6 +73,7 @@ def test_answer_that_ran_during_a_reload_is_followed_again_with_its_whole_chain(
         {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"heron"}
     )
     page.find(".files .chip", "notes.txt")
+    page.gone(".files progress")
     page.page.reload()
     page.find(".growing .message", "Half and")
     upstream.release("poet")
@@ -215,7 +216,7 @@ def test_stopped_turn_is_marked_as_outside_of_the_context(page: BrowserPage, ups
     page.press("/")
     ask(page, "Go on.")
     page.find(".message[data-role=assistant] .md", "Third.")
-    assert page.page.locator(".exchange[data-context=outside]").all_inner_texts()[0].startswith("User\nCount.")
+    assert page.page.locator(".exchange[data-context=outside]").all_inner_texts()[0].startswith("User\n\nCount.")
     assert page.page.locator(".exchange[data-context=outside]").count() == 1
     sent = [message["content"] for message in last_body(upstream, "poet")["messages"]]
     assert sent == ["Begin.", "First.", "Go on."]

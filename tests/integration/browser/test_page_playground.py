@@ -155,7 +155,7 @@ def test_call_of_a_function_is_answered_by_the_viewer(page: BrowserPage, upstrea
     choose(page, "local/caller")
     page.page.get_by_label("Other tools, as JSON").fill(json.dumps([WEATHER]))
     ask(page, "How warm is it in Oslo?")
-    page.find(".answer-call input").fill("4 °C")
+    page.find(".answer-call textarea").fill("4 °C")
     page.press("Enter")
     page.find(".message[data-role=assistant] .md", "Four degrees.")
     assert last_body(upstream, "caller")["messages"][-1]["content"] == "4 °C"
@@ -169,13 +169,33 @@ def test_mcp_server_is_used_and_its_calls_are_shown(page: BrowserPage, upstream:
     ask(page, "What is two and three?")
     form = page.find(".answer-call", "mcp: add")
     page.find("[data-kind=approval]", "waits for approval")
-    form.locator("button").click()  # which sends nothing before the viewer has chosen
-    form.get_by_role("radio", name="Approve").check()
-    form.locator("button").click()
+    assert form.locator("pre").inner_text() == '{\n  "a": 2,\n  "b": 3\n}'
+    assert form.locator("[aria-pressed=true], :checked").count() == 0
+    assert page.axe() == []
+    form.get_by_role("button", name="Approve").focus()
+    page.press("Tab")
+    assert page.page.evaluate("() => document.activeElement.innerText") == "Deny"
+    page.press("Shift+Tab", "Enter")
     page.find(".message[data-role=assistant] .md", "Five.")
     assert page.page.locator("[data-kind=approval] .tag").all_inner_texts() == ["approved"]
     page.find("[data-kind=tool]", "add").locator("summary").click()
     page.find(".tool-part", "5")
+
+
+def test_several_approvals_are_sent_when_all_are_given(page: BrowserPage, upstream: Upstream, mcp: McpServers) -> None:
+    calls = [tool_call(number, f"c{number}", "mcp__add", f'{{"a": {number}, "b": 3}}') for number in range(2)]
+    upstream.script("caller", [reply(*calls), reply(text("One was allowed."))])
+    page.goto("/ui/playground")
+    choose(page, "local/caller")
+    page.page.get_by_label("MCP server").fill(mcp.url("mcp"))
+    ask(page, "Add.")
+    page.find(".answer-call")
+    before = mcp.calls("add")
+    page.page.get_by_role("button", name="Deny").nth(1).click()
+    assert page.page.get_by_role("button", name="Deny", pressed=True).count() == 1
+    page.page.get_by_role("button", name="Approve").first.click()
+    page.find(".message[data-role=assistant] .md", "One was allowed.")
+    assert mcp.calls("add") == before + 1
 
 
 def test_programs_can_be_chosen_as_a_tool(page: BrowserPage, upstream: Upstream) -> None:
@@ -245,6 +265,43 @@ def test_field_that_is_not_json_is_named(page: BrowserPage) -> None:
     assert not [one for one in page.requests if one.startswith("POST")]
 
 
+def test_enter_sends_and_shift_enter_is_a_new_line(page: BrowserPage, upstream: Upstream) -> None:
+    upstream.script("poet", reply(text("Sent.")))
+    page.goto("/ui/playground")
+    choose(page, "local/poet")
+    field = page.find("textarea[name=input]")
+    field.focus()
+    page.page.keyboard.type("One")
+    page.press("Shift+Enter")
+    page.page.keyboard.type("two")
+    composing = (
+        "field => field.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', isComposing: true, bubbles: true}))"
+    )
+    field.evaluate(composing)  # it ends the word of an input method
+    assert not page.page.locator(".exchange").count()
+    page.press("Enter")
+    page.find(".message[data-role=assistant] .md", "Sent.")
+    assert last_body(upstream, "poet")["messages"][-1]["content"] == "One\ntwo"
+    assert field.input_value() == ""
+
+
+def test_enter_is_a_new_line_on_a_phone(browser: Browser, page_stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script("poet", reply(text("Sent.")))
+    with browser.page(page_stack.base_url, viewport=PHONE, has_touch=True, is_mobile=True) as page:
+        page.goto("/ui/playground")
+        page.find(".panel-fold > summary").tap()
+        choose(page, "local/poet")
+        page.find(".panel-fold > summary").tap()
+        page.find("textarea[name=input]").focus()
+        page.page.keyboard.type("One")
+        page.press("Enter")
+        page.page.keyboard.type("two")
+        page.page.get_by_role("button", name="Send").tap()
+        page.find(".message[data-role=assistant] .md", "Sent.")
+        assert last_body(upstream, "poet")["messages"][-1]["content"] == "One\ntwo"
+        page.check_quiet()
+
+
 def test_server_that_does_not_answer_is_named_and_the_message_is_kept(browser: Browser, page_stack: LiveStack) -> None:
     with browser.page(page_stack.base_url) as page:
         page.goto("/ui/playground")
@@ -281,13 +338,11 @@ def test_response_is_continued_with_its_model_instructions_and_tools(
         page.goto(f"/ui/responses/{response_id}")
         page.find(".actions a", "Continue").click()
         form = page.find(".answer-call", "orders: add")
-        assert not form.locator("input:checked").count()
-        form.get_by_role("radio", name="Approve").check()
-        form.locator("button").click()
+        form.get_by_role("button", name="Approve").click()
         page.find(".toast", "write the whole server_url of orders")
         calls = mcp.calls("add")
         page.page.get_by_label("Other tools, as JSON").fill(json.dumps([server]))
-        page.find(".answer-call button").click()
+        page.page.get_by_role("button", name="Approve").click()
         page.find(".message[data-role=assistant] .md", "Three.")
         assert mcp.calls("add") == calls + 1
         assert last_body(upstream, "asker")["messages"][0]["content"] == "Be brief."
@@ -381,6 +436,7 @@ def test_everything_in_the_playground_is_reached_by_keys(
         assert page.path == "/ui/playground"
         page.press("?")
         page.find("dialog", "Attach files")
+        page.find("dialog", "Edit the last question")
         page.check_quiet()
 
 

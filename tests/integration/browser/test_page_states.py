@@ -33,7 +33,7 @@ def test_call_that_waits_for_the_client_is_not_done(page: BrowserPage, upstream:
     ask(page, "How warm is it?")
     page.find("[data-kind=tool] .tag", "waits for the client")
     assert states(page) == ["waits for the client"]
-    page.find(".answer-call input").fill("4 °C")
+    page.find(".answer-call textarea").fill("4 °C")
     page.press("Enter")
     page.find(".message[data-role=assistant] .md", "Four degrees.")
     page.find("[data-kind=tool] .hint", "→ 4 °C")

@@ -64,6 +64,38 @@ export async function request(path, { method = "GET", body, query, signal, accep
   }
 }
 
+/** Upload a file as a form with these fields, and return the JSON of the answer; `progress` gets the part that is sent, 0 to 1. */
+export async function upload(path, file, fields, { signal, progress }) {
+  for (;;) {
+    const used = token();
+    const answer = await sent(path, file, fields, used, { signal, progress });
+    if (answer.ok) return answer.json();
+    if (answer.status !== 401) throw await asError(answer);
+    await renewToken(used);
+  }
+}
+
+/** Send a form by the one way that says how much of it has gone. */
+function sent(path, file, fields, used, { signal, progress }) {
+  const form = new FormData();
+  for (const [name, value] of Object.entries(fields)) form.append(name, value);
+  form.append("file", file, file.name);
+  return new Promise((resolve, reject) => {
+    const transfer = new XMLHttpRequest();
+    const abort = () => (transfer.abort(), reject(signal.reason));
+    if (signal.aborted) return abort();
+    signal.addEventListener("abort", abort, { once: true });
+    transfer.upload.onprogress = (event) => event.lengthComputable && progress(event.loaded / event.total);
+    transfer.onload = () => resolve(new Response(transfer.response, { status: transfer.status, statusText: transfer.statusText }));
+    transfer.onerror = () => reject(new Error(UNREACHABLE));
+    transfer.responseType = "text";
+    transfer.open("POST", path);
+    transfer.setRequestHeader("accept", "application/json");
+    if (used) transfer.setRequestHeader("authorization", "Bearer " + used);
+    transfer.send(form);
+  });
+}
+
 /** Throw what a browser calls "Failed to fetch" or "NetworkError" in plain words; an abort as it is. */
 function lost(error, message) {
   throw error instanceof TypeError ? new Error(message, { cause: error }) : error;

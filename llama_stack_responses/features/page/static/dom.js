@@ -52,6 +52,7 @@ const ICONS = {
   live: "M1.8 8.5h3l1.7-5 3 9 1.7-4h3",
   moon: "M13 9.5A5.5 5.5 0 0 1 6.5 3 5.5 5.5 0 1 0 13 9.5Z",
   next: "M5 3.5 10.5 8 5 12.5ZM12 3.5v9",
+  pen: "M3 13v-2.5L10.5 3 13 5.5 5.5 13ZM9 4.5 11.5 7",
   pause: "M5.5 3.5v9M10.5 3.5v9",
   play: "M5 3.5 12 8l-7 4.5Z",
   plus: "M8 3v10M3 8h10",
@@ -179,6 +180,14 @@ export function button(text, onclick, { icon: name, label, kind = "", ...propert
     name && icon(name),
     text && h("span", null, text),
   );
+}
+
+const touched = matchMedia("(hover: none) and (pointer: coarse)");
+
+/** Return whether a key sends what is written: Enter, but not with Shift, in an input method, or on a phone without Ctrl or ⌘. */
+export function sends(event) {
+  if (event.key !== "Enter" || event.shiftKey || event.altKey || event.isComposing || event.keyCode === 229) return false; // 229: Safari ends a composition so
+  return event.ctrlKey || event.metaKey || !touched.matches;
 }
 
 /** Add the style sheet of a view, which lies beside its script, once. */

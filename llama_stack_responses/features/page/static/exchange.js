@@ -1,42 +1,84 @@
-// A question and its answer in the playground, and the form that answers the calls of the client's own tools.
+// A question and its answer in the playground.
 
-import { h, icon } from "./dom.js";
-import { line } from "./format.js";
+import { button, h, icon } from "./dom.js";
 import { GrowingConversation } from "./growing.js";
 import { conversation, inOrder } from "./items.js";
 import { KINDS } from "./kinds.js";
-import { to } from "./pieces.js";
+import { jsonText, to } from "./pieces.js";
 import { REASONS } from "./response.js";
 
 const OUTSIDE = "Not part of the context: later questions do not build on this turn.";
 
 const notice = (kind, ...content) => h("p", { class: "notice " + kind, role: kind === "bad" ? "alert" : null }, icon("alert"), h("span", null, content));
 
+export const GOES_ON = new Set(["completed", "incomplete"]); // statuses of responses that the next question continues
+
 export class Exchange {
-  /** Show a question, given as items, and below it the answer as it grows. */
-  constructor(question) {
+  id = null; // of its response, once it is known
+  input = null; // of its request, if the page has it
+  branches = []; // the ids of the responses that continue the same one, this one among them
+  status = null;
+
+  /** Show a question, given as items, and below it the answer as it grows. `previous` is the response that it continues. */
+  constructor(question, previous = null) {
+    this.previous = previous;
+    this.asks = isQuestion(question);
     this.growing = new GrowingConversation({ markdown: true });
-    this.answer = this.growing.element;
-    this.end = h("div", { class: "row dim small" }, "Waiting for the model…");
-    this.element = h("section", { class: "exchange" }, h("div", { class: "items" }, conversation(question)), this.answer, this.end);
+    this.items = h("div", { class: "items" }, conversation(question), this.growing.element);
+    this.words = h("span", { class: "num" }, "Waiting for the model…");
+    this.links = h("span", { class: "row" });
+    this.actions = h("span", { class: "row turn-actions" });
+    this.end = h("div", { class: "row dim small" }, this.words, this.links, this.actions);
+    this.element = h("section", { class: "exchange" }, this.items, this.end);
+  }
+
+  /** Make one of a stored turn; `options` are those of `conversation`. */
+  static stored(turn, options) {
+    const made = new Exchange([], turn.summary.previous_response_id);
+    const { summary } = turn;
+    made.fill(turn, options);
+    if (summary.error) made.end.before(h("p", { class: "error-text" }, summary.error));
+    made.ended([summary.status, summary.input_tokens !== null && `${summary.input_tokens} → ${summary.output_tokens} tokens`].filter(Boolean).join(" · "), turn.id);
+    return made;
   }
 
   show(state) {
     this.growing.show(state);
-    this.end.replaceChildren(progress(state));
+    this.say(progress(state));
   }
 
-  /** Replace the answer by the items that the server has rendered. */
-  rendered(items, options) {
-    const element = h("div", { class: "items" }, conversation(items, options));
-    this.answer.replaceWith(element);
-    this.answer = element;
+  say(words) {
+    this.words.textContent = words;
+  }
+
+  /** Show a turn as the server has rendered it. */
+  fill(turn, options) {
+    const { summary } = turn;
+    this.status = summary.status;
+    this.asks = isQuestion(turn.items.slice(0, turn.output_from));
+    this.branches = turn.branches.map((one) => one.id);
+    this.element.dataset.id = turn.id;
+    const compacted = turn.compacted && !turn.items.some((item) => item.kind === "compaction");
+    this.items.replaceChildren(
+      ...[
+        compacted && h("div", { class: "divider", role: "separator", "aria-label": "Compacted" }, h("span", null, "The conversation before this was replaced by a summary.")),
+        ...conversation(inOrder(turn.items, summary.status), { ...options, waits: summary.waits_for }),
+        turn.items_left_out > 0 && h("p", { class: "cut" }, `${turn.items_left_out} more items are not shown.`),
+      ].filter(Boolean),
+    );
   }
 
   /** Show how it ended: the counts, and links to the response if it is stored. */
   ended(words, id) {
     this.growing.end();
-    this.end.replaceChildren(h("span", { class: "num" }, words), ...links(id));
+    this.id = id ?? null;
+    this.say(words);
+    this.links.replaceChildren(...(id ? [h("a", { class: "answered", href: to.response(id) }, "Details"), h("a", { href: to.replay(id) }, "Replay")] : []));
+  }
+
+  /** Show what can be done with it. */
+  offer(actions) {
+    this.actions.replaceChildren(...actions.filter(Boolean));
   }
 
   trouble(...content) {
@@ -56,21 +98,15 @@ export class Exchange {
   }
 }
 
-const links = (id) => (id ? [h("a", { class: "answered", href: to.response(id) }, "Details"), h("a", { href: to.replay(id) }, "Replay")] : []);
+/** Return whether the input of a turn is one message of the user, which can be written anew. */
+const isQuestion = (items) => items.length === 1 && items[0].kind === "message" && items[0].role === "user";
 
-/** Make the element of a stored turn; `options` are those of `conversation`. */
-export function turnBefore(turn, options) {
-  const { summary } = turn;
-  const used = summary.input_tokens === null ? null : `${summary.input_tokens} → ${summary.output_tokens} tokens`;
-  return h(
-    "section",
-    { class: "exchange", "data-id": turn.id },
-    turn.compacted && !turn.items.some((item) => item.kind === "compaction") && h("div", { class: "divider", role: "separator", "aria-label": "Compacted" }, h("span", null, "The conversation before this was replaced by a summary.")),
-    h("div", { class: "items" }, conversation(inOrder(turn.items, summary.status), { ...options, waits: summary.waits_for })),
-    turn.items_left_out > 0 && h("p", { class: "cut" }, `${turn.items_left_out} more items are not shown.`),
-    summary.error && h("p", { class: "error-text" }, summary.error),
-    h("div", { class: "row dim small" }, h("span", { class: "num" }, [summary.status, used].filter(Boolean).join(" · ")), links(turn.id)),
-  );
+/** The switch between the branches of a turn; `turnTo(id)` shows another one. */
+export function branchSwitch({ id, branches }, turnTo) {
+  const at = branches.indexOf(id);
+  if (at < 0 || branches.length < 2) return null;
+  const step = (by, name, label) => button("", () => turnTo(branches[at + by]), { icon: name, label, kind: "ghost small", disabled: !branches[at + by] });
+  return h("span", { class: "row branches", role: "group", "aria-label": "Branches of this turn" }, step(-1, "back", "Earlier branch"), h("span", { class: "num" }, `${at + 1} of ${branches.length}`), step(1, "chevron", "Later branch"));
 }
 
 /** Return the input of a request as items that are shown. */
@@ -78,45 +114,14 @@ export function asked(input) {
   if (typeof input === "string") return [{ kind: "message", role: "user", blocks: [{ kind: "text", text: input }] }];
   return input.map((item) => {
     if (item.type === "message") {
-      const part = { input_text: (one) => ({ kind: "text", text: one.text }), input_image: (one) => ({ kind: "image", url: one.image_url }), input_file: (one) => ({ kind: "file", name: one.filename }) };
-      return { kind: "message", role: "user", blocks: item.content.map((one) => part[one.type](one)) };
+      const part = { input_text: (one) => ({ kind: "text", text: one.text }), input_image: (one) => ({ kind: "image", url: one.image_url }), input_file: (one) => ({ kind: "file", name: one.filename, file_id: one.file_id }) };
+      if (typeof item.content === "string") return { kind: "message", role: item.role, blocks: [{ kind: "text", text: item.content }] };
+      return { kind: "message", role: "user", blocks: item.content.map((one) => part[one.type]?.(one) ?? { kind: "text", text: one.text ?? one.type }) };
     }
     if (KINDS[item.type].shown === "approval") return { kind: "approval", type: item.type, title: `Your answer: ${item.approve ? "approved" : "refused"}`, approve: item.approve, request_id: item[KINDS[item.type].names] };
-    return { kind: "tool_output", type: item.type, call_id: item.call_id, results: [{ kind: "code", text: item.output, language: "" }] };
+    const text = typeof item.output === "string" ? item.output : jsonText(item.output ?? item);
+    return { kind: "tool_output", type: item.type, call_id: item.call_id, results: [{ kind: "code", text, language: "" }] };
   });
-}
-
-/** Make a form for what a response waits for, null if it waits for nothing; `send(items)` gets the answers. */
-export function answerForm(response, send) {
-  const output = response?.status === "completed" ? (response.output ?? []) : [];
-  const fields = output.filter((item) => KINDS[item.type]?.answer).map((item) => (KINDS[item.type].answer.how === "approval" ? approvalField(item) : callField(item)));
-  if (!fields.length) return null;
-  const submit = (event) => (event.preventDefault(), send(fields.map((field) => field.item())));
-  return h("form", { class: "answer-call", onsubmit: submit }, h("strong", null, "The model waits for your answer"), fields.map((field) => field.element), h("p", null, h("button", { class: "button primary" }, "Send and go on")));
-}
-
-/** The fields of an answer that name the item which it answers. */
-function answerTo(item) {
-  const { type, named_by } = KINDS[item.type].answer;
-  return { type, [KINDS[type].names]: item[named_by] };
-}
-
-function callField(call) {
-  const field = h("input", { autocomplete: "off", placeholder: "What the tool returns", required: true });
-  return {
-    element: h("label", { class: "field" }, h("span", null, h("code", null, `${call.name ?? call.type}(${line(call.arguments ?? call.input ?? JSON.stringify(call.action), 160)})`)), field),
-    item: () => ({ ...answerTo(call), output: field.value }),
-  };
-}
-
-/** Nothing is chosen before the viewer has chosen: an approval may not be undone. */
-function approvalField(request) {
-  const choice = (value, text) => h("label", { class: "choice" }, h("input", { type: "radio", name: request.id, value, required: true }), text);
-  const element = h("fieldset", { class: "field" }, h("legend", null, h("code", null, `${request.server_label}: ${request.name}(${line(request.arguments, 160)})`)), h("div", { class: "choices" }, choice("yes", "Approve"), choice("no", "Refuse")));
-  return {
-    element,
-    item: () => ({ ...answerTo(request), approve: element.querySelector("input:checked").value === "yes" }),
-  };
 }
 
 const DOING = { message: "Writes…", reasoning: "Reasons…" };

@@ -25,7 +25,7 @@ export function keep(name, value) {
 
 /** Forget all of it, as a user who signs out expects. */
 export function forget() {
-  for (const name of ["settings", "chat", "drafts"]) keep(name, null);
+  for (const name of ["settings", "chat", "drafts", "roots"]) keep(name, null);
 }
 
 /** Return the message that was being written in a chat. */

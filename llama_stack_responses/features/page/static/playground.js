@@ -1,26 +1,26 @@
 // Ask a model with any tools, files and settings, streamed; go on from any response; the same as code.
 
+import { answerForm } from "./answers.js";
 import { follow, get, request, stream } from "./api.js";
+import { Composer, messageOf } from "./composer.js";
 import { button, copy, h, icon, say } from "./dom.js";
 import { EndFollower } from "./end_follower.js";
-import { answerForm, asked, ending, Exchange, turnBefore } from "./exchange.js";
-import { bytes } from "./format.js";
+import { asked, branchSwitch, ending, Exchange, GOES_ON } from "./exchange.js";
+import { line } from "./format.js";
 import { conversation, inOrder, itemElement, linksOf } from "./items.js";
 import { draftOf, keep, keepDraft, kept } from "./kept.js";
-import { TOOLS } from "./kinds.js";
-import { code, fold, jsonText, to } from "./pieces.js";
+import { code, to } from "./pieces.js";
 import { apply, newState, whole } from "./reducer.js";
-import { format, HOSTED, pairsOf, parsed, shortened, toolsOf } from "./request_fields.js";
+import { RequestForm } from "./request_form.js";
+import { shortened } from "./request_fields.js";
+import { toggle } from "./response.js";
 import { LANGUAGES } from "./snippets.js";
 import { goneNote, TalkView, TURNS } from "./talk.js";
 
-const TOOL_EXAMPLE = [{ type: "function", name: "get_weather", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } }];
-
 const narrow = matchMedia("(max-width: 980px)");
-const FILE_LIMIT = 20e6; // bytes of one file, which goes into the request
 const OPEN = 8; // chats that stay as they are while other views are shown
+const ROOTS = 20; // first questions whose branches are kept
 const RUNS = new Set(["queued", "in_progress"]);
-const GOES_ON = new Set(["completed", "incomplete"]); // statuses of responses that the next question continues
 
 let chats = []; // the one that was shown last is the last one
 let current = null; // the chat that `/ui/playground` leads to
@@ -35,19 +35,22 @@ export function resume(address, back) {
 export class PlaygroundView extends TalkView {
   keys = [
     ["/", "Write", () => this.input.focus()],
-    ["Ctrl Enter", "Send, from the message", () => {}],
+    ["Enter", "Open or close the item; in the message, send it", () => toggle()],
+    ["Shift Enter", "A new line, in the message", () => {}],
     ["x", "Stop the answer", () => this.stop()],
     ["Escape", "Stop the answer, if pressed twice", () => this.escape()],
-    ["a", "Attach files", () => this.picker.click()],
+    ["a", "Attach files", () => this.composer.picker.click()],
     ["m", "Model", () => this.reach("model")],
     ["i", "Instructions", () => this.reach("instructions")],
-    ["u", "Tools", () => this.reach([...Object.values(HOSTED), "tools"].find((name) => !this.fields.elements[name].disabled))],
+    ["u", "Tools", () => this.reachTools()],
     ["s", "Settings", () => this.reach("temperature")],
+    ["E", "Edit the last question", () => this.lastOf("asks", (exchange) => this.edit(exchange))],
+    ["r", "Answer the last question again", () => this.lastOf("element", (exchange) => this.again(exchange))],
     ["l", "Next language of the code", () => this.turnLanguage()],
     ["y", "Copy the code", () => this.copyCode()],
     ["d", "Details of the last answer", () => [...this.talk.querySelectorAll(".answered")].at(-1)?.click()],
     ["n", "Start anew", () => this.anew()],
-    ...this.keys,
+    ...this.keys.filter(([key]) => key !== "Enter"),
   ];
 
   start() {
@@ -59,29 +62,37 @@ export class PlaygroundView extends TalkView {
     this.conversationId = own ? (chat?.conversation ?? null) : query.get("conversation");
     this.places = new Set();
     this.links = linksOf([]);
-    this.attached = [];
+    this.exchanges = []; // the turns that are shown, in their order
     this.turns = h("div", { class: "turns" });
+    this.later = h("div"); // the turns that continue the last one
     this.earlier = h("div", { class: "rows-tail" });
-    this.talk = h("div", { class: "talk", role: "log", "aria-label": "Conversation" }, this.earlier, this.turns);
+    this.talk = h("div", { class: "talk", role: "log", "aria-label": "Conversation" }, this.earlier, this.turns, this.later);
     this.follower = new EndFollower(this.talk, this.signal);
-    this.append(h("h1", { class: "hidden-text" }, "Playground"), h("div", { class: "ground" }, h("section", { "aria-label": "Conversation and question" }, h("h2", { class: "hidden-text" }, "Conversation"), this.origin(), this.talk, this.form()), this.options()));
+    this.append(h("h1", { class: "hidden-text" }, "Playground"), h("div", { class: "ground" }, h("section", { "aria-label": "Conversation and question" }, h("h2", { class: "hidden-text" }, "Conversation"), this.origin(), this.talk, this.form()), this.panelOf()));
+    this.editing = null; // the turn whose question is being written anew
+    this.editLater = own ? (chat?.editing ?? null) : null;
     this.pending = own ? (chat?.running ?? null) : null; // the id of a response that ran when the page was left
     this.restore();
     this.open();
     narrow.addEventListener("change", () => (this.panel.open = !narrow.matches), { signal: this.signal });
     addEventListener("pagehide", () => this.isConnected && this.keep(), { signal: this.signal });
     addEventListener("beforeunload", (event) => this.losesWork && event.preventDefault(), { signal: this.signal });
-    this.ready = this.readServer();
-    this.load(own);
+    this.ready = Promise.all([this.readServer(), this.readModels(), this.load(own)]); // before anything is sent
+    this.ready.then(() => this.pending && this.followAgain(this.pending));
     this.showCode();
   }
 
-  /** Show what is stored of the chat, take over its settings unless it is the user's own chat, and follow what runs. */
+  /** Show what is stored of the chat, and take over its settings unless it is the user's own chat. */
   async load(own) {
     this.welcome();
     const last = await this.readBefore();
     await this.takeOver(last, own);
-    await Promise.all([this.models(), this.pending && this.followAgain(this.pending)]);
+    this.editAgain();
+  }
+
+  async readModels() {
+    if (await this.settings.readModels()) return;
+    this.turns.append(h("p", { class: "notice warn" }, icon("alert"), "The server lists no model. Check its inference provider."));
   }
 
   /** A chat goes on while another view is shown. */
@@ -130,7 +141,7 @@ export class PlaygroundView extends TalkView {
 
   /** Whether leaving the page would lose something: it does not end what runs in the background. */
   get losesWork() {
-    return (this.running && !this.running.background) || this.unkept;
+    return (this.running && !this.running.background) || this.unkept || this.composer.uploading;
   }
 
   origin() {
@@ -170,8 +181,12 @@ export class PlaygroundView extends TalkView {
     Object.assign(this, { more: page.has_more, next: page.next });
     const turns = page.data.slice().reverse();
     this.links = linksOf(turns.flatMap((turn) => turn.items), this.links);
-    this.turns.prepend(...turns.map((turn) => turnBefore(turn, { links: this.links })));
+    const exchanges = turns.map((turn) => Exchange.stored(turn, { links: this.links }));
+    this.exchanges.unshift(...exchanges);
+    this.turns.prepend(...exchanges.map((exchange) => exchange.element));
     if (page.gone) this.turns.prepend(goneNote(page.gone));
+    for (const exchange of exchanges) this.offer(exchange);
+    if (page.children.length) this.showLater(page.children);
     return turns.at(-1);
   }
 
@@ -187,22 +202,30 @@ export class PlaygroundView extends TalkView {
   /** Take over the model, the instructions and the tools of the response that is continued, and answer its calls. */
   async takeOver(last, own) {
     const waits = last?.summary.waits_for;
-    if (!last || (own && !waits)) return;
+    if (!last) return;
+    this.leaveUnfinished(last);
+    if (own && !waits) return;
     try {
       const response = await get("/v1/responses/" + encodeURIComponent(last.id), { signal: this.signal });
-      if (!own) this.takeSettings(response);
+      if (!own) this.settings.take(response);
       if (waits) this.askForOutputs(response);
     } catch (error) {
       if (!this.signal.aborted) say(error.message);
     }
   }
 
-  takeSettings(response) {
-    this.wanted = response.model;
-    const { elements } = this.fields;
-    elements.instructions.value = typeof response.instructions === "string" ? response.instructions : "";
-    elements.tools.value = response.tools?.length ? jsonText(response.tools) : "";
-    for (const name of Object.values(HOSTED)) Object.assign(elements[name], elements[name].type === "checkbox" ? { checked: false } : { value: "" });
+  /** A response that did not end well is shown, but not continued; one that runs is followed. */
+  leaveUnfinished({ id, summary }) {
+    if (this.conversationId || GOES_ON.has(summary.status)) return;
+    const shown = this.exchanges.at(-1);
+    this.previous = summary.previous_response_id;
+    if (RUNS.has(summary.status) && !this.pending) {
+      this.exchanges.pop();
+      shown.element.remove();
+      this.pending = id;
+    } else shown.outside();
+    this.showOrigin();
+    this.atPlace();
   }
 
   welcome() {
@@ -213,118 +236,51 @@ export class PlaygroundView extends TalkView {
   // The question
 
   form() {
-    this.input = h("textarea", { name: "input", "aria-label": "Message", placeholder: "Write a message", rows: 3, oninput: () => this.changed(), onkeydown: (event) => event.key === "Enter" && (event.metaKey || event.ctrlKey) && this.send() });
-    this.files = h("ul", { class: "files", "aria-label": "Files" });
-    const pick = (this.picker = h("input", { type: "file", multiple: true, class: "hidden-text", tabindex: -1, "aria-label": "Files to attach", onchange: () => this.attach([...pick.files]).then(() => (pick.value = "")) }));
-    this.sender = h("button", { type: "submit", class: "button primary" }, icon("send"), h("span", null, "Send"));
-    this.stopper = button("Stop", () => this.stop(), { icon: "stop", hidden: true });
-    const form = h(
-      "form",
-      { class: "ask", "aria-label": "Question", onsubmit: (event) => (event.preventDefault(), this.send()), ondragover: (event) => event.preventDefault(), ondrop: (event) => (event.preventDefault(), this.attach([...event.dataTransfer.files])) },
-      this.follower.button,
-      this.files,
-      this.input,
-      h("div", { class: "row" }, button("Attach", () => pick.click(), { icon: "file" }), pick, h("span", { class: "dim small keys-hint" }, "Ctrl or ⌘ + Enter sends"), h("span", { class: "spring" }), this.stopper, this.sender),
-    );
-    return form;
+    this.note = h("div", { class: "row small editing", hidden: true });
+    this.composer = new Composer(this, { send: () => this.send(), stop: () => this.stop(), changed: () => this.changed() }, this.follower.button, this.note);
+    this.input = this.composer.input;
+    return this.composer.element;
   }
 
   /** Show the message that was being written. */
   restoreDraft() {
     const draft = draftOf(this.chat);
-    if (!draft || this.input.value || this.attached.length) return;
-    this.write(draft.text, draft.files);
+    if (draft && this.composer.empty) this.composer.write(draft);
   }
 
   /** The name under which the draft is kept. */
   get chat() {
-    return this.conversationId ?? this.previous ?? "new";
-  }
-
-  async attach(files) {
-    for (const file of files) {
-      if (file.size > FILE_LIMIT) say(`${file.name} is larger than ${bytes(FILE_LIMIT)}`);
-      else this.attached.push({ name: file.name, size: file.size, data: await dataUrl(file), image: /^image\/(png|jpeg|gif|webp)$/.test(file.type) });
-    }
-    this.showFiles();
-  }
-
-  showFiles() {
-    this.files.replaceChildren(
-      ...this.attached.map((file, index) => h("li", { class: "chip" }, icon(file.image ? "image" : "file"), file.name, h("span", { class: "dim" }, bytes(file.size)), button("", () => (this.attached.splice(index, 1), this.showFiles()), { icon: "close", label: "Remove " + file.name, kind: "ghost small" }))),
-    );
-    this.changed();
+    return this.editing ? "edit " + this.editing.id : (this.conversationId ?? this.previous ?? "new");
   }
 
   // Settings
 
-  options() {
-    const field = (name, label, properties = {}, tag = "input") => h("label", { class: "field" }, h("span", null, label), h(tag, { name, oninput: () => this.changed(), ...properties }));
-    const select = (name, label, values) => h("label", { class: "field" }, h("span", null, label), h("select", { name, onchange: () => this.changed() }, values.map((value) => h("option", { value }, value || "default"))));
-    const check = (name, label, on = false) => h("label", { class: "choice" }, h("input", { type: "checkbox", name, checked: on, onchange: () => this.changed() }), label);
-    const area = (name, label, placeholder, rows = 4) => field(name, label, { rows, placeholder, class: "code-input", spellcheck: "false" }, "textarea");
-    this.model = h("select", { name: "model", onchange: () => this.changed() });
-    const part = (title, open, ...content) => {
-      const made = fold(h("span", { class: "what" }, title), () => content, { open: true }); // a closed fold's fields count too
-      made.open = open;
-      return made;
-    };
-    this.fields = h(
-      "form",
-      { class: "options", "aria-label": "Settings", onsubmit: (event) => event.preventDefault() },
-      h("label", { class: "field" }, h("span", null, "Model"), this.model),
-      field("instructions", "Instructions", { rows: 2 }, "textarea"),
-      part(
-        "Tools",
-        true,
-        h("div", { class: "choices" }, TOOLS.filter((tool) => !tool.ids).map((tool) => check(tool.type, tool.label))),
-        TOOLS.filter((tool) => tool.ids).map((tool) => field(tool.ids, tool.label, { placeholder: tool.example })),
-        h("div", { class: "two" }, field("mcp_url", "MCP server", { type: "url", placeholder: "https://…/mcp" }), select("mcp_approval", "Approval of its calls", ["always", "never"])),
-        area("tools", "Other tools, as JSON", jsonText(TOOL_EXAMPLE), 3),
-        select("tool_choice", "Tool choice", ["", "auto", "required", "none"]),
-      ),
-      part(
-        "Settings",
-        false,
-        h("div", { class: "two" }, field("temperature", "Temperature", { type: "number", min: 0, max: 2, step: 0.1 }), field("top_p", "Top p", { type: "number", min: 0, max: 1, step: 0.05 }), field("max_output_tokens", "Maximum output tokens", { type: "number", min: 16, step: 1 }), select("effort", "Reasoning effort", ["", "none", "minimal", "low", "medium", "high"])),
-        h("div", { class: "two" }, select("format", "Output", ["", "json_object", "json_schema"]), select("truncation", "Truncation", ["", "auto", "disabled"])),
-        area("schema", "JSON schema of the output", '{"type": "object", …}', 3),
-        h("div", { class: "choices" }, check("store", "Store", true), check("background", "In the background: it goes on when this page is closed", true)),
-        field("metadata", "Metadata", { placeholder: "key: value, key: value" }),
-        area("extra", "Any other fields, as JSON", '{"seed": 1}', 2),
-      ),
-    );
+  panelOf() {
+    this.settings = new RequestForm(() => this.changed(), this.signal);
     this.codeTabs = h("div", { class: "tabs", role: "group", "aria-label": "Language" });
     this.codeBody = h("div");
     this.language = 0;
     this.chosen = h("span", { class: "hint" });
     // On a phone, all of it is one line above the conversation, which opens.
-    this.panel = h("details", { class: "fold panel-fold", open: !narrow.matches }, h("summary", null, h("span", { class: "what" }, "Model and tools"), this.chosen), h("div", { class: "panel-body" }, this.fields, h("section", { class: "block" }, h("h2", null, "The same as code"), this.codeTabs, this.codeBody)));
+    this.panel = h("details", { class: "fold panel-fold", open: !narrow.matches }, h("summary", null, h("span", { class: "what" }, "Model and tools"), this.chosen), h("div", { class: "panel-body" }, this.settings.element, h("section", { class: "block" }, h("h2", null, "The same as code"), this.codeTabs, this.codeBody)));
     return h("aside", { class: "panel", "aria-label": "Settings and code" }, this.panel);
   }
 
-  /** Move to a field of the settings, wherever it is folded away. */
   reach(name) {
-    const field = this.fields.elements[name];
-    for (let fold = field.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
-    field.focus();
+    this.panel.open = true;
+    this.settings.reach(name);
   }
 
-  /** Close the fields of what the server cannot run, and say why; say what is special about the others. */
+  reachTools() {
+    this.panel.open = true;
+    this.settings.reachTools();
+  }
+
+  /** Read what the server can run, and how much it takes. */
   async readServer() {
-    const read = (path) => get(path, { signal: this.signal }).catch(() => null); // then the answer to a request says it
-    const [tools, session] = await Promise.all([read("/v1/ui/tools"), read("/v1/ui/session")]);
-    const missing = Object.entries(HOSTED).filter(([type]) => tools && !tools.available.includes(type)).map(([, name]) => name);
-    if (session?.background === false) missing.push("background");
-    for (const name of missing) {
-      const field = this.fields.elements[name];
-      field.disabled = true;
-      field.closest("label").append(h("span", { class: "dim small" }, "not available on this server"));
-    }
-    for (const [type, name] of Object.entries(HOSTED)) {
-      if (tools?.details[type]) this.fields.elements[name].closest("label").after(h("span", { class: "dim small" }, tools.details[type]));
-    }
-    this.changed();
+    const session = await get("/v1/ui/session", { signal: this.signal }).catch(() => null); // then the answer to a request says it
+    if (session) this.composer.limit(session.limits);
+    await this.settings.readServer(session);
   }
 
   turnLanguage() {
@@ -337,23 +293,9 @@ export class PlaygroundView extends TalkView {
     return copy(this.codeText, `Copied as ${LANGUAGES[this.language][0]}`);
   }
 
-  async models() {
-    try {
-      const { data } = await get("/v1/models", { signal: this.signal });
-      const names = data.filter((one) => (one.model_type ?? one.custom_metadata?.model_type ?? "llm") === "llm").map((one) => one.id ?? one.identifier);
-      const wanted = this.wanted ?? names[0];
-      if (wanted && !names.includes(wanted)) names.unshift(wanted);
-      this.model.replaceChildren(...names.map((name) => h("option", { value: name, selected: name === wanted }, name)));
-      if (!names.length) this.turns.append(h("p", { class: "notice warn" }, icon("alert"), "The server lists no model. Check its inference provider."));
-      this.changed();
-    } catch (error) {
-      if (!this.signal.aborted) say(error.message);
-    }
-  }
-
   changed() {
-    clearTimeout(this.later);
-    this.later = setTimeout(() => {
+    clearTimeout(this.soon);
+    this.soon = setTimeout(() => {
       this.showCode();
       this.keep();
     }, 150);
@@ -361,64 +303,35 @@ export class PlaygroundView extends TalkView {
 
   /** Keep the settings and the message until the tab is closed. */
   keep() {
-    clearTimeout(this.later);
-    keep("settings", Object.fromEntries(new FormData(this.fields)));
-    this.unkept = !keepDraft(this.chat, { text: this.input.value, files: this.attached });
+    clearTimeout(this.soon);
+    keep("settings", this.settings.values);
+    this.unkept = !keepDraft(this.chat, this.composer.draft);
   }
 
   keepChat() {
-    if (this === current) keep("chat", { previous: this.previous, conversation: this.conversationId, running: this.running?.id ?? this.pending });
+    if (this === current) keep("chat", { previous: this.previous, conversation: this.conversationId, running: this.running?.id ?? this.pending, editing: this.editing?.id ?? this.editLater });
   }
 
   restore() {
-    const found = kept("settings") ?? {};
-    this.wanted = found.model;
-    for (const field of this.fields.elements) {
-      if (!field.name || field === this.model) continue;
-      if (field.type === "checkbox") field.checked = Object.keys(found).length ? field.name in found : field.checked;
-      else if (found[field.name] !== undefined) field.value = found[field.name];
-    }
-    this.restoreDraft();
+    const found = kept("settings");
+    if (found) this.settings.values = found;
+    if (!this.editLater) this.restoreDraft();
   }
 
   // The request
 
   /** Return the body of the request; BadField if a field cannot be read. */
-  body() {
-    const form = new FormData(this.fields);
-    const value = (name) => form.get(name)?.trim() || null;
-    const tools = toolsOf(value);
-    const body = { model: value("model"), input: this.content() };
-    const set = (name, found) => found !== null && found !== undefined && (body[name] = found);
-    set("instructions", value("instructions"));
-    set("previous_response_id", this.conversationId ? null : this.previous);
-    set("conversation", this.conversationId);
-    set("tools", tools.length ? tools : null);
-    set("tool_choice", value("tool_choice"));
-    for (const name of ["temperature", "top_p", "max_output_tokens"]) set(name, value(name) === null ? null : Number(value(name)));
-    set("reasoning", value("effort") && { effort: value("effort") });
-    set("text", format(value));
-    set("truncation", value("truncation"));
-    set("metadata", pairsOf(value("metadata")));
-    if (!form.get("store")) body.store = false;
-    else if (form.get("background")) body.background = true;
-    return { ...body, ...parsed("Any other fields", value("extra"), {}), stream: true };
-  }
-
-  content() {
-    const text = this.input.value;
-    if (!this.attached.length) return text;
-    const parts = this.attached.map((file) => (file.image ? { type: "input_image", image_url: file.data } : { type: "input_file", filename: file.name, file_data: file.data }));
-    return [{ type: "message", role: "user", content: [...(text ? [{ type: "input_text", text }] : []), ...parts] }];
+  body(input) {
+    return this.settings.body(input, this.editing ? this.editing.previous : this.previous, this.conversationId);
   }
 
   showCode() {
     if (!this.codeBody) return;
     const [name, make, language] = LANGUAGES[this.language];
-    this.showChosen();
+    this.chosen.textContent = this.settings.summary;
     this.codeTabs.replaceChildren(...LANGUAGES.map(([title], index) => button(title, () => ((this.language = index), this.showCode()), { kind: "ghost", "aria-pressed": String(index === this.language) })), h("span", { class: "spring" }), button("", () => this.copyCode(), { icon: "copy", label: "Copy the code", kind: "ghost" }));
     try {
-      const body = this.body();
+      const body = this.body(this.composer.content());
       this.codeText = make(body);
       this.codeBody.replaceChildren(code(make(shortened(body)), language, { label: `Request as ${name}` }));
     } catch (error) {
@@ -426,40 +339,47 @@ export class PlaygroundView extends TalkView {
     }
   }
 
-  showChosen() {
-    const form = new FormData(this.fields);
-    const tools = [...Object.values(HOSTED), "tools"].filter((name) => form.get(name)?.trim()).length;
-    const words = [form.get("model"), form.get("instructions")?.trim() && "instructions", tools && `${tools} ${tools === 1 ? "kind" : "kinds"} of tools`];
-    this.chosen.textContent = words.filter(Boolean).join(" · ");
-  }
-
-  async send(input = null) {
+  /** Send the message, or other input in its place; the answer begins a branch if `instead` is the turn that it replaces. */
+  async send(input = null, instead = input ? null : this.editing) {
     if (this.running || this.sending) return;
     this.sending = true;
+    if (!input && this.composer.uploading) say("It is sent when its files have arrived");
+    const whole = input || (await this.composer.arrived());
     await this.ready;
     this.sending = false;
+    if (!whole) return;
     let body;
     try {
-      body = this.body();
+      body = this.body(input ?? this.composer.content());
     } catch (error) {
       say(error.message);
       return;
     }
-    if (input) body.input = input;
     if (!body.input.length || !body.model) return this.input.focus();
+    const written = this.composer.draft;
+    const edited = !input && this.editing;
+    if (instead) this.cutOff(instead);
+    if (!this.conversationId) body.previous_response_id = this.previous ?? undefined;
     this.turns.querySelector(".empty")?.remove();
-    this.talk.querySelectorAll(".answer-call").forEach((element) => element.remove());
-    const exchange = this.begin(asked(body.input));
-    const written = [this.input.value, this.attached];
-    if (!input) this.write("", []);
+    this.later.replaceChildren();
+    const forms = [...this.talk.querySelectorAll(".answer-call")];
+    forms.forEach((form) => form.remove());
+    if (!input && !edited) this.write({ text: "", files: [] });
+    const exchange = this.begin(asked(body.input), body.input);
     const taken = await this.run(exchange, body);
-    if (!taken && !input && !this.input.value && !this.attached.length) this.write(...written); // to be sent again
+    if (taken) forms.forEach((form) => form.dispatchEvent(new Event("taken")));
+    else if (input) this.turns.append(...forms); // to be sent again
+    else this.write(joined(written, this.composer.draft));
   }
 
   /** Show a question at the end. */
-  begin(question) {
+  begin(question, input = null) {
     this.answered(question);
-    const exchange = new Exchange(question);
+    const exchange = new Exchange(question, this.conversationId ? null : this.previous);
+    exchange.input = input;
+    const before = this.exchanges.at(-1);
+    this.exchanges.push(exchange);
+    if (before) this.offer(before);
     this.turns.append(exchange.element);
     this.follower.jump();
     return exchange;
@@ -471,11 +391,121 @@ export class PlaygroundView extends TalkView {
     for (const element of this.turns.querySelectorAll(".item[data-waits]")) element.replaceWith(itemElement(element.item, { links: this.links, output: this.links.outputs.get(element.item.call_id) }));
   }
 
-  /** Set the message and its files. */
-  write(text, files) {
-    this.input.value = text;
-    this.attached = files;
-    this.showFiles();
+  write(draft) {
+    this.composer.write(draft);
+  }
+
+  // Branches
+
+  /** Show what can be done with a turn. */
+  offer(exchange) {
+    const { id } = exchange;
+    const bad = exchange.element.dataset.context === "outside" || (exchange.status && !GOES_ON.has(exchange.status));
+    const small = (text, name, title, act) => button(text, act, { icon: name, title, kind: "ghost small" });
+    if (this.conversationId && !bad) return exchange.offer([]);
+    if (!exchange.previous && !this.conversationId) exchange.branches = rootsOf(id);
+    exchange.offer([
+      branchSwitch(exchange, (other) => this.turnTo(other)),
+      exchange.asks && !this.conversationId && small("Edit", "pen", "Edit the question: the chat goes on from before it", () => this.edit(exchange)),
+      bad ? small("Retry", "again", "Send the same again", () => this.again(exchange)) : small("Regenerate", "again", "Answer again, with the settings as they are", () => this.again(exchange)),
+      id && !bad && exchange !== this.exchanges.at(-1) && h("a", { href: to.playground(id), title: "Another chat that goes on from here" }, "Branch"),
+    ]);
+  }
+
+  /** Do something with the last turn that has a property. */
+  lastOf(property, act) {
+    const exchange = this.exchanges.findLast((one) => one[property]);
+    if (exchange && !(this.conversationId && exchange.element.dataset.context !== "outside")) act(exchange);
+  }
+
+  /** Return the own input of a turn. */
+  async inputOf(exchange) {
+    exchange.input ??= (await get(`/v1/ui/responses/${encodeURIComponent(exchange.id)}/input`, { signal: this.signal })).data.map(({ id, status, ...item }) => item);
+    return exchange.input;
+  }
+
+  /** Answer the question of a turn again, beside the answer that it has. */
+  async again(exchange) {
+    if (this.running) return say("Stop the answer first");
+    if (this.editing) return say("Send the edited question first, or cancel it");
+    try {
+      await this.send(await this.inputOf(exchange), exchange);
+    } catch (error) {
+      if (!this.signal.aborted) say(error.message);
+    }
+  }
+
+  /** Write the question of a turn anew. */
+  async edit(exchange) {
+    try {
+      const message = messageOf(await this.inputOf(exchange));
+      if (!message) return say("This question cannot be edited. It can be answered again.");
+      this.keep();
+      this.beginEdit(exchange, draftOf("edit " + exchange.id) ?? message);
+      this.input.focus();
+    } catch (error) {
+      if (!this.signal.aborted) say(error.message);
+    }
+  }
+
+  beginEdit(exchange, draft) {
+    this.editing = exchange;
+    this.note.hidden = false;
+    this.note.replaceChildren(icon("pen"), h("span", null, "You edit an earlier question. The chat goes on from before it."), button("Cancel", () => this.endEdit(), { kind: "ghost small" }));
+    this.write(draft);
+    this.keepChat();
+  }
+
+  /** Return to the message that was being written before. */
+  endEdit() {
+    keepDraft(this.chat, { text: "", files: [] });
+    this.editing = null;
+    this.note.hidden = true;
+    this.write(draftOf(this.chat) ?? { text: "", files: [] });
+    this.keepChat();
+  }
+
+  /** Go on with an edit after a reload; what was written is kept as the message if its turn is not shown. */
+  editAgain() {
+    const id = this.editLater;
+    this.editLater = null;
+    if (!id) return;
+    const draft = draftOf("edit " + id);
+    const exchange = this.exchanges.find((one) => one.id === id);
+    if (exchange && draft) this.beginEdit(exchange, draft);
+    else if (draft) this.write(draft);
+    else this.restoreDraft();
+  }
+
+  /** Remove a turn and those after it from the chat, which goes on from before it. */
+  cutOff(exchange) {
+    if (this.editing) this.endEdit();
+    const at = this.exchanges.indexOf(exchange);
+    if (at >= 0) for (const one of this.exchanges.splice(at)) one.element.remove();
+    keepDraft(this.chat, { text: "", files: [] });
+    if (!this.conversationId) this.previous = exchange.previous;
+    this.keep();
+    this.root = exchange.previous ? null : exchange.id; // the answer that comes is another branch of it
+    this.showOrigin();
+  }
+
+  /** Show the chat of another branch, up to its newest turn. */
+  async turnTo(id) {
+    if (this.running) return say("Stop the answer first");
+    try {
+      const { data } = await get("/v1/ui/chain/" + encodeURIComponent(id), { signal: this.signal, query: [["limit", 1], ["newest", true]] });
+      this.keep();
+      keep("chat", { previous: data[0].id, conversation: null, running: null }); // so that the settings stay
+      this.go(to.playground(data[0].id));
+    } catch (error) {
+      if (!this.signal.aborted) say(error.message);
+    }
+  }
+
+  /** Name the turns that continue the last one. */
+  showLater(rows) {
+    const link = (row) => h("li", null, button(line(row.words, 60) || row.id, () => this.turnTo(row.id), { icon: "branch", kind: "ghost" }), row.status !== "completed" && h("span", { class: "dim small" }, row.status));
+    this.later.replaceChildren(h("section", { class: "later", "aria-label": "Later turns" }, h("p", { class: "dim small" }, "Later turns, which this chat does not have:"), h("ul", null, rows.map(link))));
   }
 
   /** Send a request and show its answer; return whether the server has begun one. */
@@ -533,7 +563,7 @@ export class PlaygroundView extends TalkView {
       if (running.state.ended) ended.abort();
     };
     const changed = (connected, refusal) => {
-      if (!connected) running.exchange.end.replaceChildren("The server does not answer. The response is followed again when it does.");
+      if (!connected) running.exchange.say("The server does not answer. The response is followed again when it does.");
       refused = refusal ?? null;
     };
     await follow("/v1/responses/" + encodeURIComponent(id), { query, signal: AbortSignal.any([this.signal, ended.signal]), on, changed });
@@ -553,6 +583,7 @@ export class PlaygroundView extends TalkView {
     if (!found.facts.background && RUNS.has(found.facts.status)) {
       exchange.ended("Broken off: the page was left while it ran in the foreground.", id);
       exchange.outside();
+      this.offer(exchange);
       this.keepChat();
       return;
     }
@@ -577,10 +608,13 @@ export class PlaygroundView extends TalkView {
     if (response?.status === "incomplete") exchange.incomplete(response.incomplete_details?.reason);
     const stored = response && body.store !== false;
     exchange.ended(stopped ? "Stopped." : ending(state), stored ? response.id : null);
+    exchange.status = response?.status ?? "failed";
+    this.rooted(exchange);
     if (!GOES_ON.has(response?.status) && !this.conversationId) exchange.outside();
     else if (!stored) exchange.outside("Not stored, so not part of the context: later questions do not build on this turn.");
     if (stored) this.goOn(response);
     this.over();
+    this.offer(exchange);
     this.askForOutputs(response);
     say(stopped ? "Stopped" : "Answered", { quiet: true });
     if (stored) await this.render(response, exchange);
@@ -594,6 +628,8 @@ export class PlaygroundView extends TalkView {
     if (!stopped.signal.aborted) exchange.trouble(error.message, id && background ? [" ", h("a", { href: to.response(id) }, "The response")] : null);
     exchange.ended(stopped.signal.aborted ? "Stopped." : "Broken off", id);
     exchange.outside();
+    this.rooted(exchange);
+    this.offer(exchange);
   }
 
   /** Later questions continue this response. */
@@ -606,13 +642,20 @@ export class PlaygroundView extends TalkView {
     this.showCode();
   }
 
-  /** Show the texts of an answer as the server renders them. */
+  /** Keep that the first question of a chat has another branch. */
+  rooted(exchange) {
+    if (exchange.id && this.root) joinRoots(this.root, exchange.id);
+    this.root = null;
+  }
+
+  /** Show a turn as the server renders it, with its branches. */
   async render(response, exchange) {
-    const found = await get("/v1/ui/responses/" + encodeURIComponent(response.id), { signal: this.signal }).catch(() => null);
+    const found = await get("/v1/ui/chain/" + encodeURIComponent(response.id), { signal: this.signal, query: [["limit", 1]] }).catch(() => null);
     if (!found) return;
-    const items = found.items.slice(found.output_from);
-    this.links = linksOf(items, this.links);
-    exchange.rendered(items, { links: this.links, waits: found.summary.waits_for });
+    const [turn] = found.data;
+    this.links = linksOf(turn.items, this.links);
+    exchange.fill(turn, { links: this.links });
+    this.offer(exchange);
   }
 
   /** The client's own tools: the viewer answers in their place. */
@@ -620,7 +663,7 @@ export class PlaygroundView extends TalkView {
     const form = answerForm(response, (items) => this.send(items));
     if (!form) return;
     this.turns.append(form);
-    if (this.isConnected && !this.input.value) form.querySelector("input")?.focus({ preventScroll: true });
+    if (this.isConnected && !this.input.value) form.querySelector("textarea")?.focus({ preventScroll: true });
   }
 
   /** Stop the answer when Esc is pressed a second time: the first may be meant for something else. */
@@ -647,17 +690,20 @@ export class PlaygroundView extends TalkView {
   }
 
   busy(on) {
-    this.sender.disabled = on;
-    this.stopper.hidden = !on;
+    this.composer.busy(on);
   }
 }
 
-const dataUrl = (file) =>
-  new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(reader.result);
-    reader.onerror = () => reject(reader.error);
-    reader.readAsDataURL(file);
-  });
+/** Return two drafts as one. */
+const joined = (one, other) => ({ text: [one.text, other.text].filter(Boolean).join("\n\n"), files: [...one.files, ...other.files] });
+
+/** Return the ids of the branches of a first question, oldest first: no response names them. */
+const rootsOf = (id) => kept("roots")?.find((group) => group.includes(id)) ?? [];
+
+function joinRoots(root, id) {
+  const group = rootsOf(root);
+  const others = (kept("roots") ?? []).filter((one) => !one.includes(root)).slice(-ROOTS + 1);
+  keep("roots", [...others, [...(group.length ? group : [root]), id]]);
+}
 
 customElements.define("ui-playground", PlaygroundView);
