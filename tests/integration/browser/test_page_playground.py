@@ -5,6 +5,7 @@ from threading import Event
 from typing import Final
 
 import pytest
+from playwright.sync_api import Request
 
 from tests.support.browser import Browser, BrowserPage
 from tests.support.image_server import EVENTS, ImageServer, data_url, frames, png, steps
@@ -59,6 +60,8 @@ def test_finished_blocks_of_an_answer_are_rendered_while_the_last_one_is_plain(
     pieces = [WRITTEN[at : at + 9] for at in range(0, len(WRITTEN), 9)]
     upstream.script("poet", reply(text(*pieces, "."), hold=len(pieces)))
     with browser.page(page_stack.base_url, permissions=["clipboard-read", "clipboard-write"]) as page:
+        rendered: list[str] = []
+        page.page.on("request", lambda one: rendered.extend(texts_of(one)))
         page.goto("/ui/playground")
         choose(page, "local/poet")
         ask(page, "Write.")
@@ -77,8 +80,16 @@ def test_finished_blocks_of_an_answer_are_rendered_while_the_last_one_is_plain(
                 assert page.find(".growing .plain").inner_text() == "The *last* one"
                 upstream.release("poet")
                 page.find(".message[data-role=assistant] .md em", "last")
+        assert rendered
+        assert WRITTEN.startswith("".join(rendered).removesuffix("The *last* one."))  # each block is sent once
         assert page.path.startswith("/ui/playground?from=resp_")
         page.check_quiet()
+
+
+def texts_of(request: Request) -> list[str]:
+    """Return the texts that a request has rendered."""
+    body = request.post_data_json if request.url.endswith("/v1/ui/markdown") else None
+    return body["texts"] if body else []
 
 
 SPLIT: Final = """async ([text, size]) => {

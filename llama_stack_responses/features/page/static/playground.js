@@ -14,6 +14,7 @@ import { apply, newState, whole } from "./reducer.js";
 import { RequestForm } from "./request_form.js";
 import { shortened } from "./request_fields.js";
 import { toggle } from "./response.js";
+import { Presets } from "./presets.js";
 import { LANGUAGES } from "./snippets.js";
 import { goneNote, TalkView, TURNS } from "./talk.js";
 
@@ -40,6 +41,7 @@ export class PlaygroundView extends TalkView {
     ["x", "Stop the answer", () => this.stop()],
     ["Escape", "Stop the answer, if pressed twice", () => this.escape()],
     ["a", "Attach files", () => this.composer.picker.click()],
+    ["p", "Presets", () => this.reachPresets()],
     ["m", "Model", () => this.reach("model")],
     ["i", "Instructions", () => this.reach("instructions")],
     ["u", "Tools", () => this.reachTools()],
@@ -77,7 +79,7 @@ export class PlaygroundView extends TalkView {
     narrow.addEventListener("change", () => (this.panel.open = !narrow.matches), { signal: this.signal });
     addEventListener("pagehide", () => this.isConnected && this.keep(), { signal: this.signal });
     addEventListener("beforeunload", (event) => this.losesWork && event.preventDefault(), { signal: this.signal });
-    this.ready = Promise.all([this.readServer(), this.readModels(), this.load(own)]); // before anything is sent
+    this.ready = Promise.all([this.readServer(), this.load(own).then(() => this.readModels())]); // before anything is sent
     this.ready.then(() => this.pending && this.followAgain(this.pending));
     this.showCode();
   }
@@ -257,18 +259,24 @@ export class PlaygroundView extends TalkView {
 
   panelOf() {
     this.settings = new RequestForm(() => this.changed(), this.signal);
+    this.presets = new Presets(this.settings, this.signal);
     this.codeTabs = h("div", { class: "tabs", role: "group", "aria-label": "Language" });
     this.codeBody = h("div");
     this.language = 0;
     this.chosen = h("span", { class: "hint" });
     // On a phone, all of it is one line above the conversation, which opens.
-    this.panel = h("details", { class: "fold panel-fold", open: !narrow.matches }, h("summary", null, h("span", { class: "what" }, "Model and tools"), this.chosen), h("div", { class: "panel-body" }, this.settings.element, h("section", { class: "block" }, h("h2", null, "The same as code"), this.codeTabs, this.codeBody)));
+    this.panel = h("details", { class: "fold panel-fold", open: !narrow.matches }, h("summary", null, h("span", { class: "what" }, "Model and tools"), this.chosen), h("div", { class: "panel-body" }, this.presets.element, this.settings.element, h("section", { class: "block" }, h("h2", null, "The same as code"), this.codeTabs, this.codeBody)));
     return h("aside", { class: "panel", "aria-label": "Settings and code" }, this.panel);
   }
 
   reach(name) {
     this.panel.open = true;
     this.settings.reach(name);
+  }
+
+  reachPresets() {
+    this.panel.open = true;
+    this.presets.chooser.focus();
   }
 
   reachTools() {
