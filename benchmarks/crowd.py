@@ -4,7 +4,8 @@
     .venv/bin/python -m benchmarks.crowd --streams 1000 --tokens 30
 
 The streams begin within two minutes, and each gets a token a second. Each takes two files of the server: the client's
-connection and that to the model server. A process that may not open so many measures fewer streams. Linux only.
+connection and that to the model server. A process that may not open so many measures fewer streams. Python's garbage
+collections are timed in the server, in CPU time of its thread, from the first stream on. Linux only.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from threading import Thread
 from typing import Any, Final
 
 from benchmarks.paced import program
-from benchmarks.servers import Worker, add_auth_option, auth_endpoint, configured
+from benchmarks.servers import REPOSITORY, Worker, add_auth_option, auth_endpoint, configured
 from tests.support.memory import resident_bytes
 from tests.support.stack import LiveStack
 
@@ -69,7 +71,12 @@ def measure(folder: Path, streams: int, tokens: int, auth: str | None) -> Json:
     """
     config = configured(folder / "crowd.yaml", auth, allow_many)
     with program("benchmarks.engine", STEP_MS) as engine:
-        environment = {"INFERENCE_URL": f"http://127.0.0.1:{engine.port}/v1"}
+        timed = folder / "collections"
+        environment = {
+            "INFERENCE_URL": f"http://127.0.0.1:{engine.port}/v1",
+            "PYTHONPATH": f"{REPOSITORY}:{Path(__file__).parent / 'timed_collections'}",
+            "TIMED_COLLECTIONS": str(timed),
+        }
         with LiveStack(config, environment, folder / "state") as server, Worker("benchmarks.paced_load") as load:
 
             def ask(count: int, length: int) -> None:
@@ -81,11 +88,25 @@ def measure(folder: Path, streams: int, tokens: int, auth: str | None) -> Json:
             ask(_WARM, 3)
             rest, peak = resident_bytes(server.pid), Peak(server.pid)
             found.clear()
+            before = len(collections(timed))
             asking = Thread(target=ask, args=(streams, tokens))
             asking.start()
             peak.watch(asking)
             asking.join()
-            return {"streams": streams, "rest": rest, "peak": peak.bytes, "late": found["late"], "cpu": found["cpu"]}
+            measured = {
+                "streams": streams,
+                "rest": rest,
+                "peak": peak.bytes,
+                "late": found["late"],
+                "cpu": found["cpu"],
+            }
+            return measured | {"collections": collections(timed)[before:]}
+
+
+def collections(timed: Path) -> list[tuple[int, int, float]]:
+    """Return the generation, the objects visited and the milliseconds of each collection of a server until now."""
+    lines = [line.split() for line in timed.read_text().splitlines()]
+    return [(int(generation), int(visited), float(took)) for generation, visited, took in lines]
 
 
 def shown(found: Json) -> str:
@@ -93,9 +114,12 @@ def shown(found: Json) -> str:
     each = (found["peak"] - found["rest"]) / found["streams"] / 1e3
     late = f", late by {found['late']['50'] * 1e3:.0f} ms (median)" if found["late"] else ""
     together = f"{found['cpu'] * 1e6:.0f} µs of CPU for a token{late}" if found["cpu"] else "they never all ran"
+    passes = found["collections"]
     return (
         f"{found['streams']} streams, none lost: {each:.0f} kB each, {found['rest'] / 1e6:.0f} MB at rest, "
         f"{found['peak'] / 1e6:.0f} MB at most; {together}.\n"
+        f"{len(passes)} garbage collections of {median(took for *_, took in passes):.1f} ms (median), at most "
+        f"{max(took for *_, took in passes):.1f} ms and {max(visited for _, visited, _ in passes)} objects.\n"
     )
 
 

@@ -134,6 +134,22 @@ class ApiError(Exception):
         return "invalid_prompt" if self.type == "invalid_request_error" else "server_error"
 
 
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error that is kept, and of those that led to it.
+
+    Their frames refer to what keeps the error: the whole request would stay in memory until the garbage collector
+    visits old objects.
+    """
+    errors: list[BaseException | None] = [error]
+    seen = set[int]()
+    while errors:
+        each = errors.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            errors += (each.__cause__, each.__context__)
+
+
 class NotBegunError(ApiError):
     """The 421 of a request that a server refuses while it shuts down, before it has done anything for it.
 

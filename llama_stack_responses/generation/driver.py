@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from ..concurrency.offloading import in_thread
-from ..core.errors import ApiError
+from ..core.errors import ApiError, forget_frames
 from ..logs import get_logger
 from ..store.records import Conflict
 from ..stream.assembler import Assembler
@@ -64,6 +64,7 @@ class GenerationDriver:
         else:
             self._ended(ending)
             return True
+        forget_frames(error)
         if await refused(error):
             return False
         await self.fail(error)

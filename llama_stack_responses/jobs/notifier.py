@@ -116,24 +116,20 @@ class Subscription:
         return notified
 
     async def _wait(self, seconds: float, active_at: Callable[[], float]) -> None:
+        # Not a callback that plans itself again: it would refer to itself, a cycle for each wait.
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        timer: asyncio.TimerHandle
-
-        def end() -> None:
-            nonlocal timer
+        due = loop.time() + seconds
+        while True:
+            self._waiter = loop.create_future()
+            timer = loop.call_at(due, _end, self._waiter)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                timer.cancel()
             due = active_at() + seconds
-            if due > loop.time():
-                timer = loop.call_at(due, end)
-            else:
-                _end(waiter)
-
-        self._waiter, timer = waiter, loop.call_later(seconds, end)
-        try:
-            await waiter
-        finally:
-            self._waiter = None
-            timer.cancel()
+            if self._notified or due <= loop.time():
+                return
 
 
 def _end(waiter: asyncio.Future[None]) -> None:

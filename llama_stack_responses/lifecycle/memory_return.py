@@ -17,7 +17,7 @@ from typing import Final
 
 from ..concurrency.offloading import in_thread
 from ..logs import get_logger
-from .garbage import has_few_objects
+from .garbage import OldObjects
 from .periodic import Periodic
 
 logger = get_logger(__name__)
@@ -57,6 +57,7 @@ class MemoryReturn(Periodic):
 
     Args:
         seconds: the interval.
+        objects: says whether cycles can be collected in a short time.
         resident: returns the resident bytes of this process; None if the system does not say.
         trim: returns freed memory to the system; None if the C library cannot.
     """
@@ -64,10 +65,12 @@ class MemoryReturn(Periodic):
     def __init__(
         self,
         seconds: float,
+        objects: OldObjects,
         resident: Callable[[], int | None] | None = None,
         trim: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(self.check, "could not return memory to the system", logger, seconds)
+        self._objects = objects
         self._resident, self._trim = resident or _resident_bytes, trim or _trim_of_libc()
         self._last: int | None = None
         self._least: int | None = None
@@ -87,7 +90,7 @@ class MemoryReturn(Periodic):
         if self._pauses:
             self._pauses -= 1
             return
-        if has_few_objects():
+        if self._objects.are_few():
             # In this thread: objects of the event loop must not be freed in another.
             gc.collect()
         await in_thread(self._trim)

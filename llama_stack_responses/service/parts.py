@@ -23,6 +23,7 @@ from ..inputs.resolver import RequestResolver
 from ..intervals import DEFAULT, Intervals
 from ..jobs.background import BackgroundJobs
 from ..jobs.worker import WorkerLimits
+from ..lifecycle.garbage import NewObjects
 from ..lifecycle.shutdown import ShutdownCoordinator
 from ..requests.request import CreateRequest
 from ..sealing.sealer import Sealer
@@ -93,6 +94,10 @@ class Parts:
     def sockets(self) -> InFlightCounter:
         """Counts the WebSockets among them."""
         return InFlightCounter()
+
+    @cached_property
+    def _new_objects(self) -> NewObjects:
+        return NewObjects()
 
     @cached_property
     def _beginnings(self) -> Turns:

@@ -121,6 +121,7 @@ class OpenAIResponsesImpl(Parts):
         self, create: Callable[[], Awaitable[Created]]
     ) -> Created:
         """Create a response once it is the user's turn, which lasts until the model server has accepted it."""
+        self._new_objects.note_response()
         turn = await self._beginnings.take()
         try:
             created = await create()

@@ -13,7 +13,7 @@ from ..intervals import Intervals
 from ..lifecycle.certificates import CertificateCheck, watched
 from ..lifecycle.clock_check import ClockCheck
 from ..lifecycle.durability_check import DurabilityCheck
-from ..lifecycle.garbage import OldGarbage
+from ..lifecycle.garbage import OldGarbage, OldObjects
 from ..lifecycle.integrity_check import IntegrityCheck
 from ..lifecycle.memory_return import MemoryReturn
 from ..lifecycle.periodic import Periodic
@@ -57,12 +57,13 @@ class ServerChecks:
         self.certificates = CertificateCheck(places, config.certificate_warning_days, intervals)
         self.durability = DurabilityCheck(records, accepts_losses(config.store), intervals)
         self.integrity = IntegrityCheck(records, intervals)
+        objects = OldObjects()
         self.periodic: list[Periodic] = [
             *self._sweepers,
             self._secret,
             ClockCheck(clock, intervals),
-            OldGarbage(intervals.memory_return_seconds),
-            MemoryReturn(intervals.memory_return_seconds),
+            OldGarbage(intervals.memory_return_seconds, objects),
+            MemoryReturn(intervals.memory_return_seconds, objects),
             self.durability,
             self.integrity,
             self.providers,

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ..admission import Reservation
-from ..core.errors import ApiError, OutcomeUnknown
+from ..core.errors import ApiError, OutcomeUnknown, forget_frames
 from ..core.json_blocks import BLOCK_BYTES, blocks, dumps
 from ..core.json_values import is_large
 from ..generation.event_buffer import EventWriter
@@ -144,6 +144,7 @@ class RunJsonResponse(Response):
         try:
             return _CreatedJsonResponse(await run.finish(), run.headers)
         except ApiError as error:
+            forget_frames(error)  # the run keeps it
             if run.refused:
                 log_refused(error)
             return failure(error)
@@ -164,6 +165,7 @@ class RunEventsResponse(Response):
         try:
             await self._run.begin()
         except ApiError as error:
+            forget_frames(error)  # the run keeps it
             log_refused(error)
             await failure(error)(scope, receive, send)
             return

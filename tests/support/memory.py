@@ -1,11 +1,16 @@
 """The memory of processes, the peak of a server and its descendants, and the objects that a test's process holds."""
 
+import asyncio
 import gc
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.descendants import descendants
+
+TIMES_DONE = 5
+"""How often `cycles_left` does something."""
 
 
 def resident_bytes(pid: int) -> int:
@@ -56,6 +61,28 @@ def no_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+async def cycles_left(do: Callable[[], Awaitable[object]]) -> Counter[str]:
+    """Return the kinds of objects in reference cycles that are left after something was done several times.
+
+    The first time does not count: what is imported or made once may leave some.
+    """
+    await do()
+    await asyncio.sleep(0)
+    gc.collect()
+    with no_garbage_collection():
+        for _ in range(TIMES_DONE - 1):
+            await do()
+        await asyncio.sleep(0)
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            gc.collect()
+            return Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.garbage)
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.collect()
 
 
 def _megabytes(pid: int, name: str) -> float:

@@ -101,12 +101,13 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._waiter: asyncio.Future[None] | None = None
         self.busy = False
+        # The parser refers to this object in turn: a connection that is never made would not be freed.
+        self._parser: Any = None
         self._begin()
 
     def _begin(self) -> None:
         self.head: Head | None = None
         self.received = False
-        self._parser: Any = httptools.HttpResponseParser(self)
         self._incoming = Head()
         self._pieces: list[bytes] = []
         self._size = 0
@@ -133,6 +134,7 @@ class Connection(asyncio.Protocol):
             OSError: the connection broke, or the response is not HTTP.
         """
         self._begin()
+        self._parser = httptools.HttpResponseParser(self)
         self.busy = True
         if len(body) > _COPIED_BYTES:
             self._transport.write(request)

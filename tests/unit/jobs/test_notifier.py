@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from llama_stack_responses.jobs.notifier import NAMES, Notifier
+from tests.support.memory import cycles_left
 
 AGES: Final = 3600.0
 
@@ -47,6 +48,17 @@ async def test_timeout_counts_from_last_activity(notifier: Notifier) -> None:
         assert not await subscription.wait(0.01, active_at=active_at)
     assert len(asked) == 3
     assert asked[2] - asked[0] >= 0.02
+
+
+async def test_wait_leaves_no_reference_cycle(notifier: Notifier) -> None:
+    with notifier.subscribe("a") as subscription:
+
+        async def wait() -> None:
+            assert not await subscription.wait(0.0)
+            asyncio.get_running_loop().call_soon(notifier.notify, "a")
+            assert await subscription.wait(AGES)
+
+        assert await cycles_left(wait) == {}
 
 
 @pytest.mark.parametrize("fallback_poll", [0.0, AGES])

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from llama_stack_responses.lifecycle.garbage import OldGarbage
+from llama_stack_responses.lifecycle.garbage import RESPONSES, NewObjects, OldGarbage, OldObjects
 from tests.support.memory import no_garbage_collection
 
-FEW = 10**9
-MANY = 0
+FEW = 150_000
+MANY = 150_001
 
 
 class Cycle:
@@ -23,50 +23,106 @@ class Cycle:
 
 
 def old_cycle(passes: int) -> weakref.ref[Cycle]:
-    """Return a reference to a cycle that nothing else refers to, but that passes over younger objects do not free."""
+    """Return a reference to a cycle that nothing else refers to, but that passes over new objects do not free."""
     gc.collect()
     cycle = Cycle()
     for _ in range(passes):
-        gc.collect(1)
+        gc.collect(0)
     return weakref.ref(cycle)
+
+
+def grown(blocks: int) -> OldObjects:
+    """Return objects that have grown by so many blocks."""
+    found = iter([1_000])
+    objects = OldObjects(lambda: next(found, 1_000 + blocks))
+    objects.are_few()
+    return objects
+
+
+def leak_new(objects: int) -> None:
+    """Make reference cycles of so many objects, and have them found while they are new."""
+    for _ in range(objects):
+        Cycle()
+    gc.collect(0)
 
 
 @pytest.fixture(autouse=True)
 def only_explicit_collections() -> Iterator[None]:
     """Collect nothing but what the code asks for, and nothing that other tests have made: that takes a second."""
     gc.freeze()
+    thresholds = gc.get_threshold()
     with no_garbage_collection():
         yield
+    gc.set_threshold(*thresholds)
 
 
 @pytest.mark.parametrize(
-    ("most", "passes", "seconds", "is_collected"),
+    ("blocks", "passes", "seconds", "leaked", "is_collected"),
     [
-        (FEW, 10, 0, True),
-        (FEW, 9, 0, False),
-        (MANY, 10, 3_599, False),
-        (MANY, 10, 3_600, True),
-        (MANY, 9, 3_600, False),
+        (FEW, 50, 0, 0, True),
+        (FEW, 49, 0, 0, False),
+        (MANY, 50, 3_600, 99_000, False),
+        (MANY, 50, 3_599, 100_000, False),
+        (MANY, 50, 3_600, 100_000, True),
+        (MANY, 50, 86_399, 0, False),
+        (MANY, 50, 86_400, 0, True),
+        (MANY, 49, 86_400, 0, False),
     ],
-    ids=["few objects", "little has come", "many objects", "many objects for long", "little for long"],
+    ids=[
+        "few objects",
+        "little has come",
+        "few cycles for an hour",
+        "many cycles, not yet an hour",
+        "many cycles for an hour",
+        "many objects, not yet a day",
+        "many objects for a day",
+        "little for a day",
+    ],
 )
-async def test_old_cycles_are_collected_while_that_is_short_or_after_an_hour(
-    most: int, passes: int, seconds: float, is_collected: bool, monkeypatch: pytest.MonkeyPatch
+async def test_old_cycles_are_collected_while_that_is_short_or_if_there_may_be_many(
+    blocks: int, passes: int, seconds: float, leaked: int, *, is_collected: bool
 ) -> None:
-    monkeypatch.setattr("llama_stack_responses.lifecycle.garbage._MAX_OBJECTS", most)
     now = 0.0
-    garbage, cycle = OldGarbage(10.0, lambda: now), old_cycle(passes)
+    garbage = OldGarbage(10.0, grown(blocks), lambda: now)
+    leak_new(leaked)
+    cycle = old_cycle(passes)
     now = seconds
     await garbage.check()
     assert (cycle() is None) is is_collected
 
 
-async def test_hour_begins_with_each_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llama_stack_responses.lifecycle.garbage._MAX_OBJECTS", MANY)
+async def test_day_begins_with_each_collection() -> None:
     now, found = 0.0, []
-    garbage = OldGarbage(10.0, lambda: now)
-    for now in (3_600, 7_199, 7_200):
-        cycle = old_cycle(10)
+    garbage = OldGarbage(10.0, grown(MANY), lambda: now)
+    for now in (86_400, 172_799, 172_800):
+        cycle = old_cycle(50)
         await garbage.check()
         found.append(cycle() is None)
     assert found == [True, False, True]
+
+
+def test_least_growth_counts_from_the_smallest_number_of_blocks() -> None:
+    blocks = iter([500_000, 100_000, 250_001, 250_000])
+    objects = OldObjects(lambda: next(blocks))
+    assert [objects.are_few() for _ in range(4)] == [True, True, False, True]
+
+
+def test_new_objects_are_visited_after_some_responses_although_old_ones_were_freed() -> None:
+    new_objects = NewObjects()
+    gc.set_threshold(0)  # none by itself
+    gc.enable()
+    cycle = weakref.ref(Cycle())
+    for _ in range(RESPONSES - 1):
+        new_objects.note_response()
+    before = cycle()
+    assert before is not None
+    del before
+    new_objects.note_response()
+    assert cycle() is None
+
+
+def test_no_new_objects_are_visited_while_collections_are_disabled() -> None:
+    new_objects, cycle = NewObjects(), weakref.ref(Cycle())
+    for _ in range(RESPONSES):
+        new_objects.note_response()
+    assert cycle() is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from llama_stack_responses.lifecycle.garbage import OldObjects
 from llama_stack_responses.lifecycle.memory_return import MemoryReturn
 from tests.support.memory import no_garbage_collection, resident_bytes
 
@@ -70,7 +71,7 @@ async def test_memory_is_returned_when_growth_has_ended(
     resident: list[int], returned: list[int], trimmed: list[int]
 ) -> None:
     process = Process(resident, returned)
-    returning = MemoryReturn(10.0, process.read, process.trim)
+    returning = MemoryReturn(10.0, OldObjects(), process.read, process.trim)
     for _ in resident:
         await returning.check()
     assert process.trimmed == [each * MB for each in trimmed]
@@ -78,7 +79,7 @@ async def test_memory_is_returned_when_growth_has_ended(
 
 async def test_unknown_memory_is_left_alone() -> None:
     process = Process([], [])
-    await MemoryReturn(10.0, lambda: None, process.trim).check()
+    await MemoryReturn(10.0, OldObjects(), lambda: None, process.trim).check()
     assert process.trimmed == []
 
 
@@ -89,13 +90,13 @@ class Cycle:
         self.own = self
 
 
-@pytest.mark.parametrize(("most", "is_held"), [(10**9, False), (0, True)], ids=["few objects", "many objects"])
-async def test_reference_cycles_are_collected_unless_there_are_many_objects(
-    most: int, is_held: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("llama_stack_responses.lifecycle.garbage._MAX_OBJECTS", most)
+@pytest.mark.parametrize(("grown", "is_held"), [(0, False), (10**9, True)], ids=["few objects", "many objects"])
+async def test_reference_cycles_are_collected_unless_there_are_many_objects(grown: int, *, is_held: bool) -> None:
+    blocks = iter([0, grown])
+    objects = OldObjects(lambda: next(blocks))
+    objects.are_few()
     process = Process([160, 900, 900], [170])
-    returning = MemoryReturn(10.0, process.read, process.trim)
+    returning = MemoryReturn(10.0, objects, process.read, process.trim)
     with no_garbage_collection():
         cycle = weakref.ref(Cycle())
         for _ in range(3):
@@ -105,7 +106,7 @@ async def test_reference_cycles_are_collected_unless_there_are_many_objects(
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say what a process takes")
 async def test_freed_memory_of_this_process_is_returned() -> None:
-    returning = MemoryReturn(10.0)
+    returning = MemoryReturn(10.0, OldObjects())
     await returning.check()
     freed = max(
         100 * MB, resident_bytes(os.getpid()) // 4

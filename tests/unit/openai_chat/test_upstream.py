@@ -571,6 +571,12 @@ async def test_ended_connection_is_freed_without_garbage_collection(reset: bool)
         assert watched() is None
 
 
+async def test_connection_that_is_never_made_is_freed_without_garbage_collection() -> None:
+    with no_garbage_collection():
+        watched = weakref.ref(WatchedConnection(SECONDS))
+        assert watched() is None
+
+
 async def test_connect_cancelled_after_opening_closes_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def waits(peer: Peer) -> None:
         await peer.left()
