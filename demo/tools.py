@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.setting_values import listed
-from llama_stack_responses.features.code.containers.opening import installed_packages, open_containers
+from llama_stack_responses.features.code.containers.opening import installed_packages, open_containers, open_jail
 from llama_stack_responses.features.code.settings import CodeInterpreter
 from llama_stack_responses.host.searxng import SearxngConfig
 from stack import EMBEDDING_MODEL
@@ -37,7 +37,8 @@ def _settings(folder: Path) -> CodeInterpreter:
 
 
 async def _try(folder: Path) -> str | None:
-    containers = open_containers(_settings(folder))
+    settings = _settings(folder)
+    containers = open_containers(settings, open_jail(settings))
     try:
         entry = await containers.create(ANONYMOUS)
         ran = await entry.container.command("echo works", 20, 100)

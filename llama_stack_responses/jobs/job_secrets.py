@@ -10,19 +10,21 @@ import orjson
 from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..core.types import Json
-from ..requests.mcp_secrets import holds_secrets, join_secrets, split_secrets
+from ..requests.tool_secrets import holds_secrets, join_secrets, split_secrets
 from ..sealing.sealer import Sealer, Unopened
 
 _PURPOSE: Final = "job"
 _WHAT: Final = (
-    "your keys, or an MCP server's URL that may contain one, as a background request or an Idempotency-Key requires"
+    "your keys, the secrets of a tool, or an MCP server's URL that may contain one, as a background request or an "
+    "Idempotency-Key requires"
 )
 
 
 class JobSecrets:
     """Seals the secrets of a request for one response of one owner, and opens them for the worker that runs it.
 
-    They are the user's own credentials for providers, and the tokens, headers and URLs of the request's MCP servers.
+    They are the user's own credentials for providers, the tokens, headers and URLs of the request's MCP servers, and
+    the secrets of its other tools.
 
     Args:
         sealer: seals with a secret that is not in the store; without one, nothing is sealed.

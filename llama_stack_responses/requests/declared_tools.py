@@ -32,8 +32,8 @@ from .client_tools import (
     COMPUTER_TYPES,
     check_names,
 )
-from .mcp_secrets import holds_secrets, without_secrets
 from .mcp_tool import MCP_CHOICE, MCP_TOOL, check_labels
+from .tool_secrets import holds_secrets, without_secrets
 
 _KNOWN_TOOLS: Final[Mapping[str, Check]] = {
     **CLIENT_TOOLS,
@@ -102,9 +102,7 @@ def carried_tools(value: Any, at: Location) -> list[dict[str, Any]]:
     carried = tools(value, at)
     for position, tool in enumerate(carried):
         if holds_secrets(tool):
-            why = (
-                "it contains credentials of an MCP server, and items are stored. Send it in the 'tools' of the request."
-            )
+            why = "it contains credentials, and items are stored. Send it in the 'tools' of the request."
             raise invalid(at.index(position), why)
     return carried
 

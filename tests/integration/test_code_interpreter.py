@@ -315,18 +315,6 @@ def test_client_disconnect_stops_running_code(client: openai.OpenAI, upstream: U
     assert last_output(upstream) == "True"
 
 
-@pytest.mark.parametrize(
-    ("kind", "field", "container"),
-    [("code_interpreter", "container", "auto"), ("shell", "environment", "container_auto")],
-)
-def test_container_network_policy_is_400(client: openai.OpenAI, kind: str, field: str, container: str) -> None:
-    allowed = {"type": "allowlist", "allowed_domains": ["example.com"]}
-    tool = {"type": kind, field: {"type": container, "network_policy": allowed}}
-    with pytest.raises(openai.BadRequestError, match="have no network") as raised:
-        create(client, model=MODEL, input="Hi", tools=[tool])
-    assert raised.value.param == f"tools[0].{field}.network_policy"
-
-
 # A shell in a container
 
 SHELL: Final[Json] = {"type": "shell", "environment": {"type": "container_auto"}}

@@ -148,6 +148,13 @@ HOSTED_TOOLS: Final = {
         ),
         ("There are 18.",),
     ),
+    "docs/guides/code-interpreter.md, Network, python": Program(
+        (
+            reply(tool_call(0, "c1", "shell", '{"commands": ["test \\"$GITHUB_TOKEN\\" = \\\\$GITHUB_TOKEN"]}')),
+            reply(text("None has any.")),
+        ),
+        ("None has any.",),
+    ),
     "docs/guides/code-interpreter.md, Skills, python": Program(
         (
             reply(tool_call(0, "c1", "shell", '{"commands": ["python skills/sums/add.py 20 22"]}')),

@@ -40,9 +40,9 @@ def add_host_provider(config: Json) -> None:
 
 
 def add_containers(config: Json) -> None:
-    """Add containers for the code interpreter, with packages of the environment of the tests."""
-    packages = ["numpy", "pandas", "matplotlib"]
-    found = {"folder": "${env.STATE_DIR}/containers", "files_mb": 32, "packages": packages}
+    """Add containers for the code interpreter, with packages of the environment of the tests, and a domain."""
+    packages, network = ["numpy", "pandas", "matplotlib"], {"allowed_domains": ["api.github.com"]}
+    found = {"folder": "${env.STATE_DIR}/containers", "files_mb": 32, "packages": packages, "network": network}
     responses_config(config)["code_interpreter"] = found
 
 

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ...admission import Quota
 from ...core.feature_settings import FeatureSettings, absent_without
 from ...core.setting_values import listed
+
+
+def _domain(given: str) -> str:
+    domain = given.lower().rstrip(".")
+    if not re.fullmatch(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*", domain):
+        raise ValueError("this is not a domain such as example.com, nor *.example.com for all below it, nor * for all")
+    return domain
+
+
+_Domains = Annotated[list[Annotated[str, AfterValidator(_domain)]], BeforeValidator(listed)]
+
+
+class ContainerNetwork(BaseModel):
+    """What the `network_policy` of containers may allow their code to reach, and how much.
+
+    Attributes:
+        allowed_domains: domains that a `network_policy` may name, such as `pypi.org`, `*.example.com` for all below a
+            domain, or `*` for all: a list, or a text with commas. Without any, containers have no network.
+        denied_domains: domains that none may name, in the same form.
+        ports: ports that code may connect to.
+        connections: maximum number of connections that the code of a container has at the same time.
+        traffic_mb: maximum size of all that the code of a container sends and receives.
+        idle_seconds: time without data after which a connection ends.
+        seconds: time limit of one connection.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    allowed_domains: _Domains = Field(default_factory=list)
+    denied_domains: _Domains = Field(default_factory=list)
+    ports: list[Annotated[int, Field(ge=1, le=65_535)]] = Field(default_factory=lambda: [80, 443])
+    connections: int = Field(default=32, ge=1)
+    traffic_mb: int = Field(default=1024, ge=1)
+    idle_seconds: float = Field(default=60.0, gt=0)
+    seconds: float = Field(default=600.0, gt=0)
 
 
 class CodeInterpreter(BaseModel):
@@ -37,6 +73,7 @@ class CodeInterpreter(BaseModel):
         containers: maximum number of containers per server process.
         containers_per_user: maximum number of these that belong to one authenticated user; null is a quarter of them.
             A stack without authentication has one user, who may use all.
+        network: what the code may reach if a request asks for it; nothing by default.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -58,6 +95,7 @@ class CodeInterpreter(BaseModel):
     idle_minutes: float = Field(default=20.0, gt=0)
     containers: int = Field(default=64, ge=1)
     containers_per_user: int | None = Field(default=None, ge=1)
+    network: ContainerNetwork = Field(default_factory=ContainerNetwork)
 
     @model_validator(mode="after")
     def _one_environment(self) -> Self:

@@ -51,6 +51,26 @@ def test_mcp_credentials_and_keys_are_sealed() -> None:
     assert job.open(body, sealed, "resp_1", ANNA) == (BODY, {"api_key": "key-canary"})
 
 
+@pytest.mark.parametrize(
+    ("kind", "field", "container"),
+    [("code_interpreter", "container", "auto"), ("shell", "environment", "container_auto")],
+)
+def test_secrets_of_domains_are_sealed(kind: str, field: str, container: str) -> None:
+    secret = {"domain": "a.example", "name": "KEY", "value": "value-canary"}
+    policy = {"type": "allowlist", "allowed_domains": ["a.example"]}
+    tools: list[Json] = [
+        {"type": kind, field: {"type": container, "network_policy": policy}},
+        {"type": kind, field: {"type": container, "network_policy": {**policy, "domain_secrets": [secret]}}},
+    ]
+    body, job = {**PLAIN, "tools": tools}, secrets(bytes(32))
+    left, sealed = job.seal(body, {}, "resp_1", ANNA)
+    assert "canary" not in f"{left} {sealed}"
+    assert left["tools"] == [tools[0], {"type": kind}]
+    assert job.open(left, sealed, "resp_1", ANNA) == (body, {})
+    with pytest.raises(ApiError, match="'secrets'"):
+        secrets().seal(body, {}, "resp_1", ANNA)
+
+
 def test_sealed_secrets_open_only_for_same_job_and_owner() -> None:
     body, sealed = secrets(bytes(32)).seal(BODY, {}, "resp_1", ANNA)
     for other in ("resp_2", "resp_1"):

@@ -13,8 +13,8 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.items.kinds.mcp import qualified_name
 from llama_stack_responses.items.mcp_approvals import Approvals, check_approvals
 from llama_stack_responses.requests.declared_tools import echoed_tool
-from llama_stack_responses.requests.mcp_secrets import holds_secrets, join_secrets, split_secrets
 from llama_stack_responses.requests.request import parse_create
+from llama_stack_responses.requests.tool_secrets import holds_secrets, join_secrets, split_secrets
 
 Json = dict[str, Any]
 

@@ -13,6 +13,8 @@ from ....core.errors import ApiError
 from ....core.owner import Owner
 from ....core.types import Json
 from ....inputs.files import Upload
+from ..network.network import Networks
+from ..network.policy import NetworkPolicy
 from ..sandbox.jail import DATA
 from ..sandbox.volume import VolumeFull
 from ..skills.archive import InvalidSkill, check_size
@@ -59,12 +61,14 @@ class ContainerAccess:
         current_user: returns the current user.
         uploaded: reads uploaded files, to copy them into a container.
         find_skill: finds the skills that a request declares, to unpack them into a container.
+        networks: the networks that a container may have.
     """
 
     containers: Containers
     current_user: Callable[[], Owner]
     uploaded: Upload
     find_skill: FindSkill
+    networks: Networks
 
     def find(self, container_id: str) -> ContainerEntry:
         """Return the user's container and mark it as used.
@@ -86,6 +90,7 @@ class ContainerAccess:
         name: str = "auto",
         container_id: str = "",
         idle_seconds: float | None = None,
+        policy: NetworkPolicy | None = None,
     ) -> ContainerEntry:
         """Create a container of the user with copies of these uploaded files, and these skills.
 
@@ -95,6 +100,7 @@ class ContainerAccess:
             skills: skills, as a request declares them.
             container_id: its id; a new one by default.
             idle_seconds: it expires after this time without use.
+            policy: what its code may reach; None for no network.
 
         Raises:
             TooManyContainers: the maximum number of containers is reached.
@@ -103,7 +109,13 @@ class ContainerAccess:
             ApiError: 429 or 503, too much is held for the user, or for all.
         """
         user = self.current_user()
-        entry = await self.containers.create(user, name=name, container_id=container_id, idle_seconds=idle_seconds)
+        entry = await self.containers.create(
+            user,
+            name=name,
+            container_id=container_id,
+            idle_seconds=idle_seconds,
+            open_network=partial(self.networks.open, policy),
+        )
         try:
             for number, file_id in enumerate(file_ids):
                 try:

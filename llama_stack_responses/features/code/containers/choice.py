@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from ....core.ids import new_id
 from ....core.types import Json
 from ....requests.unavailable_tools import UnavailableTool
+from ....tools.client.shell import with_skills
 from ....tools.tool_function import ToolError
+from ..network.policy import NetworkPolicy, PolicyRefused
 from ..skills.skill import Skill, shown
 from .access import ContainerAccess, FileNotCopied, SkillNotAdded
 from .entries import ContainerEntry, NoContainer, TooManyContainers
@@ -25,23 +27,28 @@ class ContainerChoice:
     Attributes:
         container_id: its id, once chosen.
         skills: the skills of the container for the model, once chosen: `{name, description, path}`.
+        policy: what its code may reach, once chosen; None for no network.
+
+    Raises:
+        UnavailableTool: the network policy cannot be used.
     """
 
     def __init__(self, access: ContainerAccess, container: str | Json, field: str) -> None:
         self.container_id = container if isinstance(container, str) else ""
         self.skills: Sequence[Json] = ()
+        self.policy: NetworkPolicy | None = None
         self._access = access
         self._container = container
         self._field = field
         self._declared_skills: Sequence[Json] = () if isinstance(container, str) else container.get("skills", ())
         self._complete: ContainerEntry | None = None
         self._opening = asyncio.Lock()
-        if isinstance(container, dict) and container.get("network_policy", {"type": "disabled"})["type"] != "disabled":
-            message = "Containers of this server have no network: omit 'network_policy'."
-            raise UnavailableTool(message, f"{field}.network_policy")
+        self._policy = None if isinstance(container, str) else self._accepted(container.get("network_policy"))
 
     async def choose(self, last: str | None) -> None:
-        """Choose the requested container, the `last` one that the conversation used if it exists, or a new id.
+        """Choose the requested container, the `last` one that the conversation used, or a new id.
+
+        The last one is used if it exists and reaches what the request allows: a container keeps its network.
 
         Raises:
             UnavailableTool: a requested skill is not valid.
@@ -49,6 +56,9 @@ class ContainerChoice:
         """
         wanted = self.container_id or last
         entry = self._existing(wanted) if wanted else None
+        if not self.container_id and entry and entry.policy != self._policy:
+            entry = None
+        self.policy = entry.policy if entry else self._policy
         self.container_id = self.container_id or (entry.id if entry else new_id("cntr"))
         skills = {skill.name: skill for skill in await self._check_skills(entry)}
         known = entry.skills | skills if entry else skills
@@ -97,9 +107,18 @@ class ContainerChoice:
     async def _make(self, settings: Json) -> ContainerEntry:
         file_ids = settings.get("file_ids", ())
         try:
-            return await self._access.create(file_ids, self._declared_skills, container_id=self.container_id)
+            return await self._access.create(
+                file_ids, self._declared_skills, container_id=self.container_id, policy=self._policy
+            )
         except (TooManyContainers, FileNotCopied, SkillNotAdded) as error:
             raise ToolError(str(error)) from error
+
+    def _accepted(self, declared: Json | None) -> NetworkPolicy | None:
+        try:
+            return self._access.networks.accept(declared)
+        except PolicyRefused as error:
+            param = error.param(f"{self._field}.network_policy")
+            raise UnavailableTool(str(error), param, error.code) from error
 
     async def _check_skills(self, entry: ContainerEntry | None) -> list[Skill]:
         try:
@@ -113,3 +132,16 @@ class ContainerChoice:
             return self._access.find(container_id)
         except NoContainer:
             return None
+
+
+def described(tool: str, installed: str, choice: ContainerChoice) -> str:
+    """Return the description of a tool with a container for the model.
+
+    Args:
+        tool: what it does, with a place for what its sandbox lacks.
+        installed: a sentence that lists the packages that Python can import; empty if there are none.
+    """
+    policy = choice.policy
+    told = tool.format("" if policy else " without network access")
+    sentences = [told, policy.sentence() if policy else "", installed]
+    return with_skills(" ".join(filter(None, sentences)), choice.skills)

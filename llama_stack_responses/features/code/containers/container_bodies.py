@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ....core.errors import bad_request
 from ....core.shapes import (
     Check,
     Location,
     Schema,
-    an_object,
     array,
     integer,
     object_of,
     one_of,
     schema_of,
     string,
-    tagged,
 )
+from ..network.shapes import NETWORK_POLICY
 from ..skills.shapes import skills
 
 _FILE_ID: Final = string(1, 512)
@@ -27,7 +25,7 @@ _FILE_ID: Final = string(1, 512)
 _FIELDS: Final[Mapping[str, Check]] = {
     "file_ids": array(_FILE_ID, high=50),
     "memory_limit": one_of("1g", "4g", "16g", "64g"),
-    "network_policy": tagged({"disabled": object_of({}), "allowlist": an_object}),
+    "network_policy": NETWORK_POLICY,
     "skills": skills,
 }
 
@@ -53,27 +51,26 @@ class NewContainer:
         minutes: it expires after this number of minutes without use; None for the server's setting.
         file_ids: uploaded files that are copied into it.
         skills: skills that are put into it, as the request declares them.
+        network_policy: its network, as the request declares it.
     """
 
     name: str
     minutes: int | None
     file_ids: tuple[str, ...]
     skills: tuple[dict[str, Any], ...] = ()
+    network_policy: dict[str, Any] | None = field(default=None, repr=False)
 
 
 def new_container(body: dict[str, Any]) -> NewContainer:
     """Return the container that the body describes.
 
     Raises:
-        ApiError: 400; the body is invalid, or requests what this server's containers do not support.
+        ApiError: 400; the body is invalid.
     """
     checked = _CONTAINER(body, Location(""))
-    if checked.get("network_policy", {"type": "disabled"})["type"] != "disabled":
-        message = "Containers of this server have no network: omit 'network_policy'."
-        raise bad_request(message, "network_policy", "unsupported_value")
     minutes = checked.get("expires_after", {}).get("minutes")
     file_ids, skills = (tuple(checked.get(name, ())) for name in ("file_ids", "skills"))
-    return NewContainer(checked["name"], minutes, file_ids, skills)
+    return NewContainer(checked["name"], minutes, file_ids, skills, checked.get("network_policy"))
 
 
 def copied_file(body: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from python_multipart.multipart import parse_options_header
 
-from ....core.errors import ApiError
+from ....core.errors import ApiError, bad_request
 from ....items.listed_items import page_after
 from ....wire.http_responses import JsonResponse
 from ....wire.openapi import (
@@ -30,6 +30,7 @@ from ....wire.request_handling import Handler, Query, add_fallback, page_of, rou
 from ....wire.route_admission import RouteAdmission
 from ..file_answers import FileInBlocks
 from ..multipart import uploaded
+from ..network.policy import NetworkPolicy, PolicyRefused
 from .access import ContainerAccess, FileNotCopied, SkillNotAdded
 from .container_bodies import (
     CONTAINER_SCHEMA,
@@ -114,7 +115,12 @@ class _Routes:
         new = new_container(await self._limits.bodies.json(request))
         idle_seconds = None if new.minutes is None else new.minutes * _MINUTE_SECONDS
         try:
-            entry = await self._access.create(new.file_ids, new.skills, name=new.name, idle_seconds=idle_seconds)
+            policy = self._access.networks.accept(new.network_policy)
+            entry = await self._access.create(
+                new.file_ids, new.skills, name=new.name, idle_seconds=idle_seconds, policy=policy
+            )
+        except PolicyRefused as error:
+            raise bad_request(str(error), error.param("network_policy"), error.code) from error
         except TooManyContainers as error:
             raise ApiError(429, str(error), code="rate_limit_exceeded", retry_after=60) from error
         except SkillNotAdded as error:
@@ -215,8 +221,12 @@ def _container(entry: ContainerEntry) -> dict[str, Any]:
         "status": "running",
         "last_active_at": int(entry.last_active_at),
         "expires_after": {"anchor": "last_active_at", "minutes": max(1, int(entry.idle_seconds / _MINUTE_SECONDS))},
-        "network_policy": {"type": "disabled"},
+        "network_policy": _policy(entry.policy),
     }
+
+
+def _policy(policy: NetworkPolicy | None) -> dict[str, Any]:
+    return {"type": "allowlist", "allowed_domains": list(policy.domains)} if policy else {"type": "disabled"}
 
 
 def _file(entry: ContainerEntry, file: ContainerFile) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from ....core.errors import ApiError, bad_request
 from ....core.ids import new_id
 from ....core.owner import Owner
 from ....logs import get_logger
+from ..network.network import Network
+from ..network.policy import NetworkPolicy
 from ..sandbox.container import Bounds, Container
 from ..sandbox.control_group import ControlGroups, GroupLimits
 from ..sandbox.folder import RegularFile, listed_files, open_regular, remove_file
@@ -115,6 +117,16 @@ class ContainerEntry:
     skills: dict[str, Skill] = field(default_factory=dict)
     users: int = 0
 
+    @property
+    def policy(self) -> NetworkPolicy | None:
+        """What its code may reach; None without a network. It is the same until the end of the container."""
+        network = self.container.network
+        return network.policy if network else None
+
+
+def _no_network(_: str) -> None:
+    """Return None: the container has no network."""
+
 
 class Containers:
     """The containers of one server: creates them, finds them for their owners and ends unused ones.
@@ -162,9 +174,18 @@ class Containers:
         self._sweeping = [asyncio.create_task(each) for each in (self._sweep_idle(), self._sweep_left())]
 
     async def create(
-        self, owner: Owner, *, name: str = "auto", container_id: str = "", idle_seconds: float | None = None
+        self,
+        owner: Owner,
+        *,
+        name: str = "auto",
+        container_id: str = "",
+        idle_seconds: float | None = None,
+        open_network: Callable[[str], Network | None] = _no_network,
     ) -> ContainerEntry:
         """Create a container, with a new id unless one is given.
+
+        Args:
+            open_network: returns the network of the container with this id; None for no network.
 
         Raises:
             TooManyContainers: the maximum number of containers is reached.
@@ -173,7 +194,7 @@ class Containers:
         self._count(owner)
         try:
             container_id, now = container_id or new_id(_PREFIX), self._clock()
-            container, lock = await self._make(self._root / container_id)
+            container, lock = await self._make(self._root / container_id, open_network(container_id))
         except BaseException:
             self._admission.release(owner, 1)
             raise
@@ -197,8 +218,8 @@ class Containers:
             of_all = "This server has reached its maximum number of containers. Try again later."
             raise TooManyContainers(theirs if error.status == 429 else of_all) from error
 
-    async def _make(self, folder: Path) -> tuple[Container, FolderLock]:
-        making = asyncio.ensure_future(in_thread(self._prepared, folder))
+    async def _make(self, folder: Path, network: Network | None) -> tuple[Container, FolderLock]:
+        making = asyncio.ensure_future(in_thread(self._prepared, folder, network))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -206,13 +227,13 @@ class Containers:
             making.add_done_callback(_release)
             raise
 
-    def _prepared(self, folder: Path) -> tuple[Container, FolderLock]:
+    def _prepared(self, folder: Path, network: Network | None) -> tuple[Container, FolderLock]:
         """Make a locked folder and a container in it."""
         lock = FolderLock.make(folder)
         try:
             volume = self._volumes.make(folder)
             group = self._groups.make(folder.name, self._group_limits(volume)) if self._groups else None
-            return Container(self._jail, volume, self._bounds, group), lock
+            return Container(self._jail, volume, self._bounds, group, network), lock
         except BaseException:
             lock.release()
             raise

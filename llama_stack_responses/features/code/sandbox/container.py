@@ -17,6 +17,7 @@ from typing import Final
 from ....concurrency.child_process import DEVNULL, STDOUT, ChildProcess
 from ....concurrency.offloading import in_thread
 from ....core.types import Json
+from ..network.network import Network
 from .captured_output import CapturedOutput
 from .channel import Answer, AnswerTooLarge, Channel, ChannelBroken
 from .control_group import ControlGroup
@@ -133,11 +134,20 @@ class Container:
         volume: the container's files.
         bounds: resource limits.
         group: limits the container as a whole, where control groups are available.
+        network: lets the code reach hosts; None without a network.
     """
 
-    def __init__(self, jail: Jail, volume: Volume, bounds: Bounds, group: ControlGroup | None = None) -> None:
+    def __init__(
+        self,
+        jail: Jail,
+        volume: Volume,
+        bounds: Bounds,
+        group: ControlGroup | None = None,
+        network: Network | None = None,
+    ) -> None:
         self.volume = volume
         self.group = group
+        self.network = network
         self._jail = jail
         self._bounds = bounds
         self._running: _Inside | None = None
@@ -156,9 +166,9 @@ class Container:
             try:
                 answer = await self._ask(inside, {"code": _text(code)}, self._bounds.seconds)
             except Stopped as stopped:
-                return CodeResult(await self.kill(), failed=True, stopped=str(stopped))
+                return CodeResult(self._shown(await self.kill()), failed=True, stopped=str(stopped))
             images = await in_thread(lambda: [b64encode(each).decode() for each in answer.parts])
-            return CodeResult(inside.printed.end(), images, failed=bool(answer.header.get("failed")))
+            return CodeResult(self._shown(inside.printed.end()), images, failed=bool(answer.header.get("failed")))
 
     async def command(self, command: str, seconds: float, shown_bytes: int) -> CommandResult:
         """Run a shell command next to the Python process."""
@@ -170,11 +180,15 @@ class Container:
             try:
                 answer = await self._ask(inside, request, seconds + _SLACK_SECONDS)
             except Stopped as stopped:
-                return CommandResult("", await self.kill(), None, str(stopped))
+                return CommandResult("", self._shown(await self.kill()), None, str(stopped))
         exit_code = answer.header.get("exit_code")
         code = exit_code if isinstance(exit_code, int) else None
-        stdout, stderr, *_ = [each[:shown].decode(errors="replace") for each in (*answer.parts, b"", b"")]
+        stdout, stderr, *_ = [self._shown(each[:shown].decode(errors="replace")) for each in (*answer.parts, b"", b"")]
         return CommandResult(stdout, stderr, code)
+
+    def _shown(self, text: str) -> str:
+        """Return output without the secrets that a host may have returned."""
+        return self.network.hidden(text) if self.network else text
 
     async def kill(self) -> str:
         """Kill all processes and return the last output. The files stay."""
@@ -182,6 +196,8 @@ class Container:
         if inside is None:
             return ""
         await _end(inside.process)
+        if self.network:
+            await self.network.end()
         inside.called.set()
         if inside.watcher:
             await asyncio.wait([inside.watcher])
@@ -202,7 +218,7 @@ class Container:
 
     async def _start(self) -> _Inside:
         ours, theirs = socket.socketpair()
-        bounds, printed, seccomp = self._bounds, CapturedOutput(), open_filter()
+        bounds, printed, seccomp = self._bounds, CapturedOutput(), open_filter(network=self.network is not None)
         limits = {**_LIMITS, "AS": bounds.memory_bytes, "FSIZE": self.volume.capacity.bytes, "NPROC": bounds.processes}
         volume = self.volume
         with suppress(OSError):
@@ -210,6 +226,8 @@ class Container:
             permit(volume.data)
         passed = [theirs.fileno(), *(() if seccomp is None else (seccomp,))]
         arguments = json.dumps(limits), str(theirs.fileno())
+        network = await self.network.prepare() if self.network else None
+        passed += [network.authorities] if network else []
         try:
             process = ChildProcess(
                 self._jail.command(
@@ -218,6 +236,7 @@ class Container:
                     namespaces=volume.namespaces,
                     seccomp=seccomp,
                     group=self.group.folder if self.group else None,
+                    network=network,
                 ),
                 stdin=DEVNULL,
                 stdout=printed.inlet,
@@ -239,7 +258,7 @@ class Container:
         """
         oom_kills = self._kills()
         try:
-            processes = await _handshake(inside)
+            processes = await self._handshake(inside)
             if refused := await in_thread(self.volume.begin):
                 raise Stopped(refused)
             processes.resume()
@@ -254,6 +273,24 @@ class Container:
         except AnswerTooLarge:
             raise Stopped(_TOO_LARGE) from None
         return answer
+
+    async def _handshake(self, inside: _Inside) -> Processes:
+        """Wait until the inner Python process has started, and return the container's processes.
+
+        Raises:
+            Stopped: it did not start in time.
+        """
+        if inside.processes is None:
+            try:
+                async with asyncio.timeout(_START_SECONDS):
+                    inside.processes, listeners = await inside.channel.handshake()
+            except TimeoutError:
+                raise Stopped(f"The Python process did not start within {_START_SECONDS:g} seconds.") from None
+            if self.network:
+                self.network.begin(*listeners)
+        elif self.network:
+            self.network.ensure()
+        return inside.processes
 
     async def _leave(self, inside: _Inside, processes: Processes) -> None:
         """End the processes that the call left running, now or after their time, and watch them until the next call.
@@ -336,17 +373,6 @@ class Container:
 async def _end(process: ChildProcess) -> None:
     process.kill()
     await process.wait()
-
-
-async def _handshake(inside: _Inside) -> Processes:
-    """Wait until the inner Python process has started, and return the container's processes."""
-    if inside.processes is None:
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                inside.processes = await inside.channel.handshake()
-        except TimeoutError:
-            raise Stopped(f"The Python process did not start within {_START_SECONDS:g} seconds.") from None
-    return inside.processes
 
 
 async def _within(seconds: float, asking: Coroutine[None, None, Answer], watching: asyncio.Task[str]) -> Answer:

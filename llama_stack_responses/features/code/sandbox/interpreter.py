@@ -1,9 +1,10 @@
 """The program inside a container. It runs Python code and shell commands and keeps the code's variables between them.
 
-`container.py` starts it with its limits and the number of a socket as arguments. It sends its process id and a
-descriptor of /proc first. Requests and answers on the socket are JSON with a length prefix of four bytes; after an
-answer come the parts whose sizes it names. The code prints to the standard output. This file imports nothing of the
-package, which is not available inside.
+`container.py` starts it with its limits, the number of a socket and, in a container with a network, a port as
+arguments. It first sends its process id, with a descriptor of /proc and a socket that listens at that port, if there is
+one. Requests and answers on the socket are JSON with a length prefix of four bytes; after an answer come the parts
+whose sizes it names. The code prints to the standard output. This file imports nothing of the package, which is not
+available inside.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ _PICTURES = (".gif", ".jpeg", ".jpg", ".pdf", ".png", ".svg", ".webp")
 """Names of files in which code saves a figure."""
 
 
-def main(limits: Json, channel: socket.socket) -> None:
+def main(limits: Json, channel: socket.socket, port: int | None) -> None:
     """Answer requests until the other side closes the socket."""
     _restrict(limits)
-    _handshake(channel)
+    _handshake(channel, port)
     sys.path.append(os.environ["PYTHONPATH"])  # it starts isolated, without this folder
     scope: Json = {"__name__": "__main__"}
     number = 0
@@ -67,10 +68,12 @@ def _restrict(limits: Json) -> None:
     os.nice(_NICENESS)  # the server has priority
 
 
-def _handshake(channel: socket.socket) -> None:
-    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
-    socket.send_fds(channel, [str(os.getpid()).encode()], [proc])
-    os.close(proc)
+def _handshake(channel: socket.socket, port: int | None) -> None:
+    with contextlib.ExitStack() as opened:
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+        opened.callback(os.close, proc)
+        listeners = [] if port is None else [opened.enter_context(socket.create_server(("127.0.0.1", port)))]
+        socket.send_fds(channel, [str(os.getpid()).encode()], [proc, *(each.fileno() for each in listeners)])
 
 
 def _collect_killed() -> None:
@@ -214,4 +217,8 @@ def _gather(pid: int, printed: dict[int, bytearray], limit: int, seconds: float)
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]), socket.socket(fileno=int(sys.argv[2])))
+    main(
+        json.loads(sys.argv[1]),
+        socket.socket(fileno=int(sys.argv[2])),
+        int(sys.argv[3]) if len(sys.argv) > 3 else None,
+    )

@@ -1,6 +1,7 @@
 """Isolation of a container: the arguments of bubblewrap.
 
-The program inside has its own namespaces (users, processes, mounts and so on), and no network. It sees the system's
+The program inside has its own namespaces (users, processes, mounts and so on), and no network except its own loopback,
+if a policy allows it to reach hosts through a proxy that listens there. It sees the system's
 programs and libraries and one Python, all read-only, an empty /tmp and /dev/shm, and the container's own folder as
 /mnt/data. Outside, it is an ordinary user: the server's or, if the server is root, `nobody`, since kernel limits do not
 apply to root.
@@ -12,7 +13,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +44,23 @@ _SETTINGS: Final = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", 
 def other_user() -> int | None:
     """Return the user id that a jail runs as; None for the server's own user, if the server is not root."""
     return _NOBODY if os.geteuid() == 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class JailNetwork:
+    """What a jail needs to reach hosts through a proxy.
+
+    Attributes:
+        port: the port of 127.0.0.1 in the jail on which its program listens for the proxy.
+        authorities: a descriptor from which the certificates of the trusted authorities are read.
+        path: where they are in the jail.
+        variables: environment variables.
+    """
+
+    port: int
+    authorities: int
+    path: str
+    variables: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +100,7 @@ class Jail:
         namespaces: Sequence[int] = (),
         seccomp: int | None = None,
         group: Path | None = None,
+        network: JailNetwork | None = None,
     ) -> list[str]:
         """Return the command that starts the program inside.
 
@@ -91,6 +110,7 @@ class Jail:
             namespaces: descriptors of the namespaces to start in.
             seccomp: a descriptor from which bubblewrap reads a system call filter.
             group: the folder of the control group to join.
+            network: what the program needs to reach hosts; None without a network.
         """
         data = folder.resolve() / "data" if namespaces else folder.resolve()
         jailed = [
@@ -112,10 +132,11 @@ class Jail:
             *self._temporary(folder.resolve() if namespaces else None),
             *_mounts([*_SYSTEM, *_SETTINGS, *_homes(self.python)]),
             *self._packages(),
+            *(("--ro-bind-data", str(network.authorities), network.path) if network else ()),
             *("--ro-bind", str(_PROGRAM_FILE.resolve()), _PROGRAM, "--bind", str(data), DATA, "--chdir", DATA),
             *("--remount-ro", "/"),
-            *self._environment(),
-            *("--", str(self.python), "-I", _PROGRAM, *arguments),
+            *_set({**self.variables(), **(network.variables if network else {})}),
+            *("--", str(self.python), "-I", _PROGRAM, *arguments, *((str(network.port),) if network else ())),
         ]
         plan = {"group": group and str(group), "namespaces": list(namespaces), **self.identity(folder)}
         return [sys.executable, "-I", "-S", str(_LAUNCHER), "start", json.dumps(plan), *jailed]
@@ -124,9 +145,9 @@ class Jail:
         mounts = ((str(each.resolve()), f"{_PACKAGES}/{each.name}") for each in self.packages)
         return [part for source, target in mounts for part in ("--ro-bind", source, target)]
 
-    def _environment(self) -> list[str]:
-        """Set the environment variables. Caches are no files of the user."""
-        variables = {
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables of a jail without a network. Caches are no files of the user."""
+        return {
             "HOME": DATA,
             "PATH": f"{self.python.parent}:/usr/bin:/bin",
             "LANG": "C.UTF-8",
@@ -136,7 +157,6 @@ class Jail:
             **dict.fromkeys(_CACHES, "/tmp"),  # noqa: S108
             **dict.fromkeys(_THREADS, str(self.threads)),
         }
-        return [part for name, value in variables.items() for part in ("--setenv", name, value)]
 
     def _temporary(self, folder: Path | None) -> list[str]:
         """Mount the temporary folders: from a volume, or each as its own tmpfs."""
@@ -160,6 +180,10 @@ def find_bwrap(configured: Path | None) -> Path | None:
 def plain_python() -> Path:
     """Return the base Python of this server's environment, without the server's packages."""
     return Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _set(variables: Mapping[str, str]) -> list[str]:
+    return [part for name, value in variables.items() for part in ("--setenv", name, value)]
 
 
 def _parts(bwrap: Path) -> list[Path]:

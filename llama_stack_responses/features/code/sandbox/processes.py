@@ -31,6 +31,12 @@ _THREADS: Final = 17
 _RSS: Final = 21
 """Indexes of fields in `/proc/PID/stat` after the command name, which may contain any characters."""
 
+_QUEUES: Final = 4
+"""Index of the field in `/proc/net/tcp` with the bytes that wait to be sent and received."""
+
+_OVERHEAD: Final = 2
+"""Memory of the kernel for a byte in them, at most for segments of a usual size."""
+
 _ENDING_SECONDS: Final = 10.0
 """Seconds that killed processes may take to disappear."""
 
@@ -93,12 +99,12 @@ class Processes:
     def _upper_bound(self) -> int:
         seen = self._seen()
         resident = sum(each.resident_bytes for each in seen)
-        return resident + self._sockets() * self._socket_bytes + self._max_pipes(seen) * PIPE_BYTES
+        return resident + self._of_sockets() + self._max_pipes(seen) * PIPE_BYTES
 
     def _shared_once(self) -> int:
         seen = self._seen()
         proportional = sum(map(self._proportional_bytes, seen))
-        return proportional + self._sockets() * self._socket_bytes + len(self._pipes(seen)) * PIPE_BYTES
+        return proportional + self._of_sockets() + len(self._pipes(seen)) * PIPE_BYTES
 
     def has_more_locks(self, limit: int) -> bool:
         """Return whether the processes hold more than `limit` locks on files.
@@ -142,6 +148,22 @@ class Processes:
     def resume(self) -> None:
         """Resume the kept processes."""
         self._signal(self._kept, signal.SIGCONT)
+
+    def _of_sockets(self) -> int:
+        """Return the memory of the sockets in the container's network: a buffer for each, and what TCP holds.
+
+        The buffers of TCP grow. The kernel counts what is in them for no process.
+        """
+        return self._sockets() * self._socket_bytes + _OVERHEAD * self._in_tcp_queues()
+
+    def _in_tcp_queues(self) -> int:
+        """Return the bytes that connections hold, also those whose sockets are closed."""
+        try:
+            lines = self._read(f"{_INIT}/net/tcp").splitlines()[1:]
+        except OSError:
+            return 0  # the first process has ended
+        queues = (line.split(maxsplit=5)[_QUEUES].split(":") for line in lines)
+        return sum(int(sent, 16) + int(received, 16) for sent, received in queues)
 
     def _sockets(self) -> int:
         """Count the sockets in the container's network, including those in transit to another process."""

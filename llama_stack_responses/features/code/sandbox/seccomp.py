@@ -3,14 +3,15 @@
 It adds to namespaces and limits. It refuses calls that take memory which counts for no process, that access other
 processes, or that ordinary programs do not need but kernel exploits do. Most fail as if the kernel did not implement
 them, so that programs fall back. Sockets are allowed only between the container's processes (AF_UNIX): others, such as
-AF_VSOCK, leave its network namespace or reach large parts of the kernel. The buffer sizes of pipes and sockets cannot
-be changed, and memory shared without a file is refused: no limit of a process covers them. Disk space cannot be
-reserved, since a limit on file sizes does not cover that. All threads of a process share its open files, so that pipes
-can be counted. A thread or call that would separate them (clone(2), close_range(2)) is refused, and so is clone3(2),
-whose flags a filter cannot read; the C library then uses clone(2). Delayed signals of the kernel (timer_create(2),
-F_SETSIG) are refused: a SIGCONT would resume a stopped process after its call. Locks on files that belong to no process
-(F_OFD_SETLK) are refused, so that those of a container can be counted. The same calls by the numbers of another
-ABI (x32, 32 bits) are refused too.
+AF_VSOCK, leave its network namespace or reach large parts of the kernel. A container with a network may also use TCP
+over IPv4, in its own network namespace, without options that select other parts of the kernel. The buffer sizes of
+pipes and sockets cannot be changed, and memory shared without a file is refused: no limit of a process covers them.
+Disk space cannot be reserved, since a limit on file sizes does not cover that. All threads of a process share its open
+files, so that pipes can be counted. A thread or call that would separate them (clone(2), close_range(2)) is refused,
+and so is clone3(2), whose flags a filter cannot read; the C library then uses clone(2). Delayed signals of the kernel
+(timer_create(2), F_SETSIG) are refused: a SIGCONT would resume a stopped process after its call. Locks on files that
+belong to no process (F_OFD_SETLK) are refused, so that those of a container can be counted. The same calls by the
+numbers of another ABI (x32, 32 bits) are refused too.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ _BUFFER_SIZES: Final = (7, 8, 32, 33)
 _SHARED_WITHOUT_FILE: Final = 0x01 | 0x20
 """F_SETSIG, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY and F_SETPIPE_SZ of fcntl(2); SO_SNDBUF, SO_RCVBUF and
 their FORCE of socket(7); MAP_SHARED and MAP_ANONYMOUS of mmap(2)."""
+
+_TYPE: Final = 0xF
+"""The bits of the type of a socket; others are flags."""
+_TCP_OPTIONS: Final = (1, 3, 4, 5, 6, 9, 12, 18)
+"""TCP_NODELAY, TCP_CORK, the three of keep-alive, TCP_DEFER_ACCEPT, TCP_QUICKACK and TCP_USER_TIMEOUT of tcp(7)."""
 
 _THREAD: Final = 0x10000
 _SAME_FILES: Final = 0x400
@@ -185,18 +191,49 @@ _EXAMINED: Final[Mapping[str, Mapping[str, Mapping[str, int]]]] = {
 }
 """Calls that fail with another error or depend on arguments, by the label in the filter that decides."""
 
-_DECISIONS: Final[Sequence[str | Step]] = [
+_WITHOUT_NETWORK: Final[Sequence[str | Step]] = [
     "family",
     (LOAD, ARGUMENTS[0], ""),
     (JUMP_IF_EQUAL, socket.AF_UNIX, "allow"),
     (RETURN, _NO_SUCH_FAMILY, ""),
-    "pipe",
-    (LOAD, ARGUMENTS[1], ""),
-    *((JUMP_IF_EQUAL, each, "forbid") for each in _REFUSED_FCNTL),
-    (RETURN, ALLOW, ""),
     "option",
     (LOAD, ARGUMENTS[1], ""),
     (JUMP_IF_EQUAL, socket.SOL_SOCKET, "option of a socket"),
+    (RETURN, ALLOW, ""),
+]
+
+_WITH_NETWORK: Final[Sequence[str | Step]] = [
+    "family",
+    (LOAD, ARGUMENTS[0], ""),
+    (JUMP_IF_EQUAL, socket.AF_UNIX, "allow"),
+    (JUMP_IF_EQUAL, socket.AF_INET, "type"),
+    (RETURN, _NO_SUCH_FAMILY, ""),
+    "type",
+    (LOAD, ARGUMENTS[1], ""),
+    (AND, _TYPE, ""),
+    (JUMP_IF_EQUAL, socket.SOCK_STREAM, "protocol"),
+    (RETURN, _NO_SUCH_FAMILY, ""),
+    "protocol",
+    (LOAD, ARGUMENTS[2], ""),
+    (JUMP_IF_EQUAL, 0, "allow"),
+    (JUMP_IF_EQUAL, socket.IPPROTO_TCP, "allow"),
+    (RETURN, _NO_SUCH_FAMILY, ""),
+    "option",
+    (LOAD, ARGUMENTS[1], ""),
+    (JUMP_IF_EQUAL, socket.SOL_SOCKET, "option of a socket"),
+    (JUMP_IF_EQUAL, socket.IPPROTO_TCP, "option of a connection"),
+    (RETURN, NOT_PERMITTED, ""),
+    "option of a connection",
+    (LOAD, ARGUMENTS[2], ""),
+    *((JUMP_IF_EQUAL, each, "allow") for each in _TCP_OPTIONS),
+    (RETURN, NOT_PERMITTED, ""),
+]
+"""The decisions about sockets: only between processes of the container, or TCP over IPv4 too."""
+
+_DECISIONS: Final[Sequence[str | Step]] = [
+    "pipe",
+    (LOAD, ARGUMENTS[1], ""),
+    *((JUMP_IF_EQUAL, each, "forbid") for each in _REFUSED_FCNTL),
     (RETURN, ALLOW, ""),
     "option of a socket",
     (LOAD, ARGUMENTS[2], ""),
@@ -229,8 +266,12 @@ _DECISIONS: Final[Sequence[str | Step]] = [
 """The part after the comparison of call numbers: instructions, and the labels to jump to."""
 
 
-def filter_program(machine: str) -> bytes | None:
-    """Return the filter for an architecture, by its name in uname(2); None for an unknown one."""
+def filter_program(machine: str, *, network: bool = False) -> bytes | None:
+    """Return the filter for an architecture, by its name in uname(2); None for an unknown one.
+
+    Args:
+        network: whether TCP over IPv4 is allowed.
+    """
     if machine not in ARCHITECTURES:
         return None
     refused = [(number, "refuse") for number in (_REFUSED[machine] | _REFUSED_EVERYWHERE).values()]
@@ -241,14 +282,15 @@ def filter_program(machine: str) -> bytes | None:
             (JUMP_IF_AT_LEAST, _OTHER_TABLE, "refuse"),
             *((JUMP_IF_EQUAL, number, label) for number, label in sorted(refused + examined)),
             (RETURN, ALLOW, ""),
+            *(_WITH_NETWORK if network else _WITHOUT_NETWORK),
             *_DECISIONS,
         ]
     )
 
 
-def open_filter() -> int | None:
+def open_filter(*, network: bool) -> int | None:
     """Return a descriptor from which this machine's filter can be read. The caller closes it."""
-    program = filter_program(os.uname().machine)
+    program = filter_program(os.uname().machine, network=network)
     if program is None:
         return None
     outlet, inlet = os.pipe()

@@ -14,12 +14,11 @@ from ....requests.request import CreateRequest
 from ....stream.argument_text import ArgumentText
 from ....stream.call_kinds import CallKind
 from ....stream.citations import CLOSES, OPENS, Citation
-from ....tools.client.shell import with_skills
 from ....tools.tool import Cites, NeedsCheck, NeedsPreparation
 from ....tools.tool_function import Function, Invocation, ItemReporter, Outcome, ToolError, callers_of, chat_function
 from ....tools.tool_history import ToolHistory
 from ..containers.access import ContainerAccess
-from ..containers.choice import ContainerChoice
+from ..containers.choice import ContainerChoice, described
 from ..containers.entries import file_id, files
 from ..kinds import FORM, OUTPUTS, PYTHON
 from ..sandbox.container import CodeResult
@@ -29,7 +28,7 @@ _SHOWN_FILES: Final = 50
 _HEADING: Final = re.compile(rf"^{OPENS}(f\d+){CLOSES} ({DATA}/[^\n]+)$", re.MULTILINE)
 
 _DESCRIPTION: Final = (
-    "Runs Python code in a sandbox without network access, and returns what it prints and the value of its last line. "
+    "Runs Python code in a sandbox{}, and returns what it prints and the value of its last line. "
     f"Variables are kept between calls. Files are read from and written to {DATA}."
 )
 _PARAMETERS: Final = {
@@ -51,7 +50,7 @@ class CodeInterpreterTool(NeedsPreparation, NeedsCheck, Cites):
     """
 
     def __init__(self, declared: Json, request: CreateRequest, *, access: ContainerAccess, installed: str) -> None:
-        self._description = f"{_DESCRIPTION} {installed}".rstrip()
+        self._installed = installed
         self._choice = ContainerChoice(access, declared["container"], "container")
         self._shows_outputs = OUTPUTS in request.include
         self._callers = callers_of(declared)
@@ -69,7 +68,7 @@ class CodeInterpreterTool(NeedsPreparation, NeedsCheck, Cites):
     def functions(self) -> Sequence[Function]:
         """Return the single function. It is not repeatable: a call that may have run may have changed files."""
         kind = CallKind(FORM, self._fields, decoder=partial(ArgumentText, "code"), hosted=True)
-        description = with_skills(self._description, self._choice.skills)
+        description = described(_DESCRIPTION, self._installed, self._choice)
         chat = chat_function(PYTHON, description, _PARAMETERS)
         return (Function(chat, kind, self._run, callers=self._callers),)
 

@@ -11,7 +11,7 @@ from ....core.types import Json
 from ....items.kinds.shell import SHELL_ACTION, SHELL_CALL, SHELL_CALL_OUTPUT, with_limits
 from ....items.program_calls import caller
 from ....stream.call_kinds import CallKind
-from ....tools.client.shell import SHELL_PARAMETERS, SHELL_RESULT, with_skills
+from ....tools.client.shell import SHELL_PARAMETERS, SHELL_RESULT
 from ....tools.tool import NeedsCheck, NeedsPreparation
 from ....tools.tool_function import (
     Function,
@@ -24,7 +24,7 @@ from ....tools.tool_function import (
 )
 from ....tools.tool_history import ToolHistory
 from ..containers.access import ContainerAccess
-from ..containers.choice import ContainerChoice
+from ..containers.choice import ContainerChoice, described
 from ..sandbox.container import CommandResult
 from ..sandbox.jail import DATA
 
@@ -33,8 +33,8 @@ _SECONDS: Final = 60.0
 _OUTPUT_CHARACTERS: Final = 20_000
 _MAX_COMMANDS: Final = 32
 _DESCRIPTION: Final = (
-    f"Runs up to {_MAX_COMMANDS} commands, each in a separate shell, in a sandbox without network access whose folder "
-    f"is {DATA}, and returns what they print."
+    f"Runs up to {_MAX_COMMANDS} commands, each in a separate shell, in a sandbox{{}} whose folder is {DATA}, and "
+    "returns what they print."
 )
 
 
@@ -49,7 +49,7 @@ class HostedShellTool(NeedsPreparation, NeedsCheck):
     """
 
     def __init__(self, declared: Json, access: ContainerAccess, installed: str) -> None:
-        self._description = f"{_DESCRIPTION} {installed}".rstrip()
+        self._installed = installed
         environment = declared["environment"]
         self._callers = callers_of(declared)
         self._choice = ContainerChoice(access, environment.get("container_id") or environment, "environment")
@@ -65,7 +65,7 @@ class HostedShellTool(NeedsPreparation, NeedsCheck):
     def functions(self) -> Sequence[Function]:
         """Return the single function. It is not repeatable: commands that may have run are not run again."""
         kind = CallKind(SHELL_CALL, self._fields, whole=self._whole, hosted=True)
-        description = with_skills(self._description, self._choice.skills)
+        description = described(_DESCRIPTION, self._installed, self._choice)
         chat = chat_function(_NAME, description, SHELL_PARAMETERS)
         return (Function(chat, kind, self._run, callers=self._callers, output_schema=SHELL_RESULT),)
 

@@ -21,6 +21,8 @@ from llama_stack_responses.features.code.containers.access import ContainerAcces
 from llama_stack_responses.features.code.containers.choice import ContainerChoice
 from llama_stack_responses.features.code.containers.entries import Containers
 from llama_stack_responses.features.code.containers.entries import files as files_of
+from llama_stack_responses.features.code.network.network import Networks
+from llama_stack_responses.features.code.settings import ContainerNetwork
 from llama_stack_responses.features.code.skills.declared import SkillReader
 from llama_stack_responses.features.code.skills.store import NewVersion, SkillQuota, SkillStore
 from llama_stack_responses.inputs.files import Count, uploaded_with
@@ -70,10 +72,13 @@ def access_of(
     contents: Admission,
     files: FakeFiles,
     store: SkillStore | None = None,
+    network: ContainerNetwork | None = None,
 ) -> ContainerAccess:
-    """Return the access of a user, who may refer to skills in a store."""
+    """Return the access of a user, who may refer to skills in a store, and to what an operator allows to reach."""
     skills = SkillReader(contents, current_user, store or SkillStore(MemoryRecords()))
-    return ContainerAccess(containers, current_user, uploaded_with(files, contents, current_user), skills.find)
+    networks = Networks(network or ContainerNetwork(), ["127.0.0.0/8", "::1/128"], [], jail().variables())
+    uploaded = uploaded_with(files, contents, current_user)
+    return ContainerAccess(containers, current_user, uploaded, skills.find, networks)
 
 
 async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
@@ -367,3 +372,59 @@ async def test_skill_is_not_written_where_code_put_something_else(
         with pytest.raises(ToolError, match="Code has closed or replaced the folder '/mnt/data/skills/sums'"):
             await shell(later, "true")
         assert list(outside.iterdir()) == []
+
+
+def allowing(*domains: str, secret: str | None = None) -> dict[str, Any]:
+    """Return settings of a container that may reach these domains, with a secret of the first one."""
+    secrets = {"domain_secrets": [{"domain": domains[0], "name": "API_KEY", "value": secret}]} if secret else {}
+    return {"network_policy": {"type": "allowlist", "allowed_domains": list(domains), **secrets}}
+
+
+async def test_last_container_is_continued_only_with_the_same_network(tmp_path: Path) -> None:
+    async with opened(tmp_path / "containers") as containers:
+        network = ContainerNetwork(allowed_domains=["*"])
+        access = access_of(lambda: ANONYMOUS, containers, room(1_000), FakeFiles(), network=network)
+        first = ContainerChoice(access, allowing("a.example", "b.example", secret="1"), "container")
+        await first.choose(None)
+        async with first.opened() as entry:
+            assert entry.policy == first.policy
+        same = ContainerChoice(access, allowing("b.example", "A.example.") | {"file_ids": []}, "container")
+        with_secret = allowing("a.example", "b.example", secret="1")
+        others = [{}, allowing("a.example"), allowing("a.example", "b.example", secret="2")]
+        continued = ContainerChoice(access, with_secret, "container")
+        await continued.choose(entry.id)
+        assert continued.container_id == entry.id
+        for other in (*others, {"network_policy": {"type": "disabled"}}):
+            choice = ContainerChoice(access, other, "container")
+            await choice.choose(entry.id)
+            assert choice.container_id != entry.id
+        await same.choose(entry.id)
+        assert same.container_id != entry.id  # it has no secrets
+        named = ContainerChoice(access, entry.id, "container")
+        await named.choose(None)
+        assert named.policy == entry.policy
+
+
+@pytest.mark.parametrize(
+    ("container", "field", "code"),
+    [
+        (allowing("evil.example"), "network_policy.allowed_domains[0]", "invalid_value"),
+        (allowing("a.example", "1.2.3.4"), "network_policy.allowed_domains[1]", "invalid_value"),
+        (allowing("a.example", "*.a.example"), "network_policy.allowed_domains[1]", "invalid_value"),
+    ],
+)
+async def test_policy_that_the_operator_does_not_allow_is_refused(
+    tmp_path: Path, container: dict[str, Any], field: str, code: str
+) -> None:
+    async with opened(tmp_path / "containers") as containers:
+        network = ContainerNetwork(allowed_domains=["a.example"])
+        access = access_of(lambda: ANONYMOUS, containers, room(1_000), FakeFiles(), network=network)
+        with pytest.raises(UnavailableTool) as refused:
+            ContainerChoice(access, container, "environment")
+        assert (refused.value.at("tools[0]").param, refused.value.code) == (f"tools[0].environment.{field}", code)
+        with pytest.raises(UnavailableTool, match=r"code_interpreter\.network\.allowed_domains") as off:
+            ContainerChoice(access_to(containers, room(1_000), FakeFiles()), allowing("a.example"), "environment")
+        assert (off.value.at("tools[0]").param, off.value.code) == (
+            "tools[0].environment.network_policy",
+            "unsupported_value",
+        )

@@ -67,7 +67,7 @@ def test_unusable_configured_group_is_reported(tmp_path: Path) -> None:
     with pytest.raises(
         WrongConfiguration, match=r"'control_group' of 'code_interpreter' cannot be used: .* Give it a cgroup v2"
     ):
-        open_containers(config)
+        open_containers(config, jail())
 
 
 def test_limits_are_written_without_swap(tmp_path: Path) -> None:

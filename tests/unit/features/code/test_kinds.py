@@ -7,7 +7,12 @@ import re
 from typing import Any, Final, get_type_hints
 
 import pytest
-from openai.types.responses import InlineSkillParam, SkillReferenceParam
+from openai.types.responses import (
+    ContainerNetworkPolicyAllowlistParam,
+    ContainerNetworkPolicyDomainSecretParam,
+    InlineSkillParam,
+    SkillReferenceParam,
+)
 from openai.types.responses.inline_skill_source_param import InlineSkillSourceParam
 
 from llama_stack_responses.core.errors import ApiError
@@ -42,6 +47,25 @@ def test_inline_skill_with_every_declared_key_stays_unchanged() -> None:
     assert declared["source"].keys() == get_type_hints(InlineSkillSourceParam).keys()
     both = [container_with(declared), {"type": "code_interpreter", "container": {"type": "auto", "skills": [declared]}}]
     assert tools(*both) == both
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "container"),
+    [("code_interpreter", "container", "auto"), ("shell", "environment", "container_auto")],
+)
+def test_network_policy_is_echoed_without_values_of_secrets(kind: str, field: str, container: str) -> None:
+    secret = dict.fromkeys(get_type_hints(ContainerNetworkPolicyDomainSecretParam), "name")
+    policy = {"type": "allowlist", "allowed_domains": ["name"], "domain_secrets": [secret]}
+    assert policy.keys() == get_type_hints(ContainerNetworkPolicyAllowlistParam).keys()
+    declared: Json = {"type": kind, field: {"type": container, "network_policy": policy}}
+    [checked] = tools(declared)
+    assert checked == declared
+    hidden = {**policy, "domain_secrets": [{**secret, "value": ""}]}
+    assert echoed_tool(checked) == {"type": kind, field: {"type": container, "network_policy": hidden}}
+    item = {"type": "additional_tools", "role": "developer", "tools": [declared]}
+    with pytest.raises(ApiError, match="it contains credentials, and items are stored") as raised:
+        parse_create({"model": "m", "input": [item]})
+    assert raised.value.param == "input[0].tools[0]"
 
 
 REFERENCE: Final[Json] = {"type": "skill_reference", "skill_id": "skill_1"}

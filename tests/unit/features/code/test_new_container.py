@@ -9,6 +9,12 @@ from llama_stack_responses.features.code.containers.container_bodies import NewC
 from tests.support.skills import skill
 
 SKILL = skill()
+ALLOWED = {"type": "allowlist", "allowed_domains": ["example.com"]}
+
+
+def with_secret(**changed: Any) -> dict[str, Any]:
+    """Return a policy with a secret."""
+    return {**ALLOWED, "domain_secrets": [{"domain": "example.com", "name": "KEY", "value": "v", **changed}]}
 
 
 @pytest.mark.parametrize(
@@ -17,12 +23,23 @@ SKILL = skill()
         ({}, None, ()),
         ({"expires_after": {"anchor": "last_active_at", "minutes": 5}}, 5, ()),
         ({"expires_after": {"minutes": 5}, "file_ids": [], "skills": None}, 5, ()),
-        ({"memory_limit": "4g", "network_policy": {"type": "disabled"}, "unknown": 1}, None, ()),
+        ({"memory_limit": "4g", "network_policy": None, "unknown": 1}, None, ()),
         ({"file_ids": ["file-2", "file-1"]}, None, ("file-2", "file-1")),
     ],
 )
 def test_container_request_is_accepted(body: dict[str, Any], minutes: int | None, file_ids: tuple[str, ...]) -> None:
     assert new_container({"name": "notes", **body}) == NewContainer("notes", minutes, file_ids)
+
+
+def test_container_without_a_network_is_accepted() -> None:
+    disabled = {"type": "disabled"}
+    assert new_container({"name": "notes", "network_policy": disabled}).network_policy == disabled
+
+
+def test_container_with_a_network_is_accepted_and_does_not_show_its_secrets() -> None:
+    new = new_container({"name": "notes", "network_policy": with_secret(value="sk-1")})
+    assert new.network_policy == with_secret(value="sk-1")
+    assert "sk-1" not in repr(new)
 
 
 def test_container_with_skills_is_accepted() -> None:
@@ -41,7 +58,14 @@ def test_container_with_skills_is_accepted() -> None:
         ({"file_ids": ["file-1"] * 51}, "file_ids", "array_above_max_length"),
         ({"skills": [{"type": "skill_reference", "skill_id": "s"}]}, "skills[0].skill_id", "invalid_value"),
         ({"skills": [SKILL, SKILL]}, "skills[1].name", "invalid_value"),
-        ({"network_policy": {"type": "allowlist"}}, "network_policy", "unsupported_value"),
+        ({"network_policy": {"type": "open"}}, "network_policy.type", "invalid_value"),
+        ({"network_policy": {"type": "allowlist"}}, "network_policy.allowed_domains", "missing_required_parameter"),
+        ({"network_policy": {**ALLOWED, "allowed_domains": []}}, "network_policy.allowed_domains", "empty_array"),
+        ({"network_policy": {**ALLOWED, "domain_secrets": []}}, "network_policy.domain_secrets", "empty_array"),
+        ({"network_policy": with_secret(value=None)}, "network_policy.domain_secrets[0].value", "invalid_type"),
+        ({"network_policy": with_secret(value="")}, "network_policy.domain_secrets[0].value", "empty_string"),
+        ({"network_policy": with_secret(value="a\r\nb")}, "network_policy.domain_secrets[0].value", "invalid_value"),
+        ({"network_policy": with_secret(name="A-B")}, "network_policy.domain_secrets[0].name", "invalid_value"),
     ],
 )
 def test_unsupported_container_is_refused(body: dict[str, Any], param: str, code: str) -> None:

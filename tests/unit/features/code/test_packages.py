@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.setting_values import WrongConfiguration
-from llama_stack_responses.features.code.containers.opening import installed_packages, open_containers
+from llama_stack_responses.features.code.containers.opening import installed_packages, open_jail
 from llama_stack_responses.features.code.sandbox.container import Container
 from llama_stack_responses.features.code.sandbox.packages import Packages, packages_of, packages_of_server
 from llama_stack_responses.features.code.settings import CodeInterpreter
@@ -80,7 +80,7 @@ def test_package_that_is_not_installed_ends_start_with_its_name() -> None:
     with pytest.raises(
         WrongConfiguration, match=r"^'packages' of 'code_interpreter' cannot be used: the package 'no-such-pa"
     ):
-        open_containers(settings)
+        open_jail(settings)
 
 
 def test_needed_package_that_is_not_installed_is_named(environment: Path) -> None:

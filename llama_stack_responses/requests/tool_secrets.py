@@ -1,13 +1,14 @@
-"""Secrets in the declarations of MCP servers: which there are, and the declaration without them."""
+"""Secrets in the declarations of tools: which there are, and the declaration without them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 from ..core.types import Json
+from ..items.registry import HOSTED_TOOL_NAMES, TOOL_TYPES
 
 _SECRETS: Final = ("authorization", "headers")
 
@@ -26,23 +27,35 @@ def without_secrets(tool: Json) -> Json:
 def holds_secrets(tool: Json) -> bool:
     """Return whether a request's tool contains, or may contain, secrets, which must not be stored in plain text."""
     if tool["type"] != "mcp":
-        return False
+        return bool(_secret_fields(tool))
     url = urlsplit(tool.get("server_url") or "")
     return any(tool.get(name) for name in _SECRETS) or bool(url.query) or not _PLAIN_PATH.fullmatch(url.path)
 
 
 def split_secrets(tools: Sequence[Json]) -> tuple[list[Json], dict[str, Json]]:
-    """Split the secrets of MCP servers from the tools, by position in the list; `join_secrets` is the inverse."""
-    hidden = (*_SECRETS, "server_url")
-    mcp = {str(position): tool for position, tool in enumerate(tools) if tool["type"] == "mcp"}
-    secrets = {position: {name: tool[name] for name in hidden if name in tool} for position, tool in mcp.items()}
-    public = [{name: tool[name] for name in tool if tool["type"] != "mcp" or name not in hidden} for tool in tools]
+    """Split the secrets from the tools, by position in the list; `join_secrets` is the inverse."""
+    hidden = [_secret_fields(tool) for tool in tools]
+    secrets = {
+        str(position): {name: tool[name] for name in names if name in tool}
+        for position, (tool, names) in enumerate(zip(tools, hidden, strict=True))
+    }
+    public = [
+        {name: tool[name] for name in tool if name not in names} for tool, names in zip(tools, hidden, strict=True)
+    ]
     return public, {position: secret for position, secret in secrets.items() if secret}
 
 
 def join_secrets(tools: Sequence[Json], secrets: Mapping[str, Json]) -> list[Json]:
     """Return the tools with their secrets restored."""
     return [tool | secrets.get(str(position), {}) for position, tool in enumerate(tools)]
+
+
+def _secret_fields(tool: Json) -> Collection[str]:
+    """Return the fields of a tool that are stored sealed."""
+    if tool["type"] == "mcp":
+        return (*_SECRETS, "server_url")
+    known = TOOL_TYPES.get(HOSTED_TOOL_NAMES.get(tool["type"], ""))
+    return known.secret_fields(tool) if known else ()
 
 
 def _without_path(url: str) -> str:

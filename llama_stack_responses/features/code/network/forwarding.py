@@ -1,0 +1,232 @@
+"""HTTP requests of a container, forwarded to their host with secrets in place of placeholders."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import h11
+
+from .host_names import host_of
+from .proxy_streams import Refused, Stream
+from .secrets import Mask, Placeholders
+
+_HEAD_BYTES: Final = 2**16
+"""Maximum size of the head of a request with its secrets, and of the head of an answer."""
+
+_OF_CONNECTION: Final = frozenset(
+    b"connection keep-alive proxy-connection proxy-authorization proxy-authenticate te trailer upgrade expect".split()
+)
+"""Headers that are meant for the next server only, or for this proxy."""
+
+_PORTS: Final = {"http": 80, "https": 443}
+_AUTHORITY: Final = re.compile("([^:]*)(?::([0-9]{1,5}))?")
+_TOKEN: Final = re.compile(rb"[^,\s]+")
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a request goes.
+
+    Attributes:
+        placeholders: those of the host's secrets.
+        secrets: the secrets of the host.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    placeholders: Placeholders
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def authority(self) -> str:
+        """The host, and the port if it is not that of the scheme."""
+        return self.host if self.port == _PORTS[self.scheme] else f"{self.host}:{self.port}"
+
+    def is_named_by(self, authority: str) -> bool:
+        """Return whether an authority, such as that of a `host` header, is this host with this port."""
+        found = _AUTHORITY.fullmatch(authority)
+        port = int(found[2]) if found and found[2] else _PORTS[self.scheme]
+        return found is not None and (host_of(found[1]), port) == (self.host, self.port)
+
+
+class HttpStream:
+    """A connection of HTTP/1.1.
+
+    Args:
+        stream: the connection.
+        role: `h11.CLIENT` or `h11.SERVER`: which side this is.
+    """
+
+    def __init__(self, stream: Stream, role: type[h11.CLIENT] | type[h11.SERVER]) -> None:
+        self.stream = stream
+        self.http = h11.Connection(role, **({"max_incomplete_event_size": _HEAD_BYTES} if role is h11.CLIENT else {}))
+
+    async def event(self) -> Any:
+        """Return the next event of the other side.
+
+        Raises:
+            h11.RemoteProtocolError: it violates the protocol.
+            OSError: the connection failed.
+        """
+        while (event := self.http.next_event()) is h11.NEED_DATA:
+            self.http.receive_data(await self.stream.read())
+        return event
+
+    async def send(self, event: Any) -> None:
+        """Send an event.
+
+        Raises:
+            OSError: the connection failed.
+        """
+        if data := self.http.send(event):
+            await self.stream.write(data)
+
+    async def refuse(self, refused: Refused) -> None:
+        """Answer that a request is refused, if no answer has begun. The connection can only be closed then."""
+        if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        sentence = str(refused).encode("ascii", "replace")
+        headers = [
+            (b"content-type", b"text/plain"),
+            (b"content-length", b"%d" % (len(sentence) + 1)),
+            (b"connection", b"close"),
+        ]
+        # Clients show the reason of a refused tunnel, but not the body.
+        await self.send(h11.Response(status_code=refused.status, headers=headers, reason=sentence))
+        await self.send(h11.Data(data=sentence + b"\n"))
+        await self.send(h11.EndOfMessage())
+        await self.stream.linger()
+
+    def continues(self) -> bool:
+        """Return whether another request may follow."""
+        if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
+            return False
+        self.http.start_next_cycle()
+        return True
+
+
+async def forward(
+    client: HttpStream, request: h11.Request, path: bytes, target: Target, connect: Callable[[], Awaitable[Stream]]
+) -> None:
+    """Forward a request to its target, and the answer to the client.
+
+    Args:
+        path: the target of the request without its host.
+        connect: connects to the target.
+
+    Raises:
+        Refused: the request may not be sent, or there is no answer; an answer may have begun.
+        OSError: the client is gone.
+    """
+    headers, mask = _sent_headers(request, target)
+    upstream = HttpStream(await connect(), h11.CLIENT)
+    sent = h11.Request(method=request.method, target=path, headers=headers)
+    sending = asyncio.create_task(_send(client, upstream, sent))
+    try:
+        await _answer(client, upstream, target, mask)
+    finally:
+        sending.cancel()
+        await asyncio.wait([sending])
+        upstream.stream.abort()
+
+
+def _sent_headers(request: h11.Request, target: Target) -> tuple[Headers, Mask]:
+    """Return the headers that the target gets, and what hides the secrets among them.
+
+    Raises:
+        Refused: they are ambiguous, for another host, or too large, or would send a secret without TLS.
+    """
+    _check_framing(request.headers, target)
+    headers: Headers = [(b"host", target.authority.encode()), (b"connection", b"close")]
+    sent = list(target.secrets)
+    for name, value in _passed(request.headers):
+        if name in (b"host", b"accept-encoding") and (name == b"host" or target.secrets):
+            continue
+        given = value.decode("latin-1")
+        replaced = target.placeholders.replaced(given)
+        if replaced != given:
+            if target.scheme != "https":
+                raise Refused(403, f"Secrets of '{target.host}' are sent by HTTPS only.", target.host)
+            sent.append(replaced.rpartition(" ")[2])
+        headers.append((name, replaced.encode("latin-1")))
+    if sum(len(name) + len(value) for name, value in headers) > _HEAD_BYTES:
+        raise Refused(431, "The headers of the request are too large.", target.host)
+    if target.secrets:
+        # Secrets are found only in an answer that is not compressed.
+        headers.append((b"accept-encoding", b"identity"))
+    return headers, Mask(sent)
+
+
+def _check_framing(headers: Iterable[tuple[bytes, bytes]], target: Target) -> None:
+    names = [name for name, _ in headers]
+    if b"transfer-encoding" in names and b"content-length" in names:
+        raise Refused(400, "The request has both 'transfer-encoding' and 'content-length'.", target.host)
+    hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
+    if not all(target.is_named_by(value) for value in hosts):
+        raise Refused(403, f"The 'host' header of a request to '{target.host}' names another host.", target.host)
+
+
+def _passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Return the headers that are not meant for the next server only."""
+    given = list(headers)
+    named = {each.lower() for name, value in given if name == b"connection" for each in _TOKEN.findall(value)}
+    # A sender cannot declare the headers that delimit a message as meant for one connection.
+    dropped = _OF_CONNECTION | (named - {b"transfer-encoding", b"content-length", b"host"})
+    return [(name, value) for name, value in given if name not in dropped]
+
+
+async def _send(client: HttpStream, upstream: HttpStream, request: h11.Request) -> None:
+    """Send a request with its body. If that is wrong, the connection to the target ends, and so does the exchange."""
+    try:
+        await upstream.send(request)
+        if client.http.they_are_waiting_for_100_continue:
+            await client.send(h11.InformationalResponse(status_code=100, headers=[]))
+        while isinstance(event := await client.event(), h11.Data):
+            await upstream.send(h11.Data(data=event.data))
+        if isinstance(event, h11.EndOfMessage):
+            await upstream.send(h11.EndOfMessage())
+    except OSError:
+        return  # the target may have answered without reading it
+    except (h11.ProtocolError, Refused):
+        upstream.stream.abort()
+
+
+async def _answer(client: HttpStream, upstream: HttpStream, target: Target, mask: Mask) -> None:
+    with _failures_of(target):
+        while not isinstance(event := await upstream.event(), h11.Response):
+            if not isinstance(event, h11.InformationalResponse):
+                raise Refused(502, f"'{target.host}' has closed the connection without an answer.", target.host)
+    headers = [(name, mask.whole(value)) for name, value in _passed(event.headers)]
+    reason = mask.whole(bytes(event.reason))
+    await client.send(h11.Response(status_code=event.status_code, headers=headers, reason=reason))
+    while True:
+        with _failures_of(target):
+            event = await upstream.event()
+        if not isinstance(event, h11.Data):
+            break
+        if data := mask.next(bytes(event.data)):
+            await client.send(h11.Data(data=data))
+    if not isinstance(event, h11.EndOfMessage):
+        raise Refused(502, f"'{target.host}' has closed the connection within its answer.", target.host)
+    if data := mask.end():
+        await client.send(h11.Data(data=data))
+    await client.send(h11.EndOfMessage())
+
+
+@contextmanager
+def _failures_of(target: Target) -> Iterator[None]:
+    """Raise `Refused` if a target fails."""
+    try:
+        yield
+    except h11.RemoteProtocolError as error:
+        raise Refused(502, f"The answer of '{target.host}' is not valid HTTP/1.1.", target.host) from error
+    except OSError as error:
+        raise Refused(502, f"The connection to '{target.host}' has failed.", target.host) from error

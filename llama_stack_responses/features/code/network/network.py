@@ -1,0 +1,220 @@
+"""The networks of containers, as the server sees them: what is accepted, and the process of each container's proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Final
+
+import httpx
+
+from ....concurrency.child_process import ChildProcess
+from ....concurrency.offloading import in_thread
+from ....logs import get_logger
+from ..sandbox.jail import JailNetwork
+from ..settings import ContainerNetwork
+from .certificates import HostCertificates, certificates_for
+from .policy import NetworkPolicy, NetworkRules
+from .proxy_settings import ProxySettings
+from .secrets import hidden
+
+logger = get_logger(__name__)
+
+_PORT: Final = 3128
+_PROXY: Final = f"http://127.0.0.1:{_PORT}"
+_AUTHORITIES: Final = "/etc/ssl/certs/ca-certificates.crt"
+
+_VARIABLES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"), _PROXY),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1"),
+    **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"), _AUTHORITIES),
+    **dict.fromkeys(("PIP_CERT", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE"), _AUTHORITIES),
+    "NODE_USE_ENV_PROXY": "1",
+}
+"""By which programs find the proxy, and the authorities that they trust."""
+
+_PASSED: Final = ("PATH", "PYTHONPATH", "VIRTUAL_ENV")
+"""Variables of the server that the proxy gets: no keys."""
+
+_LOGGED: Final = 100
+"""Maximum number of refused requests that are logged of one proxy process."""
+
+_READ_BYTES: Final = 2**14
+
+type _Settings = Callable[[NetworkPolicy, HostCertificates, str], ProxySettings]
+
+
+class Networks:
+    """The networks that the containers of this server may have.
+
+    Args:
+        settings: what the operator allows.
+        networks: networks that may be reached although they are not public.
+        nat64: prefixes of NAT64.
+        variables: the environment variables of a container without a network.
+    """
+
+    def __init__(
+        self, settings: ContainerNetwork, networks: Sequence[str], nat64: Sequence[str], variables: Collection[str]
+    ) -> None:
+        self.accept = NetworkRules(settings, {*variables, *_VARIABLES}).accept
+        self._settings, self._networks, self._nat64 = settings, networks, nat64
+
+    def open(self, policy: NetworkPolicy | None, container_id: str) -> Network | None:
+        """Return the network of a new container; None without a policy."""
+        return None if policy is None else Network(policy, self._proxy_settings, container_id)
+
+    def _proxy_settings(self, policy: NetworkPolicy, certificates: HostCertificates, trust: str) -> ProxySettings:
+        settings, secrets = self._settings, dict[str, dict[str, str]]()
+        for each in policy.secrets:
+            secrets.setdefault(each.host, {})[each.name] = each.value
+        return ProxySettings(
+            hosts=sorted(policy.hosts),
+            ports=settings.ports,
+            secrets=secrets,
+            certificates=certificates.of_hosts,
+            trust=trust,
+            networks=self._networks,
+            nat64=self._nat64,
+            connections=settings.connections,
+            traffic_bytes=settings.traffic_mb * 2**20,
+            idle_seconds=settings.idle_seconds,
+            seconds=settings.seconds,
+        )
+
+
+class Network:
+    """The network of one container. Its proxy runs as long as the processes in the container.
+
+    Args:
+        policy: what it reaches.
+        settings: returns the settings of the proxy, given the certificates of hosts and the trusted authorities.
+        container_id: the container's id, for the log.
+    """
+
+    def __init__(self, policy: NetworkPolicy, settings: _Settings, container_id: str) -> None:
+        self.policy = policy
+        self._make_settings = settings
+        self._container_id = container_id
+        self._settings: ProxySettings | None = None
+        self._authorities = ""
+        self._listener: socket.socket | None = None
+        self._proxy: _ProxyProcess | None = None
+
+    async def prepare(self) -> JailNetwork:
+        """Return what the jail needs. The caller closes the descriptor."""
+        if self._settings is None:
+            await in_thread(self._make)
+        secrets = {name: f"${name}" for name in self.policy.names_of_secrets()}
+        return JailNetwork(_PORT, _in_memory(self._authorities), _AUTHORITIES, {**_VARIABLES, **secrets})
+
+    def begin(self, listener: socket.socket) -> None:
+        """Start the proxy for the processes in the container.
+
+        Args:
+            listener: the socket in the container that they connect to; closed by `end`.
+        """
+        self._listener = listener
+        self.ensure()
+
+    def ensure(self) -> None:
+        """Start the proxy again if the system has killed it."""
+        assert self._listener, "it has begun"
+        assert self._settings, "it is prepared"
+        if self._proxy is None or self._proxy.process.returncode is not None:
+            if self._proxy:
+                self._proxy.close()
+            self._proxy = _ProxyProcess(self._listener, self._settings, self._container_id)
+
+    async def end(self) -> None:
+        """End the proxy."""
+        proxy, self._proxy = self._proxy, None
+        listener, self._listener = self._listener, None
+        if listener:
+            listener.close()
+        if proxy:
+            proxy.process.kill()
+            await proxy.process.wait()
+            proxy.close()
+
+    def hidden(self, text: str) -> str:
+        """Return a text with placeholders in place of secrets."""
+        return hidden(text, {secret.value: f"${secret.name}" for secret in self.policy.secrets})
+
+    def _make(self) -> None:
+        """Create the certificates. Blocks."""
+        certificates = certificates_for({secret.host for secret in self.policy.secrets})
+        trust = _trusted()
+        self._authorities = trust + certificates.authority
+        self._settings = self._make_settings(self.policy, certificates, trust)
+
+
+class _ProxyProcess:
+    """A running proxy. It ends with this process at the latest."""
+
+    def __init__(self, listener: socket.socket, settings: ProxySettings, container_id: str) -> None:
+        self._container_id, self._logged, self._rest = container_id, 0, b""
+        ending, self._running = os.pipe()
+        self._reports, reports = os.pipe()
+        passed = _in_memory(json.dumps(asdict(settings)))
+        command = [sys.executable, "-P", "-m", f"{__package__}.proxy", str(listener.fileno()), str(passed)]
+        try:
+            self.process = ChildProcess(
+                command,
+                stdin=ending,
+                stdout=reports,
+                pass_fds=(listener.fileno(), passed),
+                env={name: os.environ[name] for name in _PASSED if name in os.environ},
+            )
+        except BaseException:
+            os.close(self._running)
+            os.close(self._reports)
+            raise
+        finally:
+            for descriptor in (ending, reports, passed):
+                os.close(descriptor)
+        os.set_blocking(self._reports, False)
+        asyncio.get_running_loop().add_reader(self._reports, self._log)
+
+    def close(self) -> None:
+        """Close the pipes of the ended process."""
+        self._log()
+        asyncio.get_running_loop().remove_reader(self._reports)
+        os.close(self._reports)
+        os.close(self._running)
+
+    def _log(self) -> None:
+        """Log the refused requests that the process reports."""
+        with suppress(BlockingIOError):
+            data = os.read(self._reports, _READ_BYTES)
+            if not data:
+                asyncio.get_running_loop().remove_reader(self._reports)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                host, status = json.loads(line)
+                self._logged += 1
+                if self._logged <= _LOGGED:
+                    name = host or "an address that is no host of the policy"
+                    logger.info("a request of container %s to %s ended with %d", self._container_id, name, status)
+
+
+def _trusted() -> str:
+    """Return the authorities that this server trusts, as other fetches do, in PEM."""
+    found: list[Any] = httpx.create_ssl_context().get_ca_certs(binary_form=True)
+    return "".join(map(ssl.DER_cert_to_PEM_cert, found))
+
+
+def _in_memory(text: str) -> int:
+    """Return a descriptor of a file in memory, at its beginning."""
+    descriptor = os.memfd_create("passed")
+    with os.fdopen(descriptor, "w", closefd=False) as file:
+        file.write(text)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

@@ -1,0 +1,266 @@
+"""The proxy of one container, in a process of its own: lets the container's code reach the hosts of its policy.
+
+Code connects to a socket that was opened inside the container, whose network leads nowhere else. The proxy takes the
+requests of HTTP proxies: requests with a whole URL, and `CONNECT` for TLS. It resolves names itself, and connects only
+to addresses that the server's address policy allows. If a host has secrets, it ends the TLS connection and begins
+another one, to put them into requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv6Network, ip_network
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import h11
+
+from ....fetch.address_policy import AddressPolicy, UrlRefused
+from .forwarding import HttpStream, Target, forward
+from .host_names import host_of
+from .proxy_settings import ProxySettings
+from .proxy_streams import Deadline, Refused, Stream, Traffic, connected
+from .secrets import Placeholders
+from .tunnels import tunnel
+
+_BACKLOG: Final = 64
+_LOOKUP_SECONDS: Final = 10.0
+_NICENESS: Final = 10
+_TARGET: Final = re.compile(r"([A-Za-z0-9_.-]+):([0-9]{1,5})")
+_ORIGIN: Final = re.compile(rb"/[!-~]*|\*")
+
+Report = Callable[[str, int], None]
+"""Called with the host and the status of each refused request."""
+
+
+class Proxy:
+    """Serves the connections of one container."""
+
+    def __init__(self, settings: ProxySettings, report: Report) -> None:
+        self._settings = settings
+        self._report = report
+        self._traffic = Traffic(settings.traffic_bytes)
+        self._open = 0
+        self._addresses = AddressPolicy(
+            [ip_network(each) for each in settings.networks],
+            [IPv6Network(each) for each in settings.nat64],
+            resolve=_resolved,
+        )
+        self._trust = ssl.create_default_context(cadata=settings.trust)
+        self._trust.set_alpn_protocols(["http/1.1"])
+        self._inner = {host: _server_context(host, pem) for host, pem in settings.certificates.items()}
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection, until its end or its limit."""
+        self._open += 1
+        settings = self._settings
+        try:
+            async with asyncio.timeout(settings.seconds) as timeout:
+                deadline = Deadline(timeout, settings.idle_seconds)
+                client = HttpStream(Stream(reader, writer, self._traffic, deadline), h11.SERVER)
+                if self._open > settings.connections:
+                    limit = f"{settings.connections} connections at the same time"
+                    await client.refuse(Refused(503, f"The container has {limit}, which is the maximum."))
+                else:
+                    await self._requests(client, _Connector(self._addresses, self._trust, self._traffic, deadline))
+                await client.stream.finish()
+        except (OSError, h11.ProtocolError):
+            pass  # the code, or the host, has ended the connection
+        finally:
+            self._open -= 1
+            writer.transport.abort()
+
+    async def _requests(self, client: HttpStream, connector: _Connector) -> None:
+        """Serve the requests of a connection that does not use TLS with the proxy."""
+
+        async def handle(request: h11.Request) -> None:
+            self._traffic.check()
+            if request.method == b"CONNECT":
+                await self._connect(client, request, connector)
+            else:
+                target, path = self._of_url(request)
+                await forward(client, request, path, target, lambda: connector.connect(target))
+
+        await self._each(client, handle)
+
+    async def _each(self, client: HttpStream, handle: Callable[[h11.Request], Any]) -> None:
+        """Call `handle` with each request, and answer those that it refuses."""
+        try:
+            while isinstance(request := await client.event(), h11.Request):
+                await handle(request)
+                if not client.continues():
+                    return
+        except Refused as refused:
+            self._report(refused.host, refused.status)
+            await client.refuse(refused)
+        except h11.RemoteProtocolError as error:
+            await client.refuse(Refused(error.error_status_hint, "The request is not valid HTTP/1.1."))
+
+    async def _connect(self, client: HttpStream, request: h11.Request, connector: _Connector) -> None:
+        """Serve a tunnel, with the requests in it if its host has secrets."""
+        found = _TARGET.fullmatch(request.target.decode("latin-1"))
+        if found is None:
+            raise Refused(403, "A tunnel needs a host name and a port, such as 'example.com:443', and no IP address.")
+        target = self._target("https", found[1], int(found[2]))
+        while isinstance(await client.event(), h11.Data):
+            pass
+        if client.http.trailing_data[0]:
+            raise Refused(400, "Data was sent before the tunnel was open.", target.host)
+        if target.secrets:
+            await self._within_tls(client, target, connector)
+            return
+        upstream = await connector.connect(target, tls=False)
+        try:
+            await _accept(client)
+            await tunnel(client.stream, upstream, target.host)
+        finally:
+            upstream.abort()
+
+    async def _within_tls(self, client: HttpStream, target: Target, connector: _Connector) -> None:
+        client.stream.pause()
+        await _accept(client)
+        await client.stream.start_tls(self._inner[target.host])
+        inner = HttpStream(client.stream, h11.SERVER)
+
+        async def handle(request: h11.Request) -> None:
+            if not _ORIGIN.fullmatch(request.target) or request.method in (b"CONNECT", b"TRACE"):
+                raise Refused(400, "A request in a tunnel has a path as its target.", target.host)
+            await forward(inner, request, request.target, target, lambda: connector.connect(target))
+
+        await self._each(inner, handle)
+
+    def _of_url(self, request: h11.Request) -> tuple[Target, bytes]:
+        """Return the target of a request with a whole URL, and the path.
+
+        Raises:
+            Refused: it is not allowed, or has no such URL.
+        """
+        try:
+            url = urlsplit(request.target.decode("ascii"))
+            port = url.port
+        except ValueError:
+            raise Refused(400, "The URL of the request is not valid.") from None
+        if url.scheme != "http" or not url.hostname or "@" in url.netloc or request.method == b"TRACE":
+            raise Refused(400, "This is a proxy: send a request for 'http://HOST/', or CONNECT for HTTPS.")
+        path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        return self._target("http", url.hostname, 80 if port is None else port), path.encode()
+
+    def _target(self, scheme: str, name: str, port: int) -> Target:
+        """Return a target that the policy allows.
+
+        Raises:
+            Refused: it allows none of this name and port.
+        """
+        host = host_of(name)
+        if host is None:
+            raise Refused(403, "Only host names can be reached, no IP addresses.")
+        if host not in self._settings.hosts:
+            raise Refused(403, f"The domain '{host}' is not in the 'allowed_domains' of this container.", host)
+        if port not in self._settings.ports:
+            raise Refused(403, f"The port {port} is not among those that containers may connect to.", host)
+        secrets = self._settings.secrets.get(host, {})
+        return Target(scheme, host, port, Placeholders(secrets), tuple(secrets.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Connector:
+    """Connects to the targets of one connection of the container."""
+
+    addresses: AddressPolicy
+    trust: ssl.SSLContext
+    traffic: Traffic
+    deadline: Deadline
+
+    async def connect(self, target: Target, *, tls: bool = True) -> Stream:
+        """Connect to a target at an address that was checked.
+
+        Args:
+            tls: whether to begin TLS if the scheme has it.
+
+        Raises:
+            Refused: there is no allowed address, or none can be connected to.
+        """
+        host, error = target.host, "no address"
+        try:
+            addresses = await self.addresses.addresses(target.scheme, host, target.port)
+        except UrlRefused as refused:
+            raise Refused(403, str(refused), host) from refused
+        context = self.trust if tls and target.scheme == "https" else None
+        for address in addresses:
+            try:
+                reader, writer = await connected(address, target.port, context, host)
+            except ssl.SSLCertVerificationError as failed:
+                raise Refused(502, f"'{host}' has no valid certificate: {failed.verify_message}.", host) from failed
+            except OSError as failed:
+                error = failed.strerror or str(failed)
+            else:
+                return Stream(reader, writer, self.traffic, self.deadline)
+        raise Refused(502, f"'{host}' cannot be connected to: {error}.", host)
+
+
+async def _accept(client: HttpStream) -> None:
+    await client.send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
+
+
+async def _resolved(host: str, port: int) -> list[str]:
+    try:
+        async with asyncio.timeout(_LOOKUP_SECONDS):
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        raise UrlRefused(f"The address of '{host}' was not found within {_LOOKUP_SECONDS:g} seconds.") from None
+    return [str(address[0]) for *_, address in found]
+
+
+def _server_context(host: str, pem: str) -> ssl.SSLContext:
+    """Return the TLS context of a host. A client that names another one, or none, is refused."""
+
+    def check(_: ssl.SSLObject, name: str | None, __: ssl.SSLContext) -> int | None:
+        return None if name and host_of(name) == host else ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with os.fdopen(os.memfd_create("certificate"), "w") as file:
+        file.write(pem)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")  # ssl reads certificates from files only
+    context.set_alpn_protocols(["http/1.1"])
+    context.sni_callback = check
+    return context
+
+
+async def run(listener: socket.socket, settings: ProxySettings, report: Report) -> None:
+    """Serve the connections of a container until the server closes the standard input."""
+    proxy, closed = Proxy(settings, report), asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), closed.set)
+    async with await asyncio.start_server(proxy.serve, sock=listener, backlog=_BACKLOG):
+        await closed.wait()
+
+
+def main(listener: int, settings: int) -> None:
+    """Run the proxy. It prints the refused requests, one JSON array of host and status a line.
+
+    Args:
+        listener: the descriptor of the socket in the container that code connects to.
+        settings: the descriptor of the `ProxySettings`.
+    """
+
+    def report(host: str, status: int) -> None:
+        with suppress(OSError):
+            os.write(sys.stdout.fileno(), json.dumps([host, status]).encode() + b"\n")
+
+    os.set_blocking(sys.stdout.fileno(), False)
+    read = ProxySettings.read(settings)
+    os.nice(_NICENESS)  # the server has priority
+    asyncio.run(run(socket.socket(fileno=listener), read, report))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

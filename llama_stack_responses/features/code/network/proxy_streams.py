@@ -1,0 +1,157 @@
+"""Connections of the proxy, within limits on their time and on all that a container sends and receives."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+from typing import Final
+
+_READ_BYTES: Final = 2**16
+_HANDSHAKE_SECONDS: Final = 10.0
+_LINGERING_SECONDS: Final = 1.0
+_LINGERING_BYTES: Final = 2**18
+
+
+class Refused(Exception):  # noqa: N818 (its message is the answer)
+    """The proxy refuses a request, or cannot fulfil it.
+
+    Attributes:
+        status: the status of its answer.
+        host: the host that the request was for, if it is known.
+    """
+
+    def __init__(self, status: int, message: str, host: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.host = host
+
+
+class Traffic:
+    """The bytes that a container may still send and receive."""
+
+    def __init__(self, bytes_: int) -> None:
+        self._total = self._left = bytes_
+
+    def count(self, size: int) -> None:
+        """Count bytes.
+
+        Raises:
+            Refused: they are more than are left.
+        """
+        self._left -= size
+        self.check()
+
+    def check(self) -> None:
+        """Check that there are bytes left.
+
+        Raises:
+            Refused: there are none.
+        """
+        if self._left <= 0:
+            limit = f"{self._total // 2**20} MiB, which the setting 'code_interpreter.network.traffic_mb' has"
+            raise Refused(403, f"This container has sent and received all of its {limit}.")
+
+
+class Deadline:
+    """The time limit of a connection, and the time that may pass without data.
+
+    Args:
+        timeout: ends the connection; its time is the limit.
+        idle_seconds: the time without data.
+    """
+
+    def __init__(self, timeout: asyncio.Timeout, idle_seconds: float) -> None:
+        self._timeout = timeout
+        self._end = timeout.when() or 0.0
+        self._idle_seconds = idle_seconds
+        self.extend()
+
+    def extend(self) -> None:
+        """Note that there was data."""
+        if not self._timeout.expired():
+            self._timeout.reschedule(min(self._end, asyncio.get_running_loop().time() + self._idle_seconds))
+
+
+class Stream:
+    """A connection whose data is counted. Writing waits until the other side has read most of what was written."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, traffic: Traffic, deadline: Deadline
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._traffic, self._deadline = traffic, deadline
+
+    async def read(self) -> bytes:
+        """Return the next data; empty at the end.
+
+        Raises:
+            Refused: the container has used up its traffic.
+            OSError: the connection failed.
+        """
+        data = await self._reader.read(_READ_BYTES)
+        self._traffic.count(len(data))
+        self._deadline.extend()
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Send data.
+
+        Raises:
+            OSError: the connection failed.
+        """
+        self._writer.write(data)
+        await self._writer.drain()
+        self._deadline.extend()
+
+    def pause(self) -> None:
+        """Stop receiving until `start_tls`, so that no part of the handshake is read before."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    async def start_tls(self, context: ssl.SSLContext) -> None:
+        """Continue within TLS, as the server.
+
+        Raises:
+            OSError: the handshake failed.
+        """
+        await self._writer.start_tls(context, ssl_handshake_timeout=_HANDSHAKE_SECONDS)
+
+    def end(self) -> None:
+        """Send no more; the other side may still send."""
+        with suppress(OSError, RuntimeError):
+            if self._writer.can_write_eof():
+                self._writer.write_eof()
+
+    async def linger(self) -> None:
+        """Read what the other side still sends, for a moment: closing at once could lose an answer on its way."""
+        self.end()
+        left = _LINGERING_BYTES
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_LINGERING_SECONDS):
+                while left > 0 and (data := await self._reader.read(_READ_BYTES)):
+                    left -= len(data)
+
+    async def finish(self) -> None:
+        """Send what is still buffered, and close the connection."""
+        with suppress(OSError):
+            await self._writer.drain()
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._writer.transport.abort()
+
+
+async def connected(
+    address: str, port: int, context: ssl.SSLContext | None, host: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to an address, with TLS for this host if there is a context.
+
+    Raises:
+        OSError: that failed.
+    """
+    try:
+        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+            return await asyncio.open_connection(address, port, ssl=context, server_hostname=host if context else None)
+    except TimeoutError:
+        raise OSError("it did not answer in time") from None
