@@ -52,7 +52,7 @@ from .telemetry.instrumentation import Telemetry
 from .tools.hosted.runtime import ToolRuntime
 from .tools.hosted.vector_stores import VectorStores
 from .tools.registry import HostedTool
-from .wire.public_routes import PublicRoute
+from .wire.public_routes import PublicRoute, PublicRoutes
 from .wire.request_handling import routes_within
 from .wire.response_routes import Routes
 from .wire.route_admission import RouteAdmission
@@ -72,6 +72,7 @@ __all__ = [
     "Permit",
     "PlainRequest",
     "PublicRoute",
+    "PublicRoutes",
     "Refused",
     "RouteAdmission",
     "Routes",
@@ -209,7 +210,7 @@ class Feature:
     tools: Mapping[str, HostedTool] = field(default_factory=dict)
     moderation: Moderation | None = None
     routes: Sequence[Routes] = ()
-    public_routes: Sequence[PublicRoute] = ()
+    public_routes: Sequence[PublicRoutes] = ()
     replaces: Sequence[str] = ()
     keeps_chat_requests: bool = False
     cards: Sequence[Card] = ()

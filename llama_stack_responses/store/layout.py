@@ -15,6 +15,7 @@
                                  one (`list_rows.py`)
     y/<of>/<previous>/<order>/<response>    the owner's responses that continue the response `previous`
     sc/<of>/<order>/<response>   what somebody thinks of the response (`scores.py`)
+    sl/<response>                the links with which anyone reads the response (`features/page/shared_links/`)
     cr/<response>/<number>       a chat request that the response sent to its model server, if these are recorded
     x/<bucket>/<of>              the owner has responses whose order begins with the bucket
     g/<key>                      this content lost a reference and may be garbage; the value is its owner
@@ -170,7 +171,7 @@ class Entry:
     def keys(self) -> list[str]:
         """Return the keys of all rows of the response except its record."""
         requests = (chat_request(self.id, number) for number in range(self.recorded))
-        return [*self.rows(), self.listed, scored(self.listed), *requests]
+        return [*self.rows(), self.listed, scored(self.listed), links_of(self.id), *requests]
 
 
 def imported(owner_key: str) -> Put:
@@ -222,6 +223,11 @@ def listing(owner_key: str, order: str, response_id: str) -> str:
 def scored(listed: str) -> str:
     """Return the key of the score of a response, given that of its row in its owner's list."""
     return f"{SCORES}{listed.removeprefix(LISTS)}"
+
+
+def links_of(response_id: str) -> str:
+    """Return the key of the links with which anyone reads a response."""
+    return f"sl/{response_id}"
 
 
 def branches(owner_key: str, previous: str) -> str:

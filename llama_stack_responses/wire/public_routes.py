@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,9 @@ _READY: Final = "/v1/ready"
 
 @dataclass(frozen=True, slots=True)
 class PublicRoute:
-    """A route that anyone may read without a token, so its answers hold no data. It has `GET` and `HEAD`.
+    """A route that anyone may read without a token. It has `GET` and `HEAD`.
+
+    Its answers hold no data, unless it asks for something else that only some have, such as a signed link.
 
     Attributes:
         path: its path. llama-stack lets no path of any length pass without a token.
@@ -29,6 +31,10 @@ class PublicRoute:
 
     path: str
     answer: Handler
+
+
+PublicRoutes = Callable[[OpenAIResponsesImpl, RouteAdmission], Iterable[PublicRoute]]
+"""Creates public routes of a feature."""
 
 
 def add_public_routes(

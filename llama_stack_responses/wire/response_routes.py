@@ -27,7 +27,7 @@ from .http_responses import (
     write_past_asgi,
 )
 from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
-from .public_routes import PublicRoute, add_public_routes, add_ready_route
+from .public_routes import PublicRoutes, add_public_routes, add_ready_route
 from .request_handling import Handler, Query, add_fallback, page_of, query_of_items, routes_within
 from .request_headers import idempotency_key
 from .route_admission import RouteAdmission
@@ -58,7 +58,7 @@ class Routed(Protocol):
         ...
 
     @property
-    def public_routes(self) -> Iterable[PublicRoute]:
+    def public_routes(self) -> Iterable[PublicRoutes]:
         """The routes that need none."""
         ...
 
@@ -102,7 +102,8 @@ def create_router(
     # These come before the other routes of responses: the names of their routes would match as ids of responses.
     add_ready_route(router, impl, limits, public_key)
     for feature in features:
-        add_public_routes(router, feature.public_routes, limits, public_key)
+        for public_routes in feature.public_routes:
+            add_public_routes(router, public_routes(impl, limits), limits, public_key)
         for routes in feature.routes:
             router.include_router(routes(impl, limits))
     router.include_router(context_router(impl.counting, impl.compaction, limits))

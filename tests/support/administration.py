@@ -33,7 +33,7 @@ BOB: Final = Owner("bob", {"teams": ["sales"]})
 OPERATOR: Final = Owner("olga", {"roles": ["operator"], "keys": ["key_of_olga"]})
 LEAD: Final = Owner("lea", {"roles": ["lead"], "teams": ["search"]})
 ROLES: Final = {"operator": {"roles": ["operator"]}, "team_lead": {"roles": ["lead"]}}
-FEATURES: Final = ("admin", "keys", "scores")
+FEATURES: Final = ("admin", "keys", "page", "scores")
 
 
 class _NoSockets:

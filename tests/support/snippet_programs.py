@@ -251,6 +251,11 @@ UI_ANSWERS: Final = tuple(
 """`tests/integration/test_documented_answers.py` compares them with answers."""
 SCORE: Final = "docs/reference/api.md, Scores, json"
 """The same test compares it with an answer."""
+LINKS: Final = (
+    "docs/reference/ui.md, Links to one response, json",
+    "docs/reference/ui.md, Links to one response, json 2",
+)
+"""`tests/unit/features/page/test_shared_links.py` sends the first, and compares the second with the answer."""
 READINESS: Final = "docs/guides/operations.md, Readiness, json"
 """`tests/integration/test_readiness.py` compares it with an answer."""
 LOG_LINE: Final = "docs/guides/operations.md, Log lines, text"
@@ -261,7 +266,7 @@ PROFILES_FILE: Final = "docs/guides/model-servers.md, Profiles of model servers,
 """`tests/unit/config/test_server_profiles.py` reads it."""
 TYPED_SEARCH: Final = "docs/guides/ui.md, Search, text"
 """`tests/unit/features/page/test_search.py` reads it."""
-SHOWN: Final = (*UI_ANSWERS, SCORE, TYPED_SEARCH, READINESS, LOG_LINE, BLOCKED_LOOP, PROFILES_FILE, LIST_DEPS)
+SHOWN: Final = (*UI_ANSWERS, SCORE, *LINKS, TYPED_SEARCH, READINESS, LOG_LINE, BLOCKED_LOOP, PROFILES_FILE, LIST_DEPS)
 
 TUTORIAL: Final = [
     f"docs/tutorial.md, {name}"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .refused.writer import RefusedWriter
     from .search.finding import Search
     from .search.indexer import Indexer
+    from .shared_links.routes import SharedLinks
 
 
 def open_feature(stack: Stack) -> Feature:
@@ -34,6 +35,7 @@ def open_feature(stack: Stack) -> Feature:
     from .store_card import StoreSizes
 
     writer, sizes = _writer(stack, settings), StoreSizes(stack.records)
+    shared, files = _shared(stack, settings), file_routes(Assets())
     search, indexer = searched or (None, None)
     tasks = [each for each in (indexer, remover, writer, sizes) if each]
 
@@ -49,8 +51,8 @@ def open_feature(stack: Stack) -> Feature:
         return shown_cards(impl, stack, sizes)
 
     return Feature(
-        routes=[partial(ui_router, RefusedRequests(stack.records), search, cards)],
-        public_routes=file_routes(Assets()),
+        routes=[*(each.routes for each in shared), partial(ui_router, RefusedRequests(stack.records), search, cards)],
+        public_routes=[lambda *_: files, *(each.public_routes for each in shared)],
         keeps_chat_requests=settings.record_requests,
         on_refused=writer.add if writer else None,
         on_end=indexer.ended if indexer else None,
@@ -65,6 +67,15 @@ def _writer(stack: Stack, settings: BuiltInPage) -> RefusedWriter | None:
     from .refused.writer import RefusedWriter
 
     return RefusedWriter(stack.records, settings.refused_days, settings.refused_per_user)
+
+
+def _shared(stack: Stack, settings: BuiltInPage) -> list[SharedLinks]:
+    """Return the routes of links to responses, unless they are turned off."""
+    if not settings.link_days:
+        return []
+    from .shared_links.routes import SharedLinks
+
+    return [SharedLinks(stack.records, stack.config.roles, settings.link_days)]
 
 
 def _searched(stack: Stack, index: SearchIndex) -> tuple[Search, Indexer]:

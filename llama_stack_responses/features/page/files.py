@@ -25,6 +25,7 @@ _HEADERS: Final = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
+    "x-robots-tag": "noindex, nofollow",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "vary": "accept-encoding",

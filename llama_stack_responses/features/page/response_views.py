@@ -41,6 +41,7 @@ _MAX_CONTINUED: Final = 4
 """Maximum number of further responses that are read for the names of calls."""
 
 _MAX_BRANCHES: Final = 50
+_DAY_SECONDS: Final = 86_400
 _TURN_EVENTS: Final = 64
 """Events that are built before the thread lets others run."""
 
@@ -274,6 +275,7 @@ def settings_of(impl: OpenAIResponsesImpl, version: str) -> Json:
         "record_requests": SETTINGS.of(config).record_requests,
         "background": impl.archive.transactional,
         "limits": {"image_bytes": _image_bytes(config), "file_bytes": config.files.max_bytes},
+        "link_seconds": int(SETTINGS.of(config).link_days * _DAY_SECONDS),
         "views": [asdict(view) for view in impl.views],
     }
 

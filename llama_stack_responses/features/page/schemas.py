@@ -21,6 +21,7 @@ SESSION: Final = whole(
     record_requests=YES_OR_NO,
     background=YES_OR_NO,
     limits=whole(image_bytes=WHOLE, file_bytes=WHOLE),
+    link_seconds=WHOLE,
     views={"type": "array", "items": whole(name=TEXT, title=TEXT, icon=TEXT, key=TEXT, options=_OBJECT)},
 )
 

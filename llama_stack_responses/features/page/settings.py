@@ -22,6 +22,8 @@ class BuiltInPage(BaseModel):
             store have the same value.
         refused_days: days for which the page lists requests that were refused, so that there is no response.
         refused_per_user: how many of them are kept of each user, the newest; 0 keeps none.
+        link_days: the longest time, in days, for which a user can make a link with which anyone reads one response
+            without signing in; 0 for no links.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -31,6 +33,7 @@ class BuiltInPage(BaseModel):
     search: bool = True
     refused_days: float = Field(default=7.0, gt=0)
     refused_per_user: int = Field(default=1000, ge=0)
+    link_days: float = Field(default=7.0, ge=0, le=365)
 
 
 def _on_or_off(given: Any) -> Any:

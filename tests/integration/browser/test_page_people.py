@@ -279,6 +279,40 @@ def test_token_is_requested_and_kept_for_the_session_only(
         page.find("dialog input[name=token]")
 
 
+def test_shared_response_is_read_without_signing_in_until_its_links_are_revoked(
+    browser: Browser, guarded: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("small", reply(text(HOSTILE)))
+    with Wire(guarded, token="token-of-ada") as wire:
+        response_id = wire.create(model="local/small", input=HOSTILE, metadata={"<b>": HOSTILE[:400]})["id"]
+    with browser.page(guarded.base_url, color_scheme="dark") as page:
+        page.goto(f"/ui/responses/{response_id}")
+        sign_in(page, "token-of-ada")
+        page.find(".button.share").focus()
+        page.press("Enter")
+        page.find("dialog select").focus()
+        page.press("ArrowDown", "Tab", "Enter")
+        link = page.find("dialog .share-link input").input_value()
+        page.find("dialog .share-list", "by ada")
+        assert page.axe() == []
+        with browser.page(guarded.base_url, viewport={"width": 360, "height": 740}) as reader:
+            reader.goto(link.removeprefix(guarded.base_url))
+            reader.find(".message[data-role=assistant]")
+            reader.page.evaluate("() => document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
+            assert reader.page.evaluate("() => window.harm") is None
+            assert reader.page.locator("dialog, #nav a:visible, .share, .scoring, main a[href^='/ui']").count() == 0
+            assert reader.page.evaluate("() => document.documentElement.scrollWidth") <= 360
+            assert reader.axe() == []
+            assert [one for one in reader.requests if "/v1/" in one] == ["GET /v1/ui/shared"]
+            page.find("dialog button", "Revoke all links").focus()
+            page.press("Enter")
+            page.gone("dialog .share-list li")
+            reader.page.reload()
+            reader.find("[role=alert]", "This link does not lead to a response")
+            assert reader.axe() == []
+    assert link.partition("#")[2] not in guarded.log.read_text(errors="replace")
+
+
 @pytest.mark.one_host
 def test_sign_in_stays_until_it_gets_a_token_that_fits_into_a_header(browser: Browser, guarded: LiveStack) -> None:
     with browser.page(guarded.base_url) as page:

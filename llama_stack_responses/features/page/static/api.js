@@ -46,12 +46,12 @@ async function renewToken(refused) {
 }
 
 /** Send a request and return the response; ApiError if its status is an error. */
-export async function request(path, { method = "GET", body, query, signal, accept } = {}) {
+export async function request(path, { method = "GET", body, query, signal, accept, headers: own } = {}) {
   const url = new URL(path, location.origin);
   for (const [name, value] of query ?? []) if (value !== null && value !== undefined && value !== "") url.searchParams.append(name, value);
   for (;;) {
     const used = token();
-    const headers = { accept: accept ?? "application/json" };
+    const headers = { accept: accept ?? "application/json", ...own };
     if (used) headers.authorization = "Bearer " + used;
     if (body !== undefined) headers["content-type"] = "application/json";
     const options = { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" };

@@ -14,6 +14,7 @@ const ROUTES = [
   [/^\/ui\/conversations\/([^/]+)$/, "ui-conversation", "./chain.js"],
   [/^\/ui\/refused\/([^/]+)$/, "ui-refused", "./refused.js"],
   [/^\/ui\/compare$/, "ui-compare", "./compare.js"],
+  [/^\/ui\/shared$/, "ui-shared", "./shared.js"],
   [/^\/ui\/sessions$/, "ui-sessions", "./sessions.js"],
   [/^\/ui\/live$/, "ui-live", "./live.js"],
   [/^\/ui\/playground$/, "ui-playground", "./playground.js"],
@@ -211,8 +212,15 @@ function askToken(wrong) {
 }
 
 async function session() {
+  // Who reads a response by a link has no account.
+  if (/^\/ui\/shared\/?$/.test(location.pathname)) {
+    document.documentElement.dataset.shared = "yes";
+    GLOBAL.splice(0, GLOBAL.length, ...GLOBAL.filter(([name]) => ["?", "t", "Escape"].includes(name)));
+    return [];
+  }
   const found = await get("/v1/ui/session");
   document.documentElement.dataset.owner = JSON.stringify([found.owner.tenant, found.owner.name]);
+  document.documentElement.dataset.linkSeconds = found.link_seconds;
   document.documentElement.dataset.recording = found.record_requests ? "yes" : "no";
   const tools = document.getElementById("tools");
   if (!found.owner.anonymous) tools.prepend(h("span", { class: "owner", title: "Signed in as" }, [found.owner.name, found.owner.tenant].filter(Boolean).join(" · ")));

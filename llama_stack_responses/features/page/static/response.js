@@ -93,8 +93,29 @@ export class ResponseView extends View {
       "header",
       { class: "head" },
       h("div", { class: "head-title" }, (this.heading = h("h1", null, line(summary.words, 160) || "Response")), h("p", { class: "row dim" }, (this.status = h("span", null, rowStatus({ ...summary, status: known.status }))), h("span", { title: known.model }, known.model), time(known.created_at), idChip(summary.id), this.owner())),
-      h("div", { class: "actions" }, this.links(), this.copies(), AGAIN.has(known.status) && button("Retry", () => this.retry(), { icon: "again", kind: "retry" }), RUNS.has(known.status) && known.background && button("Cancel", () => this.cancel(), { icon: "stop", kind: "cancel" }), button("", () => this.remove(), { icon: "trash", label: "Delete this response", kind: "ghost" })),
+      h("div", { class: "actions" }, this.actions()),
     );
+  }
+
+  actions() {
+    const known = this.found.facts;
+    return [
+      this.links(),
+      this.copies(),
+      AGAIN.has(known.status) && button("Retry", () => this.retry(), { icon: "again", kind: "retry" }),
+      !RUNS.has(known.status) && button("Share", () => this.share(), { icon: "link", kind: "share" }),
+      RUNS.has(known.status) && known.background && button("Cancel", () => this.cancel(), { icon: "stop", kind: "cancel" }),
+      button("", () => this.remove(), { icon: "trash", label: "Delete this response", kind: "ghost" }),
+    ];
+  }
+
+  /** Offer links with which anyone reads the response. */
+  async share() {
+    try {
+      (await import("./share.js")).share(this.subject, this.signal);
+    } catch (error) {
+      say(error.message);
+    }
   }
 
   /** The owner of a response that is not the viewer's, which the host's access policy lets the viewer read. */
@@ -210,15 +231,25 @@ export class ResponseView extends View {
   panel() {
     const { facts: known, timing, summary } = this.found;
     return [
-      scores(this.found, this.signal),
+      this.scores(),
       block("Usage", RUNS.has(known.status) ? h("p", { class: "dim" }, "Not known before its end.") : [usage(known.usage), toolUsage(known.tool_usage), cacheDiagnostics(known.prompt_cache_diagnostics)]),
       timing ? block("Timing", waterfall(timing, known.status, (id) => this.jump(id)), duration(timing.total_ms)) : block("Timing", h("p", { class: "dim" }, RUNS.has(known.status) ? "Not known before its end." : "Not recorded for this response."), summary.seconds === null ? null : seconds(summary.seconds)),
       block("Request", settings(known, this.found)),
       known.tools?.length > 0 && block("Tools", [leftOut(timing), toolList(known.tools)], known.tools.length),
       Object.keys(known.metadata ?? {}).length > 0 && block("Metadata", facts(Object.entries(known.metadata))),
+      this.sources(),
+    ];
+  }
+
+  sources() {
+    return [
       h("section", { class: "block" }, fold(h("span", { class: "what" }, "Chat requests", h("span", { class: "dim" }, ` ${this.found.requests || ""}`)), () => this.requests(), { kind: "plain-fold" })),
       h("section", { class: "block" }, fold(h("span", { class: "what" }, "Raw JSON"), () => this.raw(), { kind: "plain-fold" })),
     ];
+  }
+
+  scores() {
+    return scores(this.found, this.signal);
   }
 
   score(score) {

@@ -53,8 +53,13 @@ def operations(**settings: Any) -> dict[str, Any]:
 
 def test_only_files_need_no_token() -> None:
     assert all((route.openapi_extra or {}).get("x-public") for route in files())
-    assert len(operations()) == 18
+    assert len(operations()) == 19
     assert not [path for path, operation in operations().items() if "x-public" in operation]
+
+
+def test_of_the_data_only_what_has_a_link_needs_no_token() -> None:
+    found = [route for route in router().routes if isinstance(route, APIRoute) and route.path.startswith("/v1/ui")]
+    assert [route.path for route in found if (route.openapi_extra or {}).get("x-public")] == ["/v1/ui/shared"]
 
 
 @pytest.mark.parametrize("off", [False, {"enabled": False}])

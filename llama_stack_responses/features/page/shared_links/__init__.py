@@ -1,0 +1,1 @@
+"""Signed, expiring links with which anyone reads one response without signing in."""
