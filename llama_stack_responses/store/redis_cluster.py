@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -99,8 +100,7 @@ class ClusterConnections(Connections):
 
     async def _disconnect(self) -> None:
         await self._reading.stop()
-        for node in [*self._clients]:
-            await self._clients.pop(node).aclose(close_connection_pool=True)
+        await self._close([*self._clients])
 
     async def _owner(self, slot: int) -> _Node:
         """Return the primary that has the slot.
@@ -146,13 +146,14 @@ class ClusterConnections(Connections):
                 continue
             if slots := list(_ranges(answer, node)):
                 self._map, self._owners, self._unread = slots, {}, None
-                await self._drop_others({each for part in slots for each in part.nodes})
+                # A call on a connection that is closed is made again.
+                current = {*self._seeds, *(each for part in slots for each in part.nodes)}
+                await self._close([each for each in self._clients if each not in current])
                 return
 
-    async def _drop_others(self, nodes: set[_Node]) -> None:
-        """Close the connections to nodes that are no longer in the cluster. A call on them is made again."""
-        for node in [*self._clients]:
-            if node not in nodes and node not in self._seeds:
+    async def _close(self, nodes: Sequence[_Node]) -> None:
+        for node in nodes:
+            with suppress(RedisError):
                 await self._clients.pop(node).aclose(close_connection_pool=True)
 
     def _client(self, node: _Node) -> Redis:
