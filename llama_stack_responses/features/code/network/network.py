@@ -191,18 +191,17 @@ class _ProxyProcess:
         os.close(self._running)
 
     def _log(self) -> None:
-        """Log the refused requests that the process reports."""
+        """Log the refused requests that the process reports, up to a number. Then its reports are not read any more."""
         with suppress(BlockingIOError):
             data = os.read(self._reports, _READ_BYTES)
-            if not data:
-                asyncio.get_running_loop().remove_reader(self._reports)
             *lines, self._rest = (self._rest + data).split(b"\n")
-            for line in lines:
+            for line in lines[: _LOGGED - self._logged]:
                 host, status = json.loads(line)
                 self._logged += 1
-                if self._logged <= _LOGGED:
-                    name = host or "an address that is no host of the policy"
-                    logger.info("a request of container %s to %s ended with %d", self._container_id, name, status)
+                name = host or "an address that is no host of the policy"
+                logger.info("a request of container %s to %s ended with %d", self._container_id, name, status)
+            if not data or self._logged == _LOGGED:
+                asyncio.get_running_loop().remove_reader(self._reports)
 
 
 def _trusted() -> str:

@@ -217,6 +217,7 @@ class Container:
         return self._running
 
     async def _start(self) -> _Inside:
+        network = await self.network.prepare() if self.network else None
         ours, theirs = socket.socketpair()
         bounds, printed, seccomp = self._bounds, CapturedOutput(), open_filter(network=self.network is not None)
         limits = {**_LIMITS, "AS": bounds.memory_bytes, "FSIZE": self.volume.capacity.bytes, "NPROC": bounds.processes}
@@ -226,7 +227,6 @@ class Container:
             permit(volume.data)
         passed = [theirs.fileno(), *(() if seccomp is None else (seccomp,))]
         arguments = json.dumps(limits), str(theirs.fileno())
-        network = await self.network.prepare() if self.network else None
         passed += [network.authorities] if network else []
         try:
             process = ChildProcess(

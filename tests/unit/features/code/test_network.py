@@ -242,3 +242,19 @@ async def test_refused_requests_are_logged_without_what_code_chose(
     assert "a request of container cntr_test to example.com ended with 403" in caplog.text
     assert KEY not in caplog.text
     assert "b.example" not in caplog.text
+
+
+async def test_flood_of_refused_requests_is_not_logged_without_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with reaching(tmp_path, 80) as container:
+        flood = (
+            "import os, http.client\nfor _ in range(150):\n    proxy = http.client.HTTPConnection('127.0.0.1', 3128)\n"
+        )
+        ran = await container.run(
+            f"{flood}    proxy.request('GET', 'http://example.com/')\n    proxy.getresponse().read()"
+        )
+        assert not ran.failed
+        await until(lambda: caplog.text.count("to example.com ended with 403") == 100)
+    assert caplog.text.count("to example.com ended with 403") == 100
