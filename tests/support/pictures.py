@@ -22,6 +22,15 @@ from tests.support.story import StoryStack, furnished
 from tests.support.wire import Wire
 
 HERON: Final = "The heron stands where the river slows, one leg folded, and waits for the light to change. "
+STRIKE: Final = """**Herons** wait, and then they are fast: a strike of 0.4 m in \\(t = 0.1\\) s has
+
+$$v = \\frac{s}{t} = 4\\ \\text{m/s}$$
+
+```python
+def speed(metres: float, seconds: float) -> float:
+    return metres / seconds  # in m/s
+```
+"""
 SETTLED: Final = "() => !/Reading…|Connecting/.test(document.querySelector('main').innerText)"
 _DESK: Final = (1280, 800)
 _PHONE: Final = (390, 844)
@@ -77,17 +86,20 @@ def _busy(page: BrowserPage, found: StoryStack) -> None:
 
 
 def _ask(page: BrowserPage, found: StoryStack) -> None:
-    """Ask in the playground, and wait for the answer."""
-    found.upstream.script("qwen3-30b", reply(text("**Herons** are waders: they wait, and then they are fast.")))
+    """Ask in the playground, have it answered again, and wait for the answer."""
+    found.upstream.script("qwen3-30b", [reply(text("**Herons** are fast.")), reply(text(STRIKE))])
     page.until("() => document.querySelector('select[name=model]')?.options.length > 0")
     page.page.evaluate(
         "name => { const field = document.querySelector('select[name=model]');"
         " field.append(new Option(name, name)); field.value = name; field.dispatchEvent(new Event('change')) }",
         "local/qwen3-30b",
     )
-    page.page.locator("textarea[name=input]").fill("What is a heron, in one sentence?")
+    page.page.locator("textarea[name=input]").fill("How fast does a heron strike?")
     page.press("Control+Enter")
     page.find(".message[data-role=assistant] .md")
+    page.find("button", "Regenerate").click()
+    page.find(".branches", "2 of 2")
+    page.find(".message[data-role=assistant] math")
 
 
 PICTURES: Final = {

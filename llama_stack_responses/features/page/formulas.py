@@ -39,6 +39,13 @@ _UNCONVERTED: Final = re.compile(
 )
 """Commands whose formulas stay as they are: definitions, which can grow without end, and what is no mathematics."""
 
+_SAME: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("{aligned}", "{split}", "{eqnarray}", "{eqnarray*}"), "{align*}"),
+    **dict.fromkeys(("{gathered}", "{gather}", "{gather*}"), "{matrix}"),
+}
+"""Environments that the library does not know, and those that look the same."""
+
+_ENVIRONMENT: Final = re.compile(r"(?<=\\begin)\{\w+\*?\}|(?<=\\end)\{\w+\*?\}")
 _BRACKETS: Final = re.compile(r"\\(?:begin|end|left|right)(?![A-Za-z])|\\.|[{}]", re.DOTALL)
 _COMMAND: Final = re.compile(r"\\[A-Za-z]")
 
@@ -54,11 +61,15 @@ def mathml_of(latex: str, *, block: bool) -> str | None:
         return None
     try:
         # Not `convert`, which writes the texts of a formula without escaping them.
-        tree = Converter(display="block" if block else "inline").convert_to_element(latex)
+        tree = Converter(display="block" if block else "inline").convert_to_element(_ENVIRONMENT.sub(_known, latex))
         copy = _checked(tree)
         return None if copy is None else tostring(copy, encoding="unicode")
     except Exception:  # noqa: BLE001 - the library has many ways to say that it cannot read a formula
         return None
+
+
+def _known(environment: re.Match[str]) -> str:
+    return _SAME.get(environment[0], environment[0])
 
 
 def _is_whole(latex: str) -> bool:
@@ -82,7 +93,7 @@ def _checked(tree: Element) -> Element | None:
         text = html.unescape(found.text or "")
         if found.tag not in ELEMENTS or depth > _MAX_DEPTH or count > _MAX_ELEMENTS or _COMMAND.search(text):
             return None
-        if "linebreak" in found.attrib:  # browsers would show both lines as one
+        if "linebreak" in found.attrib or text == "&":  # lines and columns of what the library does not know
             return None
         copy.text = text
         for name, value in found.attrib.items():

@@ -92,6 +92,22 @@ def test_cancelled_edit_leaves_the_draft_and_the_chat(page: BrowserPage, upstrea
     assert shown(page) == ["Question 1?", "One."]
 
 
+def test_draft_and_edit_stay_when_an_answer_ends_meanwhile(page: BrowserPage, upstream: Upstream) -> None:
+    begun(page, upstream, "One.")
+    upstream.script("poet", [reply(text("Half ", "and ", "whole."), hold=2)])
+    ask(page, "Question 2?")
+    page.find(".growing .message", "Half and")
+    field = page.page.locator("textarea[name=input]")
+    field.fill("A draft.")
+    action(page, 0, "Edit")
+    field.fill("Something else")
+    upstream.release("poet")
+    answered(page, "Half and whole.")
+    assert field.input_value() == "Something else"
+    page.page.get_by_role("button", name="Cancel").click()
+    assert field.input_value() == "A draft."
+
+
 def test_answer_is_made_again_with_other_settings_beside_the_first(page: BrowserPage, upstream: Upstream) -> None:
     begun(page, upstream, "One.", "Two.")
     page.page.get_by_label("Instructions").fill("Be brief.")

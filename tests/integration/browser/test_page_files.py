@@ -34,7 +34,7 @@ def opened(page: BrowserPage) -> None:
     """Open the playground, with a scripted model."""
     page.goto("/ui/playground")
     choose(page, "local/poet")
-    page.find(".keys-hint", "Images up to 33.6 MB, other files up to 67.1 MB")
+    page.find(".file-limits", "Images up to 33.6 MB, other files up to 67.1 MB")
 
 
 def uploads(page: BrowserPage) -> list[str]:
@@ -119,7 +119,7 @@ def test_file_that_is_too_large_is_named_before_it_is_uploaded(browser: Browser,
     with browser.page(page_stack.base_url) as page:
         page.page.route("**/v1/ui/session", small)
         page.goto("/ui/playground")
-        page.find(".keys-hint", "Images up to 10 B, other files up to 20 B")
+        page.find(".file-limits", "Images up to 10 B, other files up to 20 B")
         give(page, "drop", "<b>.txt", "text/plain", b"x" * 21)
         page.find(".toast", "<b>.txt has 21 B. A file may have 20 B at most.")
         give(page, "paste", "dot.png", "image/png", png(1))

@@ -2,7 +2,7 @@
 
 import json
 from threading import Event
-from typing import Final
+from typing import Final, Literal
 
 import pytest
 from playwright.sync_api import Request
@@ -50,6 +50,7 @@ def last_body(upstream: Upstream, model: str) -> Json:
     return body
 
 
+SCHEMES: Final[tuple[Literal["dark", "light"], ...]] = ("dark", "light")
 WRITTEN: Final = "# Wind\n\nSalt **wind** and \\(x^2\\).\n\n```python\n# one\n\ndef f():\n    return 1\n```\n\n- a\n\n- b\n\nThe *last* one"
 
 
@@ -75,7 +76,9 @@ def test_finished_blocks_of_an_answer_are_rendered_while_the_last_one_is_plain(
             page.find(growing + ".code button").click()
             copied = page.page.evaluate("() => navigator.clipboard.readText()")
             assert copied == "# one\n\ndef f():\n    return 1\n"
-            assert page.axe() == []
+            for scheme in SCHEMES:
+                page.page.emulate_media(color_scheme=scheme)
+                assert page.axe() == []
             if not whole:
                 assert page.find(".growing .plain").inner_text() == "The *last* one"
                 upstream.release("poet")

@@ -21,7 +21,7 @@ export class Composer {
     this.picker = h("input", { type: "file", multiple: true, class: "hidden-text", tabindex: -1, "aria-label": "Files to attach", onchange: () => (this.attach([...this.picker.files]), (this.picker.value = "")) });
     this.sender = h("button", { type: "submit", class: "button primary" }, icon("send"), h("span", null, "Send"));
     this.stopper = button("Stop", () => on.stop(), { icon: "stop", hidden: true });
-    this.hint = h("span", { class: "dim small keys-hint", id: "file-limits" });
+    this.hint = h("span", { class: "dim small file-limits", id: "file-limits" });
     this.element = h(
       "form",
       { class: "ask", "aria-label": "Question", onsubmit: (event) => (event.preventDefault(), on.send()) },

@@ -252,7 +252,12 @@ export class PlaygroundView extends TalkView {
 
   /** The name under which the draft is kept. */
   get chat() {
-    return this.editing ? "edit " + this.editing.id : (this.conversationId ?? this.previous ?? "new");
+    return this.editing ? "edit " + this.editing.id : this.ownDraft;
+  }
+
+  /** The name under which the draft is kept that is no edit. */
+  get ownDraft() {
+    return this.conversationId ?? this.previous ?? "new";
   }
 
   // Settings
@@ -643,8 +648,10 @@ export class PlaygroundView extends TalkView {
   /** Later questions continue this response. */
   goOn(response) {
     if (this.conversationId || !GOES_ON.has(response.status)) return;
-    keepDraft(this.chat, { text: "", files: [] });
+    const waiting = this.editing && draftOf(this.ownDraft); // until the edit ends
+    keepDraft(this.ownDraft, { text: "", files: [] });
     this.previous = response.id;
+    if (waiting) keepDraft(this.ownDraft, waiting);
     this.keep();
     this.showOrigin();
     this.showCode();

@@ -189,6 +189,7 @@ def test_table_keeps_its_alignment() -> None:
         r"\(\newcommand{\x}{\y\y} \x\)",
         r"\(\{x\} \\ y\)",
         r"\(\frac{1\)",
+        r"\(\begin{unknown}a & b\end{unknown}\)",
         r"\(\href{https://example.org}{a}\)",
         r"\(" + "a_1 + " * 1_000 + r"\)",
         r"\(" + "{" * 300 + "a" + "}" * 300 + r"\)",
@@ -215,6 +216,8 @@ def test_formula_that_cannot_be_converted_is_kept_as_it_is(formula: str) -> None
         (r"\[\frac{a}{b}\]", "block", "<mfrac>"),
         ("$$\n\\sum_{i=1}^n x_i\n$$", "block", "<munderover><mo>∑</mo>"),
         (r"$$\begin{pmatrix}a&b\\c&d\end{pmatrix}$$", "block", "<mtr><mtd><mi>c</mi></mtd><mtd><mi>d</mi></mtd></mtr>"),
+        (r"\[\begin{aligned}a&=b\\c&=d\end{aligned}\]", "block", "<mtr>"),
+        (r"\[\begin{gathered}a\\b\end{gathered}\]", "block", "<mtr>"),
         (r"\(\text{<b>}\)", "inline", "<mtext>&lt;b&gt;</mtext>"),
     ],
 )
