@@ -151,17 +151,17 @@ def test_rates_of_many_streams_are_right_and_so_they_are_after_a_reload(page: Br
 def test_cards_say_what_responses_need_and_check_again_by_keys(
     page: BrowserPage, page_stack: LiveStack, upstream: Upstream
 ) -> None:
-    upstream.script("broken", error(503, HOSTILE[:200]))
+    upstream.script("echo", error(503, HOSTILE[:200]))
     with Wire(page_stack) as wire:
-        wire.http.post("/responses", json={"model": "local/broken", "input": "Break."})
-        wire.http.post("/responses", json={"model": "local/echo", "input": "Say this."})
+        assert wire.http.post("/responses", json={"model": "local/echo", "input": "Break."}).status_code >= 500
     page.goto("/ui/live")
     server = page.find(".feature-card[aria-label='Model servers'] summary", "answers")
     assert "local" in server.inner_text()
     page.find(".feature-card[aria-label=Store] .feature-line", "keeps responses for 30 days")
     page.find(".feature-card[aria-label=Server] .feature-line", "ready")
     server.press("Enter")
-    page.find(".feature-card td", "local/echo")
+    page.find(".feature-card tr", "local/echo")
+    page.find(".feature-card td", "ago: it reported an error of its own (503)")
     page.page.locator(".feature-card[aria-label='Model servers'] header button").press("Enter")
     page.find(".toast", "Checked")
     page.find(".feature-card[aria-label='Model servers'] details[open]")
