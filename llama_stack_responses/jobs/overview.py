@@ -66,7 +66,9 @@ async def overview_of(records: Records, owner: Owner) -> Overview:
     states = {key[2:]: JobState.decode(record) for key, record in records_of.items()}
     mine = {each: state for each, state in states.items() if state.owner.identity == owner.identity}
     until = await leases_of(records, {state.worker for state in mine.values() if state.worker})
-    jobs = [_now(each, state, positions.get(each), until) for each, state in mine.items()][:_MAX_SHOWN]
+    # Those that run first, so that many that wait do not hide them.
+    ordered = sorted(mine.items(), key=lambda found: found[1].worker is None)
+    jobs = [_now(each, state, positions.get(each), until) for each, state in ordered[:_MAX_SHOWN]]
     return Overview(jobs, len(positions), len(queued))
 
 

@@ -20,7 +20,7 @@ _MODEL_CHARACTERS: Final = 200
 
 
 _MAX_KEPT: Final = 512
-"""Maximum number of models whose last failure is kept."""
+"""Maximum number of models, and of providers, whose last failure is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,25 @@ class LastFailures:
 
     def __init__(self) -> None:
         self._by_model: LruCache[tuple[str, str], LastFailure] = LruCache(_MAX_KEPT)
+        self._by_provider: LruCache[str, LastFailure] = LruCache(_MAX_KEPT)
 
     def add(self, provider: str, model: str, failure: Upstream) -> None:
         """Note a failure."""
-        before = self._by_model.get((provider, model))
-        count = before.count + 1 if before else 1
-        self._by_model.set((provider, model), LastFailure(time.time(), failure.cause, failure.status, count))
+        _add(self._by_model, (provider, model), failure)
+        _add(self._by_provider, provider, failure)
 
     def of(self, provider: str, model: str) -> LastFailure | None:
         """Return the last failure of a provider with a model; None for none."""
         return self._by_model.peek((provider, model))
+
+    def of_provider(self, provider: str) -> LastFailure | None:
+        """Return the last failure of a provider with any model; None for none."""
+        return self._by_provider.peek(provider)
+
+
+def _add[Key](failures: LruCache[Key, LastFailure], key: Key, failure: Upstream) -> None:
+    before = failures.get(key)
+    failures.set(key, LastFailure(time.time(), failure.cause, failure.status, before.count + 1 if before else 1))
 
 
 def failure_of(error: BaseException) -> Upstream | None:

@@ -60,7 +60,7 @@ async def _sections(impl: OpenAIResponsesImpl, stack: Stack) -> list[Json]:
     except ApiError as error:
         return [section("Models", [], trouble=error.message)]
     found = await _providers(impl, stack.inference.server_of, models[:_MAX_MODELS])
-    states, rounds = impl.checks.providers.states, impl.gauge_sources.model_rounds()
+    states = impl.checks.providers.states
     if sees_all:
         found = {name: _Provider() for name in states} | found
     left_out = max(0, len(models) - _MAX_MODELS)
@@ -68,7 +68,7 @@ async def _sections(impl: OpenAIResponsesImpl, stack: Stack) -> list[Json]:
     shown = [
         section(
             name,
-            _facts(each, states.get(name), rounds.get(name), sees_all=sees_all),
+            [*_facts(each, states.get(name)), *(_facts_of_all(impl, name, each) if sees_all else _failures_of(each))],
             at=impl.checks.providers.checked_at or 0.0,
             trouble="It does not answer." if states.get(name) is False else None,
             columns=_COLUMNS,
@@ -95,16 +95,24 @@ async def _providers(
     return found
 
 
-def _facts(found: _Provider, answers: bool | None, rounds: tuple[int, int] | None, *, sees_all: bool) -> list[str]:
-    last = max(found.failures, key=lambda each: each.at, default=None)
-    models = len(found.rows)
+def _facts(found: _Provider, answers: bool | None) -> list[str]:
+    said = {True: "answers", False: "", None: "does not say whether it answers"}[answers]
+    return [said, f"{len(found.rows)} {'model' if len(found.rows) == 1 else 'models'}"]
+
+
+def _facts_of_all(impl: OpenAIResponsesImpl, name: str, found: _Provider) -> list[str]:
+    """Return what only those who see the server are told."""
+    rounds, last = impl.gauge_sources.model_rounds().get(name), impl.model_failures.of_provider(name)
     return [
-        {True: "answers", False: "", None: "does not say whether it answers"}[answers],
-        found.address if sees_all else "",
-        f"{models} {'model' if models == 1 else 'models'}",
-        f"{rounds[0]} rounds run, {rounds[1]} wait" if rounds and sees_all else "",
+        found.address,
+        f"{rounds[0]} rounds run, {rounds[1]} wait" if rounds else "",
         f"last failure {_said(last)}" if last else "",
     ]
+
+
+def _failures_of(found: _Provider) -> list[str]:
+    last = max(found.failures, key=lambda each: each.at, default=None)
+    return [f"last failure {_said(last)}"] if last else []
 
 
 def _said(failure: LastFailure) -> str:

@@ -33,7 +33,7 @@ export class LiveView extends View {
     this.rows = new Rows(this.signal, () => this.readEndedSoon());
     this.idle = h("div");
     this.ended = h("ul", { class: "live-rows ended", "aria-label": "Failed and cancelled in the last hour" });
-    this.endedPart = h("section", { class: "ended-part", hidden: true, "aria-label": "Failed and cancelled responses" }, h("h2", null, "Failed and cancelled in the last hour"), this.ended);
+    this.endedPart = h("section", { class: "ended-part", hidden: true, "aria-label": "Failed and cancelled responses" }, h("h2", null, h("a", { href: "/ui?status=failed&status=cancelled" }, "Failed and cancelled in the last hour")), this.ended);
     this.cards = new Cards(this.signal);
     this.append(
       h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Live"), this.note), h("div", { class: "actions" }, this.spans())),

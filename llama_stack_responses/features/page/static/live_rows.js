@@ -126,6 +126,8 @@ export class Rows {
   /** Show these responses, in this order; `more` others are not among them. */
   update(responses, more) {
     const here = new Set(responses.map((one) => one.id));
+    const current = this.current;
+    const lost = current && !here.has(current.id) ? [...this.list.children].indexOf(current.element) : -1;
     for (const [id, row] of this.rows) if (!here.has(id)) this.drop(id, row);
     responses.forEach((one, index) => {
       const row = this.rows.get(one.id) ?? this.add(one.id);
@@ -138,6 +140,8 @@ export class Rows {
     this.rest.hidden = !more;
     set(this.rest, `${count(more)} more wait. They are shown when these have ended.`);
     this.picked();
+    // Once, for each change of the focus costs a layout.
+    if (lost >= 0) this.list.children[Math.min(lost, responses.length - 1)]?.querySelector("h3 a").focus({ preventScroll: true });
   }
 
   add(id) {
@@ -147,10 +151,8 @@ export class Rows {
   }
 
   drop(id, row) {
-    const next = row.element.contains(document.activeElement) && (row.element.nextElementSibling ?? row.element.previousElementSibling);
     row.remove();
     this.rows.delete(id);
-    next?.querySelector?.("h3 a").focus({ preventScroll: true });
     this.ended();
   }
 

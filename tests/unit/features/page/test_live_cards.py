@@ -86,6 +86,16 @@ async def test_user_sees_no_model_servers_of_others_and_no_addresses() -> None:
     assert "rounds" not in str(near)
 
 
+async def test_only_operators_are_told_of_failures_with_models_that_they_do_not_see() -> None:
+    failures = LastFailures()
+    failures.add("near", "near/secret", Upstream("connection"))
+    [near] = await model_servers_card(impl_for(ALICE, model_failures=failures), stack_with("near/qwen3")).sections()
+    assert "failure" not in str(near["facts"])
+    seen = impl_for(ADMIN, model_failures=failures)
+    *_, near = await model_servers_card(seen, stack_with("near/qwen3")).sections()
+    assert near["facts"][-1] == "last failure 0 s ago: it could not be reached"
+
+
 @pytest.mark.parametrize("user", [ADMIN, ANONYMOUS])
 async def test_operator_sees_all_model_servers_with_their_addresses(user: Owner) -> None:
     sections = await model_servers_card(impl_for(user), stack_with("near/qwen3")).sections()
