@@ -117,6 +117,15 @@ def bound_tracebacks() -> None:
             handler.addFilter(_PlainTracebacks())
 
 
+def name_process(number: int | None) -> None:
+    """Add the number of this process to all lines, from every logger, as `server_process`; None ends that."""
+    for handler in {handler for logger in _loggers() for handler in logger.handlers}:
+        for earlier in [each for each in handler.filters if isinstance(each, _OfProcess)]:
+            handler.removeFilter(earlier)
+        if number is not None:
+            handler.addFilter(_OfProcess(number))
+
+
 def plain_lines(environment: Mapping[str, str] = os.environ) -> None:
     """Replace the hosts' handlers, which render lines for a terminal, where no terminal shows them.
 
@@ -174,6 +183,21 @@ class _PlainTracebacks(logging.Filter):
             # structlog, which the hosts log with, passes its fields as the message.
             record.msg = {**fields, "event": f"{fields.get('event', '')}\n{_traceback(error)}", "exc_info": None}
         record.exc_info = record.exc_text = None
+        return True
+
+
+class _OfProcess(logging.Filter):
+    """Adds the number of a process to each record: of several processes behind one port, which share a log."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.msg, dict):
+            record.msg = {**record.msg, "server_process": self._number}
+        else:
+            record.server_process = self._number
         return True
 
 

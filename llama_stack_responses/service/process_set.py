@@ -18,7 +18,7 @@ from ..generation.recent_activity import RecentActivity
 from ..intervals import Intervals
 from ..jobs.live_responses import LiveResponses
 from ..lifecycle.siblings import Siblings
-from ..logs import get_logger
+from ..logs import get_logger, name_process
 from ..telemetry.metrics_endpoint import MetricsEndpoint, own_metrics
 from .readiness import Readiness, ReadinessReport, State
 
@@ -77,6 +77,7 @@ class ProcessSet:
         await self._looking.stop()
         self._metrics.close()
         await self._siblings.stop()
+        name_process(None)
 
     async def ready(self) -> ReadinessReport:
         """Return whether requests should be sent to this port."""
@@ -124,6 +125,7 @@ class ProcessSet:
                 "serves_metrics": self._answer_serves_metrics,
             },
         )
+        name_process(self._siblings.number)
         refused = False
         while self._scraped and not self._metrics.serves:
             refused = await self._serve_metrics(refused=refused)

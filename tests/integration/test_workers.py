@@ -203,6 +203,8 @@ def test_each_worker_reports_for_both(server: LiveStack, upstream: Upstream) -> 
         reports = [each.http.get("/ready").json() for each in workers.wires.values()]
         assert reports == [{"status": "ready", "store": "ok", "worker": "ok", "model_server": "ok"}] * 2
         workers.check()
+    log = server.log.read_text()
+    assert all(f"server_process={number}" in log for number in (0, 1))
 
 
 def test_background_response_is_followed_and_cancelled_on_the_other_worker(

@@ -13,7 +13,7 @@ import structlog
 from rich.console import Console
 from rich.logging import RichHandler
 
-from llama_stack_responses.logs import Outage, bound_tracebacks, plain_lines
+from llama_stack_responses.logs import Outage, bound_tracebacks, name_process, plain_lines
 
 
 @pytest.fixture
@@ -203,6 +203,14 @@ class TestLinesOfStructlog:
         assert [line.split() for line in written.getvalue().splitlines()] == [
             ["WARNING", *line.split()] for line in expected.splitlines()
         ]
+
+    def test_line_has_the_number_of_its_process(self) -> None:
+        logger, written, _ = self.both(structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0))
+        for number in (1, 0, None):
+            name_process(number)
+            logger.warning("words")
+        lines = [line.split()[2:] for line in written.getvalue().splitlines()]
+        assert lines == [["words", "server_process=1"], ["words", "server_process=0"], ["words"]]
 
     @pytest.mark.parametrize("known", [True, False])
     def test_structlog_lays_out_only_what_is_not_known(self, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
