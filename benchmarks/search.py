@@ -124,7 +124,7 @@ async def searches(open_store: Callable[[], Records], rows: int, runs: int) -> d
     index = index_of(records)
     try:
         await fill(records, index, rows)
-        search = Search(index, Demand(records), Texts(records)) if index else None
+        search = Search(index, Demand(records), Texts(records), index.progress) if index else None
         lists = Lists(Archive(records), cast("BackgroundJobs", NoJobs()), RefusedRequests(records), search)
         times = {name: [await first_rows(lists, text) for _ in range(runs)] for name, text in SEARCHES.items()}
     finally:

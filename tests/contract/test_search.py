@@ -250,7 +250,7 @@ class Searched:
         self.index = opened(records)
         self.demand, texts = Demand(records), Texts(records)
         self.indexer = Indexer(self.index, self.demand, texts)
-        found = Search(self.index, self.demand, texts)
+        found = Search(self.index, self.demand, texts, self.index.progress)
         self.lists = Lists(archive, cast("BackgroundJobs", NoJobs()), RefusedRequests(records), found)
 
     async def work(self) -> None:
@@ -416,7 +416,7 @@ async def test_busy_server_indexes_after_a_while_or_a_search(records: Records, c
         return not (await stack.index.progress()).waiting
 
     await save(archive, "A question", "An answer.")
-    assert not await is_indexed(59), "a response is running"
+    assert not await is_indexed(299), "a response is running"
     assert await is_indexed(1)
     await save(archive, "A question", "An answer.")
     assert not await is_indexed(1)
@@ -425,13 +425,23 @@ async def test_busy_server_indexes_after_a_while_or_a_search(records: Records, c
     running.clear()
     await save(archive, "A question", "An answer.")
     assert not await is_indexed(1), "a response has just ended"
-    clock.now += 5
+    clock.now += 30
     assert await is_indexed(1)
     running.append(True)
     for number in range(512):
         server.ended(Ended({"id": f"resp_{number}", "output": []}, ALICE, None, clock(), []))
     await save(archive, "A question", "An answer.")
     assert await is_indexed(1), "many texts wait"
+
+
+async def test_search_has_last_responses_indexed_but_not_many(archive: Archive, records: Records) -> None:
+    stack = Searched(archive, records)
+    await stack.work()
+    saved = await save(archive, "A question", f"{'y ' * 100} Late.")
+    assert await stack.indexer.catch_up() == Progress(complete=True, indexed=1, waiting=0)
+    assert await stack.ids("late") == [saved]
+    await records.commit([Put(key_of(number), b"row") for number in range(257)])
+    assert (await stack.indexer.catch_up()).waiting == 257
 
 
 async def test_deleted_and_expired_responses_leave_index(records: Records, clock: Clock) -> None:

@@ -87,7 +87,8 @@ def _searched(stack: Stack, index: SearchIndex) -> tuple[Search, Indexer]:
 
     demand, texts = Demand(stack.records), Texts(stack.records)
     running = stack.activity.running
-    return Search(index, demand, texts), Indexer(index, demand, texts, lambda: bool(running))
+    indexer = Indexer(index, demand, texts, lambda: bool(running))
+    return Search(index, demand, texts, indexer.catch_up), indexer
 
 
 def _remover(index: SearchIndex) -> Periodic:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
@@ -29,16 +29,18 @@ class Search:
         index: the index.
         demand: is told of each search.
         texts: loads the texts of responses.
+        catch_up: indexes the last responses, and returns how far the index has come.
     """
 
     index: SearchIndex
     demand: Demand
     texts: Texts
+    catch_up: Callable[[], Awaitable[Progress]]
 
     async def begin(self, terms: Sequence[Term]) -> Finding:
         """Begin a search with words; the first one of all has the index made."""
         await self.demand.ask()
-        return Finding(self, terms, await self.index.progress())
+        return Finding(self, terms, await self.catch_up())
 
 
 class Finding:

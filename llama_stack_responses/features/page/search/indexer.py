@@ -12,7 +12,7 @@ from ....core.json_values import is_large
 from ....lifecycle.periodic import Periodic
 from ....logs import get_logger
 from ....store.ends import Ended
-from ....store.search_index import Document, Noted, SearchIndex, indexed_words
+from ....store.search_index import Document, Noted, Progress, SearchIndex, indexed_words
 from ....store.shared_content import given_items
 from .demand import Demand
 from .texts import Texts, safe_text_of
@@ -24,12 +24,14 @@ _SECONDS: Final = 1.0
 _REMOVER_SECONDS: Final = 3600.0
 _ROUNDS_PER_LOOK: Final = 60
 """Looks at what is noted between two looks at whether the index is wanted, and at what is to be purged."""
-_QUIET_SECONDS: Final = 5.0
+_QUIET_SECONDS: Final = 30.0
 """Seconds without a response after which the server is idle: many that are indexed together take less room."""
-_BUSY_ROUNDS: Final = 60
+_BUSY_ROUNDS: Final = 300
 """Looks after which a server that is never idle indexes nevertheless."""
 _TOGETHER: Final = 128
 """Responses that are indexed in one commit."""
+_CAUGHT_UP: Final = 2 * _TOGETHER
+"""Responses that are indexed before a search is answered, if no more are waiting."""
 _HELD: Final = 1024
 """Texts that are held until they are indexed; those of further responses are loaded."""
 _HELD_BYTES: Final = 16 * 1024
@@ -42,8 +44,8 @@ class Indexer(Periodic):
     """Keeps the index of a store up to date, with at most half of the time of the event loop's thread.
 
     It makes the index once somebody has searched, and drops it when nobody has for a long time. It works when no
-    response has run for some seconds; if that is not so for a minute, or too many texts wait, it works nevertheless,
-    and also at once after a search.
+    response has run for half a minute; if that is not so for five minutes, or too many texts wait, it works
+    nevertheless. A search has the last responses indexed at once.
 
     Args:
         index: the index of the store.
@@ -99,6 +101,18 @@ class Indexer(Periodic):
             self._postponed = 0
         if looks:
             await self._index.purge(_PURGE_SECONDS)
+
+    async def catch_up(self) -> Progress:
+        """Index what is noted, unless it is much; return how far the index has come.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        progress = await self._index.progress()
+        if progress.complete and 0 < progress.waiting <= _CAUGHT_UP:
+            await self._index_noted()
+            progress = await self._index.progress()
+        return progress
 
     async def _look(self) -> None:
         """Find out whether the index is wanted, and drop one that is not."""
