@@ -206,7 +206,7 @@ def test_time_filter_takes_the_zone_of_the_viewer(browser: Browser, page_stack: 
             "() => { const now = new Date(); now.setMinutes(now.getMinutes() + 60);"
             " return new Date(now - now.getTimezoneOffset() * 60000).toISOString().slice(0, 16) }"
         )
-        page.page.get_by_label("From").fill(now)
+        page.page.get_by_label("From", exact=True).fill(now)
         page.find(".empty", "No response matches")
         questions = [one for one in page.requests if "from=" in one][-1]
         [sent] = re.findall(r"from=(\d+)", questions)

@@ -22,16 +22,25 @@ export const isAlone = ({ previous_response_id: previous, conversation }) => !pr
 
 const NOT = "It cannot be made again from here: ";
 
+/** Return the names of the models that answer. */
+export async function modelNames(signal) {
+  const { data } = await get("/v1/models", { signal });
+  return data.filter((one) => (one.model_type ?? one.custom_metadata?.model_type ?? "llm") === "llm").map((one) => one.id ?? one.identifier);
+}
+
 /**
  * Make the request of a response again, in the background, and return the new response.
- * The error of a request that cannot be made again says why.
+ * `change` has fields to send in place of its own. A request with another model is not added to a conversation: it
+ * gets its items as its input. The error of a request that cannot be made again says why.
  */
-export async function retry(id, signal) {
+export async function retry(id, signal, change = {}) {
   const found = await get("/v1/ui/responses/" + encodeURIComponent(id), { signal });
-  const alone = isAlone(found.facts);
+  const apart = Boolean(change.model && found.facts.conversation);
+  const alone = isAlone(found.facts) || apart;
   if (!alone && found.items_left_out) throw new Error(NOT + "its input is too long to be told from its history.");
   const body = await readRequest(id, alone ? Infinity : found.output_from, signal);
+  if (apart) delete body.conversation;
   if (hides(body.tools)) throw new Error(NOT + "a response does not show the path of an MCP server. Continue it in the playground, and write the whole URL there.");
   if (!body.input.length) throw new Error(NOT + "its input is not stored.");
-  return get("/v1/responses", { method: "POST", signal, body: { ...body, background: true } });
+  return get("/v1/responses", { method: "POST", signal, body: { ...body, background: true, ...change } });
 }

@@ -2,7 +2,7 @@
 
 import { follow, get } from "./api.js";
 import { button, empty, h, hush, icon, say, View } from "./dom.js";
-import { asks, brief, count, exactly, modelName, seconds, STATUS } from "./format.js";
+import { asks, brief, count, exactly, line, modelName, seconds, STATUS } from "./format.js";
 import { rowStatus, status, time, to } from "./pieces.js";
 import { VirtualList } from "./virtual.js";
 
@@ -12,6 +12,7 @@ const SEARCHES = "Search responses";
 const HINT = "All words have to be there; “in this order” with quotes. Filters: model:name, status:failed, tool:web_search, score:good, conversation:conv_…, after:2026-01-31, before:12h, and key:value of the metadata.";
 const ORDERS = { desc: "Newest first", asc: "Oldest first" };
 const COUNTED = 100000; // responses up to which the server counts
+const MOST = 50; // responses that are selected at a time
 const EMPTY_PAGES = 20; // pages without a hit after which the search waits for a click
 const phone = matchMedia("(max-width: 720px)");
 
@@ -64,6 +65,7 @@ export class ListView extends View {
     ["Enter", "Open the response", () => this.open()],
     ["f", "Show or hide the filters", () => this.toggleFilters()],
     ["o", "Newest or oldest first", () => this.turnOrder()],
+    ["s", "Select, to run again", () => this.selectHere()],
     ["c", "Mark for comparison", () => this.mark()],
   ];
 
@@ -75,6 +77,7 @@ export class ListView extends View {
     this.next = null;
     this.more = true;
     this.position = -1;
+    this.selected = new Map();
     this.list = new VirtualList({
       row: (index) => this.row(this.rows[index]),
       key: (index) => this.rows[index].id,
@@ -85,6 +88,7 @@ export class ListView extends View {
     this.append(
       h("h1", { class: "hidden-text" }, "Responses"),
       this.filters(),
+      this.selection(),
       h("div", { class: "list-head", "aria-hidden": "true" }, ["Status", "First words", "Model", "Tokens", "Time", "Tools", "Created"].map((name) => h("span", null, name))),
       this.list.element,
     );
@@ -141,11 +145,12 @@ export class ListView extends View {
     chips.push(h("label", { class: "choice" }, h("input", { type: "checkbox", name: "waits", value: "true", checked: query.get("waits") === "true", onchange: submit }), status("waits", "Waiting for an answer")));
     this.exports = h("details", { class: "menu" }, h("summary", { class: "button" }, icon("file"), h("span", null, "Export")), h("div", { class: "menu-list" }, [["jsonl", "JSON lines for evals"], ["csv", "CSV"]].map(([kind, text]) => button(text, () => this.export(kind), { kind: "ghost" }))));
     this.live = h("span", { class: "connection", "data-state": "wait" }, h("i", { "aria-hidden": "true" }), h("span", null, "Connecting"));
+    this.selecter = button("Select", () => this.selects(this.chooser.hidden), { icon: "check", "aria-expanded": "false", "aria-controls": "selection", title: "Select responses (s)" });
     this.clear = h("a", { class: "button ghost", href: "/ui", hidden: !filtered(query) }, "Clear");
     this.form = h(
       "form",
       { class: "filters", role: "search", onsubmit: (event) => (event.preventDefault(), this.apply()) },
-      h("div", { class: "row" }, h("div", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")), this.toggle, this.sorter, this.exports, this.clear, h("span", { class: "spring" }), this.live),
+      h("div", { class: "row" }, h("div", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")), this.toggle, this.sorter, this.exports, this.selecter, this.clear, h("span", { class: "spring" }), this.live),
       h("p", { class: "search-hint dim", id: "search-hint" }, HINT),
       h("fieldset", { class: "choices" }, h("legend", { class: "hidden-text" }, "Status"), chips),
       this.more_,
@@ -162,6 +167,64 @@ export class ListView extends View {
       await exported(kind, [...this.query], this.signal);
     } catch (error) {
       if (!this.signal.aborted) say(error.message);
+    }
+  }
+
+  // Selection
+
+  /** The line with what can be done with the responses that are selected. */
+  selection() {
+    this.chosen = h("span", { role: "status" });
+    this.again_ = button("Run again on…", () => this.runAgain(), { icon: "again", kind: "primary" });
+    const all = button("Select the first", () => this.selectFirst(), { title: `Up to ${MOST} of those that are read` });
+    this.chooser = h("div", { class: "row selection", id: "selection", hidden: true }, this.chosen, this.again_, all, button("Done", () => this.selects(false), { kind: "ghost" }));
+    return this.chooser;
+  }
+
+  /** Begin to select, or end it. */
+  selects(on) {
+    this.chooser.hidden = !on;
+    this.selecter.setAttribute("aria-expanded", String(on));
+    this.list.element.dataset.selecting = on ? "yes" : "no";
+    if (!on) for (const id of [...this.selected.keys()]) this.select(this.byId.get(id) ?? { id }, false);
+    this.chosenNow();
+  }
+
+  chosenNow() {
+    const { size } = this.selected;
+    this.chosen.textContent = size ? `${size} selected` : "Nothing selected";
+    this.again_.disabled = !size;
+  }
+
+  /** Select a response, or not; return whether it is selected. */
+  select(row, on) {
+    const full = this.selected.size >= MOST && !this.selected.has(row.id);
+    if (on && full) say(`At most ${MOST} are run again at a time`);
+    if (on && !full) this.selected.set(row.id, row);
+    if (!on) this.selected.delete(row.id);
+    const box = this.list.element.querySelector(`[data-id="${CSS.escape(row.id)}"] .select-row`);
+    if (box) box.checked = this.selected.has(row.id);
+    this.chosenNow();
+    return this.selected.has(row.id);
+  }
+
+  selectHere() {
+    const row = this.rows[this.position];
+    if (this.chooser.hidden) this.selects(true);
+    if (!row || row.status === "refused") return;
+    say(this.select(row, !this.selected.has(row.id)) ? `Selected, ${this.selected.size} in all` : "No longer selected", { quiet: true });
+  }
+
+  selectFirst() {
+    for (const row of this.rows.filter((one) => one.status !== "refused").slice(0, MOST)) if (this.selected.size < MOST) this.select(row, true);
+  }
+
+  async runAgain() {
+    try {
+      const { rerun } = await import("./rerun.js");
+      rerun([...this.selected.values()], (address) => this.go(address), this.signal);
+    } catch (error) {
+      say(error.message);
     }
   }
 
@@ -307,6 +370,7 @@ export class ListView extends View {
     return h(
       "div",
       { class: "list-row", role: "listitem", "data-id": row.id, "data-marked": row.id === this.marked ? "yes" : null, "data-fresh": row.fresh ? "yes" : null },
+      row.status !== "refused" && h("input", { type: "checkbox", class: "select-row", checked: this.selected.has(row.id), "aria-label": `Select: ${line(row.words, 60) || row.id}`, onchange: (event) => this.select(row, event.target.checked) }),
       h(
         "a",
         { href: row.status === "refused" ? to.refused(row.id) : to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },

@@ -127,5 +127,6 @@ export const to = {
   chain: (id) => "/ui/chain/" + encodeURIComponent(id),
   conversation: (id) => "/ui/conversations/" + encodeURIComponent(id),
   compare: (a, b) => "/ui/compare?a=" + encodeURIComponent(a) + (b ? "&b=" + encodeURIComponent(b) : ""),
+  run: (run, at) => `/ui/compare?run=${encodeURIComponent(run)}${at === undefined ? "" : `&at=${at}`}`,
   playground: (id) => "/ui/playground" + (id ? "?from=" + encodeURIComponent(id) : ""),
 };

@@ -1,5 +1,6 @@
 // The form of what a request has besides its message: the model, instructions, tools and settings.
 
+import { modelNames } from "./again.js";
 import { get } from "./api.js";
 import { h, say } from "./dom.js";
 import { TOOLS } from "./kinds.js";
@@ -110,8 +111,7 @@ export class RequestForm {
   /** Read which models the server has; return whether it has one. */
   async readModels() {
     try {
-      const { data } = await get("/v1/models", { signal: this.signal });
-      const names = data.filter((one) => (one.model_type ?? one.custom_metadata?.model_type ?? "llm") === "llm").map((one) => one.id ?? one.identifier);
+      const names = await modelNames(this.signal);
       this.model.replaceChildren(...names.map((name) => h("option", { value: name }, name)));
       this.wanted ??= names[0];
       this.#choose();

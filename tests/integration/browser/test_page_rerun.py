@@ -1,0 +1,106 @@
+"""A selection of the list that is run again on another model, and compared with its originals pair by pair."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import ViewportSize
+
+from tests.integration.browser.test_page_list import lists_only
+from tests.support.browser import Browser
+from tests.support.mcp_server import McpServers
+from tests.support.stack import LiveStack
+from tests.support.upstream import Upstream, reply, text
+from tests.support.wire import Wire
+
+pytestmark = pytest.mark.live
+
+HOSTILE = "<img src=x onerror=alert(1)> Which colour?"
+PHONE: ViewportSize = {"width": 360, "height": 740}
+FITS = "() => document.documentElement.scrollWidth <= innerWidth"
+OFFER = (
+    "name => { const field = document.querySelector('dialog select');"
+    " if (!field || field.disabled) return false; field.append(new Option(name)); field.value = name; return true }"
+)
+"""Offers a model that the server does not list, once it has listed its own."""
+
+
+def test_selection_is_run_again_on_another_model_and_compared(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream, mcp: McpServers
+) -> None:
+    upstream.script("first", [reply(text("Red."))] * 4)
+    upstream.script("second", [reply(text("Blue, said again."))] * 3)
+    hidden = {"type": "mcp", "server_label": "mcp", "server_url": mcp.url("mcp"), "require_approval": "never"}
+    with browser.page(page_stack.base_url) as page, Wire(page_stack) as wire:
+        talk = wire.http.post("/conversations", json={"items": [{"role": "user", "content": "Be brief."}]}).json()["id"]
+        plain = wire.create(model="local/first", input=HOSTILE, metadata={"team": "colours"}, temperature=0.5)["id"]
+        in_talk = wire.create(model="local/first", input="And the sky?", conversation=talk)["id"]
+        secret = wire.create(model="local/first", input="By MCP?", tools=[hidden])["id"]
+        before = wire.http.get(f"/conversations/{talk}/items").json()["data"]
+        page.goto("/ui?text=model%3Afirst&order=asc")
+        lists_only(page, plain, in_talk, secret)
+        page.press("j", "s", "j", "s", "j", "s")
+        page.find(".selection [role=status]", "3 selected")
+        assert page.page.locator(".select-row:checked").count() == 3
+        assert page.axe() == []
+        page.find(".selection button", "Run again on").focus()
+        page.press("Enter")
+        page.until(OFFER, "local/second")
+        page.find("dialog button", "Run again").focus()
+        page.press("Enter")
+        page.find("dialog [role=status]", "3 of 3 are done, 2 sent")
+        page.find("dialog .error-text", "Not run again: It cannot be made again from here: a response does not show")
+        assert page.axe() == []
+        page.press("Enter")
+        page.find("h1", "2 responses, run again")
+        page.until("() => document.querySelectorAll('.pick .status[data-status=completed]').length === 2")
+        assert page.axe() == []
+        page.press("n")
+        page.find(".run-head a", "1 of 2")
+        page.find(".diff ins", "Blue, said again")
+        page.find("section[aria-label^='Original'] .message", "Red.")
+        page.find("section[aria-label^='New'] .scoring")
+        page.press("+")
+        page.find("section[aria-label^='New'] .scoring [aria-pressed=true]", "Good")
+        assert page.axe() == []
+        page.page.set_viewport_size(PHONE)
+        assert page.page.evaluate(FITS)
+        assert page.axe() == []
+        page.press("n")
+        page.find(".run-head a", "2 of 2")
+        page.press("p")
+        page.find(".run-head a", "1 of 2")
+        made = {
+            row["metadata"]["rerun_of"]: row for row in wire.http.get("/ui/responses?metadata=rerun_of").json()["data"]
+        }
+        assert made.keys() == {plain, in_talk}
+        assert made[plain]["metadata"]["team"] == "colours"
+        assert made[plain]["score"]["score"] == 1
+        again = wire.retrieve(made[plain]["id"])
+        assert (again["model"], again["temperature"], again["background"]) == ("local/second", 0.5, True)
+        assert wire.retrieve(made[in_talk]["id"])["conversation"] is None
+        items = wire.http.get(f"/responses/{made[in_talk]['id']}/input_items?order=asc").json()["data"]
+        assert [item["content"][0]["text"] for item in items] == ["Be brief.", "And the sky?"]
+        assert wire.http.get(f"/conversations/{talk}/items").json()["data"] == before
+        page.check_quiet()
+
+
+def test_selection_is_bounded_and_ends_with_its_mode(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("many", [reply(text("Yes."))] * 2)
+    with browser.page(page_stack.base_url, viewport=PHONE, has_touch=True, color_scheme="dark") as page:
+        with Wire(page_stack) as wire:
+            ids = [wire.create(model="local/many", input="Well?")["id"] for _ in range(2)]
+        page.goto("/ui?text=model%3Amany")
+        lists_only(page, *ids)
+        page.find("button", "Select").click()
+        page.find(f"[data-id={ids[0]}] .select-row").check()
+        page.find("button", "Select the first").click()
+        page.find(".selection [role=status]", "2 selected")
+        assert page.page.evaluate(FITS)
+        assert page.axe() == []
+        page.find(".selection button", "Done").click()
+        assert page.page.locator(".select-row:visible").count() == 0
+        page.find("button", "Select").click()
+        page.find(".selection [role=status]", "Nothing selected")
+        page.check_quiet()
