@@ -20,6 +20,7 @@ from .records import Record
 from .search_index import (
     CLAIM_SECONDS,
     COUNTED,
+    COUNTED_OF_ALL,
     FIND_SECONDS,
     LISTED,
     NO_PROGRESS,
@@ -113,7 +114,8 @@ WHERE key = ANY($1) AND (expires_at IS NULL OR expires_at > extract(epoch FROM c
 """
 _PROGRESS: Final = """
 SELECT (SELECT filled FROM $schema.search_progress) = $1,
-  (SELECT count(*) FROM (SELECT FROM $schema.search_entries LIMIT $2) AS entries),
+  (SELECT count(*) FROM (SELECT FROM $schema.search_entries
+    LIMIT (SELECT CASE WHEN EXISTS (SELECT FROM $schema.search_noted) THEN $2::bigint ELSE $3 END)) AS entries),
   (SELECT count(*) FROM (SELECT FROM $schema.search_noted LIMIT $2) AS noted)
 """
 
@@ -198,7 +200,7 @@ class PostgresSearch:
     async def progress(self) -> Progress:
         if not await self._exists():
             return NO_PROGRESS
-        [row] = await self._fetch(_PROGRESS, LISTED[1].encode(), COUNTED)
+        [row] = await self._fetch(_PROGRESS, LISTED[1].encode(), COUNTED, COUNTED_OF_ALL)
         return Progress(*row)
 
     async def purge(self, older_than: float = 0.0) -> None:

@@ -90,7 +90,8 @@ class Progress:
 
     Attributes:
         complete: whether all rows that were written before it are noted or indexed.
-        indexed, waiting: how many rows are indexed, and noted, up to 100,000 each.
+        indexed, waiting: how many rows are indexed, and noted, up to 100,000 each; if none is noted, it is only known
+            of few how many are indexed.
     """
 
     complete: bool
@@ -99,7 +100,8 @@ class Progress:
 
 
 COUNTED: Final = 100_000
-"""Rows that are counted for `Progress`."""
+COUNTED_OF_ALL: Final = 1_000
+"""Rows that are counted for `Progress` at most while some are noted, and of an index that has all."""
 
 NO_PROGRESS: Final = Progress(complete=False, indexed=0, waiting=0)
 """Of a store without an index."""

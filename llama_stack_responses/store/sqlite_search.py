@@ -24,6 +24,7 @@ from .records import Record
 from .search_index import (
     CLAIM_SECONDS,
     COUNTED,
+    COUNTED_OF_ALL,
     FIND_SECONDS,
     LISTED,
     NO_PROGRESS,
@@ -396,7 +397,8 @@ def _noted(given: tuple[str, str, float, int], reverse: bool, connection: sqlite
 def _progress(connection: sqlite3.Connection) -> Progress:
     if not (filled := _filled(connection)):
         return NO_PROGRESS
-    indexed, waiting = (_count(connection, f"search_{name}", COUNTED) for name in ("entries", "noted"))
+    waiting = _count(connection, "search_noted", COUNTED)
+    indexed = _count(connection, "search_entries", COUNTED if waiting else COUNTED_OF_ALL)
     return Progress(filled == LISTED[1], indexed, waiting)
 
 
