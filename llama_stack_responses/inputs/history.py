@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..chat.prompt_comparison import Prompt
-from ..concurrency.offloading import in_thread_if_large
+from ..concurrency.offloading import in_thread_if_large, in_thread_if_many
 from ..core.access import Access, Action
 from ..core.errors import ApiError, bad_request, import_hint
 from ..core.exchanges import EXCHANGE
@@ -204,7 +204,7 @@ class HistoryReader:
             ApiError: 404 for an item that is unknown, was not stored, or is another user's; 400 if one is named twice,
                 or if they are too large together.
         """
-        item_ids = await in_thread_if_large(partial(_references, items, param), items)
+        item_ids = await in_thread_if_many(partial(_references, items, param), items)
         if not item_ids:
             return items
         referenced = await self.stored_items(owner, item_ids, param, hold)

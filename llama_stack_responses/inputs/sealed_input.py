@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from ..concurrency.offloading import in_thread_if_large
+from ..concurrency.offloading import in_thread_if_many
 from ..core.input_policy import DEFAULT_POLICY, InputPolicy
 from ..core.owner import Owner
 from ..core.types import Json
@@ -61,7 +61,7 @@ class SealedInput:
                 `hold` raises.
         """
         await self._sealed.open(items, owner, opened, verify=True, excused=self._dropped, param=param, hold=hold)
-        unread = await in_thread_if_large(partial(unreadable, items, opened), items)
+        unread = await in_thread_if_many(partial(unreadable, items, opened), items)
         if not unread:
             return items
         ids = list(dict.fromkeys(item["id"] for item in unread if item["type"] == REASONING and item.get("id")))
@@ -73,7 +73,7 @@ class SealedInput:
             if item["type"] not in self._dropped:
                 raise unverified(item, UnknownSecret())
         _log(lost)
-        return await in_thread_if_large(partial(_replaced, items, unread, stored), items)
+        return await in_thread_if_many(partial(_replaced, items, unread, stored), items)
 
 
 def _log(lost: Sequence[Json]) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from ..concurrency.offloading import in_thread_if_large
+from ..concurrency.offloading import INLINE_BYTES, in_thread
 from ..core.errors import ApiError
-from ..core.json_values import is_large
+from ..core.json_values import bytes_left, is_large
 from ..core.owner import Owner
 from ..core.types import Json
 from ..intervals import DEFAULT, Intervals
@@ -128,9 +128,12 @@ class ForegroundLeases:
         if not self._records.transactional:
             return None
         await self._heartbeat.ensure()
-        value = await in_thread_if_large(
-            partial(_encoded, response, owner, base, input_items, self.worker), response, input_items
-        )
+        encoded = partial(_encoded, response, owner, base, input_items, self.worker)
+        size = INLINE_BYTES - bytes_left([response, input_items], INLINE_BYTES)
+        if size <= _LARGE_BYTES:
+            value = encoded(small=True)
+        else:
+            value = encoded() if size <= INLINE_BYTES else await in_thread(encoded)
         ops = [Put(f"v/{response['id']}", value), Put(f"o/{self.worker}/{response['id']}", b"")]
         self.making.add(response["id"])
         try:
@@ -208,19 +211,18 @@ class ForegroundLeases:
             return
 
 
-def _encoded(response: Json, owner: Owner, base: str | None, input_items: Sequence[Json], worker: str) -> bytes:
-    """Return the value of a `v/` row."""
+def _encoded(
+    response: Json, owner: Owner, base: str | None, input_items: Sequence[Json], worker: str, *, small: bool = False
+) -> bytes:
+    """Return the value of a `v/` row; `small`: the response and its input together are known not to be large."""
+    known = {"response": response, "owner": owner.encode(), "base": base, "input_items": input_items, "worker": worker}
+    if small:
+        return codec.encode(known, small=True)
     # Nothing is encoded to be measured: one call would hold the interpreter lock for the whole input.
     left_out = {name: empty for name, empty in _EMPTY.items() if is_large(response[name], _LARGE_FIELD_BYTES)}
-    stored = response | left_out
-    known = {
-        "response": stored,
-        "owner": owner.encode(),
-        "base": base,
-        "input_items": [] if is_large(input_items, _LARGE_BYTES) else input_items,
-        "worker": worker,
-    }
-    return codec.encode(known, pack=not is_large([response[name] for name in _EMPTY], _LARGE_BYTES))
+    known["response"] = stored = response | left_out
+    known["input_items"] = [] if is_large(input_items, _LARGE_BYTES) else input_items
+    return codec.encode(known, pack=not is_large([stored[name] for name in _EMPTY], _LARGE_BYTES))
 
 
 def _gone(worker: str, response_id: str) -> list[Op]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..concurrency.offloading import in_thread, in_thread_if_large
+from ..concurrency.offloading import in_thread, in_thread_if_many
 from ..core.errors import bad_request
 from ..core.json_values import decoded_bytes
 from ..core.owner import Owner
@@ -95,7 +95,7 @@ class SealedItems:
                 read; or what `hold` raises.
         """
         await self.sealer.load()
-        sealed = await in_thread_if_large(lambda: _sealed(items), items)
+        sealed = await in_thread_if_many(lambda: _sealed(items), items)
         if not sealed:
             return
         verified = [kind for kind in _KINDS if verify and kind not in excused]

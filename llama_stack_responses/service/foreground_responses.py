@@ -17,6 +17,7 @@ from ..inputs.resolver import ResolvedInput
 from ..intervals import Intervals
 from ..jobs.foreground_leases import ForegroundLeases
 from ..lifecycle.finishing import Finishing
+from ..lifecycle.garbage import NewObjects
 from ..logs import about
 from ..store.archive import Archive
 from ..stream.transcript import Transcript
@@ -42,6 +43,7 @@ class ForegroundResponses:
         finishing: how long a shutdown waits for the running ones, and how long it accepts connections before.
         refusal_seconds: time for which a stream waits for the model server's refusal.
         intervals: how often and how long to ask the store for the outcome of a commit.
+        new_objects: counts the responses that have ended.
 
     Attributes:
         finishing: the wait of a shutdown for the running ones.
@@ -56,6 +58,7 @@ class ForegroundResponses:
         finishing: tuple[float, float],
         refusal_seconds: float,
         intervals: Intervals,
+        new_objects: NewObjects,
     ) -> None:
         self._factory = factory
         self._archive = archive
@@ -63,6 +66,7 @@ class ForegroundResponses:
         self._admission = admission
         self._refusal_seconds = refusal_seconds
         self._intervals = intervals
+        self._new_objects = new_objects
         self._runs = set[Stoppable]()
         self._stopped = False
         self.finishing = Finishing(self._runs, *finishing)
@@ -144,3 +148,4 @@ class ForegroundResponses:
         self._runs.discard(run)
         writer.ended()
         slot.release()
+        self._new_objects.note_response()

@@ -261,6 +261,7 @@ class Parts:
             (config.finish_seconds, config.leave_seconds),
             config.stream_refusal_seconds,
             self.intervals,
+            self._new_objects,
         )
 
     @cached_property

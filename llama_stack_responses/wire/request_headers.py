@@ -33,7 +33,9 @@ def known(scope: Scope, request_id: str) -> Attached:
 
     If the operator instruments the host's HTTP server, the trace is already active.
     """
-    return about(None if is_traced() else trace_of(Headers(scope=scope)), x_request_id=request_id)
+    headers = Headers(scope=scope)
+    joins = "traceparent" in headers and not is_traced()
+    return about(trace_of(headers) if joins else None, x_request_id=request_id)
 
 
 def idempotency_key(headers: Headers) -> str | None:
