@@ -58,7 +58,7 @@ class BackendLocation:
         return "".join(letter if letter.isalnum() else "_" for letter in str(self.folder))
 
 
-type Capability = Literal["many_calls", "transactions", "notifications", "in_memory", "search"]
+type Capability = Literal["many_calls", "transactions", "notifications", "own_clock", "in_memory", "search"]
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Backend:
     Attributes:
         capabilities: "many_calls": it handles thousands of calls in about a second; "transactions": it is transactional,
             so it can hold a job queue; "notifications": a commit notifies subscribers in other processes;
-            "in_memory": its calls take the least time, and its records are gone after reopening; "search": it has an index
-            of words.
+            "own_clock": it is a server, whose clock counts; "in_memory": its calls take the least time, and its records are
+            gone after reopening; "search": it has an index of words.
     """
 
     name: str
@@ -155,9 +155,13 @@ BACKENDS: Final = [
         lambda place, clock: SqliteRecords(place.folder / "records.db", clock=clock),
         capabilities=("many_calls", "transactions", "notifications", "search"),
     ),
-    Backend("redis", _redis, capabilities=("many_calls", "transactions", "notifications")),
-    Backend("cluster", _cluster, capabilities=("many_calls", "transactions", "notifications")),
-    Backend("postgres", _postgres, capabilities=("many_calls", "transactions", "notifications", "search")),
+    Backend("redis", _redis, capabilities=("many_calls", "transactions", "notifications", "own_clock")),
+    Backend("cluster", _cluster, capabilities=("many_calls", "transactions", "notifications", "own_clock")),
+    Backend(
+        "postgres",
+        _postgres,
+        capabilities=("many_calls", "transactions", "notifications", "own_clock", "search"),
+    ),
     Backend("host-sqlite", _host_sqlite, capabilities=()),
     Backend("host-redis", _host_redis, capabilities=["many_calls"]),
     Backend("host-postgres", _host_postgres, capabilities=()),

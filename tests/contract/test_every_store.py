@@ -16,6 +16,6 @@ def test_test_without_mark_is_fixed_on_embedded_backends(backend: Backend, reque
     assert extended == (backend.name not in EMBEDDED)
 
 
-@pytest.mark.needs("notifications")
+@pytest.mark.needs("own_clock")
 def test_test_that_no_embedded_backend_can_run_is_fixed(backend: Backend, request: pytest.FixtureRequest) -> None:
     assert request.node.get_closest_marker("extended") is None

@@ -22,7 +22,7 @@ from tests.support.inference import finish, text
 from tests.support.waiting import until
 from tests.unit.jobs.harness import ID, PATIENCE, ROUNDS, SAID, ProcessHarness, texts_of
 
-pytestmark = pytest.mark.needs("notifications")
+pytestmark = [pytest.mark.needs("notifications"), pytest.mark.every_store]
 
 AGES: Final = 3600.0
 

@@ -324,7 +324,7 @@ async def with_own_clock(backend: Backend, place: BackendLocation) -> AsyncItera
     await opened.close()
 
 
-@pytest.mark.needs("notifications")
+@pytest.mark.needs("own_clock")
 @pytest.mark.parametrize("days", [31, -31])
 async def test_server_with_a_wrong_clock_deletes_and_hides_nothing(
     with_own_clock: Records, days: int, caplog: pytest.LogCaptureFixture
@@ -348,7 +348,7 @@ async def test_server_with_a_wrong_clock_deletes_and_hides_nothing(
     assert not wrong.clock.is_wrong
 
 
-@pytest.mark.needs("notifications")
+@pytest.mark.needs("own_clock")
 async def test_store_that_answers_late_does_not_make_a_clock_wrong(with_own_clock: Records) -> None:
     class SlowClock:
         """Each reading is a minute and a half later."""
