@@ -320,6 +320,7 @@ def _claim(now: float, limit: int, connection: sqlite3.Connection) -> list[Noted
 
 def _put(documents: Sequence[Document], connection: sqlite3.Connection) -> None:
     [number] = connection.execute(_LAST).fetchone()
+    rows: list[tuple[int, str]] = []
     for each in documents:
         if not connection.execute(_DONE, each.noted.claim).rowcount:
             continue  # It was written again or deleted meanwhile.
@@ -328,8 +329,9 @@ def _put(documents: Sequence[Document], connection: sqlite3.Connection) -> None:
             connection.execute(statement.format(record=":record"), {"record": record})
         number += 1
         connection.execute("INSERT INTO search_entries VALUES (?, ?, ?)", (number, record, _place(key)))
-        words = " ".join([_OWNER + owner_of(key), *each.words])
-        connection.execute("INSERT INTO search_terms(rowid, words) VALUES (?, ?)", (number, words))
+        rows.append((number, " ".join([_OWNER + owner_of(key), *each.words])))
+    # With statements in between that may be undone, FTS5 would write each row by itself.
+    connection.executemany("INSERT INTO search_terms(rowid, words) VALUES (?, ?)", rows)
 
 
 def _place(key: str) -> int:

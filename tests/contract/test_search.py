@@ -510,6 +510,15 @@ async def has_table(backend: Backend, place: BackendLocation, name: str) -> bool
     return found is not None
 
 
+async def test_rows_that_are_indexed_together_are_written_together_in_sqlite(tmp_path: Path) -> None:
+    records = SqliteRecords(file := tmp_path / "records.db")
+    index = await prepared(records)
+    await store(records, index, {key_of(number): f"some words {number}" for number in range(50)})
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("SELECT count(*) FROM search_terms_data WHERE id > 10").fetchone() == (1,)
+    await records.close()
+
+
 async def test_drop_of_sqlite_index_that_was_interrupted_is_finished(tmp_path: Path) -> None:
     records = SqliteRecords(file := tmp_path / "records.db")
     index = await prepared(records)
