@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-class _Expired(Exception):  # noqa: N818 - it never leaves this module
-    """The time of a step is over."""
+class _Expired(BaseException):
+    """The time of a step is over. It is no `Exception`: libraries make others of those, and so would not be stopped."""
 
 
 class CpuBudget:

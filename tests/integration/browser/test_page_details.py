@@ -30,17 +30,17 @@ SEEN: Final = """() => [...document.querySelectorAll('button:not(.id, .as-link),
   .filter((one) => one.checkVisibility()).map((one) => one.outerHTML.slice(0, 80))"""
 
 
-def test_formula_of_an_answer_is_shown_as_it_was_written(
+def test_formula_of_an_answer_is_shown_as_mathematics_or_as_it_was_written(
     page: BrowserPage, page_stack: LiveStack, upstream: Upstream
 ) -> None:
-    upstream.script(
-        "maths", reply(text(r"It is \(a^2 + b_1 * c_2\), and", "\n\n\\[\nx \\\\\n- y_1\n\\]\n\n**so on**."))
-    )
+    words = r"It is \(a^2 + b_1\), not \(\unknown{a} * b_2\):"
+    upstream.script("maths", reply(text(words, "\n\n\\[\nx \\\\\n- y_1\n\\]\n\n**so on**.")))
     with Wire(page_stack) as wire:
         response_id = wire.create(model="local/maths", input="What?")["id"]
     page.goto(f"/ui/responses/{response_id}")
     shown = page.find(".message[data-role=assistant] .md").inner_text()
-    assert r"\(a^2 + b_1 * c_2\)" in shown
+    assert page.page.locator(".message .md math msup").all_text_contents() == ["a2"]
+    assert r"\(\unknown{a} * b_2\)" in shown
     assert "\\[\nx \\\\\n- y_1\n\\]" in shown
     assert page.find(".message .md strong").inner_text() == "so on"
 

@@ -259,6 +259,21 @@ def test_code_and_formulas_that_take_too_long_stay_as_they_are(monkeypatch: pyte
     assert "<p>\\(a^2\\) and \\(b\\)" in html
 
 
+def test_library_that_makes_another_error_of_the_end_of_its_time_leaves_the_code_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compiled(*_: object) -> str:
+        try:
+            re.fullmatch("(a+)+b", "a" * 30)
+        except Exception as error:
+            raise ValueError("uncompilable regex") from error
+        raise AssertionError("not stopped")
+
+    monkeypatch.setattr("llama_stack_responses.features.page.markup.highlighted", compiled)
+    html = Markup(seconds=0.05, step_seconds=0.02).html("```python\nx\n```")
+    assert html == '<pre><code class="language-python">x\n</code></pre>\n'
+
+
 @pytest.mark.parametrize("text", [r"\(no end *so*", r"\[ no end *so*", "$$ no end *so*", r"\*no\* *so*"])
 def test_beginning_of_a_formula_without_its_end_is_markdown(text: str) -> None:
     assert "<em>so</em>" in html_of(text)
