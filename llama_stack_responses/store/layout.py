@@ -33,7 +33,7 @@
     ms/<server>                  what was learned about a model server (`learned_steps.py`)
     ce/<of>                      the containers that a user has until then are to be ended: the user was deleted
     wh/...                       endpoints and deliveries of webhooks (`features/webhooks/rows.py`)
-    se/wanted                    somebody has searched, so there is an index of words (`features/page/search/demand.py`)
+    sd/wanted                    somebody has searched, so there is an index of words (`features/page/search/demand.py`)
     so/<of>                      how many skills the owner has, and their bytes
     z/<response or conversation> an import created it; the row outlives it, so that it is never imported again
 """

@@ -30,6 +30,7 @@ from llama_stack_responses.features.code.skills import store as skill_store
 from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
 from llama_stack_responses.features.page.refused.fields import put_of
 from llama_stack_responses.features.page.refused.rows import RefusedRequests
+from llama_stack_responses.features.page.shared_links.links import Links
 from llama_stack_responses.features.usage.counting import count as count_usage
 from llama_stack_responses.features.usage.limits.meters import Meter
 from llama_stack_responses.features.usage.limits.windows import MONTH
@@ -68,6 +69,7 @@ from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Records
 from llama_stack_responses.store.saving import Recording
+from llama_stack_responses.store.scores import Score
 from llama_stack_responses.stream.replay import replay
 from llama_stack_responses.stream.transcript import Transcript
 from tests.contract.backends import Clock
@@ -115,6 +117,7 @@ _SEGMENTS: Final = [
     ReasoningSegment("So.", None, None, "reasoning", '["reasoning_details",{"type":"reasoning.text"}]'),
 ]
 _SUMMARY: Final = Summary("Up to here.", [{"type": "input_text", "text": "And now?"}])
+_SCORED: Final = f"resp_{7:024x}"
 _KEYS: Final[Json] = {"token": "the user's own"}
 
 
@@ -539,6 +542,27 @@ async def _read_refused(records: Records, _: Clock) -> Json:
     return {"refused": [row async for row in RefusedRequests(records).every(ALICE)]}
 
 
+async def _fill_scores(records: Records, clock: Clock) -> None:
+    """Write a response with a score, a note and a link."""
+    archive = Archive(records, clock=clock)
+    await archive.save(response(id=_SCORED), owner=ALICE, base=None, input_items=[])
+    entry, version = found if (found := await archive.entry_version(_SCORED)) else (None, 0)
+    assert entry
+    assert await archive.scores.put(entry, version, Score(0.5, "It is brief.", "ada", CREATED))
+    with patch.object(os, "urandom", bytes):
+        assert await Links(records, _SEALER).make(entry, version, "ada", 3600)
+
+
+async def _read_scores(records: Records, clock: Clock) -> Json:
+    clock.now = CREATED
+    archive = Archive(records, clock=clock)
+    entry, _ = found if (found := await archive.entry_version(_SCORED)) else (None, 0)
+    assert entry
+    score = await archive.scores.find(entry)
+    links = await Links(records, _SEALER).of(_SCORED)
+    return {"score": score and score.fields(), "links": [each.fields() for each in links]}
+
+
 async def _fill_batches(records: Records, _: Clock) -> None:
     """Write a batch of four lines: one runs, one is tried again, one has ended, and one is not queued yet."""
     batches = StoredBatches(records)
@@ -633,6 +657,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "batches": (_fill_batches, _read_batches),
     "webhooks": (_fill_webhooks, _read_webhooks),
     "refused-requests": (_fill_refused, _read_refused),
+    "scores": (_fill_scores, _read_scores),
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.features.page.search.demand import Demand
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.lifecycle.secret_check import SecretCheck
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer, UnknownSecret
@@ -47,6 +48,13 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 # -- the secret of the store ---------------------------------------------------
+
+
+async def test_search_that_somebody_made_is_no_secret(records: Records) -> None:
+    await Demand(records).ask()
+    check = server(records, OLD)
+    await check.check()
+    assert not check.differs
 
 
 async def test_servers_that_start_at_once_on_an_empty_store_share_one_secret(

@@ -10,7 +10,7 @@ from typing import Final
 from ....core.errors import ApiError
 from ....store.records import Put, Records
 
-KEY: Final = "se/wanted"
+KEY: Final = "sd/wanted"
 """The key of the row that says so to all servers. It has no value, and ends by itself."""
 
 KEPT_DAYS: Final = 28
