@@ -84,7 +84,7 @@ def test_values_are_not_repeated() -> None:
         ({"unavailable_tools": {"x": "y"}}, "unavailable_tools.x", "mcp, programmatic_tool_calling, shell, web_search"),
         ({"usage": {"currency": "euro"}}, "usage.currency", "it must match pattern '^[a-z]{3}$'"),
         ({"log_owner": "hashd"}, "log_owner", "it is one of off, hashed, named; did you mean 'hashed'?"),
-        ({"store": {"type": "sqlit"}}, "store.type", "redis, postgres, host, other; did you mean 'sqlite'?"),
+        ({"store": {"type": "sqlit"}}, "store.type", "redis, cluster, postgres, host, other; did you mean 'sqlite'?"),
         (
             {"store": {"path": "a"}},
             "store.type",
