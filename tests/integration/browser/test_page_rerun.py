@@ -6,10 +6,12 @@ import pytest
 from playwright.sync_api import ViewportSize
 
 from tests.integration.browser.test_page_list import lists_only
-from tests.support.browser import Browser
+from tests.support.browser import Browser, BrowserPage
 from tests.support.mcp_server import McpServers
+from tests.support.prompts import PromptsClient
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text
+from tests.support.waiting import wait_until
 from tests.support.wire import Wire
 
 pytestmark = pytest.mark.live
@@ -82,6 +84,51 @@ def test_selection_is_run_again_on_another_model_and_compared(
         assert [item["content"][0]["text"] for item in items] == ["Be brief.", "And the sky?"]
         assert wire.http.get(f"/conversations/{talk}/items").json()["data"] == before
         page.check_quiet()
+
+
+def test_response_of_a_stored_prompt_is_run_again_as_it_was_asked(
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("prompted", reply(text('{"word": "Hei"}')))
+    upstream.script("again", reply(text('{"word": "Hallo"}')))
+    prompt = {
+        "id": PromptsClient(page_stack).write("Speak {{language}}.", "language"),
+        "variables": {"language": "Danish"},
+    }
+    schema = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+    pairs = {f"pair_{number}": f"value {number}" for number in range(16)}
+    asked = {"input": "Hello?", "prompt": prompt, "instructions": "Be brief.", "metadata": pairs}
+    form = {"format": {"type": "json_schema", "name": "word", "schema": schema}}
+    with Wire(page_stack) as wire:
+        old = wire.create(model="local/prompted", text=form, **asked)
+        page.goto("/ui?text=model%3Aprompted")
+        lists_only(page, old["id"])
+        page.press("j", "s")
+        page.find(".selection button", "Run again on").click()
+        page.until(OFFER, "local/again")
+        page.find("dialog button", "Run again").click()
+        page.find("dialog [role=status]", "1 of 1 is done, 1 sent")
+        page.find("dialog button", "Compare").click()
+        page.find("h1", "1 response, run again")
+        page.until("() => document.querySelector('.pick .status[data-status=completed]')")
+        run = page.page.evaluate("() => new URLSearchParams(location.search).get('run')")
+        refused = wire.post(
+            {"model": "x", "input": "Hi", "temperature": 9, "metadata": {"rerun_of": old["id"], "rerun": run}}
+        )
+        assert refused.status_code == 400
+        rows = f"/ui/responses?metadata=rerun:{run}"
+        wait_until(lambda: len(wire.http.get(rows).json()["data"]) == 2)
+        kept = {row["status"]: row["id"] for row in wire.http.get(rows).json()["data"]}
+        assert kept.keys() == {"refused", "completed"}
+        page.page.reload()
+        page.find("h1", "1 response, run again")
+        new = wire.retrieve(kept["completed"])
+        for name in ("instructions", "prompt", "text"):
+            assert new[name] == old[name]
+        assert new["metadata"] == {"rerun_of": old["id"], "rerun": run, **dict(list(pairs.items())[:14])}
+    first, again = (upstream.requests(model)[0].body for model in ("prompted", "again"))
+    assert {**again, "model": first["model"]} == first
+    assert "verbosity" not in first
 
 
 def test_selection_is_bounded_and_ends_with_its_mode(

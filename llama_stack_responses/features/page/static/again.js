@@ -20,6 +20,15 @@ export async function readRequest(id, own, signal) {
 /** Whether an input continues nothing, so that it is all of the request. */
 export const isAlone = ({ previous_response_id: previous, conversation }) => !previous && !conversation;
 
+const PAIRS = 16; // of the metadata of a response
+
+/** Return pairs of metadata and as many others as fit behind them; null for none. */
+function joined(pairs, others) {
+  const own = Object.entries(others ?? {}).filter(([name]) => !Object.hasOwn(pairs, name));
+  const all = [...Object.entries(pairs), ...own].slice(0, PAIRS);
+  return all.length ? Object.fromEntries(all) : null;
+}
+
 const NOT = "It cannot be made again from here: ";
 
 /** Return the names of the models that answer. */
@@ -30,17 +39,20 @@ export async function modelNames(signal) {
 
 /**
  * Make the request of a response again, in the background, and return the new response.
- * `change` has fields to send in place of its own. A request with another model is not added to a conversation: it
- * gets its items as its input. The error of a request that cannot be made again says why.
+ * `model` is another model, and `pairs` is metadata that comes before its own. A request with another model is not
+ * added to a conversation: it gets its items as its input. The error of a request that cannot be made again says why.
  */
-export async function retry(id, signal, change = {}) {
+export async function retry(id, signal, { model = null, pairs = {} } = {}) {
   const found = await get("/v1/ui/responses/" + encodeURIComponent(id), { signal });
-  const apart = Boolean(change.model && found.facts.conversation);
+  const apart = Boolean(model && found.facts.conversation);
   const alone = isAlone(found.facts) || apart;
   if (!alone && found.items_left_out) throw new Error(NOT + "its input is too long to be told from its history.");
   const body = await readRequest(id, alone ? Infinity : found.output_from, signal);
   if (apart) delete body.conversation;
   if (hides(body.tools)) throw new Error(NOT + "a response does not show the path of an MCP server. Continue it in the playground, and write the whole URL there.");
-  if (!body.input.length) throw new Error(NOT + "its input is not stored.");
-  return get("/v1/responses", { method: "POST", signal, body: { ...body, background: true, ...change } });
+  if (!body.input.length && body.prompt) delete body.input; // the prompt is all that was asked
+  else if (!body.input.length) throw new Error(NOT + "its input is not stored.");
+  if (model) body.model = model;
+  const metadata = joined(pairs, body.metadata);
+  return get("/v1/responses", { method: "POST", signal, body: { ...body, background: true, ...(metadata && { metadata }) } });
 }

@@ -117,14 +117,14 @@ export class CompareView extends View {
 /** The time and the tokens of a row. */
 const brief = (row) => [seconds(row.seconds), row.input_tokens || row.output_tokens ? `${count(row.input_tokens)} → ${count(row.output_tokens)} tokens` : null].filter(Boolean).join(" · ");
 
-/** Return the rows of the responses of a run, in the order in which they were made. */
+/** Return the rows of the responses of a run, in the order in which they were made; a refused attempt is none. */
 async function pairsOf(run, signal) {
   const query = [["metadata", `rerun:${run}`], ["metadata", "rerun_of"], ["from", Math.max(0, (Number.parseInt(run, 10) || 0) - EARLIER_SECONDS)], ["order", "asc"], ["limit", MOST]];
   const rows = [];
   let after = null;
   for (let pages = 0; pages < MOST_PAGES && rows.length < MOST; pages += 1) {
     const page = await get("/v1/ui/responses", { signal, query: [...query, ["after", after]] });
-    rows.push(...page.data);
+    rows.push(...page.data.filter((row) => row.status !== "refused"));
     after = page.next;
     if (!after) break;
   }

@@ -6,19 +6,12 @@ import { line } from "./format.js";
 import { to } from "./pieces.js";
 
 const AT_ONCE = 2; // requests that are sent at a time
-const PAIRS = 16; // of the metadata of a response
 const DIGITS = 8;
 
 /** Make the name of a run. It begins with its second, from which its responses are found. */
 function newRun() {
   const random = [...crypto.getRandomValues(new Uint8Array(DIGITS / 2))].map((byte) => byte.toString(16).padStart(2, "0"));
   return `${Math.floor(Date.now() / 1000)}-${random.join("")}`;
-}
-
-/** The metadata of a new response: its own pairs first, since lists show the first ones only. */
-function metadataOf(row, run) {
-  const others = Object.entries(row.metadata ?? {}).filter(([name]) => name !== "rerun" && name !== "rerun_of");
-  return Object.fromEntries([["rerun_of", row.id], ["rerun", run], ...others.slice(0, PAIRS - 2)]);
 }
 
 const START = {
@@ -64,7 +57,7 @@ export async function rerun(rows, go, signal) {
       for (const [index, row] of waiting) {
         if (ends.aborted) return;
         try {
-          await retry(row.id, ends, { model: model.value, metadata: metadataOf(row, run) });
+          await retry(row.id, ends, { model: model.value, pairs: { rerun_of: row.id, rerun: run } });
           sent += 1;
           states[index].replaceChildren(START.sent);
         } catch (error) {

@@ -90,13 +90,20 @@ const idle = (value) =>
 /** Whether a field of a response has the value that it gets when the request does not have it. */
 export const isDefault = (name, value) => idle(value) || same(value, DEFAULTS[name]) || same(filled(value), SILENT[name]);
 
+/** Return what a request has to say of a field of a response: not the members that it gets anyway. */
+function told(name, value) {
+  if (!["reasoning", "text"].includes(name)) return value;
+  return Object.fromEntries(Object.entries(filled(value)).filter(([member, one]) => !same(one, SILENT[name][member])));
+}
+
+/** Return the instructions of a request. With a stored prompt they are messages: that of the prompt, then its own. */
+const ownInstructions = (found) => (Array.isArray(found) ? (found[1]?.content[0].text ?? null) : found);
+
 /** Return the request that made a response, from the API's object and its own input; defaults are left out. */
 export function requestOf(response, input) {
-  const body = {};
-  for (const name of SENT) {
-    const value = name === "conversation" ? response.conversation?.id : response[name];
-    if (!isDefault(name, value)) body[name] = name === "reasoning" ? filled(value) : value;
-  }
+  const found = { ...response, conversation: response.conversation?.id, instructions: ownInstructions(response.instructions) };
+  const named = SENT.filter((name) => !isDefault(name, found[name]));
+  const body = Object.fromEntries(named.map((name) => [name, told(name, found[name])]));
   return { model: body.model, input: simple(input), ...body };
 }
 
