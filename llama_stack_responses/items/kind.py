@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -22,10 +22,6 @@ Names = Mapping[tuple[str | None, str], str]
 
 def _unchanged(tool: Json) -> Json:
     return tool
-
-
-def _no_fields(_: Json) -> Collection[str]:
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +121,8 @@ class ToolType:
         single: whether a request can have only one such tool.
         echoed: returns a declaration as the response repeats it.
         offered: how the playground offers it; None if users declare it as JSON.
-        secret_fields: returns the fields of a declaration that contain secrets. They are sealed where the request is
-            stored, and `echoed` returns none of the secrets.
+        secrets: the paths of secrets in a declaration; a path leads through each entry of a list. The first field of a
+            path is sealed where the request is stored, and what responses and presets show of a secret is empty.
     """
 
     type: str
@@ -135,7 +131,7 @@ class ToolType:
     single: bool = False
     echoed: Callable[[Json], Json] = _unchanged
     offered: OfferedTool | None = None
-    secret_fields: Callable[[Json], Collection[str]] = _no_fields
+    secrets: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,4 +186,4 @@ def echoed_tool(tool: Json, require_approval: Approval = "always") -> Json:
             public = without_secrets(tool)
             return {"allowed_tools": None, "headers": None, "require_approval": require_approval, **public}
     of_feature = TOOL_TYPES.get(HOSTED_TOOL_NAMES.get(tool["type"], ""))
-    return of_feature.echoed(tool) if of_feature else tool
+    return without_secrets(of_feature.echoed(tool)) if of_feature else tool

@@ -5,7 +5,7 @@ A shell's calls and outputs are items of the core, since shells on the client's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ...core.exchanges import exchange
@@ -60,12 +60,15 @@ _ENVIRONMENTS: Final[Mapping[str, Check]] = {
 _SHELL: Final = object_of({"environment": tagged(_ENVIRONMENTS), "allowed_callers": CALLERS})
 
 
+_DOMAIN_SECRETS: Final = ("network_policy", "domain_secrets", "value")
+
+
 def _echoed_interpreter(tool: Json) -> Json:
     """Return the declaration without skills, which OpenAI's type does not have there."""
     if isinstance(tool["container"], str):
         return tool
     shown = {name: value for name, value in tool["container"].items() if name != "skills"}
-    return {**tool, "container": _without_secrets(shown)}
+    return {**tool, "container": shown}
 
 
 def _echoed_shell(tool: Json) -> Json:
@@ -74,25 +77,7 @@ def _echoed_shell(tool: Json) -> Json:
     if environment.get("type") != "container_auto":
         return tool
     skills = {"skills": list(map(_without_data, environment["skills"]))} if "skills" in environment else {}
-    return {**tool, "environment": _without_secrets({**environment, **skills})}
-
-
-def _without_secrets(container: Json) -> Json:
-    """Return the settings of a container with empty values of secrets."""
-    if not _has_secrets(container):
-        return container
-    policy = container["network_policy"]
-    secrets = [{**secret, "value": ""} for secret in policy["domain_secrets"]]
-    return {**container, "network_policy": {**policy, "domain_secrets": secrets}}
-
-
-def _has_secrets(container: Any) -> bool:
-    return isinstance(container, dict) and "domain_secrets" in container.get("network_policy", {})
-
-
-def _secret_fields(name: str) -> Callable[[Json], Sequence[str]]:
-    """Return what returns the field with the settings of a container, if these contain secrets."""
-    return lambda tool: (name,) if _has_secrets(tool.get(name)) else ()
+    return {**tool, "environment": {**environment, **skills}}
 
 
 def _without_data(skill: Json) -> Json:
@@ -169,8 +154,8 @@ KINDS: Final = Kinds(
             _CODE_INTERPRETER,
             echoed=_echoed_interpreter,
             offered=OfferedTool("Code interpreter", {"container": {"type": "auto"}}),
-            secret_fields=_secret_fields("container"),
+            secrets=[("container", *_DOMAIN_SECRETS)],
         ),
-        ToolType("shell", _SHELL, echoed=_echoed_shell, secret_fields=_secret_fields("environment")),
+        ToolType("shell", _SHELL, echoed=_echoed_shell, secrets=[("environment", *_DOMAIN_SECRETS)]),
     ),
 )

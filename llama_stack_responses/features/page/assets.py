@@ -21,6 +21,7 @@ from ...core.types import Json
 from ...items.kind import text_or_parts
 from ...items.registry import ITEM_KINDS, REPLIES, REQUESTS, TOOL_TYPES
 from ...items.view import View
+from ...requests.tool_secrets import SECRETS
 from ...stream.call_kinds import FORMS
 from .item_views import shown_as
 
@@ -128,14 +129,14 @@ def _imported(contents: Mapping[str, bytes]) -> list[str]:
 def _kinds() -> bytes:
     """Return the module.
 
-    It says how the page shows items, by their types, which fields are streamed, by the names of events, and which tools
-    the playground offers.
+    It says how the page shows items, by their types, which fields are streamed, by the names of events, which tools the
+    playground offers, and what is secret in a tool.
     """
     kinds = {name: {**_live(kind.view), **_answer(name)} for name, kind in ITEM_KINDS.items()}
     fields = [form.streamed for form in FORMS.values() if form.streamed]
     streamed = {each.delta(0, "", 0, "")["type"].split(".")[1]: each.key for each in fields}
     tools = [{"type": name, **asdict(tool.offered)} for name, tool in TOOL_TYPES.items() if tool.offered]
-    names = {"KINDS": kinds, "STREAMED": streamed, "TOOLS": tools}
+    names = {"KINDS": kinds, "STREAMED": streamed, "TOOLS": tools, "SECRETS": SECRETS}
     return "".join(f"export const {name} = {json.dumps(value)};\n" for name, value in names.items()).encode()
 
 

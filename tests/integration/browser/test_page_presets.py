@@ -22,6 +22,12 @@ HOSTILE: Final[tuple[Any, ...]] = (
     [],
 )  # fmt: skip
 
+NETWORK: Final[Any] = {
+    "type": "allowlist",
+    "allowed_domains": ["a.test"],
+    "domain_secrets": [{"domain": "a.test", "name": "KEY", "value": "secret-value"}],
+}
+
 
 def prompts(wire: Wire) -> list[Any]:
     """Return the default versions of the stored prompts."""
@@ -88,27 +94,40 @@ def test_preset_is_kept_with_its_versions_as_stored_prompts(
     assert instructions.input_value() == "Answer in Norwegian."
 
 
-def test_preset_holds_no_secret_of_an_mcp_server(page: BrowserPage, page_stack: LiveStack) -> None:
+def test_preset_holds_no_secret_of_a_tool(page: BrowserPage, page_stack: LiveStack) -> None:
     tools = [
         {"type": "mcp", "server_label": "a", "server_url": "https://a.test/secret-path", "authorization": "secret-token"},
         {"type": "mcp", "server_label": "b", "server_url": "https://b.test/mcp", "headers": {"x-key": "secret-key"}},
+        {"type": "code_interpreter", "container": {"type": "auto", "network_policy": NETWORK}},
+        {"type": "shell", "environment": {"type": "container_auto", "network_policy": NETWORK}},
     ]  # fmt: skip
     page.goto("/ui/playground")
     choose(page, "local/poet")
+    page.find("summary", "Settings").click()
+    page.page.get_by_label("Any other fields").fill(
+        json.dumps({"seed": 1, "tools": tools, "input": [{"tools": tools}]})
+    )
     page.page.get_by_label("MCP server").fill("https://user:secret-word@c.test/mcp?key=secret-query")
     page.page.get_by_label("Other tools, as JSON").fill(json.dumps(tools))
     said = saved(page, "Secretive {{x}}")
-    for what in ("authorization", "headers", "the address of the MCP server", "the address of an MCP server"):
+    for what in (
+        "authorization",
+        "headers",
+        "the address of the MCP server",
+        "the address of an MCP server",
+        "domain_secrets.value",
+    ):
         assert what in said
     with Wire(page_stack) as wire:
         [kept] = [one for one in prompts(wire) if "Secretive" in one["prompt"]]
         assert "secret-" not in json.dumps(kept)
         settings = json.loads(kept["prompt"])["playground_preset"]["settings"]
         assert settings["mcp_url"] == "https://c.test/mcp"
-        assert [tool["server_url"] for tool in json.loads(settings["tools"])] == [
-            "https://a.test/<redacted>",
-            "https://b.test/mcp",
-        ]
+        cleaned, extra = json.loads(settings["tools"]), json.loads(settings["extra"])
+        assert [tool["server_url"] for tool in cleaned[:2]] == ["https://a.test/<redacted>", "https://b.test/mcp"]
+        shown = {**NETWORK, "domain_secrets": [{**NETWORK["domain_secrets"][0], "value": ""}]}
+        assert cleaned[2]["container"]["network_policy"] == cleaned[3]["environment"]["network_policy"] == shown
+        assert extra == {"seed": 1, "tools": cleaned, "input": [{"tools": cleaned}]}
         wire.http.delete(f"/prompts/{kept['prompt_id']}")
 
 

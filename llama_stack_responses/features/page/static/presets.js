@@ -5,6 +5,7 @@
 
 import { get, request } from "./api.js";
 import { button, dialog, h, say, trying } from "./dom.js";
+import { SECRETS } from "./kinds.js"; // made by the server
 import { parsed } from "./request_fields.js";
 
 const MARK = '{"playground_preset":';
@@ -41,19 +42,39 @@ function withoutSecret(address) {
   }
 }
 
+/** Take what may be secret out of the tools in a value, at any depth, and add what that was to a set. */
+function clean(value, left) {
+  if (!value || typeof value !== "object") return;
+  const paths = typeof value.type === "string" && Object.hasOwn(SECRETS, value.type) ? SECRETS[value.type] : [];
+  for (const path of paths) takeOut(value, path, path.slice(-2).join("."), left);
+  for (const one of Object.values(value)) clean(one, left);
+}
+
+/** Take out what is at a path, which leads through each entry of a list. */
+function takeOut(value, [name, ...path], said, left) {
+  if (Array.isArray(value)) for (const one of value) takeOut(one, [name, ...path], said, left);
+  if (!value?.[name]) return;
+  if (path.length) return takeOut(value[name], path, said, left);
+  if (name !== "server_url") {
+    left.add(said);
+    value[name] = typeof value[name] === "string" ? "" : null;
+  } else if (withoutSecret(value[name]) !== value[name]) {
+    left.add("the address of an MCP server");
+    value[name] = `${URL.canParse(value[name]) ? new URL(value[name]).origin : ""}/<redacted>`; // as responses show it
+  }
+}
+
 /** Return settings without what may be secret, and what was left out. */
-function withoutSecrets({ mcp_url: address = "", tools = "", ...others }) {
+function withoutSecrets({ mcp_url: address = "", tools = "", extra = "", ...others }) {
   const left = new Set();
   const server = withoutSecret(address);
   if (address && server !== address) left.add("the address of the MCP server");
-  const declared = [parsed("Other tools", tools.trim(), [])].flat();
-  for (const tool of declared) {
-    for (const name of ["authorization", "headers"]) if (tool?.[name]) left.add(name) && delete tool[name];
-    if (!tool?.server_url || withoutSecret(tool.server_url) === tool.server_url) continue;
-    left.add("the address of an MCP server");
-    tool.server_url = `${URL.canParse(tool.server_url) ? new URL(tool.server_url).origin : ""}/<redacted>`; // as responses show it
-  }
-  return { settings: { ...others, mcp_url: server, tools: declared.length ? JSON.stringify(declared, null, 2) : "" }, left: [...left] };
+  const cleaned = (name, text) => {
+    const value = parsed(name, text.trim(), null);
+    clean(value, left);
+    return value === null ? "" : JSON.stringify(value, null, 2);
+  };
+  return { settings: { ...others, mcp_url: server, tools: cleaned("Other tools", tools), extra: cleaned("Any other fields", extra) }, left: [...left] };
 }
 
 export class Presets {
@@ -153,7 +174,7 @@ export class Presets {
         { onsubmit: submit },
         h("label", { class: "field" }, h("span", null, "Name"), name),
         becomes,
-        h("p", { class: "dim small" }, "The host keeps the instructions as a stored prompt, and the model, the tools and the settings in a second one, since a prompt is a text. Who may read and change them is up to the host: on llama-stack, all of its users. Authorization and headers of MCP servers are left out."),
+        h("p", { class: "dim small" }, "The host keeps the instructions as a stored prompt, and the model, the tools and the settings in a second one, since a prompt is a text. Who may read and change them is up to the host: on llama-stack, all of its users. Secrets of tools are left out: authorization, headers and addresses of MCP servers, and values of domain_secrets."),
         h("p", null, h("button", { class: "button primary" }, "Save")),
       ),
     );
