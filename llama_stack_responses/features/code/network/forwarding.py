@@ -126,43 +126,40 @@ async def forward(
         Refused: the request may not be sent, or there is no answer; an answer may have begun.
         OSError: the client is gone.
     """
-    headers, mask = _sent_headers(request, target)
+    headers = _sent_headers(request, target)
     upstream = HttpStream(await connect(), h11.CLIENT)
     sent = h11.Request(method=request.method, target=path, headers=headers)
     sending = asyncio.create_task(_send(client, upstream, sent))
     try:
-        await _answer(client, upstream, target, mask)
+        await _answer(client, upstream, target, Mask(target.secrets))
     finally:
         sending.cancel()
         await asyncio.wait([sending])
         upstream.stream.abort()
 
 
-def _sent_headers(request: h11.Request, target: Target) -> tuple[Headers, Mask]:
-    """Return the headers that the target gets, and what hides the secrets among them.
+def _sent_headers(request: h11.Request, target: Target) -> Headers:
+    """Return the headers that the target gets.
 
     Raises:
         Refused: they are ambiguous, for another host, or too large, or would send a secret without TLS.
     """
     _check_framing(request.headers, target)
     headers: Headers = [(b"host", target.authority.encode()), (b"connection", b"close")]
-    sent = list(target.secrets)
     for name, value in _passed(request.headers):
         if name in (b"host", b"accept-encoding") and (name == b"host" or target.secrets):
             continue
         given = value.decode("latin-1")
         replaced = target.placeholders.replaced(given)
-        if replaced != given:
-            if target.scheme != "https":
-                raise Refused(403, f"Secrets of '{target.host}' are sent by HTTPS only.", target.host)
-            sent.append(replaced.rpartition(" ")[2])
+        if replaced != given and target.scheme != "https":
+            raise Refused(403, f"Secrets of '{target.host}' are sent by HTTPS only.", target.host)
         headers.append((name, replaced.encode("latin-1")))
     if sum(len(name) + len(value) for name, value in headers) > _HEAD_BYTES:
         raise Refused(431, "The headers of the request are too large.", target.host)
     if target.secrets:
         # Secrets are found only in an answer that is not compressed.
         headers.append((b"accept-encoding", b"identity"))
-    return headers, Mask(sent)
+    return headers
 
 
 def _check_framing(headers: Iterable[tuple[bytes, bytes]], target: Target) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import binascii
+import json
 import re
+import string
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote, quote_plus
 
 _BASIC: Final = re.compile(r"(basic +)([A-Za-z0-9+/=]+) *", re.IGNORECASE)
 _HIDDEN_CHARACTERS: Final = 8
 """Minimum length of a secret that is hidden in what comes back. A shorter one is part of too many other texts."""
+
+_BASE64: Final = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+_URL_SAFE: Final = str.maketrans("+/", "-_")
 
 
 class Placeholders:
@@ -46,51 +53,132 @@ class Placeholders:
         return self._form.sub(lambda found: self._values[found[1] or found[2]], text)
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A secret as it is in a text: with all of its bits, so that a text shows no more than whether it is the secret.
+
+    Attributes:
+        before: characters of which one precedes the middle: those with the bits of the secret that it has; empty if
+            none precedes it.
+        middle: the characters that have bits of the secret only.
+        after: characters of which one follows, as `before`.
+    """
+
+    before: str
+    middle: str
+    after: str
+
+    def __len__(self) -> int:
+        return bool(self.before) + len(self.middle) + bool(self.after)
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield the beginnings and ends of all that are in a text, also of those that overlap."""
+        at = -1
+        while (at := text.find(self.middle, at + 1)) >= 0:
+            start = at - bool(self.before)
+            end = start + len(self)
+            if (
+                start >= 0
+                and end <= len(text)
+                and (not self.before or text[start] in self.before)
+                and (not self.after or text[end - 1] in self.after)
+            ):
+                yield start, end
+
+
 class Mask:
-    """Hides secrets in a stream of bytes, with asterisks of the same length: the size of the stream stays.
+    """Hides secrets in a stream of bytes, also in base64, with asterisks of the same length: the size stays.
+
+    It delays the stream by a constant number of bytes. Nothing but an asterisk depends on the secrets: sizes of pieces
+    that did would tell how much of a secret a text has guessed.
 
     Args:
         values: the secrets.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
-        self._values = [each.encode() for each in _long(values)]
-        self._form = re.compile(b"|".join(map(re.escape, self._values))) if self._values else None
-        self._rest = b""
+        self._forms = [form for value in _long(values) for form in (*_escaped(value), *_in_base64(value))]
+        self._delay = max(map(len, self._forms), default=1) - 1
+        self._rest = ""
+        self._hidden = 0  # how many characters of the rest are part of a secret that began before
 
     def whole(self, data: bytes) -> bytes:
         """Return data that is complete, without secrets."""
-        return self._form.sub(lambda found: b"*" * len(found[0]), data) if self._form else data
+        text = data.decode("latin-1")
+        return _starred(text, self._spans(text)).encode("latin-1")
 
     def next(self, data: bytes) -> bytes:
-        """Return what follows in the stream, without secrets. An end that may begin a secret is held back."""
-        data = self.whole(self._rest + data)
-        held = max((_overlap(data, each) for each in self._values), default=0)
-        self._rest = data[len(data) - held :]
-        return data[: len(data) - held]
+        """Return what follows in the stream, without secrets, except for the last bytes, which may begin one."""
+        text = self._rest + data.decode("latin-1")
+        spans = [(0, self._hidden), *self._spans(text)]
+        size = max(len(text) - self._delay, 0)
+        self._rest = text[size:]
+        self._hidden = max(0, *(end - size for start, end in spans if start <= size))
+        return _starred(text, spans)[:size].encode("latin-1")
 
     def end(self) -> bytes:
-        """Return what was held back."""
-        rest, self._rest = self._rest, b""
-        return rest
+        """Return the last bytes."""
+        rest = _starred(self._rest, [(0, self._hidden), *self._spans(self._rest)])
+        self._rest, self._hidden = "", 0
+        return rest.encode("latin-1")
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        return sorted(span for form in self._forms for span in form.spans(text))
 
 
 def hidden(text: str, secrets: Mapping[str, str]) -> str:
     """Return a text with placeholders in place of secrets, given the secrets' placeholders by their values."""
-    for value in sorted(_long(secrets), key=len, reverse=True):
-        text = text.replace(value, secrets[value])
-    return text
+    spans = sorted((*span, value) for value in _long(secrets) for form in _escaped(value) for span in form.spans(text))
+    shown, at, last = list[str](), 0, ""
+    for start, end, value in spans:
+        if start >= at or value != last:
+            shown += (text[at:start], secrets[value])
+            last = value
+        at = max(at, end)
+    return "".join([*shown, text[at:]])
 
 
 def _long(values: Iterable[str]) -> list[str]:
-    return sorted((each for each in values if len(each) >= _HIDDEN_CHARACTERS), key=len, reverse=True)
+    return [each for each in values if len(each) >= _HIDDEN_CHARACTERS]
 
 
-def _overlap(data: bytes, value: bytes) -> int:
-    """Return how many bytes at the end of `data` are the beginning of `value`, without being all of it."""
-    at = len(data) - min(len(data), len(value) - 1)
-    while (at := data.find(value[:1], at)) >= 0:
-        if value.startswith(data[at:]):
-            return len(data) - at
-        at += 1
-    return 0
+def _starred(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Return a text with asterisks at these places, which are sorted by their beginnings."""
+    shown, at = list[str](), 0
+    for start, end in spans:
+        if end > at:
+            begun = max(start, at)
+            shown += (text[at:begun], "*" * (end - begun))
+            at = end
+    return "".join([*shown, text[at:]])
+
+
+def _escaped(value: str) -> list[_Form]:
+    """Return a text as it is, and as it is in JSON, whose slashes some write with a backslash, and in URLs."""
+    in_json = json.dumps(value)[1:-1]
+    written = {value, in_json, in_json.replace("/", r"\/"), quote(value, safe=""), quote_plus(value)}
+    return [_Form("", each, "") for each in written]
+
+
+def _in_base64(value: str) -> list[_Form]:
+    """Return the forms of a text as a part of longer ones in base64: one for each offset in a group of 3 bytes."""
+    forms = []
+    for offset in range(3):
+        left = -(offset + len(value)) % 3
+        # The characters that differ have bits of what surrounds the text; the outer ones have no others.
+        low, high = (b64encode(each * offset + value.encode() + each * left).decode() for each in (b"\x00", b"\xff"))
+        low, high = low[offset : len(low) - left], high[offset : len(high) - left]
+        before = _between(low[0], high[0]) if offset else ""
+        after = _between(low[-1], high[-1]) if left else ""
+        middle = low[bool(before) : len(low) - bool(after)]
+        forms += [
+            _Form(before, each, after) for each in {middle, middle.replace("/", r"\/"), middle.translate(_URL_SAFE)}
+        ]
+    return forms
+
+
+def _between(low: str, high: str) -> str:
+    """Return the characters of base64 with the bits that these two have in common."""
+    least, most = _BASE64.index(low), _BASE64.index(high)
+    found = "".join(each for at, each in enumerate(_BASE64) if at & least == least and at | most == most)
+    return found + found.translate(_URL_SAFE)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import string
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -139,17 +142,68 @@ def test_longest_placeholder_is_replaced() -> None:
     assert Placeholders({}).replaced("$KEY") == "$KEY"
 
 
+def masked(data: bytes, *values: str, size: int) -> bytes:
+    """Return what a mask of these secrets makes of a stream that comes in pieces of this size."""
+    mask = Mask(values)
+    return b"".join([*(mask.next(data[at : at + size]) for at in range(0, len(data), size)), mask.end()])
+
+
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
-def test_mask_hides_secrets_across_pieces(size: int) -> None:
-    mask, data = Mask(["aabaabaac", "short"]), b"aabaabaabaac aabaabaa short aabaabaac"
-    pieces = [mask.next(data[at : at + size]) for at in range(0, len(data), size)]
-    assert b"".join([*pieces, mask.end()]) == b"aab********* aabaabaa short *********"
+@pytest.mark.parametrize(
+    ("values", "data", "shown"),
+    [
+        (["aabaabaac", "short"], b"aabaabaabaac aabaabaa short aabaabaac", b"aab********* aabaabaa short *********"),
+        (["abcabcabc"], b"x abcabcabcabc abcabcab", b"x ************ abcabcab"),
+        (["AAAA-BBBB", "BBBB-CCCC"], b"AAAA-BBBB-CCCC BBBB-CCCC AAAA-CCCC", b"************** ********* AAAA-CCCC"),
+        (["AAAA-BBBB", "AAAA-BBBB-and-a-tail"], b"AAAA-BBBB-and-a-tail.", b"********************."),
+        (
+            ['se"cret/1\\2'],
+            rb'"se\"cret/1\\2", "se\"cret\/1\\2", se%22cret%2F1%5C2',
+            b'"%b", "%b", %b' % (b"*" * 13, b"*" * 14, b"*" * 17),
+        ),
+    ],
+)
+def test_mask_hides_all_occurrences_across_pieces(values: list[str], data: bytes, shown: bytes, size: int) -> None:
+    assert masked(data, *values, size=size) == shown
 
 
-def test_mask_holds_back_only_what_may_be_a_secret() -> None:
-    mask = Mask(["secret-value"])
-    assert [mask.next(b"data: secre"), mask.next(b"cy\n"), mask.end()] == [b"data: ", b"secrecy\n", b""]
+@pytest.mark.parametrize("size", [1, 7, 200])
+@pytest.mark.parametrize("user", ["", "x", "me", "you:", "~~~~?"])
+@pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])
+def test_mask_hides_a_secret_in_base64_at_each_offset(encode: Callable[[bytes], bytes], user: str, size: int) -> None:
+    key = "sk-?~12345678~>>?"
+    for tail in ("", "z", "zz"):
+        shown = masked(b"Basic " + encode(f"{user}{key}{tail}".encode()) + b" end", key, size=size)
+        bits = "".join(
+            "?" * 6 if each == "*" else f"{(string.ascii_letters + string.digits).find(each):06b}"
+            for each in shown.decode().removeprefix("Basic ").removesuffix(" end")
+        )
+        first, last = len(user) * 8, (len(user) + len(key)) * 8
+        assert bits[first:last] == "?" * (last - first)
+    # All of the secret has to be there: a part of it is not confirmed.
+    other = encode(f"{user}{key[:-1]}_".encode())
+    assert masked(other, key, size=size) == other
 
 
-def test_hidden_text_has_placeholders() -> None:
-    assert hidden("it is sk-123456789, x", {"sk-123456789": "$API_KEY", "x": "$SHORT"}) == "it is $API_KEY, x"
+@pytest.mark.parametrize("text", ["nothing of it", "sk-1234567", "sk-123456", "c2stMTIz", '"s', "sk-12345678"])
+def test_pieces_of_a_masked_stream_do_not_depend_on_the_secret(text: str) -> None:
+    mask, data = Mask(["sk-12345678"]), text.encode()
+    pieces = [mask.next(data), mask.next(b"." * 50), mask.next(b"x"), mask.end()]
+    delay = len(mask.end() + Mask(["sk-12345678"]).next(b"?" * 100)) - 100
+    sizes = [len(each) for each in pieces]
+    assert sizes == [0, len(data) + 50 + delay, 1, -delay]
+    assert delay < 0
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("it is sk-123456789, x", "it is $API_KEY, x"),
+        ("sk-123456789-and-more sk-123456789", "$API_KEY$TAIL $API_KEY"),
+        ("sk-123456789sk-123456789", "$API_KEY$API_KEY"),
+        ("x" * 3, "x" * 3),
+    ],
+)
+def test_hidden_text_has_placeholders(text: str, shown: str) -> None:
+    secrets = {"sk-123456789": "$API_KEY", "6789-and-more": "$TAIL", "x": "$SHORT"}
+    assert hidden(text, secrets) == shown
