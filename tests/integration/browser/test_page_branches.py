@@ -172,6 +172,45 @@ def test_request_that_did_not_arrive_is_tried_again(
         assert shown(page) == ["Question 1?", "One.", "Question 2?", "Two."]
 
 
+@pytest.mark.parametrize("name", ["Regenerate", "Edit"])
+def test_refused_or_unreachable_request_for_another_answer_leaves_the_chat(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream, name: str
+) -> None:
+    chat = ["Question 1?", "One.", "Question 2?", "Two."]
+    with browser.page(page_stack.base_url) as page:
+        begun(page, upstream, "One.", "Two.")
+        page.press("Escape", "s")
+        page.page.locator("input[name=temperature]").fill("9")
+        action(page, 0, name)
+        if name == "Edit":
+            page.page.locator("textarea[name=input]").fill("In other words?")
+            page.page.locator("textarea[name=input]").press("Enter")
+        page.find(".exchange:first-child .notice.bad", "temperature")
+        page.page.locator("input[name=temperature]").fill("")
+        page.page.route("**/v1/responses", lambda route: route.abort("connectionrefused"))
+        if name == "Edit":
+            assert page.page.locator("textarea[name=input]").input_value() == "In other words?"
+            page.page.locator("textarea[name=input]").press("Enter")
+        else:
+            action(page, 0, name)
+        page.find(".exchange:first-child .notice.bad", "The server does not answer.")
+        assert shown(page) == chat
+        page.page.unroute("**/v1/responses")
+        upstream.script("poet", [reply(text("Another one."))])
+        page.page.reload()
+        answered(page, "Two.")
+        assert shown(page) == chat
+        if name == "Edit":
+            page.page.locator("textarea[name=input]").press("Enter")
+        else:
+            action(page, 0, name)
+        answered(page, "Another one.")
+        page.find(SWITCH, "2 of 2")
+        page.page.get_by_role("button", name="Earlier branch").click()
+        answered(page, "Two.")
+        assert shown(page) == chat
+
+
 def test_chat_that_begins_at_an_earlier_turn_names_the_later_ones(page: BrowserPage, upstream: Upstream) -> None:
     begun(page, upstream, "One.", "Two.")
     page.page.locator(".turns .exchange").first.get_by_role("link", name="Branch").click()

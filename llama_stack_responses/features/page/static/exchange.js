@@ -18,6 +18,7 @@ export class Exchange {
   input = null; // of its request, if the page has it
   branches = []; // the ids of the responses that continue the same one, this one among them
   status = null;
+  why = null; // what went wrong
 
   /** Show a question, given as items, and below it the answer as it grows. `previous` is the response that it continues. */
   constructor(question, previous = null) {
@@ -81,8 +82,11 @@ export class Exchange {
     this.actions.replaceChildren(...actions.filter(Boolean));
   }
 
+  /** Say why it has no answer, or no other one. */
   trouble(...content) {
     this.growing.end();
+    this.why = content;
+    this.element.querySelector(":scope > .notice.bad")?.remove();
     this.end.before(notice("bad", ...content));
   }
 

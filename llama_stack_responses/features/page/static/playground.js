@@ -371,24 +371,27 @@ export class PlaygroundView extends TalkView {
     if (!body.input.length || !body.model) return this.input.focus();
     const written = this.composer.draft;
     const edited = !input && this.editing;
-    if (instead) this.cutOff(instead);
-    if (!this.conversationId) body.previous_response_id = this.previous ?? undefined;
+    const previous = instead ? instead.previous : this.previous;
+    if (!this.conversationId) body.previous_response_id = previous ?? undefined;
     this.turns.querySelector(".empty")?.remove();
+    const later = [...this.later.childNodes];
     this.later.replaceChildren();
     const forms = [...this.talk.querySelectorAll(".answer-call")];
     forms.forEach((form) => form.remove());
     if (!input && !edited) this.write({ text: "", files: [] });
-    const exchange = this.begin(asked(body.input), body.input);
-    const taken = await this.run(exchange, body);
-    if (taken) forms.forEach((form) => form.dispatchEvent(new Event("taken")));
-    else if (input) this.turns.append(...forms); // to be sent again
-    else this.write(joined(written, this.composer.draft));
+    if (instead) for (const one of this.exchanges.slice(this.exchanges.indexOf(instead))) one.element.hidden = true;
+    const exchange = this.begin(asked(body.input), body.input, previous);
+    if (await this.run(exchange, body, instead)) return forms.forEach((form) => form.dispatchEvent(new Event("taken")));
+    if (instead) this.bringBack(instead, exchange);
+    this.turns.append(...forms); // to be sent again
+    this.later.append(...later);
+    if (!input && !edited) this.write(joined(written, this.composer.draft)); // an edit still goes on
   }
 
   /** Show a question at the end. */
-  begin(question, input = null) {
+  begin(question, input = null, previous = this.previous) {
     this.answered(question);
-    const exchange = new Exchange(question, this.conversationId ? null : this.previous);
+    const exchange = new Exchange(question, this.conversationId ? null : previous);
     exchange.input = input;
     const before = this.exchanges.at(-1);
     this.exchanges.push(exchange);
@@ -490,16 +493,23 @@ export class PlaygroundView extends TalkView {
     else this.restoreDraft();
   }
 
-  /** Remove a turn and those after it from the chat, which goes on from before it. */
-  cutOff(exchange) {
-    if (this.editing) this.endEdit();
-    const at = this.exchanges.indexOf(exchange);
-    if (at >= 0) for (const one of this.exchanges.splice(at)) one.element.remove();
-    keepDraft(this.chat, { text: "", files: [] });
-    if (!this.conversationId) this.previous = exchange.previous;
-    this.keep();
-    this.root = exchange.previous ? null : exchange.id; // the answer that comes is another branch of it
-    this.showOrigin();
+  /** Remove a turn and those after it, up to the one that begins to replace them: the chat goes on from before them. */
+  cutOff(instead, { exchange, id, body }) {
+    if (this.editing === instead) this.endEdit();
+    const at = this.exchanges.indexOf(instead);
+    if (at >= 0) for (const one of this.exchanges.splice(at, this.exchanges.indexOf(exchange) - at)) one.element.remove();
+    if (!instead.previous && instead.id && body.store !== false) joinRoots(instead.id, id);
+    this.goOnFrom(instead.previous);
+  }
+
+  /** Show the turns again that a request was to replace: the server has begun no other answer. */
+  bringBack(instead, failed) {
+    this.exchanges = this.exchanges.filter((one) => one !== failed);
+    failed.element.remove();
+    for (const one of this.exchanges) one.element.hidden = false;
+    this.offer(this.exchanges.at(-1));
+    if (failed.why) instead.trouble(...failed.why);
+    instead.element.scrollIntoView({ block: "nearest" });
   }
 
   /** Show the chat of another branch, up to its newest turn. */
@@ -521,9 +531,9 @@ export class PlaygroundView extends TalkView {
     this.later.replaceChildren(h("section", { class: "later", "aria-label": "Later turns" }, h("p", { class: "dim small" }, "Later turns, which this chat does not have:"), h("ul", null, rows.map(link))));
   }
 
-  /** Send a request and show its answer; return whether the server has begun one. */
-  async run(exchange, body) {
-    const running = this.track(exchange, body);
+  /** Send a request and show its answer, which replaces the turn `instead`; return whether the server has begun one. */
+  async run(exchange, body, instead) {
+    const running = this.track(exchange, body, instead);
     const { state, stopped } = running;
     try {
       const sent = stream("/v1/responses", { method: "POST", body, signal: AbortSignal.any([this.signal, stopped.signal]) });
@@ -540,8 +550,8 @@ export class PlaygroundView extends TalkView {
     return state.response !== null;
   }
 
-  track(exchange, body) {
-    this.running = { exchange, body, id: null, background: Boolean(body.background), state: newState(), stopped: new AbortController(), last: null };
+  track(exchange, body, instead = null) {
+    this.running = { exchange, body, instead, id: null, background: Boolean(body.background), state: newState(), stopped: new AbortController(), last: null };
     this.busy(true);
     return this.running;
   }
@@ -560,6 +570,7 @@ export class PlaygroundView extends TalkView {
     running.exchange.show(running.state);
     if (running.id || !running.state.response) return;
     running.id = running.state.response.id;
+    if (running.instead) this.cutOff(running.instead, running);
     this.keepChat();
     if (running.asked) this.cancel();
   }
@@ -622,7 +633,6 @@ export class PlaygroundView extends TalkView {
     const stored = response && body.store !== false;
     exchange.ended(stopped ? "Stopped." : ending(state), stored ? response.id : null);
     exchange.status = response?.status ?? "failed";
-    this.rooted(exchange);
     if (!GOES_ON.has(response?.status) && !this.conversationId) exchange.outside();
     else if (!stored) exchange.outside("Not stored, so not part of the context: later questions do not build on this turn.");
     if (stored) this.goOn(response);
@@ -641,26 +651,24 @@ export class PlaygroundView extends TalkView {
     if (!stopped.signal.aborted) exchange.trouble(error.message, id && background ? [" ", h("a", { href: to.response(id) }, "The response")] : null);
     exchange.ended(stopped.signal.aborted ? "Stopped." : "Broken off", id);
     exchange.outside();
-    this.rooted(exchange);
     this.offer(exchange);
   }
 
   /** Later questions continue this response. */
   goOn(response) {
     if (this.conversationId || !GOES_ON.has(response.status)) return;
-    const waiting = this.editing && draftOf(this.ownDraft); // until the edit ends
-    keepDraft(this.ownDraft, { text: "", files: [] });
-    this.previous = response.id;
-    if (waiting) keepDraft(this.ownDraft, waiting);
-    this.keep();
-    this.showOrigin();
+    this.goOnFrom(response.id);
     this.showCode();
   }
 
-  /** Keep that the first question of a chat has another branch. */
-  rooted(exchange) {
-    if (exchange.id && this.root) joinRoots(this.root, exchange.id);
-    this.root = null;
+  /** Continue another response, or none, with the message that is being written. */
+  goOnFrom(previous) {
+    const waiting = this.editing && draftOf(this.ownDraft); // until the edit ends
+    keepDraft(this.ownDraft, { text: "", files: [] });
+    if (!this.conversationId) this.previous = previous;
+    if (waiting) keepDraft(this.ownDraft, waiting);
+    this.keep();
+    this.showOrigin();
   }
 
   /** Show a turn as the server renders it, with its branches. */
