@@ -223,6 +223,93 @@ def test_stopped_turn_is_marked_as_outside_of_the_context(page: BrowserPage, ups
     assert page.axe() == []
 
 
+def test_stopped_turns_stay_in_their_places_after_a_reload(page: BrowserPage, upstream: Upstream) -> None:
+    first, third = reply(text("Half ", "and ", "more"), hold=2), reply(text("A third ", "and ", "more"), hold=2)
+    upstream.script("poet", [first, reply(text("Two.")), third, reply(text("Whole."))])
+    page.goto("/ui/playground")
+    choose(page, "local/poet")
+    for number, answer in enumerate(("Half and", "Two.", "A third and"), 1):
+        ask(page, f"Question {number}?")
+        page.find(".turns .message[data-role=assistant]", answer)
+        if answer != "Two.":
+            page.press("Escape", "x")
+        page.until("count => document.querySelectorAll('.exchange .answered').length === count", number)
+        page.page.reload()
+        page.until("count => document.querySelectorAll('.exchange .answered').length === count", number)
+        marked = [one.get_attribute("data-context") for one in page.page.locator(".exchange").all()]
+        assert marked == ["outside", None, "outside"][:number]
+        questions = page.page.locator(".turns .message[data-role=user] .content").all_inner_texts()
+        assert questions == ["Question 1?", "Question 2?", "Question 3?"][:number]
+    page.gone(".later")
+    page.page.locator(".exchange").nth(2).get_by_role("button", name="Retry").click()
+    page.find(".turns .message[data-role=assistant] .md", "Whole.")
+    assert [message["content"] for message in last_body(upstream, "poet")["messages"]] == [
+        *("Question 2?", "Two.", "Question 3?"),
+    ]
+
+
+def test_stopped_turn_of_a_conversation_is_marked_and_stays_after_a_reload(
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("poet", [reply(text("One.")), reply(text("Half ", "and ", "more"), hold=2)])
+    with Wire(page_stack) as wire:
+        conversation = wire.http.post("/conversations", json={}).json()["id"]
+        wire.create(model="local/poet", input="First?", conversation=conversation)
+    page.goto(f"/ui/playground?conversation={conversation}")
+    page.find(".message .md", "One.")
+    choose(page, "local/poet")
+    ask(page, "Second?")
+    page.find(".growing .message", "Half and")
+    page.press("Escape", "x")
+    page.find(".exchange[data-context=outside]", "Half and")
+    page.page.reload()
+    page.find(".exchange[data-context=outside]", "Half and")
+    page.find(".message .md", "One.")
+    assert page.page.locator(".message[data-role=user] .content").all_inner_texts() == ["First?", "Second?"]
+
+
+def test_running_answer_that_cannot_be_read_at_a_reload_is_read_again(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("poet", reply(text("Half ", "and ", "whole."), hold=2))
+    with browser.page(page_stack.base_url) as page:
+        page.goto("/ui/playground")
+        choose(page, "local/poet")
+        ask(page, "Count.")
+        page.find(".growing .message", "Half and")
+        page.page.route("**/v1/ui/responses/*", lambda route: route.fulfill(status=503, body=""))
+        page.page.reload()
+        page.find(".notice.bad", "The answer that ran could not be read: 503")
+        page.page.unroute("**/v1/ui/responses/*")
+        page.page.get_by_role("button", name="Try again").click()
+        page.find(".growing .message", "Half and")
+        page.gone(".notice.bad")
+        upstream.release("poet")
+        page.find(".message[data-role=assistant] .md", "Half and whole.")
+
+
+def test_stop_that_did_not_arrive_is_repeated_when_the_server_answers_again(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("poet", reply(text("Half ", "and ", "whole."), hold=2))
+    unreachable = "**/v1/responses/*/cancel", "**/v1/responses/*stream=true*"
+    with browser.page(page_stack.base_url) as page:
+        page.goto("/ui/playground")
+        choose(page, "local/poet")
+        ask(page, "Count.")
+        page.find(".growing .message", "Half and")
+        for address in unreachable:
+            page.page.route(address, lambda route: route.abort("connectionrefused"))
+        page.page.reload()
+        page.find(".exchange", "The server does not answer.")
+        page.press("Escape", "x")
+        page.find(".toast", "The server does not answer.")
+        for address in unreachable:
+            page.page.unroute(address)
+        page.find(".exchange[data-context=outside]", "Stopped.")
+        upstream.wait_for("poet", ended=True)
+
+
 def test_answer_that_is_not_stored_is_marked_as_outside_of_the_context(page: BrowserPage, upstream: Upstream) -> None:
     upstream.script("poet", reply(text("Once.")))
     page.goto("/ui/playground")

@@ -20,6 +20,7 @@ import { goneNote, TalkView, TURNS } from "./talk.js";
 
 const narrow = matchMedia("(max-width: 980px)");
 const OPEN = 8; // chats that stay as they are while other views are shown
+const OUTSIDE = 10; // turns of a chat that no question builds on, which are shown again after a reload
 const ROOTS = 20; // first questions whose branches are kept
 const RUNS = new Set(["queued", "in_progress"]);
 
@@ -74,6 +75,7 @@ export class PlaygroundView extends TalkView {
     this.editing = null; // the turn whose question is being written anew
     this.editLater = own ? (chat?.editing ?? null) : null;
     this.pending = own ? (chat?.running ?? null) : null; // the id of a response that ran when the page was left
+    this.aside = own ? (chat?.aside ?? []) : []; // what `outside` was, and is not shown yet
     this.restore();
     this.open();
     narrow.addEventListener("change", () => (this.panel.open = !narrow.matches), { signal: this.signal });
@@ -89,6 +91,7 @@ export class PlaygroundView extends TalkView {
     this.welcome();
     const last = await this.readBefore();
     await this.takeOver(last, own);
+    await this.readAside();
     this.editAgain();
   }
 
@@ -188,7 +191,8 @@ export class PlaygroundView extends TalkView {
     this.turns.prepend(...exchanges.map((exchange) => exchange.element));
     if (page.gone) this.turns.prepend(goneNote(page.gone));
     for (const exchange of exchanges) this.offer(exchange);
-    if (page.children.length) this.showLater(page.children);
+    const later = page.children.filter(({ id }) => !this.aside.some(([one]) => one === id));
+    if (later.length) this.showLater(later);
     return turns.at(-1);
   }
 
@@ -230,8 +234,41 @@ export class PlaygroundView extends TalkView {
     this.atPlace();
   }
 
+  /** The ids of turns that no question builds on, each with that of the turn above it; of a conversation, the last ones. */
+  get outside() {
+    const isOutside = (one) => one.element.dataset.context === "outside";
+    const last = this.conversationId ? this.exchanges.findLastIndex((one) => !isOutside(one)) : -1; // its turns have no ids later
+    const found = [...this.exchanges.entries()].filter(([at, one]) => at > last && one.id && isOutside(one));
+    return found.slice(-OUTSIDE).map(([at, one]) => [one.id, this.exchanges.slice(0, at).findLast(({ id }) => id)?.id ?? null]);
+  }
+
+  /** Show again the turns that no question builds on. */
+  async readAside() {
+    const left = [];
+    for (const [id, above] of this.aside) {
+      const at = this.conversationId ? this.exchanges.length : this.exchanges.findIndex((one) => one.id === above) + 1;
+      if (!this.conversationId && (above ? !at : this.previous && this.more)) left.push([id, above]); // its place is not shown
+      else await this.readOutside(id, at).catch((error) => error.status !== 404 && left.push([id, above]));
+      if (this.signal.aborted) return;
+    }
+    this.aside = left;
+    this.keepChat();
+  }
+
+  async readOutside(id, at) {
+    if (this.exchanges.some((one) => one.id === id)) return;
+    const { data } = await get("/v1/ui/chain/" + encodeURIComponent(id), { signal: this.signal, query: [["limit", 1]] });
+    const exchange = Exchange.stored(data[0], { links: this.links });
+    exchange.outside();
+    if (at) this.exchanges[at - 1].element.after(exchange.element);
+    else if (this.exchanges.length) this.exchanges[0].element.before(exchange.element);
+    else this.turns.append(exchange.element);
+    this.exchanges.splice(at, 0, exchange);
+    this.offer(exchange);
+  }
+
   welcome() {
-    if (this.previous || this.conversationId || this.pending) return;
+    if (this.previous || this.conversationId || this.pending || this.aside.length) return;
     this.turns.append(h("div", { class: "empty" }, h("h2", null, "Ask a model"), h("p", null, "Choose a model, write, and send. Tools, files and settings are on this page too, and the same request as code.")));
   }
 
@@ -322,7 +359,7 @@ export class PlaygroundView extends TalkView {
   }
 
   keepChat() {
-    if (this === current) keep("chat", { previous: this.previous, conversation: this.conversationId, running: this.running?.id ?? this.pending, editing: this.editing?.id ?? this.editLater });
+    if (this === current) keep("chat", { previous: this.previous, conversation: this.conversationId, running: this.running?.id ?? this.pending, editing: this.editing?.id ?? this.editLater, aside: [...this.aside, ...this.outside] });
   }
 
   restore() {
@@ -360,6 +397,7 @@ export class PlaygroundView extends TalkView {
     const whole = input || (await this.composer.arrived());
     await this.ready;
     this.sending = false;
+    if (this.pending) return say("The answer that ran has not been read yet");
     if (!whole) return;
     let body;
     try {
@@ -589,6 +627,7 @@ export class PlaygroundView extends TalkView {
     const changed = (connected, refusal) => {
       if (!connected) running.exchange.say("The server does not answer. The response is followed again when it does.");
       refused = refusal ?? null;
+      if (connected && running.uncancelled) this.cancel();
     };
     await follow("/v1/responses/" + encodeURIComponent(id), { query, signal: AbortSignal.any([this.signal, ended.signal]), on, changed });
     if (refused) throw refused;
@@ -596,13 +635,15 @@ export class PlaygroundView extends TalkView {
 
   /** Show a response that ran when the page was left, and follow it if it still runs. */
   async followAgain(id) {
-    const found = await get("/v1/ui/responses/" + encodeURIComponent(id), { signal: this.signal }).catch(() => null);
-    if (this.signal.aborted) return;
-    this.pending = null;
-    if (!found) {
-      this.keepChat();
-      return;
+    let found = null;
+    try {
+      found = await get("/v1/ui/responses/" + encodeURIComponent(id), { signal: this.signal });
+    } catch (error) {
+      if (this.signal.aborted) return;
+      if (error.status !== 404) return this.offerToFollow(id, error);
     }
+    this.pending = null;
+    if (!found) return this.keepChat();
     const exchange = this.begin(found.items.slice(0, found.output_from));
     if (!found.facts.background && RUNS.has(found.facts.status)) {
       exchange.ended("Broken off: the page was left while it ran in the foreground.", id);
@@ -622,6 +663,13 @@ export class PlaygroundView extends TalkView {
     }
   }
 
+  /** Say that a response that ran cannot be read now, and offer another try. */
+  offerToFollow(id, error) {
+    const again = button("Try again", () => (place.remove(), this.followAgain(id)));
+    const place = h("p", { class: "notice bad", role: "alert" }, icon("alert"), h("span", null, "The answer that ran could not be read: ", error.message, " ", again));
+    this.turns.append(place);
+  }
+
   async finish() {
     const { state, exchange, body } = this.running;
     const response = state.response;
@@ -633,7 +681,7 @@ export class PlaygroundView extends TalkView {
     const stored = response && body.store !== false;
     exchange.ended(stopped ? "Stopped." : ending(state), stored ? response.id : null);
     exchange.status = response?.status ?? "failed";
-    if (!GOES_ON.has(response?.status) && !this.conversationId) exchange.outside();
+    if (!GOES_ON.has(response?.status)) exchange.outside();
     else if (!stored) exchange.outside("Not stored, so not part of the context: later questions do not build on this turn.");
     if (stored) this.goOn(response);
     this.over();
@@ -652,6 +700,7 @@ export class PlaygroundView extends TalkView {
     exchange.ended(stopped.signal.aborted ? "Stopped." : "Broken off", id);
     exchange.outside();
     this.offer(exchange);
+    this.keepChat();
   }
 
   /** Later questions continue this response. */
@@ -708,8 +757,16 @@ export class PlaygroundView extends TalkView {
   }
 
   async cancel() {
-    const path = `/v1/responses/${encodeURIComponent(this.running.id)}/cancel`;
-    await request(path, { method: "POST", signal: this.signal }).catch((error) => this.signal.aborted || say(error.message));
+    const { running } = this;
+    running.uncancelled = false;
+    const path = `/v1/responses/${encodeURIComponent(running.id)}/cancel`;
+    try {
+      await request(path, { method: "POST", signal: this.signal });
+    } catch (error) {
+      if (this.signal.aborted) return;
+      running.uncancelled = !(error.status < 500); // until the server answers again
+      say(error.message);
+    }
   }
 
   busy(on) {
