@@ -55,6 +55,7 @@ class Administered:
         self.records = records
         self.log = AuditLog(records, 1_000)
         self._client = client
+        self.headers = httpx.Headers()  # of the last answer
 
     async def ask(
         self, user: Owner | None, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
@@ -62,6 +63,7 @@ class Administered:
         """Send a request of a user, below `/v1`; None is a request without authentication."""
         sent = dict(headers or {}) | ({"x-test-user": orjson.dumps(user.encode()).decode()} if user else {})
         answer = await self._client.request(method, f"/v1{path}", json=body, headers=sent)
+        self.headers = answer.headers
         value: Json = answer.json()
         return answer.status_code, value
 

@@ -53,6 +53,10 @@ _MATH_CHARACTERS: Final = 10_000
 """Maximum number of characters of a formula; a longer one is Markdown."""
 
 
+_MAX_NESTING: Final = 30
+_PLAIN_NESTING: Final = _MAX_NESTING - 4
+"""The depth of blocks whose content is plain text: beyond its maximum, the parser drops all that follows."""
+
 _BUDGET: Final = "budget"
 """The name under which the rules find the budget of formulas."""
 
@@ -68,11 +72,12 @@ class Markup:
     def __init__(self, seconds: float = 1.0, step_seconds: float = 0.25) -> None:
         self._code = CpuBudget(seconds, step_seconds)
         self._formulas = CpuBudget(seconds, step_seconds)
-        options = {"html": False, "linkify": False, "maxNesting": 30, "breaks": True, "highlight": self._highlighted}
-        self._parser = MarkdownIt("commonmark", options)
+        options = {"html": False, "linkify": False, "maxNesting": _MAX_NESTING, "breaks": True}
+        self._parser = MarkdownIt("commonmark", {**options, "highlight": self._highlighted})
         self._parser.enable(["table", "strikethrough"]).disable("image")
         self._parser.inline.ruler.before("escape", "math", _math_inline)
         self._parser.inline.ruler.before("escape", "dollars", _dollars_inline)
+        self._parser.block.ruler.before("table", "too_deep", _too_deep)
         self._parser.block.ruler.before("code", "math", _math_block, {"alt": ["paragraph", "blockquote", "list"]})
 
     def html(self, markdown: str) -> str:
@@ -152,10 +157,26 @@ def _math_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         return True
     source = state.getLines(start, last + 1, state.blkIndent, False).strip()
     html = _formula(state.env, source[2:-2], block=True)
-    html = html or "<br>\n".join(escapeHtml(line.strip()) for line in source.split("\n"))
-    state.push("html_block", "", 0).content = f"<p>{html}</p>\n"
+    state.push("html_block", "", 0).content = f"<p>{html or _plain(source)}</p>\n"
     state.line = last + 1
     return True
+
+
+def _too_deep(state: StateBlock, start: int, end: int, _: bool) -> bool:
+    """Take all that is left of a block that is nested deeply, as plain text."""
+    if state.level < _PLAIN_NESTING:
+        return False
+    # A line that only continues a paragraph in a quotation has a negative indentation.
+    after = (at for at in range(start + 1, end) if not (state.isEmpty(at) or state.sCount[at] < 0))
+    last = next((at for at in after if state.sCount[at] < state.blkIndent), end)
+    source = state.getLines(start, last, state.blkIndent, False).strip()
+    state.push("html_block", "", 0).content = f"<p>{_plain(source)}</p>\n"
+    state.line = last
+    return True
+
+
+def _plain(source: str) -> str:
+    return "<br>\n".join(escapeHtml(line.strip()) for line in source.split("\n"))
 
 
 def _formula(env: Mapping[str, Any], latex: str, *, block: bool) -> str | None:

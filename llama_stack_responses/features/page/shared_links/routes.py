@@ -177,6 +177,13 @@ class _Reader:
         self._used: LruCache[str, tuple[float, int]] = LruCache(_MAX_USED)
 
     async def show(self, request: Request) -> Response:
+        try:
+            return await self._shown(request)
+        except ApiError as error:
+            error.headers = {**error.headers, **_PRIVATE}
+            raise
+
+    async def _shown(self, request: Request) -> Response:
         response_id, link = await self._links.opened(request.headers.get(TOKEN_HEADER, ""))
         self._count(link)
         entry = await self._impl.archive.entry(response_id)

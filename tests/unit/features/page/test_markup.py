@@ -178,6 +178,25 @@ def test_markdown_becomes_html(markdown: str, html: str) -> None:
     assert html_of(markdown) == html
 
 
+@pytest.mark.parametrize(
+    "nested",
+    [
+        "\n".join(f"{'  ' * depth}- **l{depth}**" for depth in range(20)),
+        "\n".join(f"{'   ' * depth}1. l{depth}" for depth in range(20)),
+        "".join("> " * (depth + 1) + f"l{depth}\n" for depth in range(50)),
+        "> " * 50 + "l0\nl1",
+        "- > " * 30 + "l0\n\n  l1",
+    ],
+)
+def test_blocks_nested_deeply_keep_their_text_and_what_follows(nested: str) -> None:
+    html = html_of(f"{nested}\n\nAfter **it**\n\n|a|b|\n|-|-|\n|1|2|\n")
+    check_is_harmless(html)
+    words = re.findall(r"\bl\d+", nested)
+    assert re.findall(r"\bl\d+", html) == words
+    assert "<p>After <strong>it</strong></p>" in html
+    assert "<td>2</td>" in html
+
+
 def test_table_keeps_its_alignment() -> None:
     assert '<td align="right">2</td>' in html_of("|a|b|\n|:-|-:|\n|1|2|\n")
 

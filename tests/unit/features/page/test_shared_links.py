@@ -20,6 +20,7 @@ from tests.support.snippets import blocks
 
 Json = dict[str, Any]
 
+PRIVATE = {"cache-control": "no-store", "referrer-policy": "no-referrer", "x-robots-tag": "noindex, nofollow"}
 UNKNOWN = f"resp_{'0' * 24}"
 HOUR: Json = json.loads(blocks()[LINKS[0]].text)
 
@@ -73,6 +74,7 @@ async def test_link_opens_nothing_else(server: Administered) -> None:
 async def test_wrong_token_leads_nowhere(server: Administered, token: str) -> None:
     status, answer = await read(server, token.encode("ascii", "replace").decode())
     assert (status, answer["error"]["code"]) == (404, "invalid_link")
+    assert PRIVATE.items() <= server.headers.items()
 
 
 async def test_changed_token_and_one_of_another_store_lead_nowhere(server: Administered) -> None:
@@ -166,6 +168,7 @@ async def test_link_is_used_a_bounded_number_of_times_in_a_minute(
     response = await server.respond(ADA)
     token, other = [await link_to(server, response["id"]) for _ in range(2)]
     assert [(await read(server, token))[0] for _ in range(4)] == [200, 200, 429, 429]
+    assert {"retry-after", *PRIVATE} <= server.headers.keys()
     assert (await read(server, other))[0] == 200
     assert len([act for act in await server.acts() if act[0] == "link.used"]) == 3
 
