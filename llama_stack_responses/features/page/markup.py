@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import nh3
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
+from markdown_it.renderer import RendererHTML
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
+from markdown_it.utils import OptionsDict
 
 from .cpu_budget import CpuBudget
 from .formulas import ATTRIBUTES, ELEMENTS, mathml_of
@@ -74,7 +77,8 @@ class Markup:
         self._formulas = CpuBudget(seconds, step_seconds)
         options = {"html": False, "linkify": False, "maxNesting": _MAX_NESTING, "breaks": True}
         self._parser = MarkdownIt("commonmark", {**options, "highlight": self._highlighted})
-        self._parser.enable(["table", "strikethrough"]).disable("image")
+        self._parser.enable(["table", "strikethrough"])
+        self._parser.add_render_rule("image", _linked)
         self._parser.inline.ruler.before("escape", "math", _math_inline)
         self._parser.inline.ruler.before("escape", "dollars", _dollars_inline)
         self._parser.block.ruler.before("table", "too_deep", _too_deep)
@@ -162,6 +166,13 @@ def _math_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     return True
 
 
+def _linked(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: Any) -> str:
+    """Return an image as a link to it, or as its text if it is not elsewhere: nothing is loaded."""
+    address = str(tokens[at].attrs.get("src", ""))
+    words = escapeHtml(renderer.renderInlineAsText(tokens[at].children, options, env).strip() or "Image")
+    return f'<a href="{escapeHtml(address)}">{words}</a>' if _leads_out(address) else words
+
+
 def _too_deep(state: StateBlock, start: int, end: int, _: bool) -> bool:
     """Take all that is left of a block that is nested deeply, as plain text."""
     if state.level < _PLAIN_NESTING:
@@ -189,9 +200,13 @@ def _kept(element: str, name: str, value: str) -> str | None:
     """Return the value of an attribute; None drops it."""
     if name == "href":
         # A relative link would lead into the page itself.
-        return value if value.split(":", 1)[0].lower() in ("http", "https", "mailto") else None
+        return value if _leads_out(value) else None
     if name in ("rel", "target"):
         return value  # those that nh3 sets itself: Markdown has none
     # nh3 lets titles and languages pass on every element.
     pattern = _ALLOWED.get((element, name))
     return value if pattern and pattern.fullmatch(value) else None
+
+
+def _leads_out(address: str) -> bool:
+    return address.split(":", 1)[0].lower() in ("http", "https", "mailto")

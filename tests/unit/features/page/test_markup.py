@@ -167,7 +167,8 @@ def test_hostile_piece_becomes_no_markup_that_runs(piece: str) -> None:
     [
         ("a **b** `c<d`", "<p>a <strong>b</strong> <code>c&lt;d</code></p>\n"),
         ("```py\nx\n```", '<pre><code class="language-py">x\n</code></pre>\n'),
-        ("![alt](http://h/i.png)", '<p>!<a href="http://h/i.png" target="_blank" rel="noopener noreferrer nofollow">alt</a></p>\n'),
+        ("![alt](http://h/i.png)", '<p><a href="http://h/i.png" target="_blank" rel="noopener noreferrer nofollow">alt</a></p>\n'),
+        ('![**r**](//h/x) ![](x.png) ![<b>](y "t")', "<p>r Image &lt;b&gt;</p>\n"),
         ("one\ntwo", "<p>one<br>\ntwo</p>\n"),
         ("7. x", '<ol start="7">\n<li>x</li>\n</ol>\n'),
         ("<b>x</b>", "<p>&lt;b&gt;x&lt;/b&gt;</p>\n"),
