@@ -26,6 +26,7 @@ from ..core.base64_pieces import data_start
 from ..core.errors import ApiError, bad_request
 from ..core.media_formats import IMAGE_HEAD_BYTES, false_format, image_format, may_be_image
 from ..core.owner import Owner
+from ..core.shapes import excerpt
 from ..core.types import Json
 from ..documents.document import Document, Processor, Unreadable
 from ..documents.pdf import PdfLimits, Pdfs
@@ -241,7 +242,8 @@ class _RequestFiles:
             message = f"The {'image' if is_image else 'file'} could not be fetched: {refused}"
         except Unreadable as why:
             code = "unsupported_image_media_type" if is_image else "invalid_file"
-            message = f"The file {why}"
+            name = source.filename or (source.value if source.field == "file_id" else None)
+            message = f"The file '{excerpt(name)}' {why}" if name else f"The file {why}"
         except ApiError as error:
             error.param = self._param(part, source.field)
             raise

@@ -77,6 +77,14 @@ def test_file_that_is_removed_is_deleted_and_not_sent(page: BrowserPage, upstrea
     assert [one.split("/file-")[0] for one in uploads(page)] == ["POST /v1/files", "DELETE /v1/files"]
 
 
+def test_empty_file_is_named_and_not_attached(page: BrowserPage) -> None:
+    opened(page)
+    give(page, "drop", "nothing.txt", "text/plain", b"")
+    page.find(".toast", "nothing.txt is empty, so it is not attached.")
+    assert page.page.locator(".files .chip").count() == 0
+    assert uploads(page) == []
+
+
 def test_upload_shows_its_progress_and_can_be_given_up(browser: Browser, page_stack: LiveStack) -> None:
     held: list[Route] = []
     with browser.page(page_stack.base_url) as page:

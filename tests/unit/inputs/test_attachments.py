@@ -427,3 +427,20 @@ async def test_stored_image_that_is_none_is_refused(media_type: str, content: by
     stored = StoredFiles(a=Document("a.png", media_type, content))
     error = await refused([user(image(file_id="a"))], stored_files=stored)
     assert error.code == "unsupported_image_media_type"
+
+
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        (file(file_id="binary", filename="x.bin"), "The file 'x.bin' is neither"),
+        (file(file_id="binary"), "The file 'binary' is neither"),
+        (file(file_data=data_url(b"a\0b"), filename="n" * 1000), "The file 'nnn"),
+        (file(file_id="empty", filename="e.txt"), "The file 'e.txt' is empty."),
+        (file(file_data=data_url(b"a\0b")), "The file is neither"),
+    ],
+)
+async def test_file_that_cannot_be_read_is_named(part: Json, named: str) -> None:
+    stored = StoredFiles(binary=Document("b", "", b"a\0b"), empty=Document("e", "", b""))
+    error = await refused([user(part)], stored_files=stored)
+    assert error.message.startswith(named)
+    assert len(error.message) < 500

@@ -98,6 +98,7 @@ export class Composer {
     const image = IMAGE.test(blob.type);
     const most = image ? this.#limits.image_bytes : this.#limits.file_bytes;
     if (blob.size > most) return say(`${blob.name} has ${bytes(blob.size)}. ${image ? "An image" : "A file"} may have ${bytes(most)} at most.`);
+    if (!blob.size) return say(`${blob.name} is empty, so it is not attached.`);
     const file = { name: blob.name, size: blob.size, image, sending: new AbortController(), part: 0 };
     this.#files = [...this.#files, file];
     this.#show();
