@@ -41,6 +41,26 @@ RATES: Final = """async () => {
   for (let second = 22; second < 50; second += 1) earlier = totals.add(at(second));
   return [reloaded, rate(requests, at(49), earlier), rate(output, at(49), earlier)].map(Math.round);
 }"""
+ROW_RATES: Final = """async () => {
+  const { Rows } = await import("/ui/live_rows.js");
+  const rows = new Rows(new AbortController().signal, () => {});
+  const real = performance.now;
+  let now = 0;
+  performance.now = () => now * 1000;
+  const rates = [];
+  const states = [0, 1, 2, 3, 4];
+  for (const second of states) {
+    now = second;
+    const one = (id) => ({ id, status: "in_progress", model: "m", created_at: 0, background: true, events: 38 * second, output_items: 0 });
+    rows.update([one("resp_a"), one("resp_b")], 0);
+    now = second + 0.9;
+    rates.push(rows.speed);
+  }
+  now = 30;
+  rates.push(rows.speed);
+  performance.now = real;
+  return rates.map(Math.round);
+}"""
 HIDE: Final = """() => {
   Object.defineProperty(document, "hidden", { value: true });
   document.dispatchEvent(new Event("visibilitychange"));
@@ -147,6 +167,11 @@ def test_hour_is_drawn_after_a_reload(page: BrowserPage, page_stack: LiveStack, 
 def test_rates_of_many_streams_are_right_and_so_they_are_after_a_reload(page: BrowserPage) -> None:
     page.goto("/ui/live")
     assert page.page.evaluate(RATES) == [59, 60, 500]
+
+
+def test_rate_of_rows_is_that_between_their_states_and_falls_when_none_comes(page: BrowserPage) -> None:
+    page.goto("/ui/live")
+    assert page.page.evaluate(ROW_RATES) == [0, 76, 76, 76, 76, 11]
 
 
 def test_cards_say_what_responses_need_and_check_again_by_keys(

@@ -9,6 +9,7 @@ import { status, to } from "./pieces.js";
 const DOING = { model: "waits for the model", message: "writes", reasoning: "reasons" };
 const AT_ONCE = 4; // requests of a bulk cancel
 const RATE_SECONDS = 6; // over which the rate of a row is taken
+const BETWEEN_SECONDS = 2; // two states of a row that writes are never further apart
 const QUIET_SECONDS = 60; // without an event, after which a row says so
 const CUT = 400; // characters of a tail that are laid out
 const FIRST = 20; // rows that are shown before "Show all" is pressed
@@ -46,7 +47,10 @@ class Row {
   /** Tokens a second, for which each event stands; null if it is not known yet. */
   get speed() {
     const [first, last] = [this.seen[0], this.seen.at(-1)];
-    return !this.one || this.one.stalled || !first || last[0] - first[0] < 0.5 ? null : Math.max(0, last[1] - first[1]) / (performance.now() / 1000 - first[0]);
+    if (!this.one || this.one.stalled || !first || last[0] - first[0] < 0.5) return null;
+    // Up to the last state; a later one would have come by now if there had been events.
+    const until = Math.max(last[0], performance.now() / 1000 - BETWEEN_SECONDS);
+    return Math.max(0, last[1] - first[1]) / (until - first[0]);
   }
 
   show(one) {
