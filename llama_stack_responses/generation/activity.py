@@ -12,6 +12,7 @@ from ..core.lru_cache import LruCache
 from ..core.owner import Owner
 from ..stream.assembler import Assembler
 from ..stream.usage import Usage
+from ..telemetry.instrumentation import RoundOperation
 
 _MAX_OWNERS: Final = 1024
 """Maximum number of users whose counts are kept; those seen least recently are dropped."""
@@ -92,6 +93,7 @@ class Running:
         counted_events: its events up to the end of the last round whose tokens are counted.
         noticed_events: its events when they were counted last.
         quiet_since: when it was noticed that none has come since, in seconds since the epoch; None if one has.
+        model_round: the model round that runs; None between rounds.
     """
 
     assembler: Assembler
@@ -103,6 +105,7 @@ class Running:
     counted_events: int = 0
     noticed_events: int = -1
     quiet_since: float | None = None
+    model_round: RoundOperation | None = None
 
     def notice(self, now: float) -> None:
         """Notice whether an event has come since the last time."""
@@ -194,4 +197,13 @@ def _with_running(counts: Counts, running: Sequence[Running]) -> Counts:
     """Return counts with what running responses have sent so far."""
     events = counts.events + sum(one.assembler.numbered for one in running)
     tokens = counts.output_tokens + sum(one.assembler.numbered - one.counted_events for one in running)
-    return replace(counts, events=events, output_tokens=tokens)
+    current = (one.model_round for one in running if one.model_round)
+    delays = [round(each.first_chunk * 1000, 1) for each in current if each.first_chunk is not None]
+    return replace(
+        counts,
+        events=events,
+        output_tokens=tokens,
+        first_tokens=counts.first_tokens + len(delays),
+        first_tokens_ms=counts.first_tokens_ms + sum(delays),
+        last_first_token_ms=delays[-1] if delays else counts.last_first_token_ms,
+    )

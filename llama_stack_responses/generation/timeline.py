@@ -210,6 +210,8 @@ class Timeline:
 
     def round(self, operation: RoundOperation, kind: str) -> RoundRecord:
         """Record the model round that runs within the block; `kind` is `answer` or `compaction`."""
+        if self._running:
+            self._running.model_round = operation
         return RoundRecord(self, operation, kind)
 
     def round_ended(self, operation: RoundOperation, kind: str) -> None:
@@ -219,6 +221,7 @@ class Timeline:
         estimates = self._running.estimated_round if self._running and _is_unreported(operation) else ()
         if self._running:
             self._running.counted_events = self._running.assembler.numbered
+            self._running.model_round = None
         end = self._now()
         start = end - round(seconds * 1000)
         first = None if operation.first_chunk is None else start + round(operation.first_chunk * 1000)

@@ -220,3 +220,24 @@ async def test_cancelled_response_is_counted_as_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError), timeline.response(running):
         raise asyncio.CancelledError
     assert (timeline.counts.requests, timeline.counts.cancelled, timeline.counts.events) == (1, 1, 7)
+
+
+def test_first_token_counts_as_soon_as_it_has_come_and_once() -> None:
+    activity = Activity()
+    timeline: Any = Timeline(activity)
+
+    class Assembler:
+        numbered = 7
+        used = Usage()
+        response: ClassVar = {"id": "resp_1"}
+
+    assembler: Any = Assembler()
+    running = Running(assembler, [], stored=True, streamed=True, owner=timeline.owner, end=lambda _: None)
+    current = round_of(Usage(1, 1))
+    with timeline.response(running):
+        with timeline.round(current, "answer"):
+            assert activity.now(timeline.owner)["first_token_ms"] == {"count": 0, "sum": 0, "last": None}
+            current.first_chunk = 0.004
+            counted = {"count": 1, "sum": 4.0, "last": 4.0}
+            assert activity.now(timeline.owner)["first_token_ms"] == counted
+        assert activity.now(timeline.owner)["first_token_ms"] == counted
