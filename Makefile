@@ -189,7 +189,7 @@ bench-durability: $(READY) ## Kill servers while they make responses, and count 
 	@$(PYTHON) -m benchmarks.durability $(BENCH)
 
 .PHONY: bench-batches
-bench-batches: $(READY) ## Measure lines of batches beside background responses and an interactive request (BENCH=--short: a small round)
+bench-batches: $(READY) ## Measure lines of batches, also of other servers (BENCH=--short: a small round; --peers: these only)
 	@$(PYTHON) -m benchmarks.batches $(BENCH)
 
 .PHONY: bench-batch-durability

@@ -2,18 +2,18 @@
 
     .venv/bin/python -m benchmarks.batches              # 2,000 lines, and 50,000 lines that wait
     .venv/bin/python -m benchmarks.batches --short      # a small round
+    .venv/bin/python -m benchmarks.batches --peers      # only the comparison with other servers
 
 One server with the starter template, and a scripted model server on the same machine. The same requests run as
-background responses and as a batch of responses, and as a batch of chat completions here and in the host's own batches,
-in one run. The store's growth is that of the file of SQLite, with the responses that the lines leave. The first token
-of a streamed request is measured on the idle server, and beside a batch whose lines wait for a model that is slow.
+background responses, as a batch of responses and as a batch of chat completions. The store's growth is that of the
+file of SQLite, with the responses that the lines leave. The first token of a streamed request is measured on the idle
+server, and beside a batch whose lines wait for a model that is slow. Then come the batches of other servers
+(`benchmarks.batch_peers`).
 """
 
 from __future__ import annotations
 
 import argparse
-import io
-import json
 import statistics
 import sys
 import tempfile
@@ -28,6 +28,8 @@ from typing import Any, Final
 
 import openai
 
+from benchmarks import batch_peers
+from benchmarks.batch_peers import CHAT, PATIENCE, RESPONSES, begun, body_of, run_batch
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import UpstreamProcess, reply, text
 from tests.support.variants import responses_config, variant
@@ -39,10 +41,6 @@ ECHO: Final = "local/echo"
 SLOW: Final = "local/slow"
 SLOW_SECONDS: Final = 1.0
 CLIENTS: Final = 8
-RESPONSES: Final = "/v1/responses"
-CHAT: Final = "/v1/chat/completions"
-ENDED: Final = ("completed", "failed", "expired", "cancelled")
-PATIENCE: Final = 7_200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +60,6 @@ class Plan:
 
 FULL: Final = Plan(lines=2_000, waiting=50_000, requests=100)
 SHORT: Final = Plan(lines=60, waiting=200, requests=10)
-
-
-def body_of(endpoint: str, model: str, number: int) -> Json:
-    """Return the body of a request."""
-    said = f"number {number}"
-    if endpoint == RESPONSES:
-        return {"model": model, "input": said}
-    return {"model": model, "messages": [{"role": "user", "content": said}]}
-
-
-def begun(client: openai.OpenAI, endpoint: Any, model: str, lines: int) -> str:
-    """Create a batch, and return its id."""
-    requests = (
-        {"custom_id": f"line-{n}", "method": "POST", "url": endpoint, "body": body_of(endpoint, model, n)}
-        for n in range(lines)
-    )
-    content = "\n".join(map(json.dumps, requests)).encode()
-    file_id = client.files.create(file=("lines.jsonl", io.BytesIO(content)), purpose="batch").id
-    return client.batches.create(input_file_id=file_id, endpoint=endpoint, completion_window="24h").id
-
-
-def run_batch(client: openai.OpenAI, endpoint: str, lines: int) -> None:
-    """Run a batch to its end."""
-    batch_id = begun(client, endpoint, ECHO, lines)
-    wait_until(lambda: client.batches.retrieve(batch_id).status in ENDED, PATIENCE)
-    ended = client.batches.retrieve(batch_id)
-    assert ended.request_counts, ended
-    assert ended.request_counts.completed == lines, ended
 
 
 def run_background(client: openai.OpenAI, count: int) -> None:
@@ -156,12 +126,12 @@ def run(plan: Plan, host: Host) -> Iterator[tuple[str, str]]:
                 before = size_of(store)
                 yield (
                     "a line of a batch of responses",
-                    timed(lambda: run_batch(client, RESPONSES, plan.lines), plan.lines),
+                    timed(lambda: run_batch(client, RESPONSES, ECHO, plan.lines), plan.lines),
                 )
                 yield "growth of the store for it", f"{(size_of(store) - before) / plan.lines:.0f} bytes"
                 yield (
                     "a line of a batch of chat completions",
-                    timed(lambda: run_batch(client, CHAT, plan.lines), plan.lines),
+                    timed(lambda: run_batch(client, CHAT, ECHO, plan.lines), plan.lines),
                 )
                 idle = first_token(client, plan.requests)
                 yield "first token, idle", f"{idle * 1000:.1f} ms"
@@ -170,26 +140,19 @@ def run(plan: Plan, host: Host) -> Iterator[tuple[str, str]]:
                 beside = first_token(client, plan.requests)
                 yield f"first token, beside {plan.waiting} lines", f"{beside * 1000:.1f} ms ({beside / idle:.2f} times)"
                 client.batches.cancel(waiting)
-            yield "a line of the host's own batches, chat completions", _of_host(plan, host, folder, model.base_url)
-
-
-def _of_host(plan: Plan, host: Host, folder: Path, model: str) -> str:
-    """Return what a line of the host's own batches costs."""
-    with served(folder / "host", host, model, {}) as (client, _):
-        try:
-            return timed(lambda: run_batch(client, CHAT, plan.lines), plan.lines)
-        except openai.APIStatusError as error:
-            return f"refused: {error.status_code}"
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="a small round")
-    plan = SHORT if parser.parse_args().short else FULL
-    for name, value in run(plan, "ogx" if find_spec("ogx") else "llama_stack"):
-        sys.stdout.write(f"{name:<52}  {value}\n")
-        sys.stdout.flush()
+    parser.add_argument("--peers", action="store_true", help="only the comparison with other servers")
+    options = parser.parse_args()
+    if not options.peers:
+        for name, value in run(SHORT if options.short else FULL, "ogx" if find_spec("ogx") else "llama_stack"):
+            sys.stdout.write(f"{name:<52}  {value}\n")
+            sys.stdout.flush()
+    sys.stdout.write(batch_peers.compare(batch_peers.SHORT if options.short else batch_peers.FULL))
 
 
 if __name__ == "__main__":

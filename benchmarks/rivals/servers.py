@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import httpx
@@ -99,14 +100,17 @@ def _smg(home: Path, url: str, folder: Path) -> LiveStack:
     return Program(arguments, "/health", folder)
 
 
-def _litellm(home: Path, url: str, folder: Path) -> LiveStack:
+def litellm(
+    home: Path, url: str, folder: Path, models: Mapping[str, str] = MappingProxyType({"*": "openai/*"})
+) -> LiveStack:
+    """Return LiteLLM's proxy with these models, each with its name at a provider of LiteLLM."""
     folder.mkdir(parents=True, exist_ok=True)
-    of_model = {"model": "openai/*", "api_base": f"{url}/v1", "api_key": "none"}
+    server = {"api_base": f"{url}/v1", "api_key": "none"}
+    listed = [{"model_name": name, "litellm_params": {"model": model, **server}} for name, model in models.items()]
     settings = {"litellm_settings": {"telemetry": False, "num_retries": 0}}
     settings["general_settings"] = {"dangerously_permit_weak_or_unset_master_key": True}
-    models = {"model_list": [{"model_name": "*", "litellm_params": of_model}]}
     config = folder / "litellm.yaml"
-    config.write_text(yaml.safe_dump(models | settings))
+    config.write_text(yaml.safe_dump({"model_list": listed} | settings))
 
     def arguments(port: int) -> Arguments:
         command = [str(home / "bin" / "litellm"), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
@@ -133,7 +137,7 @@ RIVALS: Final = (
     Rival("builtin-ogx", "OGX's own", "ogx", "ogx", _stack(BUILTIN, "ogx"), "local/"),
     Rival("agentic-api", "agentic-api", "agentic-api", "agentic-api", _agentic_api),
     Rival("smg", "SMG", "smg", "smg", _smg, store="memory"),
-    Rival("litellm", "LiteLLM's proxy", "litellm", "litellm", _litellm, store="nothing"),
+    Rival("litellm", "LiteLLM's proxy", "litellm", "litellm", litellm, store="nothing"),
     Rival(
         "agentserver",
         "azure-ai-agentserver-responses",
