@@ -148,6 +148,19 @@ def test_request_that_cannot_be_made_again_says_why(
         assert page.path == f"/ui/responses/{failed}"
 
 
+def test_failures_that_are_not_shown_are_in_the_list(
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("wrong", [error(400, "No such thing.") for _ in range(11)])
+    with Wire(page_stack) as wire:
+        fields = {"model": "local/wrong", "input": "Wrong?", "background": True}
+        failed = [wire.post(fields).json()["id"] for _ in range(11)]
+        wait_until(lambda: all(wire.retrieve(each)["status"] == "failed" for each in failed))
+    page.goto("/ui/live")
+    page.find(".ended-part", "The newest 10 are shown.").get_by_role("link", name="Show all in the list").click()
+    page.find(f".list-row[data-id={failed[0]}]")
+
+
 def test_hour_is_drawn_after_a_reload(page: BrowserPage, page_stack: LiveStack, upstream: Upstream) -> None:
     upstream.script("quick", reply(text("Yes.")))
     with Wire(page_stack) as wire:

@@ -13,6 +13,7 @@ const CARD_SECONDS = 30; // between two looks at the cards of features
 const HISTORY_SECONDS = 10;
 const ENDED_SECONDS = 30;
 const ENDED = 10; // failed and cancelled responses that are shown
+const ENDED_LIST = "/ui?status=failed&status=cancelled";
 const HOUR = 3600;
 
 export class LiveView extends View {
@@ -33,7 +34,8 @@ export class LiveView extends View {
     this.rows = new Rows(this.signal, () => this.readEndedSoon());
     this.idle = h("div");
     this.ended = h("ul", { class: "live-rows ended", "aria-label": "Failed and cancelled in the last hour" });
-    this.endedPart = h("section", { class: "ended-part", hidden: true, "aria-label": "Failed and cancelled responses" }, h("h2", null, h("a", { href: "/ui?status=failed&status=cancelled" }, "Failed and cancelled in the last hour")), this.ended);
+    this.endedMore = h("p", { class: "dim small", hidden: true }, `The newest ${ENDED} are shown. `, h("a", { href: ENDED_LIST }, "Show all in the list"));
+    this.endedPart = h("section", { class: "ended-part", hidden: true, "aria-label": "Failed and cancelled responses" }, h("h2", null, h("a", { href: ENDED_LIST }, "Failed and cancelled in the last hour")), this.ended, this.endedMore);
     this.cards = new Cards(this.signal);
     this.append(
       h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Live"), this.note), h("div", { class: "actions" }, this.spans())),
@@ -121,6 +123,7 @@ export class LiveView extends View {
     const query = [["status", "failed"], ["status", "cancelled"], ["limit", ENDED], ["from", Math.floor(Date.now() / 1000 - HOUR)]];
     const found = await get("/v1/ui/responses", { signal: this.signal, query }).catch(() => null);
     if (!found) return;
+    this.endedMore.hidden = !found.has_more;
     const text = JSON.stringify(found.data);
     if (text === this.endedText) return;
     this.endedText = text;
