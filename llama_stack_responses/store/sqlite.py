@@ -155,7 +155,7 @@ class SqliteRecords:
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         measure = partial(_measured, ops, conditions)
-        writes, keys, size, frees = await in_thread(measure) if len(ops) > _MANY else measure()
+        writes, woken, keys, size, frees = await in_thread(measure) if len(ops) > _MANY else measure()
         job = job_of(partial(_commit, writes, conditions, self._clock()))
         job.size = size + _ROW_BYTES * len(conditions)
         job.keys, job.frees = keys, frees
@@ -164,7 +164,7 @@ class SqliteRecords:
         else:
             self._inline.commit(job)
         await job.future
-        self._notifications.send(woken_by(ops))
+        self._notifications.send(woken)
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
@@ -259,8 +259,10 @@ def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _measured(ops: Sequence[Op], conditions: Sequence[Condition]) -> tuple[list[Write], list[str], int, bool]:
-    """Return the ops of a commit that write, what they replace, about how many bytes they write, and if they free room.
+def _measured(
+    ops: Sequence[Op], conditions: Sequence[Condition]
+) -> tuple[list[Write], list[str], list[str], int, bool]:
+    """Return what a commit writes, notifies and replaces, about how many bytes it writes, and if it frees room.
 
     What may be replaced are the keys that are written in any case, and that need not be absent.
 
@@ -273,7 +275,7 @@ def _measured(ops: Sequence[Op], conditions: Sequence[Condition]) -> tuple[list[
     size = _ROW_BYTES * len(writes) + sum(written)
     absent = {each.key for each in conditions if isinstance(each, VersionIs) and each.version is None}
     replaced = [write.key for write in writes if not isinstance(write, Ensure) and write.key not in absent]
-    return writes, replaced, size, frees
+    return writes, woken_by(ops), replaced, size, frees
 
 
 def _select(sql: str, parameters: tuple[Any, ...], connection: sqlite3.Connection) -> list[tuple[Any, ...]]:

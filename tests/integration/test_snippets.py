@@ -33,6 +33,7 @@ from tests.support.process import GRACE, Child
 from tests.support.search import searxng
 from tests.support.snippet_programs import (
     BUILT,
+    CLUSTER,
     CODEX_BY_PROVIDER,
     CODEX_BY_URL,
     COMMANDS,
@@ -169,9 +170,10 @@ def test_stack_with_all_documented_blocks_has_their_providers(documented: LiveSt
     assert expected <= {each["provider_id"] for each in listed}
 
 
-def test_documented_store_block_is_valid() -> None:
-    config = ResponsesConfig.model_validate(yaml.safe_load(BLOCKS[POSTGRES].text))
-    assert config.store.type == "postgres"
+@pytest.mark.parametrize(("block", "kind"), [(POSTGRES, "postgres"), (CLUSTER, "cluster")])
+def test_documented_store_block_is_valid(block: str, kind: str) -> None:
+    config = ResponsesConfig.model_validate(yaml.safe_load(BLOCKS[block].text))
+    assert config.store.type == kind
 
 
 def test_documented_model_server_block_is_valid(replacements: dict[str, str]) -> None:

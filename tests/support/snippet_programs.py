@@ -196,8 +196,9 @@ CODEX_BY_PROVIDER: Final = (f"{CODEX}, toml 2", f"{CODEX}, python", f"{CODEX}, t
 OF_LLAMA_STACK: Final = "docs/guides/moderation.md, Set up a moderator, yaml 2"
 """OGX has no Safety API."""
 POSTGRES: Final = "docs/reference/configuration.md, Stores, yaml"
+CLUSTER: Final = "docs/reference/configuration.md, A cluster, yaml"
 PRIVATE_TLS: Final = "docs/reference/configuration.md, The model server, yaml"
-BUILT: Final = (POSTGRES, PRIVATE_TLS)
+BUILT: Final = (POSTGRES, CLUSTER, PRIVATE_TLS)
 """Only their configuration objects are built: a stack has one store and one model server."""
 
 COMMANDS: Final = (

@@ -178,7 +178,9 @@ def _bytes(path: Path) -> bytes:
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
-    return [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    """Return the names of the tables that have rows of their own."""
+    of_tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL TABLE%'"
+    return [name for (name,) in connection.execute(of_tables)]
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str]]:
