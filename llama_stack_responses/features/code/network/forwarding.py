@@ -13,7 +13,7 @@ import h11
 
 from .host_names import host_of
 from .proxy_streams import Refused, Stream
-from .secrets import Mask, Placeholders
+from .secrets import Mask, Placeholders, SecretForms
 
 _HEAD_BYTES: Final = 2**16
 """Maximum size of the head of a request with its secrets, and of the head of an answer."""
@@ -35,15 +35,15 @@ class Target:
     """Where a request goes.
 
     Attributes:
-        placeholders: those of the host's secrets.
+        placeholders: those of the host's secrets; None if it has none.
         secrets: the secrets of the host.
     """
 
     scheme: str
     host: str
     port: int
-    placeholders: Placeholders
-    secrets: tuple[str, ...] = ()
+    placeholders: Placeholders | None
+    secrets: SecretForms
 
     @property
     def authority(self) -> str:
@@ -147,16 +147,16 @@ def _sent_headers(request: h11.Request, target: Target) -> Headers:
     _check_framing(request.headers, target)
     headers: Headers = [(b"host", target.authority.encode()), (b"connection", b"close")]
     for name, value in _passed(request.headers):
-        if name in (b"host", b"accept-encoding") and (name == b"host" or target.secrets):
+        if name in (b"host", b"accept-encoding") and (name == b"host" or target.placeholders):
             continue
         given = value.decode("latin-1")
-        replaced = target.placeholders.replaced(given)
+        replaced = target.placeholders.replaced(given) if target.placeholders else given
         if replaced != given and target.scheme != "https":
             raise Refused(403, f"Secrets of '{target.host}' are sent by HTTPS only.", target.host)
         headers.append((name, replaced.encode("latin-1")))
     if sum(len(name) + len(value) for name, value in headers) > _HEAD_BYTES:
         raise Refused(431, "The headers of the request are too large.", target.host)
-    if target.secrets:
+    if target.placeholders:
         # Secrets are found only in an answer that is not compressed.
         headers.append((b"accept-encoding", b"identity"))
     return headers

@@ -23,7 +23,7 @@ from ..settings import ContainerNetwork
 from .certificates import HostCertificates, certificates_for
 from .policy import NetworkPolicy, NetworkRules
 from .proxy_settings import ProxySettings
-from .secrets import hidden
+from .secrets import Redaction
 
 logger = get_logger(__name__)
 
@@ -105,6 +105,7 @@ class Network:
         self._container_id = container_id
         self._settings: ProxySettings | None = None
         self._authorities = ""
+        self._redaction: Redaction | None = None
         self._listener: socket.socket | None = None
         self._proxy: _ProxyProcess | None = None
 
@@ -145,11 +146,12 @@ class Network:
             proxy.close()
 
     def hidden(self, text: str) -> str:
-        """Return a text with placeholders in place of secrets."""
-        return hidden(text, {secret.value: f"${secret.name}" for secret in self.policy.secrets})
+        """Return a text with placeholders in place of secrets, which there are none of before `prepare`."""
+        return self._redaction.of(text) if self._redaction else text
 
     def _make(self) -> None:
-        """Create the certificates. Blocks."""
+        """Create the certificates, and find the forms of the secrets. Blocks."""
+        self._redaction = Redaction({secret.value: f"${secret.name}" for secret in self.policy.secrets})
         certificates = certificates_for({secret.host for secret in self.policy.secrets})
         trust = _trusted()
         self._authorities = trust + certificates.authority

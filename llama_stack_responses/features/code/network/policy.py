@@ -14,6 +14,9 @@ from .host_names import host_of
 _LOADER: Final = "LD_"
 """The beginning of variables that the dynamic loader reads."""
 
+_SECRETS_CHARACTERS: Final = 2**16
+"""Maximum size of all values of secrets together: the proxy searches for them in all that the container receives."""
+
 _OFF: Final = (
     "Containers of this server have no network: omit 'network_policy'. Its operator can allow domains with the setting "
     "'code_interpreter.network.allowed_domains'."
@@ -102,10 +105,13 @@ class NetworkRules:
             return None
         if not self._settings.allowed_domains:
             raise PolicyRefused(_OFF, code="unsupported_value")
-        domains = declared["allowed_domains"]
+        domains, entries = declared["allowed_domains"], declared.get("domain_secrets", ())
+        if sum(len(entry["value"]) for entry in entries) > _SECRETS_CHARACTERS:
+            why = f"The values of all secrets together have more than {_SECRETS_CHARACTERS:,} characters."
+            raise PolicyRefused(why, "domain_secrets")
         hosts = frozenset(self._allowed(domain, f"allowed_domains[{at}]") for at, domain in enumerate(domains))
         secrets: dict[tuple[str, str], DomainSecret] = {}
-        for at, entry in enumerate(declared.get("domain_secrets", ())):
+        for at, entry in enumerate(entries):
             secret = self._secret(entry, hosts, f"domain_secrets[{at}]")
             if (secret.host, secret.name) in secrets:
                 why = f"'{secret.host}' has another secret of the name '{secret.name}'."

@@ -29,12 +29,13 @@ from .forwarding import HttpStream, Target, forward
 from .host_names import host_of
 from .proxy_settings import ProxySettings
 from .proxy_streams import Deadline, Refused, Stream, Traffic, connected
-from .secrets import Placeholders
+from .secrets import Placeholders, SecretForms
 from .tunnels import tunnel
 
 _BACKLOG: Final = 64
 _LOOKUP_SECONDS: Final = 10.0
 _NICENESS: Final = 10
+_NO_SECRETS: Final = SecretForms()
 _TARGET: Final = re.compile(r"([A-Za-z0-9_.-]+):([0-9]{1,5})")
 _ORIGIN: Final = re.compile(rb"/[!-~]*|\*")
 
@@ -57,6 +58,9 @@ class Proxy:
         )
         self._trust = ssl.create_default_context(cadata=settings.trust)
         self._trust.set_alpn_protocols(["http/1.1"])
+        self._secrets = {
+            host: (Placeholders(values), SecretForms(values.values())) for host, values in settings.secrets.items()
+        }
         self._inner = {host: _server_context(host, pem) for host, pem in settings.certificates.items()}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -115,7 +119,7 @@ class Proxy:
             pass
         if client.http.trailing_data[0]:
             raise Refused(400, "Data was sent before the tunnel was open.", target.host)
-        if target.secrets:
+        if target.placeholders:
             await self._within_tls(client, target, connector)
             return
         upstream = await connector.connect(target, tls=False)
@@ -167,8 +171,8 @@ class Proxy:
             raise Refused(403, f"The domain '{host}' is not in the 'allowed_domains' of this container.", host)
         if port not in self._settings.ports:
             raise Refused(403, f"The port {port} is not among those that containers may connect to.", host)
-        secrets = self._settings.secrets.get(host, {})
-        return Target(scheme, host, port, Placeholders(secrets), tuple(secrets.values()))
+        placeholders, secrets = self._secrets.get(host, (None, _NO_SECRETS))
+        return Target(scheme, host, port, placeholders, secrets)
 
 
 @dataclass(frozen=True, slots=True)

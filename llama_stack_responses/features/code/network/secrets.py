@@ -8,7 +8,7 @@ import re
 import string
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, quote_plus
 
@@ -16,6 +16,7 @@ _BASIC: Final = re.compile(r"(basic +)([A-Za-z0-9+/=]+) *", re.IGNORECASE)
 _HIDDEN_CHARACTERS: Final = 8
 """Minimum length of a secret that is hidden in what comes back. A shorter one is part of too many other texts."""
 
+_REPEATED_CHARACTERS: Final = 256
 _BASE64: Final = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
 _URL_SAFE: Final = str.maketrans("+/", "-_")
 
@@ -68,49 +69,86 @@ class _Form:
     middle: str
     after: str
 
+    period: str = field(init=False)
+    """The shortest end of the middle after which, if it follows, another middle ends."""
+    _repeated: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        period = self.middle[-_period(self.middle) :]
+        object.__setattr__(self, "period", period)
+        overlaps = len(period) < len(self.middle)
+        object.__setattr__(self, "_repeated", period * (_REPEATED_CHARACTERS // len(period) or 1) if overlaps else "")
+
     def __len__(self) -> int:
         return bool(self.before) + len(self.middle) + bool(self.after)
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the beginnings and ends of all that are in a text, also of those that overlap."""
-        at = -1
-        while (at := text.find(self.middle, at + 1)) >= 0:
+        """Yield the beginnings and ends of all that are in a text, in linear time. Those that overlap may be one."""
+        at = text.find(self.middle)
+        while at >= 0:
             start = at - bool(self.before)
             end = start + len(self)
-            if (
+            if self._repeated and not self.before and not self.after:
+                for each in (self._repeated, self.period):
+                    while text.startswith(each, end):
+                        end += len(each)
+                yield start, end
+                at = end - len(self.middle)
+            elif (
                 start >= 0
                 and end <= len(text)
                 and (not self.before or text[start] in self.before)
                 and (not self.after or text[end - 1] in self.after)
             ):
                 yield start, end
+            if text.startswith(self.period, at + len(self.middle)):
+                at += len(self.period)
+            else:
+                # Another one that overlaps begins in the second half: a search advances by at least that much.
+                at = text.find(self.middle, at + 1)
 
 
-class Mask:
-    """Hides secrets in a stream of bytes, also in base64, with asterisks of the same length: the size stays.
-
-    It delays the stream by a constant number of bytes. Nothing but an asterisk depends on the secrets: sizes of pieces
-    that did would tell how much of a secret a text has guessed.
+class SecretForms:
+    """The secrets of one host, in the forms in which they are hidden. Making it takes time, finding them little.
 
     Args:
         values: the secrets.
+
+    Attributes:
+        longest: the length of the longest form; 1 without any.
     """
 
-    def __init__(self, values: Iterable[str]) -> None:
+    def __init__(self, values: Iterable[str] = ()) -> None:
         self._forms = [form for value in _long(values) for form in (*_escaped(value), *_in_base64(value))]
-        self._delay = max(map(len, self._forms), default=1) - 1
+        self.longest = max(map(len, self._forms), default=1)
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the beginnings and ends of all places of a text that are hidden, sorted; they may overlap."""
+        return sorted(span for form in self._forms for span in form.spans(text))
+
+
+class Mask:
+    """Hides secrets in a stream of bytes with asterisks of the same length: the size stays.
+
+    It delays the stream by a constant number of bytes. Nothing but an asterisk depends on the secrets: sizes of pieces
+    that did would tell how much of a secret a text has guessed.
+    """
+
+    def __init__(self, secrets: SecretForms) -> None:
+        self._secrets = secrets
+        self._delay = secrets.longest - 1
         self._rest = ""
         self._hidden = 0  # how many characters of the rest are part of a secret that began before
 
     def whole(self, data: bytes) -> bytes:
         """Return data that is complete, without secrets."""
         text = data.decode("latin-1")
-        return _starred(text, self._spans(text)).encode("latin-1")
+        return _starred(text, self._secrets.spans(text)).encode("latin-1")
 
     def next(self, data: bytes) -> bytes:
         """Return what follows in the stream, without secrets, except for the last bytes, which may begin one."""
         text = self._rest + data.decode("latin-1")
-        spans = [(0, self._hidden), *self._spans(text)]
+        spans = [(0, self._hidden), *self._secrets.spans(text)]
         size = max(len(text) - self._delay, 0)
         self._rest = text[size:]
         self._hidden = max(0, *(end - size for start, end in spans if start <= size))
@@ -118,24 +156,30 @@ class Mask:
 
     def end(self) -> bytes:
         """Return the last bytes."""
-        rest = _starred(self._rest, [(0, self._hidden), *self._spans(self._rest)])
+        rest = _starred(self._rest, [(0, self._hidden), *self._secrets.spans(self._rest)])
         self._rest, self._hidden = "", 0
         return rest.encode("latin-1")
 
-    def _spans(self, text: str) -> list[tuple[int, int]]:
-        return sorted(span for form in self._forms for span in form.spans(text))
 
+class Redaction:
+    """Puts placeholders in place of secrets. Making it takes time.
 
-def hidden(text: str, secrets: Mapping[str, str]) -> str:
-    """Return a text with placeholders in place of secrets, given the secrets' placeholders by their values."""
-    spans = sorted((*span, value) for value in _long(secrets) for form in _escaped(value) for span in form.spans(text))
-    shown, at, last = list[str](), 0, ""
-    for start, end, value in spans:
-        if start >= at or value != last:
-            shown += (text[at:start], secrets[value])
-            last = value
-        at = max(at, end)
-    return "".join([*shown, text[at:]])
+    Args:
+        secrets: the secrets' placeholders by their values.
+    """
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        self._forms = [(form, secrets[value]) for value in _long(secrets) for form in _escaped(value)]
+
+    def of(self, text: str) -> str:
+        """Return a text with placeholders in place of secrets. Overlapping ones are replaced together."""
+        shown, at, last = list[str](), 0, ""
+        for start, end, placeholder in sorted((*span, name) for form, name in self._forms for span in form.spans(text)):
+            if start >= at or placeholder != last:
+                shown += (text[at:start], placeholder)
+                last = placeholder
+            at = max(at, end)
+        return "".join([*shown, text[at:]])
 
 
 def _long(values: Iterable[str]) -> list[str]:
@@ -175,6 +219,17 @@ def _in_base64(value: str) -> list[_Form]:
             _Form(before, each, after) for each in {middle, middle.replace("/", r"\/"), middle.translate(_URL_SAFE)}
         ]
     return forms
+
+
+def _period(text: str) -> int:
+    """Return the shortest distance at which a text continues itself, at most its length."""
+    borders = [0]
+    for each in text[1:]:
+        border = borders[-1]
+        while border and text[border] != each:
+            border = borders[border - 1]
+        borders.append(border + (text[border] == each))
+    return len(text) - borders[-1]
 
 
 def _between(low: str, high: str) -> str:

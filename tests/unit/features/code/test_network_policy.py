@@ -5,13 +5,14 @@ from __future__ import annotations
 import string
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from llama_stack_responses.features.code.network.policy import NetworkPolicy, NetworkRules, PolicyRefused, matches
-from llama_stack_responses.features.code.network.secrets import Mask, Placeholders, hidden
+from llama_stack_responses.features.code.network.secrets import Mask, Placeholders, Redaction, SecretForms
 from llama_stack_responses.features.code.settings import ContainerNetwork
 
 
@@ -114,6 +115,7 @@ def test_pattern_of_the_operator_that_is_no_domain_ends_the_start(pattern: str) 
         ([secret(domain="a.example.com")], "domain_secrets[0].domain"),
         ([secret(), secret(name="PATH")], "domain_secrets[1].name"),
         ([secret(name="LD_PRELOAD")], "domain_secrets[0].name"),
+        ([secret(name=f"KEY{at}", value="x" * 16_384) for at in range(5)], "domain_secrets"),
         ([secret(), secret(domain="EXAMPLE.com.", value="2")], "domain_secrets[1].name"),
     ],
 )
@@ -144,7 +146,7 @@ def test_longest_placeholder_is_replaced() -> None:
 
 def masked(data: bytes, *values: str, size: int) -> bytes:
     """Return what a mask of these secrets makes of a stream that comes in pieces of this size."""
-    mask = Mask(values)
+    mask = Mask(SecretForms(values))
     return b"".join([*(mask.next(data[at : at + size]) for at in range(0, len(data), size)), mask.end()])
 
 
@@ -187,9 +189,9 @@ def test_mask_hides_a_secret_in_base64_at_each_offset(encode: Callable[[bytes], 
 
 @pytest.mark.parametrize("text", ["nothing of it", "sk-1234567", "sk-123456", "c2stMTIz", '"s', "sk-12345678"])
 def test_pieces_of_a_masked_stream_do_not_depend_on_the_secret(text: str) -> None:
-    mask, data = Mask(["sk-12345678"]), text.encode()
+    mask, data = Mask(SecretForms(["sk-12345678"])), text.encode()
     pieces = [mask.next(data), mask.next(b"." * 50), mask.next(b"x"), mask.end()]
-    delay = len(mask.end() + Mask(["sk-12345678"]).next(b"?" * 100)) - 100
+    delay = len(mask.end() + Mask(SecretForms(["sk-12345678"])).next(b"?" * 100)) - 100
     sizes = [len(each) for each in pieces]
     assert sizes == [0, len(data) + 50 + delay, 1, -delay]
     assert delay < 0
@@ -206,4 +208,28 @@ def test_pieces_of_a_masked_stream_do_not_depend_on_the_secret(text: str) -> Non
 )
 def test_hidden_text_has_placeholders(text: str, shown: str) -> None:
     secrets = {"sk-123456789": "$API_KEY", "6789-and-more": "$TAIL", "x": "$SHORT"}
-    assert hidden(text, secrets) == shown
+    assert Redaction(secrets).of(text) == shown
+
+
+@pytest.mark.timeout(60)
+def test_secrets_that_repeat_themselves_are_hidden_in_linear_time() -> None:
+    values = [
+        "a" * 16_000,
+        "ab" * 8_000,
+        "a" * 8_000 + "b" + "a" * 7_999,
+        *("a" * 160 + f"{at:03}" for at in range(90)),
+    ]
+    secrets = SecretForms(values)
+    for data in (b"a" * 200_000, b"ab" * 100_000, b"a" * 7_999 + (b"b" + b"a" * 8_000) * 24):
+        assert set(Mask(secrets).whole(data)[16_000:-16_000]) == {ord("*")}
+
+
+@pytest.mark.parametrize("value", ["aabaabaac", "aabaabaab", "aaaaaaaa", "abcabcabca", "abacabadabac"])
+def test_mask_hides_what_a_search_at_each_place_finds(value: str) -> None:
+    random = Random(value)
+    for _ in range(200):
+        data = "".join(random.choice([value, value[:3], value[-4:], value[2:]]) for _ in range(12))
+        found = [at for at in range(len(data)) if data.startswith(value, at)]
+        places = {place for at in found for place in range(at, at + len(value))}
+        shown = "".join("*" if at in places else each for at, each in enumerate(data))
+        assert masked(data.encode(), value, size=10) == shown.encode()
