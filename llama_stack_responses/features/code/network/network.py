@@ -22,7 +22,7 @@ from ..sandbox.jail import JailNetwork
 from ..settings import ContainerNetwork
 from .certificates import HostCertificates, certificates_for
 from .policy import NetworkPolicy, NetworkRules
-from .proxy_settings import ProxySettings
+from .proxy_settings import ProxySettings, shared_count
 from .secrets import Redaction
 
 logger = get_logger(__name__)
@@ -108,6 +108,7 @@ class Network:
         self._redaction: Redaction | None = None
         self._listener: socket.socket | None = None
         self._proxy: _ProxyProcess | None = None
+        self._left: int | None = None  # the traffic that earlier processes have left
 
     async def prepare(self) -> JailNetwork:
         """Return what the jail needs. The caller closes the descriptor."""
@@ -131,8 +132,9 @@ class Network:
         assert self._settings, "it is prepared"
         if self._proxy is None or self._proxy.process.returncode is not None:
             if self._proxy:
-                self._proxy.close()
-            self._proxy = _ProxyProcess(self._listener, self._settings, self._container_id)
+                self._left = self._proxy.close()
+            left = self._settings.traffic_bytes if self._left is None else self._left
+            self._proxy = _ProxyProcess(self._listener, self._settings, left, self._container_id)
 
     async def end(self) -> None:
         """End the proxy."""
@@ -143,7 +145,7 @@ class Network:
         if proxy:
             proxy.process.kill()
             await proxy.process.wait()
-            proxy.close()
+            self._left = proxy.close()
 
     def hidden(self, text: str) -> str:
         """Return a text with placeholders in place of secrets, which there are none of before `prepare`."""
@@ -161,18 +163,23 @@ class Network:
 class _ProxyProcess:
     """A running proxy. It ends with this process at the latest."""
 
-    def __init__(self, listener: socket.socket, settings: ProxySettings, container_id: str) -> None:
+    def __init__(self, listener: socket.socket, settings: ProxySettings, traffic: int, container_id: str) -> None:
         self._container_id, self._logged, self._rest = container_id, 0, b""
         ending, self._running = os.pipe()
         self._reports, reports = os.pipe()
         passed = _in_memory(json.dumps(asdict(settings)))
-        command = [sys.executable, "-P", "-m", f"{__package__}.proxy", str(listener.fileno()), str(passed)]
+        left = os.memfd_create("left")
+        os.truncate(left, 8)
+        self._left = shared_count(left)
+        self._left[0] = traffic
+        descriptors = (listener.fileno(), passed, left)
+        command = [sys.executable, "-P", "-m", f"{__package__}.proxy", *map(str, descriptors)]
         try:
             self.process = ChildProcess(
                 command,
                 stdin=ending,
                 stdout=reports,
-                pass_fds=(listener.fileno(), passed),
+                pass_fds=descriptors,
                 env={name: os.environ[name] for name in _PASSED if name in os.environ},
             )
         except BaseException:
@@ -180,17 +187,18 @@ class _ProxyProcess:
             os.close(self._reports)
             raise
         finally:
-            for descriptor in (ending, reports, passed):
+            for descriptor in (ending, reports, passed, left):
                 os.close(descriptor)
         os.set_blocking(self._reports, False)
         asyncio.get_running_loop().add_reader(self._reports, self._log)
 
-    def close(self) -> None:
-        """Close the pipes of the ended process."""
+    def close(self) -> int:
+        """Close the pipes of the ended process, and return how many bytes the container may still send and receive."""
         self._log()
         asyncio.get_running_loop().remove_reader(self._reports)
         os.close(self._reports)
         os.close(self._running)
+        return self._left[0]
 
     def _log(self) -> None:
         """Log the refused requests that the process reports, up to a number. Then its reports are not read any more."""

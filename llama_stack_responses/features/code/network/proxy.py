@@ -27,7 +27,7 @@ import h11
 from ....fetch.address_policy import AddressPolicy, UrlRefused
 from .forwarding import HttpStream, Target, forward
 from .host_names import host_of
-from .proxy_settings import ProxySettings
+from .proxy_settings import ProxySettings, shared_count
 from .proxy_streams import Deadline, Refused, Stream, Traffic, connected
 from .secrets import Placeholders, SecretForms
 from .tunnels import tunnel
@@ -44,12 +44,16 @@ Report = Callable[[str, int], None]
 
 
 class Proxy:
-    """Serves the connections of one container."""
+    """Serves the connections of one container.
 
-    def __init__(self, settings: ProxySettings, report: Report) -> None:
+    Args:
+        traffic: how much it may still send and receive.
+    """
+
+    def __init__(self, settings: ProxySettings, report: Report, traffic: Traffic) -> None:
         self._settings = settings
         self._report = report
-        self._traffic = Traffic(settings.traffic_bytes)
+        self._traffic = traffic
         self._open = 0
         self._addresses = AddressPolicy(
             [ip_network(each) for each in settings.networks],
@@ -240,20 +244,21 @@ def _server_context(host: str, pem: str) -> ssl.SSLContext:
     return context
 
 
-async def run(listener: socket.socket, settings: ProxySettings, report: Report) -> None:
+async def run(listener: socket.socket, settings: ProxySettings, report: Report, traffic: Traffic) -> None:
     """Serve the connections of a container until the server closes the standard input."""
-    proxy, closed = Proxy(settings, report), asyncio.Event()
+    proxy, closed = Proxy(settings, report, traffic), asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), closed.set)
     async with await asyncio.start_server(proxy.serve, sock=listener, backlog=_BACKLOG):
         await closed.wait()
 
 
-def main(listener: int, settings: int) -> None:
+def main(listener: int, settings: int, left: int) -> None:
     """Run the proxy. It prints the refused requests, one JSON array of host and status a line.
 
     Args:
         listener: the descriptor of the socket in the container that code connects to.
         settings: the descriptor of the `ProxySettings`.
+        left: the descriptor of the memory with the bytes that the container may still send and receive.
     """
 
     def report(host: str, status: int) -> None:
@@ -263,8 +268,9 @@ def main(listener: int, settings: int) -> None:
     os.set_blocking(sys.stdout.fileno(), False)
     read = ProxySettings.read(settings)
     os.nice(_NICENESS)  # the server has priority
-    asyncio.run(run(socket.socket(fileno=listener), read, report))
+    traffic = Traffic(read.traffic_bytes, shared_count(left))
+    asyncio.run(run(socket.socket(fileno=listener), read, report, traffic))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(*map(int, sys.argv[1:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,3 +45,8 @@ class ProxySettings:
         """Read the settings from a descriptor, and close it."""
         with os.fdopen(descriptor) as file:
             return cls(**json.load(file))
+
+
+def shared_count(descriptor: int) -> memoryview[int]:
+    """Return a number in memory that the server and the proxy share, as the only one of a sequence."""
+    return memoryview(mmap.mmap(descriptor, 8)).cast("q")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import MutableSequence
 from contextlib import suppress
 from typing import Final
 
@@ -28,10 +29,15 @@ class Refused(Exception):  # noqa: N818 (its message is the answer)
 
 
 class Traffic:
-    """The bytes that a container may still send and receive."""
+    """The bytes that a container may still send and receive.
 
-    def __init__(self, bytes_: int) -> None:
-        self._total = self._left = bytes_
+    Args:
+        total: how many it may in all.
+        left: how many are left, as its first number, which outlives the process of the proxy.
+    """
+
+    def __init__(self, total: int, left: MutableSequence[int] | memoryview[int]) -> None:
+        self._total, self._left = total, left
 
     def count(self, size: int) -> None:
         """Count bytes.
@@ -39,7 +45,7 @@ class Traffic:
         Raises:
             Refused: they are more than are left.
         """
-        self._left -= size
+        self._left[0] -= size
         self.check()
 
     def check(self) -> None:
@@ -48,7 +54,7 @@ class Traffic:
         Raises:
             Refused: there are none.
         """
-        if self._left <= 0:
+        if self._left[0] <= 0:
             limit = f"{self._total // 2**20} MiB, which the setting 'code_interpreter.network.traffic_mb' has"
             raise Refused(403, f"This container has sent and received all of its {limit}.")
 

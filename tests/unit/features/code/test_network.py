@@ -258,3 +258,15 @@ async def test_flood_of_refused_requests_is_not_logged_without_end(
         assert not ran.failed
         await until(lambda: caplog.text.count("to example.com ended with 403") == 100)
     assert caplog.text.count("to example.com ended with 403") == 100
+
+
+async def test_traffic_that_is_used_up_stays_so_when_processes_end(tmp_path: Path) -> None:
+    large = b"HTTP/1.1 200 OK\r\ncontent-length: 900000\r\n\r\n" + bytes(900_000)
+    async with site(large) as web, reaching(tmp_path, web.port, traffic_mb=1) as container:
+        asked = f"{FETCH}\nprint(fetched('http://api.localhost:{web.port}/')[-300:])"
+        await container.run(asked)
+        await container.kill()
+        await container.run(asked)
+        await container.kill()
+        assert "has sent and received all of its 1 MiB" in (await container.run(asked)).printed
+    assert web.connections == 2

@@ -17,6 +17,7 @@ import pytest
 from llama_stack_responses.features.code.network.certificates import certificates_for
 from llama_stack_responses.features.code.network.proxy import Proxy
 from llama_stack_responses.features.code.network.proxy_settings import ProxySettings
+from llama_stack_responses.features.code.network.proxy_streams import Traffic
 from tests.support.certificates import Certificates
 from tests.support.sites import OK, RawClient, Site, raw_site, site
 from tests.support.waiting import until
@@ -75,7 +76,9 @@ async def proxy(
         "seconds": 60.0,
     }
     running = RunningProxy(0, ssl.create_default_context(cadata=trust + (signed.authority if secret else "")))
-    served = Proxy(ProxySettings(**settings | changed), lambda host, status: running.refused.append((host, status)))
+    given = ProxySettings(**settings | changed)
+    traffic = Traffic(given.traffic_bytes, [given.traffic_bytes])
+    served = Proxy(given, lambda host, status: running.refused.append((host, status)), traffic)
     async with raw_site(served.serve) as proxied:
         running.port = proxied.port
         yield running
