@@ -29,6 +29,7 @@ SETTERS: Final = {"setattr", "delattr", "object.__setattr__"}
 OURS: Final = {
     ("chat/chunks.py", "call._asdict"),
     ("cli.py", "setattr(sys, name, open(os.devnull, 'w', encoding='utf-8'))"),
+    ("core/errors.py", "each.__traceback__"),
     ("features/usage/naming.py", "dimensions._replace"),
     ("host/replaced_routes.py", "provider.router"),
     ("lifecycle/certificates.py", "context.check_hostname"),
@@ -37,6 +38,7 @@ OURS: Final = {
     ("logs.py", "record.exc_info"),
     ("logs.py", "record.exc_text"),
     ("logs.py", "record.msg"),
+    ("logs.py", "record.server_process"),
     ("store/sqlite_connection.py", "job.error.__cause__"),
     ("wire/request_cycle.py", "after.rest"),
     ("wire/websocket/steering.py", "target.stop_point.wanted"),

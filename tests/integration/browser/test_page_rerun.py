@@ -126,6 +126,10 @@ def test_response_of_a_stored_prompt_is_run_again_as_it_was_asked(
         for name in ("instructions", "prompt", "text"):
             assert new[name] == old[name]
         assert new["metadata"] == {"rerun_of": old["id"], "rerun": run, **dict(list(pairs.items())[:14])}
+        page.goto(f"/ui/playground?from={old['id']}")
+        page.until(
+            "(wanted) => document.querySelector('[name=instructions]').value === wanted", "Speak Danish.\n\nBe brief."
+        )
     first, again = (upstream.requests(model)[0].body for model in ("prompted", "again"))
     assert {**again, "model": first["model"]} == first
     assert "verbosity" not in first

@@ -49,7 +49,7 @@ export async function retry(id, signal, { model = null, pairs = {} } = {}) {
   if (!alone && found.items_left_out) throw new Error(NOT + "its input is too long to be told from its history.");
   const body = await readRequest(id, alone ? Infinity : found.output_from, signal);
   if (apart) delete body.conversation;
-  if (hides(body.tools)) throw new Error(NOT + "a response does not show the path of an MCP server. Continue it in the playground, and write the whole URL there.");
+  if (hides(body.tools)) throw new Error(NOT + "a response does not show the path of an MCP server or the secrets of domains. Continue it in the playground, and write them there.");
   if (!body.input.length && body.prompt) delete body.input; // the prompt is all that was asked
   else if (!body.input.length) throw new Error(NOT + "its input is not stored.");
   if (model) body.model = model;

@@ -9,6 +9,9 @@ import { format, HOSTED, pairsOf, parsed, toolsOf } from "./request_fields.js";
 
 const TOOL_EXAMPLE = [{ type: "function", name: "get_weather", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } }];
 
+/** Return instructions as a text: with a stored prompt they are messages. */
+const textOf = (found) => (Array.isArray(found) ? found.map(({ content }) => content.map(({ text }) => text ?? "").join("\n")).join("\n\n") : found ?? "");
+
 export class RequestForm {
   /** `changed()` is called when a field has changed; `signal` ends what it reads. */
   constructor(changed, signal) {
@@ -91,11 +94,11 @@ export class RequestForm {
     this.#choose();
   }
 
-  /** Take over the model, the instructions and the tools of a response. */
+  /** Take over the model, the instructions and the tools of a response; of a stored prompt, what it said. */
   take(response) {
     this.wanted = response.model;
     const { elements } = this.element;
-    elements.instructions.value = typeof response.instructions === "string" ? response.instructions : "";
+    elements.instructions.value = textOf(response.instructions);
     elements.tools.value = response.tools?.length ? jsonText(response.tools) : "";
     for (const name of Object.values(HOSTED)) Object.assign(elements[name], elements[name].type === "checkbox" ? { checked: false } : { value: "" });
     this.#choose();

@@ -64,8 +64,8 @@ export const LANGUAGES = [
 const HIDDEN = "<redacted>";
 const WRITE = `Write what ${HIDDEN} stands for: a response does not show secrets and the paths of MCP servers.`;
 
-/** Whether something of a request is not what was sent. */
-export const hides = (part) => JSON.stringify(part ?? null).includes(HIDDEN);
+/** Whether something of a request is not what was sent: a path, or the secrets of domains, whose values are empty. */
+export const hides = (part) => [HIDDEN, '"domain_secrets":[{'].some((mark) => JSON.stringify(part ?? null).includes(mark));
 
 /** Return a request as code, and what has to be written into it before it runs; null for nothing. */
 export function withHidden(make, language, body) {
