@@ -3,8 +3,6 @@
 import { button, codeBlock, copy, h } from "./dom.js";
 import { bytes, exactly, iso, STATUS, WAITS, when } from "./format.js";
 
-export const shortId = (id) => (id.length > 16 ? id.slice(0, 12) + "…" : id);
-
 export function status(value, text = STATUS[value] ?? value) {
   return h("span", { class: "status", "data-status": value }, h("i", { "aria-hidden": "true" }), text);
 }
