@@ -14,7 +14,7 @@ const QUIET_SECONDS = 60; // without an event, after which a row says so
 const CUT = 400; // characters of a tail that are laid out
 const FIRST = 20; // rows that are shown before "Show all" is pressed
 
-export const since = (at) => duration(Math.max(0, Math.floor(Date.now() / 1000 - at) * 1000));
+const since = (at) => duration(Math.max(0, Math.floor(Date.now() / 1000 - at) * 1000));
 
 /** A response. Its elements stay while it changes, so that the focus and the selection stay. */
 class Row {

@@ -376,7 +376,6 @@ export class PlaygroundView extends TalkView {
   }
 
   showCode() {
-    if (!this.codeBody) return;
     const [name, make, language] = LANGUAGES[this.language];
     this.chosen.textContent = this.settings.summary;
     this.codeTabs.replaceChildren(...LANGUAGES.map(([title], index) => button(title, () => ((this.language = index), this.showCode()), { kind: "ghost", "aria-pressed": String(index === this.language) })), h("span", { class: "spring" }), button("", () => this.copyCode(), { icon: "copy", label: "Copy the code", kind: "ghost" }));

@@ -58,7 +58,7 @@ export class Totals {
 }
 
 /** Return a value for each half minute of the last hour, from the history of a server. */
-export function ofHour({ value, sum }, { at, buckets }) {
+function ofHour({ value, sum }, { at, buckets }) {
   const newest = Math.floor(at / SLOT);
   const known = new Map(buckets.map((bucket) => [bucket.at / SLOT, bucket]));
   return Array.from({ length: SPANS.hour.points }, (_, index) => {

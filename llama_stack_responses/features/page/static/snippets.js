@@ -7,7 +7,7 @@ const BASE = location.origin + "/v1";
 /** Quote for a POSIX shell. */
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-export function curl(body) {
+function curl(body) {
   return [
     `curl ${quoted(BASE + "/responses")} \\`,
     `  -H "Authorization: Bearer $OPENAI_API_KEY" \\`,
@@ -37,7 +37,7 @@ const KNOWN = new Set(
     "prompt_cache_key reasoning safety_identifier service_tier store stream stream_options temperature text tool_choice tools top_logprobs top_p truncation user").split(" "),
 );
 
-export function inPython(body) {
+function inPython(body) {
   const named = Object.entries(body).filter(([name]) => KNOWN.has(name) && KEYWORDS.test(name));
   const extra = Object.entries(body).filter(([name]) => !KNOWN.has(name));
   const lines = named.map(([name, value]) => `    ${name}=${python(value, "    ")},`);
@@ -47,7 +47,7 @@ export function inPython(body) {
   return `from openai import OpenAI\n\n# The key is read from OPENAI_API_KEY.\nclient = OpenAI(base_url=${literal(BASE)})\n\n${show}\n`;
 }
 
-export function typescript(body) {
+function typescript(body) {
   const call = `await client.responses.create(${jsonText(body).replace(/^(\s*)"([A-Za-z_]\w*)":/gm, "$1$2:")})`;
   const show = body.stream
     ? `const stream = ${call};\nfor await (const event of stream) {\n  if (event.type === "response.output_text.delta") process.stdout.write(event.delta);\n}`
