@@ -173,7 +173,7 @@ class Archive:
             await retry.wait()
             known = await saving.read(self._records, self.decoder, self._compared_bytes)
             plan = await saving.computation.run(partial(saving.plan, known, self.clock(), version))
-            ended = saving.ended(self.clock()) if plan.ends and not imported else None
+            ended = None if imported else plan.ended
             ops = [*plan.ops, *extra_ops, *(self.ends.ops(ended) if ended else ())]
             try:
                 await self._records.commit(ops, [*plan.conditions, *conditions])

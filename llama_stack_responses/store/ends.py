@@ -36,7 +36,7 @@ class Ended:
         timing: when its rounds and tool calls came, as `Timeline` records it; None if that is not known.
         at: when it ended, in seconds since the epoch, on the store's clock.
         inputs: the items of its own input, with those of a history that the client sent again; None if the response
-            is not stored.
+            is not stored, or if its input was stored before, as that of a background response is.
     """
 
     response: Json

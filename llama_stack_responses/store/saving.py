@@ -50,14 +50,14 @@ class Plan:
         ops, conditions: the commit.
         released: the keys of content that loses a reference by the commit.
         version: the response's version after the commit.
-        ends: whether the response ends with the commit: it has ended, and what was stored before has not.
+        ended: the end of the response, if it ends with the commit: it has ended, and what was stored before has not.
     """
 
     ops: list[Op]
     conditions: list[Condition]
     released: list[str]
     version: int
-    ends: bool
+    ended: Ended | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +135,6 @@ class Saving:
         self._own_ids: Sequence[Json] = ()
         self._ids = self._base_ids
         self._sent: set[str] = set()
-
-    def ended(self, at: float) -> Ended:
-        """Return the end of the response at this time, in seconds since the epoch."""
-        return Ended(self._response, self._owner, self._recording.timing, at, self._own_items)
 
     async def read(self, records: Records, decoder: Decoder, compared_bytes: int) -> dict[str, Record]:
         """Read the stored records that the save needs.
@@ -246,9 +242,15 @@ class Saving:
         ops += [unsettled(key, self._owner) for key in released.values()]
         ops += joins
         conditions = [unchanged, *content.conditions, *as_it_is]
-        unfinished = old is None or old.response["status"] in UNFINISHED
-        ends = unfinished and self._response["status"] not in UNFINISHED
-        return Plan(ops, conditions, list(released.values()), (unchanged.version or 0) + 1, ends)
+        return Plan(ops, conditions, list(released.values()), (unchanged.version or 0) + 1, self._ended(old, now))
+
+    def _ended(self, old: Entry | None, at: float) -> Ended | None:
+        """Return the end of the response; None if it has not ended, or had ended before."""
+        if self._response["status"] in UNFINISHED or (old and old.response["status"] not in UNFINISHED):
+            return None
+        # The input of a response that was stored before is in its history, and not among the items of this save.
+        own_items = None if old else self._own_items
+        return Ended(self._response, self._owner, self._recording.timing, at, own_items)
 
     def _released(self, old: Entry, new: Entry, content: _Content) -> dict[str, str]:
         """Return the keys of the references that the response no longer holds, each with the key of the content.

@@ -402,6 +402,23 @@ async def test_text_at_hand_is_indexed_without_loading_response(
         assert (text, await stack.ids(text)) == (text, found)
 
 
+async def test_background_response_is_found_by_its_question(records: Records, clock: Clock) -> None:
+    ends = list[OnEnd]()
+    archive = Archive(records, clock=clock, on_end=ends)
+    stack = Searched(archive, records)
+    ends.append(stack.indexer.ended)
+    await stack.work()
+    queued = response(status="queued", background=True)
+    await archive.save(queued, owner=ALICE, base=None, input_items=[user(f"{'x ' * 500} A question")])
+    stored = await archive.load(queued["id"])
+    assert stored is not None
+    done = queued | {"status": "completed", "output": [assistant("An answer.")]}
+    await archive.save(done, owner=ALICE, base=stored.input, input_items=[])
+    await stack.work()
+    for text in ("question", "answer", "answer question"):
+        assert (text, await stack.ids(text)) == (text, [queued["id"]])
+
+
 async def test_busy_server_indexes_after_a_while_or_a_search(records: Records, clock: Clock) -> None:
     running, ends = [True], list[OnEnd]()
     archive = Archive(records, clock=clock, on_end=ends)

@@ -79,10 +79,6 @@ class Indexer(Periodic):
         self._ended = self._clock()
         if ended.inputs is None or len(self._held) >= _HELD:
             return
-        if ended.response.get(
-            "background"
-        ):  # its input was stored with its beginning, and is not in the commit of its end
-            return
         if not is_large([ended.response, ended.inputs], _HELD_BYTES):
             self._held[ended.response["id"]] = safe_text_of(ended.response, given_items(ended.inputs))
 
