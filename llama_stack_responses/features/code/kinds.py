@@ -59,7 +59,6 @@ _ENVIRONMENTS: Final[Mapping[str, Check]] = {
 
 _SHELL: Final = object_of({"environment": tagged(_ENVIRONMENTS), "allowed_callers": CALLERS})
 
-
 _DOMAIN_SECRETS: Final = ("network_policy", "domain_secrets", "value")
 
 
@@ -67,17 +66,15 @@ def _echoed_interpreter(tool: Json) -> Json:
     """Return the declaration without skills, which OpenAI's type does not have there."""
     if isinstance(tool["container"], str):
         return tool
-    shown = {name: value for name, value in tool["container"].items() if name != "skills"}
-    return {**tool, "container": shown}
+    return {**tool, "container": {name: value for name, value in tool["container"].items() if name != "skills"}}
 
 
 def _echoed_shell(tool: Json) -> Json:
     """Return the declaration without the archives of skills: each response of a chain would store them again."""
     environment = tool.get("environment") or {}
-    if environment.get("type") != "container_auto":
+    if environment.get("type") != "container_auto" or "skills" not in environment:
         return tool
-    skills = {"skills": list(map(_without_data, environment["skills"]))} if "skills" in environment else {}
-    return {**tool, "environment": {**environment, **skills}}
+    return {**tool, "environment": {**environment, "skills": list(map(_without_data, environment["skills"]))}}
 
 
 def _without_data(skill: Json) -> Json:

@@ -33,10 +33,6 @@ class Placeholders:
         names = "|".join(sorted(values, key=len, reverse=True))
         self._form = re.compile(rf"\$(?:\{{({names})\}}|({names})(?![A-Za-z0-9_]))") if values else None
 
-    def are_in(self, header: str) -> bool:
-        """Return whether the value of a header has a placeholder, also within the credentials of Basic."""
-        return self.replaced(header) != header
-
     def replaced(self, header: str) -> str:
         """Return the value of a header with secrets in place of placeholders, also within the credentials of Basic."""
         if self._form is None:
