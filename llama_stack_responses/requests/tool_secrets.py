@@ -44,14 +44,11 @@ def holds_secrets(tool: Json) -> bool:
 def split_secrets(tools: Sequence[Json]) -> tuple[list[Json], dict[str, Json]]:
     """Split the secrets from the tools, by position in the list; `join_secrets` is the inverse."""
     hidden = [_secret_fields(tool) for tool in tools]
-    secrets = {
-        str(position): {name: tool[name] for name in names if name in tool}
-        for position, (tool, names) in enumerate(zip(tools, hidden, strict=True))
-    }
     public = [
         {name: tool[name] for name in tool if name not in names} for tool, names in zip(tools, hidden, strict=True)
     ]
-    return public, {position: secret for position, secret in secrets.items() if secret}
+    secrets = {str(at): {name: tools[at][name] for name in names} for at, names in enumerate(hidden) if names}
+    return public, secrets
 
 
 def join_secrets(tools: Sequence[Json], secrets: Mapping[str, Json]) -> list[Json]:
