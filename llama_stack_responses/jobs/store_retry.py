@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from ..core.errors import ApiError
 from ..logs import get_logger
-from ..store.records import UNAVAILABLE, Unanswered
+from ..store.commit_outcome import RepeatedCommit
+from ..store.records import UNAVAILABLE
 
 logger = get_logger(__name__)
 
@@ -28,17 +29,12 @@ class StoreRetry:
 
     async def __call__[Result](self, call: Callable[[], Awaitable[Result]]) -> Result:
         """Return the result of the call, which is repeated while the store is unavailable."""
-        lost: Unanswered | None = None
+        commit = RepeatedCommit()
         while True:
             try:
-                if lost:
-                    await lost.settle()
-                    lost = None
-                return await call()
+                return await commit(call)
             except ApiError as error:
                 if error.status != UNAVAILABLE or self.given_up:
                     raise
-                if isinstance(error, Unanswered):
-                    lost = error
                 logger.warning("response store unavailable, retrying: %s", error)
                 await asyncio.sleep(self._seconds)

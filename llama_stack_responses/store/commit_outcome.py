@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from ..core.errors import ApiError, OutcomeUnknown
 from ..intervals import Intervals
@@ -11,6 +12,28 @@ from ..logs import get_logger
 from .records import UNAVAILABLE, Unanswered
 
 logger = get_logger(__name__)
+
+
+class RepeatedCommit:
+    """A commit that may be made several times. A try that was not answered is settled before the next one."""
+
+    def __init__(self) -> None:
+        self._lost: Unanswered | None = None
+
+    async def __call__[Result](self, call: Callable[[], Awaitable[Result]]) -> Result:
+        """Return the result of a call that makes the commit.
+
+        Raises:
+            ApiError: 503, the store does not answer: the call was not made.
+        """
+        if self._lost:
+            await self._lost.settle()
+            self._lost = None
+        try:
+            return await call()
+        except Unanswered as error:
+            self._lost = error
+            raise
 
 
 async def until_known[Result](call: Callable[[bool], Awaitable[Result]], unknown: str, intervals: Intervals) -> Result:
@@ -25,23 +48,18 @@ async def until_known[Result](call: Callable[[bool], Awaitable[Result]], unknown
     Raises:
         OutcomeUnknown: the store did not confirm in time whether the change was applied.
     """
+    commit = RepeatedCommit()
     try:
-        return await call(False)
+        return await commit(partial(call, False))
     except Unanswered as error:
         logger.warning("outcome of a commit unknown, checking the store: %s", error)
         lost = error
-    unsettled = [lost]
     try:
         async with asyncio.timeout(intervals.unknown_outcome_seconds):
             while True:
                 await asyncio.sleep(intervals.store_retry_seconds)
                 try:
-                    while unsettled:
-                        await unsettled[-1].settle()
-                        unsettled.pop()
-                    return await call(True)
-                except Unanswered as error:
-                    unsettled.append(error)
+                    return await commit(partial(call, True))
                 except ApiError as error:
                     if error.status != UNAVAILABLE:
                         raise

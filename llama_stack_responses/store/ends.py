@@ -14,6 +14,7 @@ from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..core.types import Json
 from ..logs import Outage, get_logger
+from .commit_outcome import RepeatedCommit
 from .records import Condition, Conflict, Op, Records, Unanswered, VersionIs, writes_of
 
 logger = get_logger(__name__)
@@ -68,7 +69,7 @@ class Ends:
     ) -> None:
         self._records, self._at_end, self._on_end, self._retry_seconds = records, at_end, on_end, retry_seconds
         self._waiting = deque[_Unstored]()
-        self._lost: Unanswered | None = None
+        self._commit = RepeatedCommit()
         self._task = LoopTask(self._write)
 
     def ops(self, ended: Ended) -> list[Op]:
@@ -103,7 +104,7 @@ class Ends:
         await self._task.stop()
         while self._waiting:
             try:
-                await self._write_some()
+                await self._commit(self._write_some)
             except ApiError as error:
                 logger.error("lost what %d responses have used: %s", len(self._waiting), error)
                 return
@@ -112,7 +113,7 @@ class Ends:
         outage = Outage()
         while self._waiting:
             try:
-                await self._write_some()
+                await self._commit(self._write_some)
                 outage.over()
             except ApiError as error:
                 if outage.should_log(error):
@@ -120,9 +121,6 @@ class Ends:
                 await asyncio.sleep(self._retry_seconds)
 
     async def _write_some(self) -> None:
-        if self._lost:
-            await self._lost.settle()
-            self._lost = None
         some = list(islice(self._waiting, _TOGETHER))
         # An earlier commit may have been applied although it was not answered: then their first rows exist.
         repeated = [each for each in some if each.tried]
@@ -135,8 +133,7 @@ class Ends:
             except Conflict:
                 _mark_tried(new)
                 return
-            except Unanswered as lost:
-                self._lost = lost
+            except Unanswered:
                 _mark_tried(new)
                 raise
         for each in some:
