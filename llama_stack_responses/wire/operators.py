@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -11,8 +10,8 @@ from fastapi import Request
 
 from ..config.roles import Roles
 from ..core.errors import ApiError
-from ..core.lru_cache import LruCache
 from ..core.owner import Owner
+from ..core.recent_counts import RecentCounts
 from ..store.audit_log import Act, AuditLog, user_actor
 
 _MAX_USERS: Final = 1024
@@ -48,7 +47,7 @@ class Operators:
         self._roles = roles
         self._current_user = current_user
         self._log = log
-        self._refused: LruCache[tuple[str, str], tuple[float, int]] = LruCache(_MAX_USERS)
+        self._refused: RecentCounts[tuple[str, str]] = RecentCounts(_REFUSED_SECONDS, _MAX_USERS)
 
     async def admit(self, request: Request, act: str, object_id: str = "", *, leads: bool = False) -> Admitted:
         """Return the user of a request, who may do this for others.
@@ -101,12 +100,7 @@ class Operators:
 
     async def refuse(self, request: Request, act: str, object_id: str = "", owner: Owner | None = None) -> None:
         """Write an act that is refused, unless too many of this user were written moments ago."""
-        user, now = self._current_user().identity, time.monotonic()
-        since, count = self._refused.get(user) or (now, 0)
-        if now - since > _REFUSED_SECONDS:
-            since, count = now, 0
-        self._refused.set(user, (since, count + 1))
-        if count < _MAX_REFUSED:
+        if self._refused.add(self._current_user().identity) <= _MAX_REFUSED:
             await self._log.write(Act(act, self._actor(request), "refused", object_id, owner))
 
     def _actor(self, request: Request) -> dict[str, object]:

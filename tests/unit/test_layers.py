@@ -70,6 +70,7 @@ LAYERS: Final = {
             "json_blocks",
             "limited_amounts",
             "moderation_results",
+            "recent_counts",
             "setting_values",
         },
         {"shapes"},

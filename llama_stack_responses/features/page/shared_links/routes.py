@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -11,8 +10,8 @@ from fastapi import APIRouter, Request, Response
 from ....config.roles import Roles
 from ....core.errors import ApiError, bad_request, not_found
 from ....core.ids import check_response_id
-from ....core.lru_cache import LruCache
 from ....core.owner import Owner
+from ....core.recent_counts import RecentCounts
 from ....core.shapes import Location, check_json, integer, object_of, schema_of
 from ....core.statuses import UNFINISHED
 from ....core.types import Json
@@ -174,7 +173,7 @@ class _Reader:
     ) -> None:
         self._links, self._operators, self._views, self._limits = links, operators, views, limits
         self._impl = impl
-        self._used: LruCache[str, tuple[float, int]] = LruCache(_MAX_USED)
+        self._uses: RecentCounts[str] = RecentCounts(_USES_SECONDS, _MAX_USED)
 
     async def show(self, request: Request) -> Response:
         try:
@@ -185,7 +184,8 @@ class _Reader:
 
     async def _shown(self, request: Request) -> Response:
         response_id, link = await self._links.opened(request.headers.get(TOKEN_HEADER, ""))
-        self._count(link)
+        if self._uses.add(link.id) > _USES:
+            raise ApiError(429, "This link is used too often. Try again in a minute.", retry_after=int(_USES_SECONDS))
         entry = await self._impl.archive.entry(response_id)
         if entry is None:
             raise invalid_link()
@@ -196,20 +196,6 @@ class _Reader:
         with self._impl.access.acting_for(entry.owner, {}):
             view = await self._views.response(response_id, hold)
         return JsonResponse(_alone(view) | {"expires_at": link.expires_at}, 200, _PRIVATE)
-
-    def _count(self, link: Link) -> None:
-        """Count a use of a link.
-
-        Raises:
-            ApiError: 429, it was used often moments ago.
-        """
-        now = time.monotonic()
-        since, count = self._used.get(link.id) or (now, 0)
-        if now - since > _USES_SECONDS:
-            since, count = now, 0
-        self._used.set(link.id, (since, count + 1))
-        if count >= _USES:
-            raise ApiError(429, "This link is used too often. Try again in a minute.", retry_after=int(_USES_SECONDS))
 
 
 def _alone(view: Json) -> Json:
