@@ -9,10 +9,13 @@ from typing import Final
 from fastapi import Request
 
 from ..config.roles import Roles
-from ..core.errors import ApiError
+from ..core.errors import ApiError, not_found
+from ..core.ids import check_response_id
 from ..core.owner import Owner
 from ..core.recent_counts import RecentCounts
+from ..store.archive import Archive
 from ..store.audit_log import Act, AuditLog, user_actor
+from ..store.layout import Entry
 
 _MAX_USERS: Final = 1024
 _REFUSED_SECONDS: Final = 60.0
@@ -84,6 +87,23 @@ class Operators:
         write = self.refuse if owner is None else self.record
         await write(request, act, object_id, owner)
         return owner
+
+    async def response_for(self, request: Request, act: str, response_id: str, archive: Archive) -> tuple[Entry, int]:
+        """Return a stored response for whose owner the user of a request may act, and the version of its record.
+
+        Args:
+            act: as in `admit`.
+            archive: the stored responses.
+
+        Raises:
+            ApiError: as from `admit`; 400, the id is none; 404, there is no such response for operators of the tenant.
+        """
+        await self.admit(request, act, response_id)
+        found = await archive.entry_version(check_response_id(response_id, "response_id"))
+        owner = await self.owner_for(request, act, response_id, found[0].owner if found else None)
+        if found is None or owner is None:
+            raise not_found(response_id)
+        return found
 
     async def record(self, request: Request, act: str, object_id: str = "", owner: Owner | None = None) -> None:
         """Write an act that is allowed, before it is done: without an entry, nothing is done.

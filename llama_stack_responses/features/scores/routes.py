@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -33,6 +33,14 @@ _SCORE: Final = whole(
 )
 
 
+type Find = Callable[[Request, str, str], Awaitable[tuple[Entry, int]]]
+"""Returns a response of which the user of a request may read or write the score, and the version of its record.
+
+It gets the request, the id, and what is to be done: `read`, `updated` or `deleted`. It raises `ApiError`: 404, the
+response is unknown, not stored yet, deleted, or another user's; 403, the user may not do this.
+"""
+
+
 def scores_router(operators: Operators | None, impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
     """Return the routes of the scores of responses.
 
@@ -40,9 +48,9 @@ def scores_router(operators: Operators | None, impl: OpenAIResponsesImpl, limits
         operators: admits operators to the responses of others; None if there are none.
     """
     router = APIRouter()
-    _add(router, "/v1/responses/{response_id}/score", "Responses", "a", _OfUsers(impl, limits))
+    _add(router, "/v1/responses/{response_id}/score", "Responses", "a", _Routes(_of_user(impl), impl, limits))
     if operators:
-        found = _OfAll(impl, limits, operators)
+        found = _Routes(_of_anyone(impl, operators), impl, limits)
         _add(router, "/v1/admin/scores/{response_id}", "Administration", "any user's", found)
     return router
 
@@ -61,13 +69,35 @@ def _add(router: APIRouter, path: str, tag: str, whose: str, routes: _Routes) ->
         )
 
 
-class _Routes(ABC):
-    def __init__(self, impl: OpenAIResponsesImpl, limits: RouteAdmission) -> None:
-        self._impl, self.limits = impl, limits
+def _of_user(impl: OpenAIResponsesImpl) -> Find:
+    """Return what finds the responses that the access policy lets the user read or update."""
+
+    async def find(_: Request, response_id: str, action: str) -> tuple[Entry, int]:
+        found = await impl.archive.entry_version(check_response_id(response_id, "response_id"))
+        if found is None:
+            raise not_found(response_id)
+        impl.reader.check_access(response_id, found[0].owner, "read" if action == "read" else "update")
+        return found
+
+    return find
+
+
+def _of_anyone(impl: OpenAIResponsesImpl, operators: Operators) -> Find:
+    """Return what finds the responses of all users, for operators."""
+
+    async def find(request: Request, response_id: str, action: str) -> tuple[Entry, int]:
+        return await operators.response_for(request, f"score.{action}", response_id, impl.archive)
+
+    return find
+
+
+class _Routes:
+    def __init__(self, find: Find, impl: OpenAIResponsesImpl, limits: RouteAdmission) -> None:
+        self._find, self._impl, self.limits = find, impl, limits
         self._scores = impl.archive.scores
 
     async def retrieve(self, response_id: str, request: Request) -> Response:
-        entry, _ = await self._found(request, response_id, "read")
+        entry, _ = await self._find(request, response_id, "read")
         score = await self._scores.find(entry)
         if score is None:
             raise ApiError(404, f"Response '{response_id}' has no score.", param="response_id")
@@ -75,7 +105,7 @@ class _Routes(ABC):
 
     async def write(self, response_id: str, request: Request) -> Response:
         given = _given(await self.limits.bodies.json(request))
-        entry, version = await self._found(request, response_id, "updated")
+        entry, version = await self._find(request, response_id, "updated")
         by, at = self._impl.access.current_user().principal, int(await self._scores.now())
         score = Score(given.get("score"), given.get("note", ""), by, at)
         retry = ConflictRetry()
@@ -89,48 +119,9 @@ class _Routes(ABC):
         return JsonResponse(_object(response_id, score))
 
     async def delete(self, response_id: str, request: Request) -> Response:
-        entry, _ = await self._found(request, response_id, "deleted")
+        entry, _ = await self._find(request, response_id, "deleted")
         await self._scores.delete(entry)
         return JsonResponse({"id": response_id, "object": "response.score.deleted", "deleted": True})
-
-    @abstractmethod
-    async def _check(self, request: Request, entry: Entry | None, response_id: str, action: str) -> None:
-        """Check that the user may read or write the score of a response.
-
-        Args:
-            entry: the response; None if it is not stored.
-            action: `read`, `updated` or `deleted`.
-
-        Raises:
-            ApiError: 404, it is unknown, not stored yet, deleted, or another user's; 403, the action is not allowed.
-        """
-
-    async def _found(self, request: Request, response_id: str, action: str) -> tuple[Entry, int]:
-        """Return a response of which the user may read or write the score, and the version of its record."""
-        found = await self._impl.archive.entry_version(check_response_id(response_id, "response_id"))
-        await self._check(request, found[0] if found else None, response_id, action)
-        if found is None:
-            raise not_found(response_id)
-        return found
-
-
-class _OfUsers(_Routes):
-    async def _check(self, request: Request, entry: Entry | None, response_id: str, action: str) -> None:  # noqa: ARG002
-        if entry:
-            self._impl.reader.check_access(response_id, entry.owner, "read" if action == "read" else "update")
-
-
-class _OfAll(_Routes):
-    def __init__(self, impl: OpenAIResponsesImpl, limits: RouteAdmission, operators: Operators) -> None:
-        super().__init__(impl, limits)
-        self._operators = operators
-
-    async def _check(self, request: Request, entry: Entry | None, response_id: str, action: str) -> None:
-        act = f"score.{action}"
-        await self._operators.admit(request, act, response_id)
-        owner = entry.owner if entry else None
-        if await self._operators.owner_for(request, act, response_id, owner) is None:
-            raise not_found(response_id)
 
 
 def _given(body: Any) -> Json:

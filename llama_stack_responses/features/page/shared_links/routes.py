@@ -120,12 +120,7 @@ def _of_anyone(impl: OpenAIResponsesImpl, operators: Operators) -> Find:
     """Return what finds the responses of all users, for operators."""
 
     async def find(request: Request, response_id: str, act: str) -> tuple[Entry, int]:
-        await operators.admit(request, f"link.{act}", response_id)
-        found = await impl.archive.entry_version(check_response_id(response_id, "response_id"))
-        owner = found[0].owner if found else None
-        if await operators.owner_for(request, f"link.{act}", response_id, owner) is None or found is None:
-            raise not_found(response_id)
-        return found
+        return await operators.response_for(request, f"link.{act}", response_id, impl.archive)
 
     return find
 
