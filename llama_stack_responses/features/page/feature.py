@@ -71,11 +71,11 @@ def _writer(stack: Stack, settings: BuiltInPage) -> RefusedWriter | None:
 
 def _shared(stack: Stack, settings: BuiltInPage) -> list[SharedLinks]:
     """Return the routes of links to responses, unless they are turned off."""
-    if not settings.link_days:
+    if not settings.link_seconds:
         return []
     from .shared_links.routes import SharedLinks
 
-    return [SharedLinks(stack.records, stack.config.roles, settings.link_days)]
+    return [SharedLinks(stack.records, stack.config.roles, settings.link_seconds)]
 
 
 def _searched(stack: Stack, index: SearchIndex) -> tuple[Search, Indexer]:

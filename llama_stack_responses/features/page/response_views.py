@@ -41,7 +41,6 @@ _MAX_CONTINUED: Final = 4
 """Maximum number of further responses that are read for the names of calls."""
 
 _MAX_BRANCHES: Final = 50
-_DAY_SECONDS: Final = 86_400
 _TURN_EVENTS: Final = 64
 """Events that are built before the thread lets others run."""
 
@@ -267,15 +266,16 @@ def _events(stored: StoredResponse, after: int, limit: int) -> Json:
 def settings_of(impl: OpenAIResponsesImpl, version: str) -> Json:
     """Return what the page has to know of the server and of the user."""
     owner, config = impl.access.current_user(), impl.config
+    settings = SETTINGS.of(config)
     return {
         "object": "ui.session",
         "owner": {**owner_of(owner), "anonymous": owner.is_anonymous},
         "version": version,
         "retention_days": config.retention_days,
-        "record_requests": SETTINGS.of(config).record_requests,
+        "record_requests": settings.record_requests,
         "background": impl.archive.transactional,
         "limits": {"image_bytes": _image_bytes(config), "file_bytes": config.files.max_bytes},
-        "link_seconds": int(SETTINGS.of(config).link_days * _DAY_SECONDS),
+        "link_seconds": settings.link_seconds,
         "views": [asdict(view) for view in impl.views],
     }
 

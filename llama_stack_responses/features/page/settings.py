@@ -35,6 +35,11 @@ class BuiltInPage(BaseModel):
     refused_per_user: int = Field(default=1000, ge=0)
     link_days: float = Field(default=7.0, ge=0, le=365)
 
+    @property
+    def link_seconds(self) -> int:
+        """The longest time for which a link holds; 0 for no links."""
+        return int(self.link_days * 86_400)
+
 
 def _on_or_off(given: Any) -> Any:
     """Return the entry, where `true` and `false` stand for an entry that only turns the page on or off."""

@@ -37,7 +37,6 @@ TOKEN_HEADER: Final = "x-shared-link"  # noqa: S105 - the name of a header
 """The header with the token of a link: an address would be in logs."""
 
 _LEAST_SECONDS: Final = 60
-_DAY_SECONDS: Final = 86_400
 _USES: Final = 30
 _USES_SECONDS: Final = 60.0
 """Uses of a link within this time, on each server. Each is an entry of the audit log."""
@@ -64,12 +63,11 @@ class SharedLinks:
     Args:
         records: the store.
         roles: who the operators are.
-        days: the longest time for which a link holds.
+        max_seconds: the longest time for which a link holds.
     """
 
-    def __init__(self, records: Records, roles: Roles, days: float) -> None:
-        self._records, self._roles = records, roles
-        self._max_seconds = int(days * _DAY_SECONDS)
+    def __init__(self, records: Records, roles: Roles, max_seconds: int) -> None:
+        self._records, self._roles, self._max_seconds = records, roles, max_seconds
 
     def routes(self, impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
         """Return the routes for the owners of responses, and for operators if there are some."""
