@@ -46,11 +46,15 @@ def one_of(*values: str) -> Schema:
     return {"type": "string", "enum": list(values)}
 
 
+def array_of(entry: Schema) -> Schema:
+    """Return the schema of an array of these."""
+    return {"type": "array", "items": entry}
+
+
 def page(entry: Schema) -> Schema:
     """Return the schema of a page of a list."""
-    data = {"type": "array", "items": entry}
     ends = or_null(TEXT)
-    return whole(object=constant("list"), data=data, first_id=ends, last_id=ends, has_more=YES_OR_NO)
+    return whole(object=constant("list"), data=array_of(entry), first_id=ends, last_id=ends, has_more=YES_OR_NO)
 
 
 def deleted(kind: str) -> Schema:
@@ -120,8 +124,8 @@ RESPONSE: Final = whole(
     **{name: schema for name, (_, schema) in ECHOED.items()},
     moderation=or_null(_OBJECT),
     reasoning=_OBJECT,
-    tools={"type": "array", "items": TYPED},
-    output={"type": "array", "items": _ITEM},
+    tools=array_of(TYPED),
+    output=array_of(_ITEM),
     prompt_cache_diagnostics=or_null(_CACHE_DIAGNOSTICS),
     tool_usage=or_null(whole(image_gen=_IMAGE_USAGE, web_search=whole(num_requests=WHOLE))),
     usage=or_null(_USAGE),
@@ -151,7 +155,7 @@ COMPACTION: Final = whole(
     id=TEXT,
     object=constant("response.compaction"),
     created_at=TIME,
-    output={"type": "array", "items": _ITEM},
+    output=array_of(_ITEM),
     usage=_USAGE,
 )
 
@@ -169,7 +173,7 @@ PAGING: Final[Mapping[str, Schema]] = {
 }
 """The query parameters of every list."""
 
-INCLUDE: Final[Mapping[str, Schema]] = {"include": {"type": "array", "items": one_of(*INCLUDABLE)}}
+INCLUDE: Final[Mapping[str, Schema]] = {"include": array_of(one_of(*INCLUDABLE))}
 
 REPLAY: Final[Mapping[str, Schema]] = {
     "stream": {**YES_OR_NO, "default": False},

@@ -12,7 +12,7 @@ from ...core.shapes import Schema
 from ...items.listed_items import page_after
 from ...store.access_keys import AccessKey, AccessKeys, NewKey, check_key_id, new_key_id, no_key
 from ...wire.http_responses import JsonResponse
-from ...wire.openapi import PAGING, TEXT, WHOLE, an_id, constant, deleted, described, page, whole
+from ...wire.openapi import PAGING, TEXT, WHOLE, an_id, array_of, constant, deleted, described, page, whole
 from ...wire.operators import Admitted, Operators
 from ...wire.request_handling import Handler, Query, add_fallback, page_of, routes_within
 from ...wire.route_admission import RouteAdmission
@@ -29,7 +29,7 @@ _KEY: Final = whole(
     status=TEXT,
 )
 _CREATED: Final[Schema] = {**_KEY, "properties": {**_KEY["properties"], "value": TEXT}}
-_NAMES: Final[Schema] = {"type": "array", "items": TEXT}
+_NAMES: Final[Schema] = array_of(TEXT)
 _NEW: Final[Schema] = {
     "type": "object",
     "properties": {

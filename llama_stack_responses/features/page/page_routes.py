@@ -19,7 +19,7 @@ from ...installed_host import own_version
 from ...service.responses import OpenAIResponsesImpl
 from ...wire import sse
 from ...wire.http_responses import JsonResponse, stream_headers
-from ...wire.openapi import EVENTS, TEXT, WHOLE, described, one_of
+from ...wire.openapi import EVENTS, TEXT, WHOLE, array_of, described, one_of
 from ...wire.request_cycle import while_connected
 from ...wire.request_handling import Handler, Query, add_fallback, routes_within
 from ...wire.route_admission import RouteAdmission
@@ -46,7 +46,7 @@ _STATUSES: Final = (*STATUSES, STATUS)
 
 _SEVERAL: Final[Schema] = {"type": "array", "items": TEXT, "maxItems": _MAX_PAIRS}
 _FILTERS: Final[Mapping[str, Schema]] = {
-    "status": {"type": "array", "items": one_of(*_STATUSES)},
+    "status": array_of(one_of(*_STATUSES)),
     "model": TEXT,
     "conversation": TEXT,
     "metadata": _SEVERAL,

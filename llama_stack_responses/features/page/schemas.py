@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ...core.shapes import Schema, or_null
-from ...wire.openapi import TEXT, WHOLE, YES_OR_NO, constant, whole
+from ...wire.openapi import TEXT, WHOLE, YES_OR_NO, array_of, constant, whole
 
 _OBJECT: Final[Schema] = {"type": "object"}
 _NUMBER: Final[Schema] = {"type": "number"}
@@ -22,24 +22,24 @@ SESSION: Final = whole(
     background=YES_OR_NO,
     limits=whole(image_bytes=WHOLE, file_bytes=WHOLE),
     link_seconds=WHOLE,
-    views={"type": "array", "items": whole(name=TEXT, title=TEXT, icon=TEXT, key=TEXT, options=_OBJECT)},
+    views=array_of(whole(name=TEXT, title=TEXT, icon=TEXT, key=TEXT, options=_OBJECT)),
 )
 
-TOOLS: Final = whole(object=constant("ui.tools"), available={"type": "array", "items": TEXT}, details=_TEXTS)
+TOOLS: Final = whole(object=constant("ui.tools"), available=array_of(TEXT), details=_TEXTS)
 
 _SECTION: Final = whole(
     title=TEXT,
     at=_NUMBER,
-    facts={"type": "array", "items": TEXT},
+    facts=array_of(TEXT),
     trouble=or_null(TEXT),
-    columns={"type": "array", "items": TEXT},
-    rows={"type": "array", "items": {"type": "array", "items": TEXT}},
+    columns=array_of(TEXT),
+    rows=array_of(array_of(TEXT)),
     entry=or_null(_OBJECT),
 )
-_CARD: Final = whole(title=TEXT, sections={"type": "array", "items": _SECTION}, refreshable=YES_OR_NO)
+_CARD: Final = whole(title=TEXT, sections=array_of(_SECTION), refreshable=YES_OR_NO)
 CARDS: Final = whole(
     object=constant("ui.cards"),
-    data={"type": "array", "items": _CARD},
+    data=array_of(_CARD),
 )
 
 _BUCKET: Final = whole(
@@ -52,9 +52,7 @@ _BUCKET: Final = whole(
     events=WHOLE,
     first_token_ms=whole(count=WHOLE, sum=_NUMBER),
 )
-HISTORY: Final = whole(
-    object=constant("ui.history"), at=_NUMBER, server=TEXT, buckets={"type": "array", "items": _BUCKET}
-)
+HISTORY: Final = whole(object=constant("ui.history"), at=_NUMBER, server=TEXT, buckets=array_of(_BUCKET))
 
 ROW: Final = whole(
     id=TEXT,
@@ -70,7 +68,7 @@ ROW: Final = whole(
     reasoning_tokens=_COUNT,
     tool_calls=WHOLE,
     failed_tool_calls=WHOLE,
-    tools={"type": "array", "items": TEXT},
+    tools=array_of(TEXT),
     waits_for=or_null(TEXT),
     error=or_null(TEXT),
     conversation=or_null(TEXT),
@@ -98,17 +96,13 @@ _ITEM: Final = whole(type=TEXT, id=or_null(TEXT), kind=TEXT, status=or_null(TEXT
 
 
 def _list(data: Schema, after: Schema, **more: Schema) -> Schema:
-    pages = whole(data={"type": "array", "items": data}, has_more=YES_OR_NO, next=or_null(after))
+    pages = whole(data=array_of(data), has_more=YES_OR_NO, next=or_null(after))
     fields = {"object": constant("list"), **pages["properties"], **more}
     return whole(**fields)
 
 
-def _items_of(data: Schema) -> Schema:
-    return {"type": "array", "items": data}
-
-
 _SCORE: Final = or_null(whole(score=or_null(_NUMBER), note=TEXT, by=TEXT, at=WHOLE))
-_FOUND: Final = whole(**ROW["properties"], score=_SCORE, snippet=_items_of(whole(text=TEXT, match=YES_OR_NO)))
+_FOUND: Final = whole(**ROW["properties"], score=_SCORE, snippet=array_of(whole(text=TEXT, match=YES_OR_NO)))
 ROWS: Final = _list(_FOUND, TEXT, read_to=_COUNT, search=or_null(whole(covers=TEXT, waiting=WHOLE)))
 
 _ASKED: Final = whole(
@@ -116,11 +110,11 @@ _ASKED: Final = whole(
     model=TEXT,
     created_at=_NUMBER,
     status=TEXT,
-    input=_items_of(_OBJECT),
+    input=array_of(_OBJECT),
     score=or_null(_NUMBER),
     note=TEXT,
 )
-_SAMPLE: Final = whole(model=TEXT, output_text=TEXT, output=_items_of(_OBJECT), usage=or_null(_OBJECT))
+_SAMPLE: Final = whole(model=TEXT, output_text=TEXT, output=array_of(_OBJECT), usage=or_null(_OBJECT))
 LINES: Final = _list(whole(item=_ASKED, sample=_SAMPLE), TEXT)
 
 _SESSION: Final = whole(
@@ -135,7 +129,7 @@ _SESSION: Final = whole(
     seconds=_NUMBER,
     errors=WHOLE,
     running=WHOLE,
-    models={"type": "array", "items": TEXT},
+    models=array_of(TEXT),
     started_at=_NUMBER,
     last_at=_NUMBER,
 )
@@ -146,22 +140,22 @@ _BRANCH: Final = whole(id=TEXT, words=TEXT, status=TEXT, created_at=_NUMBER)
 VIEW: Final = whole(
     object=constant("ui.response"),
     summary=ROW,
-    continued_by=_items_of(_BRANCH),
+    continued_by=array_of(_BRANCH),
     score=_SCORE,
     owner=_NAME,
     instructions=or_null(whole(text=TEXT, truncated=YES_OR_NO)),
-    items=_items_of(_ITEM),
+    items=array_of(_ITEM),
     output_from=WHOLE,
     items_left_out=WHOLE,
-    facts=whole(status=TEXT, model=TEXT, usage=or_null(_OBJECT), settings=_OBJECT, tools=_items_of(_OBJECT)),
+    facts=whole(status=TEXT, model=TEXT, usage=or_null(_OBJECT), settings=_OBJECT, tools=array_of(_OBJECT)),
     timing=or_null(_OBJECT),
     requests=WHOLE,
     replayable=YES_OR_NO,
 )
 
-INPUT: Final = whole(object=constant("ui.input"), data=_items_of(_OBJECT))
-MARKDOWN: Final = whole(texts=_items_of(TEXT))
-HTML: Final = whole(object=constant("ui.html"), html=or_null(_items_of(TEXT)))
+INPUT: Final = whole(object=constant("ui.input"), data=array_of(_OBJECT))
+MARKDOWN: Final = whole(texts=array_of(TEXT))
+HTML: Final = whole(object=constant("ui.html"), html=or_null(array_of(TEXT)))
 
 EVENT_PAGE: Final = _list(whole(at_ms=or_null(_NUMBER), event=_OBJECT), WHOLE, timed=YES_OR_NO)
 
@@ -179,12 +173,12 @@ REQUESTS: Final = _list(_REQUEST, WHOLE, recorded=YES_OR_NO)
 _TURN: Final = whole(
     id=TEXT,
     summary=ROW,
-    items=_items_of(_ITEM),
+    items=array_of(_ITEM),
     output_from=WHOLE,
     items_left_out=WHOLE,
     compacted=YES_OR_NO,
-    branches=_items_of(_BRANCH),
+    branches=array_of(_BRANCH),
 )
-CHAIN: Final = _list(_TURN, TEXT, children=_items_of(_BRANCH), gone=or_null(TEXT))
+CHAIN: Final = _list(_TURN, TEXT, children=array_of(_BRANCH), gone=or_null(TEXT))
 
 CONVERSATION: Final = _list(_ITEM, TEXT, conversation=whole(id=TEXT, created_at=_NUMBER, metadata=_OBJECT))

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from ...core.owner import Owner
 from ...core.shapes import or_null
 from ...wire.http_responses import JsonResponse
-from ...wire.openapi import TEXT, WHOLE, YES_OR_NO, constant, described, one_of, whole
+from ...wire.openapi import TEXT, WHOLE, YES_OR_NO, array_of, constant, described, one_of, whole
 from ...wire.request_handling import Query, add_fallback, routes_within
 from ...wire.route_admission import RouteAdmission
 from .prices import Prices
@@ -21,12 +21,10 @@ from .reports import COST_GROUPS, COST_WIDTHS, REPORTS, WIDTHS, Width, costs
 from .visibility import Visibility
 
 _RESULT: Final = {"type": "object", "properties": {"object": TEXT}, "required": ["object"]}
-_BUCKET: Final = whole(
-    object=constant("bucket"), start_time=WHOLE, end_time=WHOLE, results={"type": "array", "items": _RESULT}
-)
+_BUCKET: Final = whole(object=constant("bucket"), start_time=WHOLE, end_time=WHOLE, results=array_of(_RESULT))
 _PAGE: Final = whole(
     object=constant("page"),
-    data={"type": "array", "items": _BUCKET},
+    data=array_of(_BUCKET),
     has_more=YES_OR_NO,
     next_page=or_null(TEXT),
 )
@@ -74,7 +72,7 @@ def _described(widths: Mapping[str, Width], groups: Collection[str]) -> dict[str
         **dict.fromkeys(("start_time", "end_time", "limit"), WHOLE),
         "page": TEXT,
         "bucket_width": one_of(*widths),
-        "group_by": {"type": "array", "items": one_of(*groups)},
-        **{name: {"type": "array", "items": TEXT} for name in FILTERS},
+        "group_by": array_of(one_of(*groups)),
+        **{name: array_of(TEXT) for name in FILTERS},
     }
     return described(_PAGE, query=query)

@@ -18,7 +18,20 @@ from ...fetch.address_policy import AddressPolicy
 from ...items.listed_items import page_after
 from ...store.content_names import Hasher
 from ...wire.http_responses import JsonResponse
-from ...wire.openapi import PAGING, TEXT, WHOLE, YES_OR_NO, an_id, constant, deleted, described, one_of, page, whole
+from ...wire.openapi import (
+    PAGING,
+    TEXT,
+    WHOLE,
+    YES_OR_NO,
+    an_id,
+    array_of,
+    constant,
+    deleted,
+    described,
+    one_of,
+    page,
+    whole,
+)
 from ...wire.request_handling import Handler, Query, add_fallback, page_of, routes_within
 from ...wire.route_admission import RouteAdmission
 from .deliveries import Deliveries
@@ -36,7 +49,7 @@ _ENDPOINT: Final = whole(
     id=an_id("we"),
     name=TEXT,
     url=TEXT,
-    event_types={"type": "array", "items": TEXT},
+    event_types=array_of(TEXT),
     created_at=WHOLE,
     updated_at=WHOLE,
     signing_secret_hint=TEXT,
@@ -66,7 +79,7 @@ _DELIVERY: Final = whole(
     event={"type": "object"},
     status=one_of("waiting", "delivered", "failed"),
     created_at=WHOLE,
-    attempts={"type": "array", "items": whole(at=WHOLE, status_code=or_null(WHOLE), answer=TEXT)},
+    attempts=array_of(whole(at=WHOLE, status_code=or_null(WHOLE), answer=TEXT)),
 )
 
 
@@ -186,7 +199,7 @@ def event_types_router(limits: RouteAdmission) -> APIRouter:
     async def types() -> Response:
         return JsonResponse({"object": "list", "data": list(EVENT_TYPES)})
 
-    schema = whole(object=constant("list"), data={"type": "array", "items": TEXT})
+    schema = whole(object=constant("list"), data=array_of(TEXT))
     router.add_api_route("", types, methods=["GET"], summary="List the types of events", **described(schema))
     add_fallback(router)
     return router

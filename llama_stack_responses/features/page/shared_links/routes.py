@@ -20,7 +20,7 @@ from ....store.audit_log import AuditLog
 from ....store.layout import Entry
 from ....store.records import Records
 from ....wire.http_responses import JsonResponse
-from ....wire.openapi import TEXT, WHOLE, constant, deleted, described, whole
+from ....wire.openapi import TEXT, WHOLE, array_of, constant, deleted, described, whole
 from ....wire.operators import Operators
 from ....wire.public_routes import PublicRoute
 from ....wire.request_cycle import cycle_of
@@ -43,7 +43,7 @@ _USES_SECONDS: Final = 60.0
 _MAX_USED: Final = 4096
 _PRIVATE: Final = {"cache-control": "no-store", "referrer-policy": "no-referrer", "x-robots-tag": "noindex, nofollow"}
 _LINK: Final = whole(object=constant("ui.link"), id=TEXT, by=TEXT, created_at=WHOLE, expires_at=WHOLE)
-_LINKS: Final = whole(object=constant("list"), data={"type": "array", "items": _LINK})
+_LINKS: Final = whole(object=constant("list"), data=array_of(_LINK))
 _MADE: Final = whole(**_LINK["properties"], path=TEXT)
 _REVOKED: Final = deleted("ui.links.deleted")
 _OF_USERS: Final = ("user", "safety_identifier", "prompt_cache_key")
