@@ -103,7 +103,7 @@ def _list(data: Schema, after: Schema, **more: Schema) -> Schema:
 
 _SCORE: Final = or_null(whole(score=or_null(_NUMBER), note=TEXT, by=TEXT, at=WHOLE))
 _FOUND: Final = whole(**ROW["properties"], score=_SCORE, snippet=array_of(whole(text=TEXT, match=YES_OR_NO)))
-ROWS: Final = _list(_FOUND, TEXT, read_to=_COUNT, search=or_null(whole(covers=TEXT, waiting=WHOLE)))
+ROWS: Final = _list(_FOUND, TEXT, read_to=_COUNT, search=or_null(whole(covers=TEXT, indexed=_COUNT, waiting=WHOLE)))
 
 _ASKED: Final = whole(
     id=TEXT,
