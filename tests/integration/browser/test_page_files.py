@@ -85,15 +85,21 @@ def test_empty_file_is_named_and_not_attached(page: BrowserPage) -> None:
     assert uploads(page) == []
 
 
-def test_upload_shows_its_progress_and_can_be_given_up(browser: Browser, page_stack: LiveStack) -> None:
+def sent_before_its_file_arrives(page: BrowserPage) -> list[Route]:
+    """Send a message whose file is still on its way; return the requests that upload it, which are held back."""
     held: list[Route] = []
+    opened(page)
+    page.page.route("**/v1/files", lambda route: held.append(route))  # noqa: PLW0108 - playwright sets an attribute of it
+    give(page, "drop", "notes.txt", "text/plain", b"the word is heron")
+    page.find(".files .chip progress")
+    ask(page, "What is the word?")
+    page.find(".toast", "It is sent when its files have arrived")
+    return held
+
+
+def test_upload_shows_its_progress_and_can_be_given_up(browser: Browser, page_stack: LiveStack) -> None:
     with browser.page(page_stack.base_url) as page:
-        opened(page)
-        page.page.route("**/v1/files", lambda route: held.append(route))  # noqa: PLW0108 - playwright sets an attribute of it
-        give(page, "drop", "notes.txt", "text/plain", b"the word is heron")
-        page.find(".files .chip progress")
-        ask(page, "What is the word?")
-        page.find(".toast", "It is sent when its files have arrived")
+        held = sent_before_its_file_arrives(page)
         page.page.get_by_role("button", name="Remove notes.txt").click()
         page.gone(".files .chip")
         assert page.page.locator("textarea[name=input]").input_value() == "What is the word?"
@@ -104,16 +110,10 @@ def test_upload_shows_its_progress_and_can_be_given_up(browser: Browser, page_st
 
 
 def test_message_is_sent_when_its_file_has_arrived(browser: Browser, page_stack: LiveStack, upstream: Upstream) -> None:
-    held: list[Route] = []
     upstream.script("poet", reply(text("Seen.")))
     with browser.page(page_stack.base_url) as page:
-        opened(page)
-        page.page.route("**/v1/files", lambda route: held.append(route))  # noqa: PLW0108 - playwright sets an attribute of it
-        give(page, "drop", "notes.txt", "text/plain", b"the word is heron")
-        page.find(".files .chip progress")
-        ask(page, "What is the word?")
-        page.find(".toast", "It is sent when its files have arrived")
-        held[0].continue_()
+        [upload] = sent_before_its_file_arrives(page)
+        upload.continue_()
         page.find(".message[data-role=assistant] .md", "Seen.")
         assert "the word is heron" in json.dumps(last_body(upstream, "poet")["messages"])
         page.check_quiet()

@@ -118,53 +118,42 @@ def test_route_whose_endpoint_takes_more_than_request_and_path_is_refused() -> N
         App().serve(wants_query)
 
 
-async def test_work_for_an_answer_ends_when_its_client_leaves() -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
+class Endless:
+    """An endpoint that works for its answer until it is stopped."""
 
-    async def work() -> None:
-        try:
-            begun.set()
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
+    def __init__(self) -> None:
+        self.begun, self.ended = asyncio.Event(), asyncio.Event()
 
-    async def answer(request: Request) -> Response:
-        await while_connected(request.scope, work())
+    async def answer(self, request: Request) -> Response:
+        await while_connected(request.scope, self._work())
         raise AssertionError
 
+    async def _work(self) -> None:
+        try:
+            self.begun.set()
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+
+async def test_work_for_an_answer_ends_when_its_client_leaves() -> None:
+    endless, sent = Endless(), Sent()
+
     async def receive() -> Message:
-        await begun.wait()
+        await endless.begun.wait()
         return {"type": "http.disconnect"}
 
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
     async with asyncio.timeout(5):
-        await App().serve(answer)(scope_of(method="GET"), receive, send)
-    assert ended.is_set()
-    assert sent[0]["status"] == 499
+        await App().serve(endless.answer)(scope_of(method="GET"), receive, sent.send)
+    assert endless.ended.is_set()
+    assert sent.status == 499
 
 
 async def test_work_for_an_answer_ends_with_its_request() -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
-
-    async def work() -> None:
-        try:
-            begun.set()
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    async def answer(request: Request) -> Response:
-        await while_connected(request.scope, work())
-        raise AssertionError
-
-    body = Body(then="silence")
-    serving = asyncio.ensure_future(App().serve(answer)(scope_of(method="GET"), body.receive, Sent().send))
-    await begun.wait()
+    endless, body = Endless(), Body(then="silence")
+    serving = asyncio.ensure_future(App().serve(endless.answer)(scope_of(method="GET"), body.receive, Sent().send))
+    await endless.begun.wait()
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
-    assert ended.is_set()
+    assert endless.ended.is_set()
