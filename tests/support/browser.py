@@ -169,6 +169,12 @@ class BrowserPage:
         """The address of the view, without the server."""
         return self.page.url.removeprefix(self.root)
 
+    def fits(self) -> bool:
+        """Return whether the view is no wider than the screen."""
+        size = self.page.viewport_size
+        assert size
+        return bool(self.page.evaluate("() => document.documentElement.scrollWidth") <= size["width"])
+
     def check_quiet(self) -> None:
         """Check that nothing went wrong so far, and that no other host got a request."""
         assert not self.problems, self.problems

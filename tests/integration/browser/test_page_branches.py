@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from tests.integration.browser.test_page_playground import ask, choose, last_body
+from tests.integration.browser.test_page_playground import PHONE, ask, choose, last_body
 from tests.support.browser import Browser, BrowserPage
 from tests.support.image_server import data_url, png
 from tests.support.stack import LiveStack
@@ -13,7 +13,6 @@ from tests.support.wire import Wire
 
 pytestmark = pytest.mark.live
 
-PHONE: Final = {"width": 390, "height": 844}
 SWITCH: Final = ".branches"
 
 
@@ -248,6 +247,6 @@ def test_actions_of_a_turn_fit_a_phone(browser: Browser, page_stack: LiveStack, 
         action(page, 1, "Regenerate")
         answered(page, "Two again.")
         page.find(SWITCH, "2 of 2")
-        assert page.page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
+        assert page.fits()
         assert page.axe() == []
         page.check_quiet()

@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from tests.integration.browser.test_page_playground import ask, choose, last_body
+from tests.integration.browser.test_page_playground import PHONE, ask, choose, last_body
 from tests.support.browser import Browser, BrowserPage
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text
@@ -12,7 +12,6 @@ from tests.support.wire import Wire
 
 pytestmark = pytest.mark.live
 
-PHONE: Final = {"width": 390, "height": 844}
 PARAGRAPHS: Final = [f"Paragraph {number} of a long answer. " * 6 + "\n\n" for number in range(40)]
 LEFT: Final = "document.scrollingElement.scrollHeight - document.scrollingElement.scrollTop - innerHeight"
 END_IN_SIGHT: Final = """words => {

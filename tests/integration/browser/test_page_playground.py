@@ -395,7 +395,7 @@ def test_playground_fits_a_phone_with_its_settings_above_the_conversation(
         page.page.get_by_role("button", name="Send").tap()
         page.find(".message[data-role=assistant] .md")
         assert [one.evaluate(inside) for one in parts] == [True] * 3
-        assert page.page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
+        assert page.fits()
         opener.tap()
         assert page.axe() == []
         page.check_quiet()

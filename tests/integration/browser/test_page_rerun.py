@@ -18,7 +18,6 @@ pytestmark = pytest.mark.live
 
 HOSTILE = "<img src=x onerror=alert(1)> Which colour?"
 PHONE: ViewportSize = {"width": 360, "height": 740}
-FITS = "() => document.documentElement.scrollWidth <= innerWidth"
 OFFER = (
     "name => { const field = document.querySelector('dialog select');"
     " if (!field || field.disabled) return false; field.append(new Option(name)); field.value = name; return true }"
@@ -65,7 +64,7 @@ def test_selection_is_run_again_on_another_model_and_compared(
         page.find("section[aria-label^='New'] .scoring [aria-pressed=true]", "Good")
         assert page.axe() == []
         page.page.set_viewport_size(PHONE)
-        assert page.page.evaluate(FITS)
+        assert page.fits()
         assert page.axe() == []
         page.press("n")
         page.find(".run-head a", "2 of 2")
@@ -148,7 +147,7 @@ def test_selection_is_bounded_and_ends_with_its_mode(
         page.find(f"[data-id={ids[0]}] .select-row").check()
         page.find("button", "Select the first").click()
         page.find(".selection [role=status]", "2 selected")
-        assert page.page.evaluate(FITS)
+        assert page.fits()
         assert page.axe() == []
         page.find(".selection button", "Done").click()
         assert page.page.locator(".select-row:visible").count() == 0

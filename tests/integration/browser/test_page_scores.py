@@ -18,7 +18,6 @@ pytestmark = pytest.mark.live
 
 HOSTILE = '=1+1 "><img src=x onerror=alert(1)><script>alert(2)</script>\u202e txet'
 PHONE: ViewportSize = {"width": 360, "height": 740}
-FITS = "() => document.documentElement.scrollWidth <= innerWidth"
 
 
 def test_response_is_scored_and_annotated_with_the_keyboard(
@@ -43,7 +42,7 @@ def test_response_is_scored_and_annotated_with_the_keyboard(
         assert (found["score"], found["note"]) == (1, HOSTILE)
         assert page.axe() == []
         page.page.set_viewport_size(PHONE)
-        assert page.page.evaluate(FITS)
+        assert page.fits()
         assert page.axe() == []
         page.press("g", "r")
         mark = page.find(f"[data-id={good}] .score")
@@ -51,7 +50,7 @@ def test_response_is_scored_and_annotated_with_the_keyboard(
         page.goto("/ui?text=model%3Ajudged+score%3Agood")
         lists_only(page, good)
         page.find(f"[data-id={good}] .score")
-        assert page.page.evaluate(FITS)
+        assert page.fits()
         assert page.axe() == []
         page.page.set_viewport_size({"width": 1280, "height": 800})
         page.find("summary", "Export").click()

@@ -61,7 +61,7 @@ def test_search_finds_and_marks_words_deep_in_a_response(
         lists_only(page, created)
         page.page.set_viewport_size({"width": 360, "height": 740})
         page.until(f"id => ({MARKED})(id) === '{needle}'", created)
-        assert page.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        assert page.fits()
         assert page.axe() == []
         page.press("Escape", "j", "Enter")
         page.find("h1", "Where is it?")

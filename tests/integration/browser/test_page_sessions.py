@@ -41,7 +41,7 @@ def test_sessions_lead_to_chains_and_conversations(
         page.press("j")
         assert page.page.evaluate("() => document.activeElement.closest('.session') !== null")
         page.page.set_viewport_size({"width": 360, "height": 740})
-        assert page.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        assert page.fits()
         assert page.axe() == []
         chain.locator("a").focus()
         page.press("Enter")

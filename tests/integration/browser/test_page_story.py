@@ -262,7 +262,7 @@ def test_failed_tool_call_is_marked_in_the_list_of_a_phone(
     with browser.page(furnished_stack.base_url, viewport={"width": 360, "height": 740}) as page:
         page.goto("/ui?failed_tools=true")
         assert page.find(f".list-row[data-id={story.failing}] .cell-tools").inner_text().startswith("1 of 1")
-        assert page.page.evaluate("() => document.documentElement.scrollWidth") <= 360
+        assert page.fits()
 
 
 def test_long_words_and_other_scripts_stay_within_a_phone(
@@ -276,5 +276,5 @@ def test_long_words_and_other_scripts_stay_within_a_phone(
         ):
             page.goto(path)
             page.find(".message")
-            assert page.page.evaluate("() => document.documentElement.scrollWidth") <= 360
+            assert page.fits()
             assert page.axe() == []

@@ -53,7 +53,7 @@ def test_usage_is_drawn_grouped_saved_and_leads_to_the_list(
         assert of_model["duration_p95_ms"] >= of_model["duration_p50_ms"] > 0
         assert page.axe() == []
         page.page.set_viewport_size({"width": 360, "height": 740})
-        assert page.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        assert page.fits()
         row.locator("th a").focus()
         page.press("Enter")
         page.find(f".list-row[data-id={created['id']}]")

@@ -19,7 +19,6 @@ from tests.support.web import Answer, Web
 pytestmark = pytest.mark.live
 
 PHONE: Any = {"width": 360, "height": 740}
-FITS = "() => document.documentElement.scrollWidth <= innerWidth"
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def test_batch_is_shown_with_its_progress_its_failed_lines_and_cancelled(
         page.find(f"{batch} .batch-about", "job: nightly")
         assert page.page.locator(f"{batch} progress").evaluate("(bar) => [bar.value, bar.max]") == [2, 4]
         page.page.set_viewport_size(PHONE)
-        assert page.page.evaluate(FITS)
+        assert page.fits()
         page.find(f"{batch} button", "Cancel").click()
         page.find(f"{batch} .status", "Cancelled")
         page.find(f"{batch} .batch-counts", "1 completed, 3 failed, of 4 lines")
@@ -77,7 +76,7 @@ def test_batch_is_shown_with_its_progress_its_failed_lines_and_cancelled(
         with page.page.expect_download() as saved:
             page.find(f"{batch} button", "Output").click()
         assert saved.value.suggested_filename == f"{batch_id}_output.jsonl"
-        assert page.page.evaluate(FITS)
+        assert page.fits()
         page.check_quiet()
 
 
@@ -114,7 +113,7 @@ def test_deliveries_of_a_webhook_are_shown_and_sent_again(
         assert "200 Thank you" in row.inner_text()
         assert page.axe() == []
         page.page.set_viewport_size(PHONE)
-        assert page.page.evaluate(FITS)
+        assert page.fits()
         row.locator("button").click()
         wait_until(lambda: len(web.seen) == 2)
         page.find(f"{one} tbody td", "2")
