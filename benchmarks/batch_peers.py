@@ -121,11 +121,16 @@ def begun(client: openai.OpenAI, endpoint: Any, model: str, lines: int) -> str:
     return client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h").id
 
 
+def has_ended(client: openai.OpenAI, batch_id: str) -> bool:
+    """Return whether a batch has ended."""
+    return client.batches.retrieve(batch_id).status in ENDED
+
+
 def run_batch(client: openai.OpenAI, endpoint: str, model: str, lines: int) -> None:
     """Run a batch to its end; RefusedError if the server does not run it, or not all of its lines."""
     try:
         batch_id = begun(client, endpoint, model, lines)
-        wait_until(lambda: client.batches.retrieve(batch_id).status in ENDED, PATIENCE, _POLL_SECONDS)
+        wait_until(lambda: has_ended(client, batch_id), PATIENCE, _POLL_SECONDS)
         ended = client.batches.retrieve(batch_id)
     except openai.APIStatusError as error:
         raise RefusedError(refusal(error.status_code, error.response.text)) from error
@@ -206,7 +211,7 @@ class Comparison:
                 found[OF_RESPONSES] = self._of_responses(peer, server)
                 try:
                     found["fate"] = self._kill(peer, server, model)
-                except (AssertionError, StartError, openai.APIError) as error:
+                except (AssertionError, RefusedError, StartError, openai.APIError) as error:
                     found["fate"] = f"not measured: {str(error)[:200]}"
 
     def _start(self, context: ExitStack, url: str) -> None:
@@ -253,16 +258,27 @@ class Comparison:
         size, before = self._size, len(model.requests(SLOW))
         with server.client() as client:
             batch_id = begun(client, CHAT, f"{peer.prefix}{SLOW}", size.killed)
-        model.wait_for(SLOW, before + size.killed // 4)
+            wait_for_requests(client, batch_id, model, before + size.killed // 4)
         server.kill()
         server.start(server.port)
         began = time.monotonic()
         with server.client() as client:
             with suppress(AssertionError):
-                wait_until(lambda: client.batches.retrieve(batch_id).status in ENDED, size.patience, _POLL_SECONDS)
+                wait_until(lambda: has_ended(client, batch_id), size.patience, _POLL_SECONDS)
             waited, ended = time.monotonic() - began, client.batches.retrieve(batch_id)
             output = client.files.content(ended.output_file_id).text if ended.output_file_id else ""
         return Fate(ended.status, size.killed, answered(output), waited, len(model.requests(SLOW)) - before)
+
+
+def wait_for_requests(client: openai.OpenAI, batch_id: str, model: Upstream, count: int) -> None:
+    """Wait until the slow model has got this number of requests; RefusedError if the batch has ended without them."""
+
+    def are_there() -> bool:
+        return len(model.requests(SLOW)) >= count
+
+    wait_until(lambda: are_there() or has_ended(client, batch_id))
+    if not are_there():
+        raise RefusedError(f"`{client.batches.retrieve(batch_id).status}` before the server was killed")
 
 
 def answered(output: str) -> int:

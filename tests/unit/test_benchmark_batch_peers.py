@@ -1,11 +1,24 @@
 """The comparison of batches with those of other servers: refusals, answered lines, and the table."""
 
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from benchmarks.batch_peers import BYTES, CPU, OF_RESPONSES, PEERS, RATE, Fate, answered, refusal, table
+from benchmarks.batch_peers import (
+    BYTES,
+    CPU,
+    OF_RESPONSES,
+    PEERS,
+    RATE,
+    Fate,
+    RefusedError,
+    answered,
+    refusal,
+    table,
+    wait_for_requests,
+)
 
 type Json = dict[str, Any]
 
@@ -40,6 +53,13 @@ def test_answered_lines_count_once_and_only_with_an_answer() -> None:
 
 def test_answered_lines_of_an_empty_file_are_none() -> None:
     assert answered("") == 0
+
+
+def test_batch_that_fails_at_once_is_not_waited_for() -> None:
+    client = SimpleNamespace(batches=SimpleNamespace(retrieve=lambda _: SimpleNamespace(status="failed")))
+    model = SimpleNamespace(requests=lambda _: [])
+    with pytest.raises(RefusedError, match="`failed` before the server was killed"):
+        wait_for_requests(cast("Any", client), "batch_1", cast("Any", model), 1)
 
 
 def of_server(title: str, *rates: float, error: str = "") -> Json:
