@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import openai
 
-from benchmarks.report import markdown_table
 from benchmarks.rivals.environments import MissingError, environment
+from benchmarks.rivals.report import ratio, shown
 from benchmarks.rivals.servers import Rival, litellm
 from benchmarks.servers import TEMPLATE, cpu_seconds, host_environment, stored_bytes, use_builtin
 from tests.support.process import StartError
@@ -289,26 +289,18 @@ def answered(output: str) -> int:
 
 def cell(rounds: Sequence[Json], first: Sequence[Json], name: str) -> str:
     """Return the median of the rounds, and the median of their ratios to those of the first server."""
-    shown = UNITS[name].format(median(each[name] for each in rounds))
-    if rounds is first:
-        return shown
-    return f"{shown} ({median(each[name] / other[name] for each, other in zip(rounds, first, strict=True)):.2f})"
+    return UNITS[name].format(median(each[name] for each in rounds)) + ratio(rounds, first, name)
 
 
 def table(found: Json) -> str:
     """Return the measurements as a table with a column for each server, and a line for each that has none."""
-    servers = found["servers"].values()
-    ran = [each for each in servers if not each.get("error")]
+    ran = [each for each in found["servers"].values() if not each.get("error")]
     first = ran[0]["rounds"] if ran else []
     rows = [["version", *(each["version"] for each in ran)]]
     rows += [[name, *(cell(each["rounds"], first, name) for each in ran)] for name in UNITS]
     rows += [[OF_RESPONSES, *(each[OF_RESPONSES] for each in ran)]]
     rows += [["server killed in the middle", *(str(each["fate"]) for each in ran)]]
-    about = f"{found['at']}; load average {found['load'][0]:.1f} before and {found['load'][1]:.1f} after.\n\n"
-    without = [f"- {each['title']} {each['version']}: {each['error']}\n" for each in servers if each.get("error")]
-    return (
-        about + markdown_table(["", *(each["title"] for each in ran)], rows) + "\n" * bool(without) + "".join(without)
-    )
+    return shown(found, ["", *(each["title"] for each in ran)], rows)
 
 
 def compare(size: Size) -> str:

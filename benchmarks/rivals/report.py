@@ -57,8 +57,15 @@ def table(found: Json) -> str:
     rows += [["stores in", *(each["store"] for each in ran.values())]]
     rows += [[name, *(cell(each["rounds"], first, name) for each in ran.values())] for name in UNITS]
     rows += [["streams that survive `kill -9`", *(each.get("survived", "") for each in ran.values())]]
+    return shown(found, head, rows)
+
+
+def shown(found: Json, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return the table of a comparison below its date and load, and the servers that could not be measured."""
     missing = [
-        f"- {each['title']} {each['version']}: {each['error']}\n" for each in servers.values() if each.get("error")
+        f"- {each['title']} {each['version']}: {each['error']}\n"
+        for each in found["servers"].values()
+        if each.get("error")
     ]
     about = f"{found['at']}; load average {found['load'][0]:.1f} before and {found['load'][1]:.1f} after.\n\n"
     return about + markdown_table(head, rows) + "\n" * bool(missing) + "".join(missing)
