@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Final, Self
 
@@ -10,16 +9,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ...admission import Quota
 from ...core.feature_settings import FeatureSettings, absent_without
-from ...core.setting_values import listed
+from ...core.setting_values import host_names, listed
 
-
-def _domain(given: str) -> str:
-    domain = given.lower().rstrip(".")
-    if not re.fullmatch(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*", domain):
-        raise ValueError("this is not a domain such as example.com, nor *.example.com for all below it, nor * for all")
-    return domain
-
-
+_domain: Final = host_names("a domain such as example.com, nor *.example.com for all below it, nor * for all")
 _Domains = Annotated[list[Annotated[str, AfterValidator(_domain)]], BeforeValidator(listed)]
 
 

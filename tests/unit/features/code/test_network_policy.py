@@ -102,7 +102,9 @@ def test_denied_domain_is_refused_whatever_is_allowed() -> None:
         accepted("example.com", allowed_domains=["other.example"])
 
 
-@pytest.mark.parametrize("pattern", ["https://example.com", "example.com:443", "*example.com", "a.*.com", "", "a b"])
+@pytest.mark.parametrize(
+    "pattern", ["https://example.com", "example.com:443", "*example.com", "a.*.com", "", "a b", "*.", "example.com.."]
+)
 def test_pattern_of_the_operator_that_is_no_domain_ends_the_start(pattern: str) -> None:
     with pytest.raises(ValidationError, match="domain such as example"):
         ContainerNetwork(allowed_domains=[pattern])
