@@ -48,7 +48,7 @@ _LOGGED: Final = 100
 
 _READ_BYTES: Final = 2**14
 
-type _Settings = Callable[[NetworkPolicy, HostCertificates, str], ProxySettings]
+type _Settings = Callable[[NetworkPolicy, HostCertificates], ProxySettings]
 
 
 class Networks:
@@ -66,12 +66,14 @@ class Networks:
     ) -> None:
         self.accept = NetworkRules(settings, {*variables, *_VARIABLES}).accept
         self._settings, self._networks, self._nat64 = settings, networks, nat64
+        self._trust = ""
 
     def open(self, policy: NetworkPolicy | None, container_id: str) -> Network | None:
         """Return the network of a new container; None without a policy."""
         return None if policy is None else Network(policy, self._proxy_settings, container_id)
 
-    def _proxy_settings(self, policy: NetworkPolicy, certificates: HostCertificates, trust: str) -> ProxySettings:
+    def _proxy_settings(self, policy: NetworkPolicy, certificates: HostCertificates) -> ProxySettings:
+        self._trust = self._trust or _trusted()  # once, as other fetches do: it takes tens of milliseconds
         settings, secrets = self._settings, dict[str, dict[str, str]]()
         for each in policy.secrets:
             secrets.setdefault(each.host, {})[each.name] = each.value
@@ -80,7 +82,7 @@ class Networks:
             ports=settings.ports,
             secrets=secrets,
             certificates=certificates.of_hosts,
-            trust=trust,
+            trust=self._trust,
             networks=self._networks,
             nat64=self._nat64,
             connections=settings.connections,
@@ -95,7 +97,7 @@ class Network:
 
     Args:
         policy: what it reaches.
-        settings: returns the settings of the proxy, given the certificates of hosts and the trusted authorities.
+        settings: returns the settings of the proxy, given the certificates of hosts; blocks.
         container_id: the container's id, for the log.
     """
 
@@ -155,9 +157,9 @@ class Network:
         """Create the certificates, and find the forms of the secrets. Blocks."""
         self._redaction = Redaction({secret.value: f"${secret.name}" for secret in self.policy.secrets})
         certificates = certificates_for({secret.host for secret in self.policy.secrets})
-        trust = _trusted()
-        self._authorities = trust + certificates.authority
-        self._settings = self._make_settings(self.policy, certificates, trust)
+        settings = self._make_settings(self.policy, certificates)
+        self._authorities = settings.trust + certificates.authority
+        self._settings = settings  # at last: `prepare` uses all of it, also if one that was cancelled runs on
 
 
 class _ProxyProcess:
