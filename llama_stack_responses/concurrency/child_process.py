@@ -52,6 +52,11 @@ class ChildProcess:
         """Wait until it has ended, and return the exit status."""
         return await in_own_thread(self._process.wait)
 
+    async def end(self) -> None:
+        """Kill it, if it still runs, and wait until it has ended."""
+        self.kill()
+        await self.wait()
+
     async def output(self) -> bytes:
         """Return what it writes to its standard output, a pipe, until it has ended."""
         out, _ = await in_own_thread(self._process.communicate)

@@ -45,7 +45,6 @@ async def inspect(path: Path, seconds: float = INSPECTION_SECONDS) -> str:
         logger.info("inspected only a part of the response store's file within %g seconds: %s", seconds, path)
         return ""
     finally:
-        process.kill()
-        await process.wait()
+        await process.end()
     found = " ".join(out.decode(errors="replace").split())
     return "" if found in ("", "ok") else found[:_SHOWN_CHARACTERS]

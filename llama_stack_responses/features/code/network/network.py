@@ -145,8 +145,7 @@ class Network:
         if listener:
             listener.close()
         if proxy:
-            proxy.process.kill()
-            await proxy.process.wait()
+            await proxy.process.end()
             self._left = proxy.close()
 
     def hidden(self, text: str) -> str:

@@ -195,7 +195,7 @@ class Container:
         inside, self._running = self._running, None
         if inside is None:
             return ""
-        await _end(inside.process)
+        await inside.process.end()
         if self.network:
             await self.network.end()
         inside.called.set()
@@ -322,7 +322,7 @@ class Container:
         if not overused and not inside.called.is_set():
             overused = await in_thread(self._settled, processes) is not None
         if overused:
-            await _end(inside.process)
+            await inside.process.end()
         else:
             await self._keep_still(inside, processes)
 
@@ -330,7 +330,7 @@ class Container:
         """End the container if a process runs before the next call: code may have found a way to be resumed."""
         while not inside.called.is_set() and inside.process.returncode is None:
             if not await in_thread(processes.are_still):
-                await _end(inside.process)
+                await inside.process.end()
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(inside.called.wait(), _STILL_SECONDS)
@@ -368,11 +368,6 @@ class Container:
         if processes.has_more_locks(_MAX_LOCKS):
             return f"It held more than {_MAX_LOCKS:,} locks on files."
         return self.volume.excess()
-
-
-async def _end(process: ChildProcess) -> None:
-    process.kill()
-    await process.wait()
 
 
 async def _within(seconds: float, asking: Coroutine[None, None, Answer], watching: asyncio.Task[str]) -> Answer:
