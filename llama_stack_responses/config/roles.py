@@ -43,7 +43,7 @@ class Roles(BaseModel):
         return _has_one(user, self.operator)
 
     def sees_server(self, user: Owner) -> bool:
-        """Return whether a user is told what concerns the whole server: operators, and all without authentication."""
+        """Return whether a user sees data of the whole server: operators, and every user without authentication."""
         return user.is_anonymous or self.is_operator(user)
 
     def leads(self, user: Owner) -> str:

@@ -14,7 +14,7 @@
     l/<of>/<order>/<response>    the owner's responses in the order of their creation; the value is what a list shows of
                                  one (`list_rows.py`)
     y/<of>/<previous>/<order>/<response>    the owner's responses that continue the response `previous`
-    sc/<of>/<order>/<response>   what somebody thinks of the response (`scores.py`)
+    sc/<of>/<order>/<response>   score and note of the response (`scores.py`)
     sl/<response>                the links with which anyone reads the response (`features/page/shared_links/`)
     cr/<response>/<number>       a chat request that the response sent to its model server, if these are recorded
     x/<bucket>/<of>              the owner has responses whose order begins with the bucket

@@ -24,7 +24,7 @@ _TRIES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What somebody thinks of a response. It has a score, or a note, or both.
+    """A user's judgement of a response: a score, or a note, or both.
 
     Attributes:
         score: from 0 (bad) to 1 (good); None for a note alone.

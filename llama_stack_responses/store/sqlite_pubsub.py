@@ -1,8 +1,8 @@
 """Notifications between the processes that share an SQLite file, over Unix datagram sockets.
 
 SQLite has no server that could forward them. Each process that listens has a socket in a folder beside the file,
-`<name>-notify`, and gets the names of all commits of the others. Nobody waits for a process that stands still: what it
-misses is lost, and it polls. A socket of a process that was killed is removed by the next sender.
+`<name>-notify`, and gets the names of all commits of the others. Sending never blocks: names for a process
+that does not read are dropped, and it polls. A socket of a process that was killed is removed by the next sender.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _sent(sending: socket.socket, to: Path, names: Mapping[str, None]) -> dict[s
             sending.sendto("\n".join(left[:_MESSAGE_NAMES]).encode(), str(to))
             left = left[_MESSAGE_NAMES:]
     except BlockingIOError:
-        return dict.fromkeys(left) if len(left) <= _LEFT_NAMES else {}  # it stands still, and will poll
+        return dict.fromkeys(left) if len(left) <= _LEFT_NAMES else {}  # it does not read, and will poll
     except ConnectionRefusedError:
         # Its process was killed: one that listens again has a socket with another name.
         to.unlink(missing_ok=True)

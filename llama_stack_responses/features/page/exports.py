@@ -53,7 +53,7 @@ class Exports:
 
 
 def line_of(stored: StoredResponse, inputs: Sequence[Json], score: Json | None) -> Json:
-    """Return the line of a response: what was asked, what somebody thinks of it, and what the model answered."""
+    """Return the line of a response: the question, the score and note, and the answer."""
     response = stored.response
     item = {name: response.get(name) for name in _TAKEN}
     sample = {

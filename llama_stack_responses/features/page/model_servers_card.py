@@ -101,7 +101,7 @@ def _facts(found: _Provider, answers: bool | None) -> list[str]:
 
 
 def _facts_of_all(impl: OpenAIResponsesImpl, name: str, found: _Provider) -> list[str]:
-    """Return what only those who see the server are told."""
+    """Return the fields that are shown only to users who see data of the whole server."""
     rounds, last = impl.gauge_sources.model_rounds().get(name), impl.model_failures.of_provider(name)
     return [
         found.address,

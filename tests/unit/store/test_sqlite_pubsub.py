@@ -32,7 +32,7 @@ async def test_names_that_find_a_full_socket_arrive_once_it_has_room(database: P
         await pubsub.subscribe(NAMES)
         assert {await pubsub.receive() for _ in NAMES} == set(NAMES)
         loop = asyncio.get_running_loop()
-        loop.remove_reader(pubsub._socket)  # type: ignore[attr-defined]  # it stands still
+        loop.remove_reader(pubsub._socket)  # type: ignore[attr-defined]  # it does not read
         for name in NAMES:
             here.send([name])
             await turns(2)

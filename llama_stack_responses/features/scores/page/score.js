@@ -1,4 +1,4 @@
-// The score and the note of a response: what somebody thinks of its answer, shown and set.
+// The score and the note of a response: shown and set.
 
 import { request } from "../../api.js";
 import { button, h, say, style } from "../../dom.js";
