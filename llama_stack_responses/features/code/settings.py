@@ -9,10 +9,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ...admission import Quota
 from ...core.feature_settings import FeatureSettings, absent_without
-from ...core.setting_values import host_names, listed
+from ...core.setting_values import listed
+from .network.domains import pattern_of
 
-_domain: Final = host_names("a domain such as example.com, nor *.example.com for all below it, nor * for all")
-_Domains = Annotated[list[Annotated[str, AfterValidator(_domain)]], BeforeValidator(listed)]
+_Domains = Annotated[list[Annotated[str, AfterValidator(pattern_of)]], BeforeValidator(listed)]
 
 
 class ContainerNetwork(BaseModel):

@@ -67,7 +67,7 @@ def new_container(body: dict[str, Any]) -> NewContainer:
     Raises:
         ApiError: 400; the body is invalid.
     """
-    checked = _CONTAINER(body, Location(""))
+    checked = _CONTAINER(body, Location("", refuse_unknown=True))
     minutes = checked.get("expires_after", {}).get("minutes")
     file_ids, skills = (tuple(checked.get(name, ())) for name in ("file_ids", "skills"))
     return NewContainer(checked["name"], minutes, file_ids, skills, checked.get("network_policy"))
@@ -79,5 +79,5 @@ def copied_file(body: dict[str, Any]) -> str:
     Raises:
         ApiError: 400; the body is invalid.
     """
-    file_id: str = _COPY(body, Location(""))["file_id"]
+    file_id: str = _COPY(body, Location("", refuse_unknown=True))["file_id"]
     return file_id

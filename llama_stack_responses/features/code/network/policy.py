@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import httpx
-
 from ..settings import ContainerNetwork
-from .host_names import host_of
+from .domains import host_of_domain, matches
 
-_LOADER: Final = "LD_"
-"""The beginning of variables that the dynamic loader reads."""
+_OF_PROGRAMS: Final = re.compile(
+    # the dynamic loader and the C library
+    "LD_.*|_RLD.*|LC_.*|MALLOC_.*|GCONV_PATH|GETCONF_DIR|GLIBC_TUNABLES|HOSTALIASES|LANGUAGE|LOCALDOMAIN|LOCPATH|"
+    "NLSPATH|RES_OPTIONS|TMPDIR|TZ|TZDIR|"
+    # shells and terminals
+    "BASH_ENV|BASH_FUNC_.*|BASHOPTS|SHELLOPTS|ENV|IFS|PS[0-4]|CDPATH|GLOBIGNORE|PROMPT_COMMAND|POSIXLY_CORRECT|OPTIND|"
+    "PWD|OLDPWD|SHELL|ZDOTDIR|FPATH|NULLCMD|READNULLCMD|TERM|TERMCAP|TERMINFO.*|TERMPATH|USER|LOGNAME|"
+    # interpreters
+    "PYTHON[A-Z0-9]+|PERL[A-Z0-9]+|PERLIO_DEBUG|RUBY[A-Z]+|NODE_OPTIONS|NODE_PATH|NODE_V8_COVERAGE|CLASSPATH|"
+    "JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS|_JAVA_OPTIONS|"
+    # programs that others start, and their settings
+    "PAGER|EDITOR|VISUAL|BROWSER|SSH_ASKPASS|GIT_(CONFIG.*|SSH.*|DIR|WORK_TREE|EXEC_PATH|ASKPASS|EDITOR|PAGER)|"
+    "GIT_(PROXY_COMMAND|EXTERNAL_DIFF|TEMPLATE_DIR)|OPENSSL_(CONF|CONF_INCLUDE|ENGINES|MODULES)|SSL_CERT_DIR|CURL_HOME|"
+    "PIP_(CONFIG_FILE|INDEX_URL|TARGET)"
+)
+"""Variables that programs read: with a placeholder in one of them, a program would not start, or do something else.
+Those that sudo removes (env.c) are among them.
+"""
 
 _SECRETS_CHARACTERS: Final = 2**16
 """Maximum size of all values of secrets together: the proxy searches for them in all that the container receives."""
@@ -134,24 +149,14 @@ class NetworkRules:
         name, host = entry["name"], _checked_host(entry["domain"], f"{at}.domain")
         if host not in hosts:
             raise PolicyRefused(f"The domain '{entry['domain']}' is not in 'allowed_domains'.", f"{at}.domain")
-        if name in self._variables or name.startswith(_LOADER):
-            raise PolicyRefused(f"The container itself has a variable '{name}'. Use another name.", f"{at}.name")
+        if name in self._variables or _OF_PROGRAMS.fullmatch(name):
+            why = f"Programs in the container read the variable '{name}' for something else. Use another name."
+            raise PolicyRefused(why, f"{at}.name")
         return DomainSecret(host, name, entry["value"])
 
 
-def matches(host: str, patterns: Iterable[str]) -> bool:
-    """Return whether a host is one of these patterns: a host, `*.example.com` for all below a host, `*` for all."""
-    return any(
-        each in ("*", host) or (each.startswith("*.") and host.endswith(each.removeprefix("*"))) for each in patterns
-    )
-
-
 def _checked_host(domain: str, at: str) -> str:
-    try:
-        # The same form of international names as that of URLs.
-        host = host_of(httpx.URL(scheme="https", host=domain).raw_host.decode("ascii"))
-    except (httpx.InvalidURL, UnicodeError):
-        host = None
+    host = host_of_domain(domain)
     if host is None:
         message = f"'{domain}' is not a domain such as 'example.com': without scheme, port, path, wildcard or address."
         raise PolicyRefused(message, at)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from llama_stack_responses.features.code.network.policy import NetworkPolicy, NetworkRules, PolicyRefused, matches
+from llama_stack_responses.features.code.network.domains import matches
+from llama_stack_responses.features.code.network.policy import NetworkPolicy, NetworkRules, PolicyRefused
 from llama_stack_responses.features.code.network.secrets import Mask, Placeholders, Redaction, SecretForms
 from llama_stack_responses.features.code.settings import ContainerNetwork
 
@@ -103,11 +104,55 @@ def test_denied_domain_is_refused_whatever_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["https://example.com", "example.com:443", "*example.com", "a.*.com", "", "a b", "*.", "example.com.."]
+    "pattern",
+    [
+        *("https://example.com", "example.com:443", "*example.com", "a.*.com", "", "a b", "*.", "example.com.."),
+        *("1.2.3.4", "*.1.2.3.4", "0x7f.1", "*.1", "::1", "-", "-a.example", "*.-a.example", "a-.example", "*.*.com"),
+        *(".", "a..b", "*..com", "a" * 64 + ".example", ".".join(["a" * 60] * 5)),
+    ],
 )
 def test_pattern_of_the_operator_that_is_no_domain_ends_the_start(pattern: str) -> None:
     with pytest.raises(ValidationError, match="domain such as example"):
         ContainerNetwork(allowed_domains=[pattern])
+
+
+def test_pattern_of_the_operator_is_compared_as_a_host_name() -> None:
+    given = ["Example.COM.", "*.M\u00fcnchen.de", "*", "_dmarc.example.com"]
+    expected = ["example.com", "*.xn--mnchen-3ya.de", "*", "_dmarc.example.com"]
+    assert ContainerNetwork(allowed_domains=given).allowed_domains == expected
+    assert accepted("m\u00fcnchen.de", allowed_domains=["m\u00fcnchen.de"]).hosts == {"xn--mnchen-3ya.de"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "BASH_ENV",
+            "ENV",
+            "LD_PRELOAD",
+            "LD_X",
+            "PYTHONSTARTUP",
+            "PYTHONHOME",
+            "PERL5OPT",
+            "RUBYOPT",
+            "NODE_OPTIONS",
+        ),
+        *("IFS", "PS4", "GIT_SSH_COMMAND", "OPENSSL_CONF", "GCONV_PATH", "BASH_FUNC_ls", "TZ", "LC_ALL"),
+    ],
+)
+def test_secret_with_the_name_of_a_variable_that_programs_read_is_refused(name: str) -> None:
+    with pytest.raises(PolicyRefused, match=f"read the variable '{name}' for something else") as refused:
+        with_secrets(secret(name=name))
+    assert refused.value.field == "domain_secrets[0].name"
+
+
+@pytest.mark.parametrize(
+    "name", ["NODE_AUTH_TOKEN", "PYTHON_API_KEY", "GIT_TOKEN", "LDAP_KEY", "TERMINAL_KEY", "USER_KEY"]
+)
+def test_secret_may_have_a_name_that_resembles_one_of_these(name: str) -> None:
+    policy = with_secrets(secret(name=name))
+    assert policy
+    assert policy.names_of_secrets() == [name]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def with_secret(**changed: Any) -> dict[str, Any]:
         ({}, None, ()),
         ({"expires_after": {"anchor": "last_active_at", "minutes": 5}}, 5, ()),
         ({"expires_after": {"minutes": 5}, "file_ids": [], "skills": None}, 5, ()),
-        ({"memory_limit": "4g", "network_policy": None, "unknown": 1}, None, ()),
+        ({"memory_limit": "4g", "network_policy": None, "unknown": None}, None, ()),
         ({"file_ids": ["file-2", "file-1"]}, None, ("file-2", "file-1")),
     ],
 )
@@ -54,6 +54,12 @@ def test_container_with_skills_is_accepted() -> None:
         ({"expires_after": {"anchor": "birth", "minutes": 5}}, "expires_after.anchor", "invalid_value"),
         ({"expires_after": {"minutes": 0}}, "expires_after.minutes", "integer_below_min_value"),
         ({"memory_limit": "3g"}, "memory_limit", "invalid_value"),
+        ({"unknown": 1}, "unknown", "unknown_parameter"),
+        (
+            {"network_policy": {**ALLOWED, "type": "disabled"}},
+            "network_policy.allowed_domains",
+            "unknown_parameter",
+        ),
         ({"file_ids": ["file-1", 2]}, "file_ids[1]", "invalid_type"),
         ({"file_ids": ["file-1"] * 51}, "file_ids", "array_above_max_length"),
         ({"skills": [{"type": "skill_reference", "skill_id": "s"}]}, "skills[0].skill_id", "invalid_value"),
