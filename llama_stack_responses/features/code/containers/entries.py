@@ -20,6 +20,7 @@ from ....core.owner import Owner
 from ....logs import get_logger
 from ..network.network import Network
 from ..network.policy import NetworkPolicy
+from ..network.proxy_settings import PROXY_BYTES, PROXY_THREADS
 from ..sandbox.container import Bounds, Container
 from ..sandbox.control_group import ControlGroups, GroupLimits
 from ..sandbox.folder import RegularFile, listed_files, open_regular, remove_file
@@ -232,16 +233,17 @@ class Containers:
         lock = FolderLock.make(folder)
         try:
             volume = self._volumes.make(folder)
-            group = self._groups.make(folder.name, self._group_limits(volume)) if self._groups else None
+            group = self._groups.make(folder.name, self._group_limits(volume, network)) if self._groups else None
             return Container(self._jail, volume, self._bounds, group, network), lock
         except BaseException:
             lock.release()
             raise
 
-    def _group_limits(self, volume: Volume) -> GroupLimits:
+    def _group_limits(self, volume: Volume, network: Network | None) -> GroupLimits:
         bounds = self._bounds
         files = volume.capacity.bytes if volume.namespaces else len(TEMPORARY) * self._jail.temporary_bytes
-        return GroupLimits(bounds.memory_bytes + files, bounds.processes, bounds.processors)
+        memory, threads = (PROXY_BYTES, PROXY_THREADS) if network else (0, 0)
+        return GroupLimits(bounds.memory_bytes + files + memory, bounds.processes + threads, bounds.processors)
 
     def find(self, container_id: str, owner: Owner) -> ContainerEntry:
         """Return the owner's container and mark it as used.

@@ -12,7 +12,7 @@ from typing import Any, Final
 import h11
 
 from .host_names import host_of
-from .proxy_streams import Refused, Stream
+from .proxy_streams import ByteStream, Refused
 from .secrets import Mask, Placeholders, SecretForms
 
 _HEAD_BYTES: Final = 2**16
@@ -23,9 +23,21 @@ _OF_CONNECTION: Final = frozenset(
 )
 """Headers that are meant for the next server only, or for this proxy."""
 
+_ERRORS: Final = {
+    400: "http_request_error",
+    403: "http_request_denied",
+    408: "http_request_error",
+    431: "http_request_error",
+    502: "destination_unavailable",
+    503: "connection_limit_reached",
+    504: "http_response_timeout",
+}
+"""The kinds of errors of a proxy (RFC 9209, section 2.3), by status."""
+
 _PORTS: Final = {"http": 80, "https": 443}
 _AUTHORITY: Final = re.compile("([^:]*)(?::([0-9]{1,5}))?")
 _TOKEN: Final = re.compile(rb"[^,\s]+")
+_QUOTED: Final = re.compile(rb'["\\]')
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -65,7 +77,7 @@ class HttpStream:
         role: `h11.CLIENT` or `h11.SERVER`: which side this is.
     """
 
-    def __init__(self, stream: Stream, role: type[h11.CLIENT] | type[h11.SERVER]) -> None:
+    def __init__(self, stream: ByteStream, role: type[h11.CLIENT] | type[h11.SERVER]) -> None:
         self.stream = stream
         self.http = h11.Connection(role, **({"max_incomplete_event_size": _HEAD_BYTES} if role is h11.CLIENT else {}))
 
@@ -90,20 +102,38 @@ class HttpStream:
             await self.stream.write(data)
 
     async def refuse(self, refused: Refused) -> None:
-        """Answer that a request is refused, if no answer has begun. The connection can only be closed then."""
+        """Answer that a request, or what is in a tunnel, is refused, if no answer has begun.
+
+        The connection can only be closed then.
+        """
+        if self.http.our_state is h11.SWITCHED_PROTOCOL and refused.alert is not None:
+            await self._alert(refused, refused.alert)
         if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         sentence = str(refused).encode("ascii", "replace")
+        kind = _ERRORS.get(refused.status, "http_request_error").encode()
         headers = [
             (b"content-type", b"text/plain"),
             (b"content-length", b"%d" % (len(sentence) + 1)),
             (b"connection", b"close"),
+            (b"proxy-status", b'container; error=%b; details="%b"' % (kind, _QUOTED.sub(rb"\\\g<0>", sentence))),
         ]
-        # Clients show the reason of a refused tunnel, but not the body.
+        # Clients that show more than the status of a refused tunnel show its reason, but not the body.
         await self.send(h11.Response(status_code=refused.status, headers=headers, reason=sentence))
         await self.send(h11.Data(data=sentence + b"\n"))
         await self.send(h11.EndOfMessage())
         await self.stream.linger()
+
+    async def _alert(self, refused: Refused, alert: bytes) -> None:
+        if alert:
+            await self.stream.write(alert)
+            await self.stream.linger()
+        else:
+            await HttpStream(self.stream, h11.SERVER).refuse(refused)
+
+    def is_idle(self) -> bool:
+        """Return whether no request has begun."""
+        return self.http.their_state is h11.IDLE and not self.http.trailing_data[0]
 
     def continues(self) -> bool:
         """Return whether another request may follow."""
@@ -114,7 +144,7 @@ class HttpStream:
 
 
 async def forward(
-    client: HttpStream, request: h11.Request, path: bytes, target: Target, connect: Callable[[], Awaitable[Stream]]
+    client: HttpStream, request: h11.Request, path: bytes, target: Target, connect: Callable[[], Awaitable[ByteStream]]
 ) -> None:
     """Forward a request to its target, and the answer to the client.
 
@@ -132,6 +162,9 @@ async def forward(
     sending = asyncio.create_task(_send(client, upstream, sent))
     try:
         await _answer(client, upstream, target, Mask(target.secrets))
+    except Refused as refused:
+        # The connection to the target has ended because of what the client sent: that is not the target's fault.
+        raise (sending.result() if sending.done() else None) or refused from None
     finally:
         sending.cancel()
         await asyncio.wait([sending])
@@ -180,8 +213,8 @@ def _passed(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [(name, value) for name, value in given if name not in dropped]
 
 
-async def _send(client: HttpStream, upstream: HttpStream, request: h11.Request) -> None:
-    """Send a request with its body. If that is wrong, the connection to the target ends, and so does the exchange."""
+async def _send(client: HttpStream, upstream: HttpStream, request: h11.Request) -> Refused | None:
+    """Send a request with its body. If that is wrong, return why; the connection to the target has ended then."""
     try:
         await upstream.send(request)
         if client.http.they_are_waiting_for_100_continue:
@@ -191,9 +224,14 @@ async def _send(client: HttpStream, upstream: HttpStream, request: h11.Request) 
         if isinstance(event, h11.EndOfMessage):
             await upstream.send(h11.EndOfMessage())
     except OSError:
-        return  # the target may have answered without reading it
-    except (h11.ProtocolError, Refused):
+        return None  # the target may have answered without reading it
+    except h11.ProtocolError:
         upstream.stream.abort()
+        return Refused(400, "The body of the request is not valid HTTP/1.1.")
+    except Refused as refused:
+        upstream.stream.abort()
+        return refused
+    return None
 
 
 async def _answer(client: HttpStream, upstream: HttpStream, target: Target, mask: Mask) -> None:

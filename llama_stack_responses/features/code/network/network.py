@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -30,10 +31,12 @@ logger = get_logger(__name__)
 _PORT: Final = 3128
 _PROXY: Final = f"http://127.0.0.1:{_PORT}"
 _AUTHORITIES: Final = "/etc/ssl/certs/ca-certificates.crt"
+_LOOPBACK: Final = ("127.0.0.1", "localhost")
+_HOSTS: Final = "127.0.0.1 localhost container\n"
+"""The names of the container itself, as /etc/hosts has them."""
 
 _VARIABLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"), _PROXY),
-    **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1"),
     **dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"), _AUTHORITIES),
     **dict.fromkeys(("PIP_CERT", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE"), _AUTHORITIES),
     "NODE_USE_ENV_PROXY": "1",
@@ -44,9 +47,17 @@ _PASSED: Final = ("PATH", "PYTHONPATH", "VIRTUAL_ENV")
 """Variables of the server that the proxy gets: no keys."""
 
 _LOGGED: Final = 100
-"""Maximum number of refused requests that are logged of one proxy process."""
+"""Maximum number of refused requests that are logged of one container."""
 
+_TOLD: Final = 5
+"""Maximum number of different reasons of refused requests that a call tells."""
+
+_REPORTS_BYTES: Final = 2**16
 _READ_BYTES: Final = 2**14
+"""The size of the pipe of reports, and of one read of it."""
+
+_RESTARTS: Final = 3
+"""Maximum number of restarts of a proxy within a call."""
 
 type _Settings = Callable[[NetworkPolicy, HostCertificates], ProxySettings]
 
@@ -64,7 +75,7 @@ class Networks:
     def __init__(
         self, settings: ContainerNetwork, networks: Sequence[str], nat64: Sequence[str], variables: Collection[str]
     ) -> None:
-        self.accept = NetworkRules(settings, {*variables, *_VARIABLES}).accept
+        self.accept = NetworkRules(settings, {*variables, *_VARIABLES, *_without_proxy(())}).accept
         self._settings, self._networks, self._nat64 = settings, networks, nat64
         self._trust = ""
 
@@ -109,34 +120,35 @@ class Network:
         self._authorities = ""
         self._redaction: Redaction | None = None
         self._listener: socket.socket | None = None
+        self._group: Path | None = None
         self._proxy: _ProxyProcess | None = None
         self._left: int | None = None  # the traffic that earlier processes have left
+        self._restarts = self._logged = 0
+        self._reasons: dict[str, None] = {}  # why requests of the current call were refused
 
     async def prepare(self) -> JailNetwork:
-        """Return what the jail needs. The caller closes the descriptor."""
+        """Return what the jail needs. The caller closes the descriptors."""
         if self._settings is None:
             await in_thread(self._make)
+        files = {_AUTHORITIES: _in_memory(self._authorities), "/etc/hosts": _in_memory(_HOSTS)}
         secrets = {name: f"${name}" for name in self.policy.names_of_secrets()}
-        return JailNetwork(_PORT, _in_memory(self._authorities), _AUTHORITIES, {**_VARIABLES, **secrets})
+        return JailNetwork(_PORT, files, {**_VARIABLES, **_without_proxy(self.policy.hosts), **secrets})
 
-    def begin(self, listener: socket.socket) -> None:
+    def begin(self, group: Path | None, listener: socket.socket) -> None:
         """Start the proxy for the processes in the container.
 
         Args:
+            group: the folder of the container's control group, if it has one.
             listener: the socket in the container that they connect to; closed by `end`.
         """
-        self._listener = listener
-        self.ensure()
+        self._listener, self._group = listener, group
+        self.begin_call()
 
-    def ensure(self) -> None:
-        """Start the proxy again if the system has killed it."""
-        assert self._listener, "it has begun"
-        assert self._settings, "it is prepared"
-        if self._proxy is None or self._proxy.process.returncode is not None:
-            if self._proxy:
-                self._left = self._proxy.close()
-            left = self._settings.traffic_bytes if self._left is None else self._left
-            self._proxy = _ProxyProcess(self._listener, self._settings, left, self._container_id)
+    def begin_call(self) -> None:
+        """Have a running proxy for a call of the code, and forget what earlier ones were refused."""
+        self._restarts = 0
+        self._running().read_all()
+        self._reasons.clear()
 
     async def end(self) -> None:
         """End the proxy."""
@@ -148,9 +160,50 @@ class Network:
             await proxy.process.end()
             self._left = proxy.close()
 
-    def hidden(self, text: str) -> str:
-        """Return a text with placeholders in place of secrets, which there are none of before `prepare`."""
-        return self._redaction.of(text) if self._redaction else text
+    async def shown(self, *outputs: str) -> list[str]:
+        """Return the outputs of a call with placeholders in place of secrets, of which there are none before `prepare`.
+
+        To the last one, it adds why requests were refused: curl and git, for example, show only the status of the
+        refusal of a tunnel.
+        """
+        if self._proxy:
+            self._proxy.read()
+        if self._redaction:
+            *others, last = await in_thread(lambda redact: list(map(redact, outputs)), self._redaction.of)
+        else:
+            *others, last = outputs
+        missing = [each for each in self._reasons if each not in last]
+        begun = "\n" if last and missing and not last.endswith("\n") else ""
+        return [*others, last + begun + "".join(f"[network] {each}\n" for each in missing)]
+
+    def _running(self) -> _ProxyProcess:
+        """Return the proxy; start it if there is none, or if the system has killed it."""
+        assert self._listener, "it has begun"
+        assert self._settings, "it is prepared"
+        if self._proxy is None or self._proxy.process.returncode is not None:
+            if self._proxy:
+                self._left = self._proxy.close()
+            left = self._settings.traffic_bytes if self._left is None else self._left
+            self._proxy = _ProxyProcess(self._listener, self._settings, left, self._group, self._note, self._ended)
+        return self._proxy
+
+    def _note(self, host: str, status: int, reason: str) -> bool:
+        """Note a refused request, and log it up to a number. Return whether more may be logged."""
+        if len(self._reasons) < _TOLD:
+            self._reasons[reason] = None
+        if self._logged < _LOGGED:
+            self._logged += 1
+            name = host or "an address that is no host of the policy"
+            logger.info("a request of container %s to %s ended with %d", self._container_id, name, status)
+        return self._logged < _LOGGED
+
+    def _ended(self) -> None:
+        """Start a proxy again that has ended by itself, a few times in each call."""
+        if self._listener:
+            logger.warning("the proxy of a container has ended: %s", self._container_id)
+            if self._restarts < _RESTARTS:
+                self._restarts += 1
+                self._running()
 
     def _make(self) -> None:
         """Create the certificates, and find the forms of the secrets. Blocks."""
@@ -162,10 +215,27 @@ class Network:
 
 
 class _ProxyProcess:
-    """A running proxy. It ends with this process at the latest."""
+    """A running proxy. It ends with this process at the latest.
 
-    def __init__(self, listener: socket.socket, settings: ProxySettings, traffic: int, container_id: str) -> None:
-        self._container_id, self._logged, self._rest = container_id, 0, b""
+    Args:
+        listener: the socket that it accepts connections of.
+        traffic: how many bytes the container may still send and receive.
+        group: the folder of the control group that it joins, if there is one.
+        note: called with the host, the status and the reason of each refused request. Once it returns false, reports
+            are read only when they are asked for.
+        ended: called when the process has ended, before `close`.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        settings: ProxySettings,
+        traffic: int,
+        group: Path | None,
+        note: Callable[[str, int, str], bool],
+        ended: Callable[[], None],
+    ) -> None:
+        self._note, self._ended, self._rest = note, ended, b""
         ending, self._running = os.pipe()
         self._reports, reports = os.pipe()
         passed = _in_memory(json.dumps(asdict(settings)))
@@ -174,10 +244,10 @@ class _ProxyProcess:
         self._left = shared_count(left)
         self._left[0] = traffic
         descriptors = (listener.fileno(), passed, left)
-        command = [sys.executable, "-P", "-m", f"{__package__}.proxy", *map(str, descriptors)]
+        arguments = (str(group or ""), *map(str, descriptors))
         try:
             self.process = ChildProcess(
-                command,
+                [sys.executable, "-P", "-m", f"{__package__}.proxy", *arguments],
                 stdin=ending,
                 stdout=reports,
                 pass_fds=descriptors,
@@ -191,28 +261,49 @@ class _ProxyProcess:
             for descriptor in (ending, reports, passed, left):
                 os.close(descriptor)
         os.set_blocking(self._reports, False)
-        asyncio.get_running_loop().add_reader(self._reports, self._log)
+        self._end = os.pidfd_open(self.process.pid)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._reports, self.read)
+        loop.add_reader(self._end, self._has_ended)
 
     def close(self) -> int:
         """Close the pipes of the ended process, and return how many bytes the container may still send and receive."""
-        self._log()
-        asyncio.get_running_loop().remove_reader(self._reports)
-        os.close(self._reports)
+        self.read()
+        loop = asyncio.get_running_loop()
+        for descriptor in (self._reports, self._end):
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
         os.close(self._running)
         return self._left[0]
 
-    def _log(self) -> None:
-        """Log the refused requests that the process reports, up to a number. Then its reports are not read any more."""
+    def read_all(self) -> None:
+        """Read all reports."""
+        for _ in range(_REPORTS_BYTES // _READ_BYTES):
+            self.read()
+
+    def read(self) -> None:
+        """Read some reports."""
+        goes_on = True
         with suppress(BlockingIOError):
             data = os.read(self._reports, _READ_BYTES)
             *lines, self._rest = (self._rest + data).split(b"\n")
-            for line in lines[: _LOGGED - self._logged]:
-                host, status = json.loads(line)
-                self._logged += 1
-                name = host or "an address that is no host of the policy"
-                logger.info("a request of container %s to %s ended with %d", self._container_id, name, status)
-            if not data or self._logged == _LOGGED:
+            for line in lines:
+                goes_on = self._note(*json.loads(line))
+            if not (data and goes_on):
                 asyncio.get_running_loop().remove_reader(self._reports)
+
+    def _has_ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._end)
+        self._ended()
+
+
+def _without_proxy(hosts: Collection[str]) -> dict[str, str]:
+    """Return the variables that name what programs reach without the proxy: the container itself.
+
+    Programs take a name there for all below it too, so `localhost` is not among them if a host of the policy is below.
+    """
+    own = [each for each in _LOOPBACK if not any(f".{host}".endswith(f".{each}") for host in hosts)]
+    return dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join(own))
 
 
 def _trusted() -> str:

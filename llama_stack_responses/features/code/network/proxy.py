@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Network, ip_network
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -30,17 +31,18 @@ from .host_names import host_of
 from .proxy_settings import ProxySettings, shared_count
 from .proxy_streams import Deadline, Refused, Stream, Traffic, connected
 from .secrets import Placeholders, SecretForms
-from .tunnels import tunnel
+from .tunnels import TlsStream, tunnel
 
 _BACKLOG: Final = 64
+_ANSWER_SECONDS: Final = 2.0
 _LOOKUP_SECONDS: Final = 10.0
 _NICENESS: Final = 10
 _NO_SECRETS: Final = SecretForms()
 _TARGET: Final = re.compile(r"([A-Za-z0-9_.-]+):([0-9]{1,5})")
 _ORIGIN: Final = re.compile(rb"/[!-~]*|\*")
 
-Report = Callable[[str, int], None]
-"""Called with the host and the status of each refused request."""
+Report = Callable[[Refused], None]
+"""Called with each refused request."""
 
 
 class Proxy:
@@ -65,40 +67,67 @@ class Proxy:
         self._secrets = {
             host: (Placeholders(values), SecretForms(values.values())) for host, values in settings.secrets.items()
         }
-        self._inner = {host: _server_context(host, pem) for host, pem in settings.certificates.items()}
+        self._inner = {host: _server_context(pem) for host, pem in settings.certificates.items()}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection, until its end or its limit."""
         self._open += 1
         settings = self._settings
+        timeout = asyncio.timeout(settings.seconds)
+        deadline = Deadline(timeout, settings.seconds, settings.idle_seconds)
+        stream = Stream(reader, writer, self._traffic, deadline)
+        connector = _Connector(self._addresses, self._trust, self._traffic, deadline)
+        serving = _Serving(stream, HttpStream(stream, h11.SERVER), connector)
         try:
-            async with asyncio.timeout(settings.seconds) as timeout:
-                deadline = Deadline(timeout, settings.idle_seconds)
-                client = HttpStream(Stream(reader, writer, self._traffic, deadline), h11.SERVER)
+            async with timeout:
+                deadline.extend()
                 if self._open > settings.connections:
-                    limit = f"{settings.connections} connections at the same time"
-                    await client.refuse(Refused(503, f"The container has {limit}, which is the maximum."))
+                    await self._full(serving.client)
                 else:
-                    await self._requests(client, _Connector(self._addresses, self._trust, self._traffic, deadline))
-                await client.stream.finish()
+                    await self._requests(serving)
+                await serving.client.stream.finish()
         except (OSError, h11.ProtocolError):
-            pass  # the code, or the host, has ended the connection
+            # The code, or the host, has ended the connection, unless its time has.
+            if timeout.expired():
+                await self._overdue(serving, deadline)
         finally:
             self._open -= 1
             writer.transport.abort()
 
-    async def _requests(self, client: HttpStream, connector: _Connector) -> None:
+    async def _overdue(self, serving: _Serving, deadline: Deadline) -> None:
+        """Answer the request of a connection whose time is over, if there is one, and report it."""
+        client = serving.client
+        if client.is_idle():
+            return
+        is_received = client.http.their_state not in (h11.IDLE, h11.SEND_BODY)
+        refused = Refused(504 if is_received else 408, deadline.reason(), serving.host)
+        self._report(refused)
+        with suppress(OSError, h11.ProtocolError):
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await client.refuse(refused)
+
+    async def _requests(self, serving: _Serving) -> None:
         """Serve the requests of a connection that does not use TLS with the proxy."""
+        client, connector = serving.client, serving.connector
 
         async def handle(request: h11.Request) -> None:
             self._traffic.check()
             if request.method == b"CONNECT":
-                await self._connect(client, request, connector)
-            else:
-                target, path = self._of_url(request)
-                await forward(client, request, path, target, lambda: connector.connect(target))
+                await self._connect(serving, request)
+                return
+            target, path = self._of_url(request)
+            serving.host = target.host
+            await forward(client, request, path, target, lambda: connector.connect(target))
+            serving.host = ""
 
         await self._each(client, handle)
+
+    async def _full(self, client: HttpStream) -> None:
+        """Refuse a connection beyond their number, without reading from it."""
+        limit = f"{self._settings.connections} connections at the same time"
+        refused = Refused(503, f"The container has {limit}, which is the maximum.")
+        self._report(refused)
+        await client.refuse(refused)
 
     async def _each(self, client: HttpStream, handle: Callable[[h11.Request], Any]) -> None:
         """Call `handle` with each request, and answer those that it refuses."""
@@ -108,41 +137,42 @@ class Proxy:
                 if not client.continues():
                     return
         except Refused as refused:
-            self._report(refused.host, refused.status)
+            self._report(refused)
             await client.refuse(refused)
         except h11.RemoteProtocolError as error:
             await client.refuse(Refused(error.error_status_hint, "The request is not valid HTTP/1.1."))
 
-    async def _connect(self, client: HttpStream, request: h11.Request, connector: _Connector) -> None:
+    async def _connect(self, serving: _Serving, request: h11.Request) -> None:
         """Serve a tunnel, with the requests in it if its host has secrets."""
+        client = serving.client
         found = _TARGET.fullmatch(request.target.decode("latin-1"))
         if found is None:
             raise Refused(403, "A tunnel needs a host name and a port, such as 'example.com:443', and no IP address.")
         target = self._target("https", found[1], int(found[2]))
+        serving.host = target.host
         while isinstance(await client.event(), h11.Data):
             pass
         if client.http.trailing_data[0]:
             raise Refused(400, "Data was sent before the tunnel was open.", target.host)
         if target.placeholders:
-            await self._within_tls(client, target, connector)
+            await self._within_tls(serving, target)
             return
-        upstream = await connector.connect(target, tls=False)
+        upstream = await serving.connector.connect(target, tls=False)
         try:
             await _accept(client)
-            await tunnel(client.stream, upstream, target.host)
+            await tunnel(serving.stream, upstream, target.host)
         finally:
             upstream.abort()
 
-    async def _within_tls(self, client: HttpStream, target: Target, connector: _Connector) -> None:
-        client.stream.pause()
-        await _accept(client)
-        await client.stream.start_tls(self._inner[target.host])
-        inner = HttpStream(client.stream, h11.SERVER)
+    async def _within_tls(self, serving: _Serving, target: Target) -> None:
+        await _accept(serving.client)
+        tls = await TlsStream.accepted(serving.stream, target.host, self._inner[target.host])
+        inner = serving.client = HttpStream(tls, h11.SERVER)
 
         async def handle(request: h11.Request) -> None:
             if not _ORIGIN.fullmatch(request.target) or request.method in (b"CONNECT", b"TRACE"):
                 raise Refused(400, "A request in a tunnel has a path as its target.", target.host)
-            await forward(inner, request, request.target, target, lambda: connector.connect(target))
+            await forward(inner, request, request.target, target, lambda: serving.connector.connect(target))
 
         await self._each(inner, handle)
 
@@ -215,6 +245,22 @@ class _Connector:
         raise Refused(502, f"'{host}' cannot be connected to: {error}.", host)
 
 
+@dataclass(slots=True)
+class _Serving:
+    """What a connection of the container does.
+
+    Attributes:
+        stream: its data.
+        client: its requests and answers; those within TLS, if they are read.
+        host: the host of the current request or tunnel, once it is known.
+    """
+
+    stream: Stream
+    client: HttpStream
+    connector: _Connector
+    host: str = ""
+
+
 async def _accept(client: HttpStream) -> None:
     await client.send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
 
@@ -228,19 +274,14 @@ async def _resolved(host: str, port: int) -> list[str]:
     return [str(address[0]) for *_, address in found]
 
 
-def _server_context(host: str, pem: str) -> ssl.SSLContext:
-    """Return the TLS context of a host. A client that names another one, or none, is refused."""
-
-    def check(_: ssl.SSLObject, name: str | None, __: ssl.SSLContext) -> int | None:
-        return None if name and host_of(name) == host else ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
-
+def _server_context(pem: str) -> ssl.SSLContext:
+    """Return the TLS context of a host."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with os.fdopen(os.memfd_create("certificate"), "w") as file:
         file.write(pem)
         file.flush()
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")  # ssl reads certificates from files only
     context.set_alpn_protocols(["http/1.1"])
-    context.sni_callback = check
     return context
 
 
@@ -252,19 +293,23 @@ async def run(listener: socket.socket, settings: ProxySettings, report: Report, 
         await closed.wait()
 
 
-def main(listener: int, settings: int, left: int) -> None:
-    """Run the proxy. It prints the refused requests, one JSON array of host and status a line.
+def main(group: str, listener: int, settings: int, left: int) -> None:
+    """Run the proxy. It prints the refused requests, one JSON array of host, status and reason a line.
 
     Args:
+        group: the folder of the control group to join; empty for none.
         listener: the descriptor of the socket in the container that code connects to.
         settings: the descriptor of the `ProxySettings`.
         left: the descriptor of the memory with the bytes that the container may still send and receive.
     """
 
-    def report(host: str, status: int) -> None:
+    def report(refused: Refused) -> None:
+        line = json.dumps([refused.host, refused.status, str(refused)]).encode() + b"\n"
         with suppress(OSError):
-            os.write(sys.stdout.fileno(), json.dumps([host, status]).encode() + b"\n")
+            os.write(sys.stdout.fileno(), line)
 
+    if group:
+        Path(group, "cgroup.procs").write_text("0")
     os.set_blocking(sys.stdout.fileno(), False)
     read = ProxySettings.read(settings)
     os.nice(_NICENESS)  # the server has priority
@@ -273,4 +318,4 @@ def main(listener: int, settings: int, left: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -7,7 +7,13 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Final, Self
+
+PROXY_BYTES: Final = 64 * 2**20
+PROXY_THREADS: Final = 40
+"""What the process of a proxy may take of its control group in addition to the container: it takes 26 MiB of memory
+without connections, and looks up names in up to 32 threads.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ import asyncio
 import ssl
 from collections.abc import MutableSequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 _READ_BYTES: Final = 2**16
 _HANDSHAKE_SECONDS: Final = 10.0
 _LINGERING_SECONDS: Final = 1.0
 _LINGERING_BYTES: Final = 2**18
+_SETTING: Final = "code_interpreter.network"
 
 
 class Refused(Exception):  # noqa: N818 (its message is the answer)
@@ -20,12 +21,15 @@ class Refused(Exception):  # noqa: N818 (its message is the answer)
     Attributes:
         status: the status of its answer.
         host: the host that the request was for, if it is known.
+        alert: what tells the client of a tunnel, who has its answer already: an alert of TLS; if it is empty, an answer
+            as text. None if nothing can be told.
     """
 
-    def __init__(self, status: int, message: str, host: str = "") -> None:
+    def __init__(self, status: int, message: str, host: str = "", alert: bytes | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.host = host
+        self.alert = alert
 
 
 class Traffic:
@@ -55,7 +59,7 @@ class Traffic:
             Refused: there are none.
         """
         if self._left[0] <= 0:
-            limit = f"{self._total // 2**20} MiB, which the setting 'code_interpreter.network.traffic_mb' has"
+            limit = f"{self._total // 2**20} MiB, which the setting '{_SETTING}.traffic_mb' has"
             raise Refused(403, f"This container has sent and received all of its {limit}.")
 
 
@@ -64,19 +68,44 @@ class Deadline:
 
     Args:
         timeout: ends the connection; its time is the limit.
+        seconds: the limit, for `reason`.
         idle_seconds: the time without data.
     """
 
-    def __init__(self, timeout: asyncio.Timeout, idle_seconds: float) -> None:
+    def __init__(self, timeout: asyncio.Timeout, seconds: float, idle_seconds: float) -> None:
         self._timeout = timeout
         self._end = timeout.when() or 0.0
-        self._idle_seconds = idle_seconds
-        self.extend()
+        self._seconds, self._idle_seconds = seconds, idle_seconds
 
     def extend(self) -> None:
         """Note that there was data."""
         if not self._timeout.expired():
             self._timeout.reschedule(min(self._end, asyncio.get_running_loop().time() + self._idle_seconds))
+
+    def reason(self) -> str:
+        """Return why the connection has ended, if it has."""
+        if self._timeout.when() == self._end:
+            return f"The connection has lasted for {self._seconds:g} seconds, the setting '{_SETTING}.seconds'."
+        return f"No data came for {self._idle_seconds:g} seconds, the setting '{_SETTING}.idle_seconds'."
+
+
+class ByteStream(Protocol):
+    """A connection as requests and answers use it."""
+
+    async def read(self) -> bytes:
+        """Return the next data; empty at the end."""
+
+    async def write(self, data: bytes) -> None:
+        """Send data."""
+
+    async def linger(self) -> None:
+        """End sending, and read what the other side still sends, for a moment."""
+
+    async def finish(self) -> None:
+        """Send what is still buffered, and close the connection."""
+
+    def abort(self) -> None:
+        """Close the connection at once."""
 
 
 class Stream:
@@ -109,18 +138,6 @@ class Stream:
         self._writer.write(data)
         await self._writer.drain()
         self._deadline.extend()
-
-    def pause(self) -> None:
-        """Stop receiving until `start_tls`, so that no part of the handshake is read before."""
-        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
-
-    async def start_tls(self, context: ssl.SSLContext) -> None:
-        """Continue within TLS, as the server.
-
-        Raises:
-            OSError: the handshake failed.
-        """
-        await self._writer.start_tls(context, ssl_handshake_timeout=_HANDSHAKE_SECONDS)
 
     def end(self) -> None:
         """Send no more; the other side may still send."""

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from base64 import b64encode
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,9 +166,11 @@ class Container:
             try:
                 answer = await self._ask(inside, {"code": _text(code)}, self._bounds.seconds)
             except Stopped as stopped:
-                return CodeResult(self._shown(await self.kill()), failed=True, stopped=str(stopped))
+                [printed] = await self._shown(await self.kill())
+                return CodeResult(printed, failed=True, stopped=str(stopped))
             images = await in_thread(lambda: [b64encode(each).decode() for each in answer.parts])
-            return CodeResult(self._shown(inside.printed.end()), images, failed=bool(answer.header.get("failed")))
+            [printed] = await self._shown(inside.printed.end())
+            return CodeResult(printed, images, failed=bool(answer.header.get("failed")))
 
     async def command(self, command: str, seconds: float, shown_bytes: int) -> CommandResult:
         """Run a shell command next to the Python process."""
@@ -180,15 +182,16 @@ class Container:
             try:
                 answer = await self._ask(inside, request, seconds + _SLACK_SECONDS)
             except Stopped as stopped:
-                return CommandResult("", self._shown(await self.kill()), None, str(stopped))
+                [printed] = await self._shown(await self.kill())
+                return CommandResult("", printed, None, str(stopped))
+            out, err, *_ = [each[:shown].decode(errors="replace") for each in (*answer.parts, b"", b"")]
+            stdout, stderr = await self._shown(out, err)
         exit_code = answer.header.get("exit_code")
-        code = exit_code if isinstance(exit_code, int) else None
-        stdout, stderr, *_ = [self._shown(each[:shown].decode(errors="replace")) for each in (*answer.parts, b"", b"")]
-        return CommandResult(stdout, stderr, code)
+        return CommandResult(stdout, stderr, exit_code if isinstance(exit_code, int) else None)
 
-    def _shown(self, text: str) -> str:
-        """Return output without the secrets that a host may have returned."""
-        return self.network.hidden(text) if self.network else text
+    async def _shown(self, *outputs: str) -> Sequence[str]:
+        """Return outputs without the secrets that a host may have returned; the last one with what was refused."""
+        return await self.network.shown(*outputs) if self.network else outputs
 
     async def kill(self) -> str:
         """Kill all processes and return the last output. The files stay."""
@@ -227,7 +230,7 @@ class Container:
             permit(volume.data)
         passed = [theirs.fileno(), *(() if seccomp is None else (seccomp,))]
         arguments = json.dumps(limits), str(theirs.fileno())
-        passed += [network.authorities] if network else []
+        passed += network.files.values() if network else ()
         try:
             process = ChildProcess(
                 self._jail.command(
@@ -287,9 +290,9 @@ class Container:
             except TimeoutError:
                 raise Stopped(f"The Python process did not start within {_START_SECONDS:g} seconds.") from None
             if self.network:
-                self.network.begin(*listeners)
+                self.network.begin(self.group.folder if self.group else None, *listeners)
         elif self.network:
-            self.network.ensure()
+            self.network.begin_call()
         return inside.processes
 
     async def _leave(self, inside: _Inside, processes: Processes) -> None:

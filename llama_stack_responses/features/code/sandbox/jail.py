@@ -52,14 +52,12 @@ class JailNetwork:
 
     Attributes:
         port: the port of 127.0.0.1 in the jail on which its program listens for the proxy.
-        authorities: a descriptor from which the certificates of the trusted authorities are read.
-        path: where they are in the jail.
+        files: what its files contain, as descriptors by their paths in the jail.
         variables: environment variables.
     """
 
     port: int
-    authorities: int
-    path: str
+    files: Mapping[str, int]
     variables: Mapping[str, str]
 
 
@@ -132,7 +130,7 @@ class Jail:
             *self._temporary(folder.resolve() if namespaces else None),
             *_mounts([*_SYSTEM, *_SETTINGS, *_homes(self.python)]),
             *self._packages(),
-            *(("--ro-bind-data", str(network.authorities), network.path) if network else ()),
+            *_given(network.files if network else {}),
             *("--ro-bind", str(_PROGRAM_FILE.resolve()), _PROGRAM, "--bind", str(data), DATA, "--chdir", DATA),
             *("--remount-ro", "/"),
             *_set({**self.variables(), **(network.variables if network else {})}),
@@ -184,6 +182,10 @@ def plain_python() -> Path:
 
 def _set(variables: Mapping[str, str]) -> list[str]:
     return [part for name, value in variables.items() for part in ("--setenv", name, value)]
+
+
+def _given(files: Mapping[str, int]) -> list[str]:
+    return [part for path, descriptor in files.items() for part in ("--ro-bind-data", str(descriptor), path)]
 
 
 def _parts(bwrap: Path) -> list[Path]:

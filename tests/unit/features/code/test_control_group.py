@@ -17,10 +17,11 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.setting_values import WrongConfiguration
 from llama_stack_responses.features.code.containers.entries import ContainerEntry, Containers
 from llama_stack_responses.features.code.containers.opening import open_containers
+from llama_stack_responses.features.code.network.network import Networks
 from llama_stack_responses.features.code.sandbox import control_group
 from llama_stack_responses.features.code.sandbox.control_group import ControlGroups, GroupLimits, open_control_groups
 from llama_stack_responses.features.code.sandbox.processes import Processes
-from llama_stack_responses.features.code.settings import CodeInterpreter
+from llama_stack_responses.features.code.settings import CodeInterpreter, ContainerNetwork
 from tests.support.descendants import descendants
 from tests.unit.features.code.test_container import BOUNDS, MIB, admission, jail, volumes
 
@@ -117,6 +118,24 @@ async def containers(tmp_path: Path) -> AsyncIterator[Containers]:
 @pytest.fixture
 async def entry(containers: Containers) -> ContainerEntry:
     return await containers.create(Owner("anna", {}))
+
+
+async def test_group_of_a_container_with_a_network_has_room_for_its_proxy(tmp_path: Path) -> None:
+    groups = ControlGroups(group(tmp_path / "groups"))
+    made = Containers(
+        jail(), BOUNDS, volumes(), tmp_path / "files", idle_seconds=60, groups=groups, admission=admission(9, 9)
+    )
+    networks = Networks(ContainerNetwork(allowed_domains=["*"]), [], [], [])
+    network = networks.open(networks.accept({"type": "allowlist", "allowed_domains": ["example.com"]}), "cntr_b")
+    written = []
+    for name, given in (("cntr_a", None), ("cntr_b", network)):
+        container, lock = made._prepared(tmp_path / "files" / name, given)
+        assert container.group
+        written.append([(container.group.folder / each).read_text() for each in ("memory.max", "pids.max", "cpu.max")])
+        await container.kill()
+        lock.release()
+    cpu = "100000 100000"
+    assert written == [[str((512 + 16) * MIB), "40", cpu], [str((512 + 16 + 64) * MIB), "80", cpu]]
 
 
 @needs_groups

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import socket
+import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +16,8 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.features.code.network.network import Networks
+from llama_stack_responses.features.code.network.policy import NetworkPolicy
+from llama_stack_responses.features.code.network.secrets import Redaction
 from llama_stack_responses.features.code.sandbox.container import Bounds, Container
 from llama_stack_responses.features.code.settings import ContainerNetwork
 from tests.support.certificates import Certificates
@@ -47,13 +53,13 @@ def trusted(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None
 
 @asynccontextmanager
 async def reaching(
-    folder: Path, *ports: int, secret: bool = False, bounds: Bounds = BOUNDS, **settings: Any
+    folder: Path, *ports: int, host: str = API, secret: bool = False, bounds: Bounds = BOUNDS, **settings: Any
 ) -> AsyncIterator[Container]:
-    """Open a container that reaches the host API at these ports, with the secret KEY."""
+    """Open a container that reaches a host at these ports, with the secret KEY."""
     operator = ContainerNetwork(**{"allowed_domains": ["*"], "ports": ports, **settings})
     networks = Networks(operator, ["127.0.0.0/8", "::1/128"], [], jail().variables())
-    secrets = {"domain_secrets": [{"domain": API, "name": "API_KEY", "value": KEY}]} if secret else {}
-    policy = networks.accept({"type": "allowlist", "allowed_domains": [API], **secrets})
+    secrets = {"domain_secrets": [{"domain": host, "name": "API_KEY", "value": KEY}]} if secret else {}
+    policy = networks.accept({"type": "allowlist", "allowed_domains": [host], **secrets})
     container = Container(jail(), volumes().make(folder), bounds, network=networks.open(policy, "cntr_test"))
     try:
         yield container
@@ -69,6 +75,30 @@ async def test_code_reaches_allowed_hosts_only(tmp_path: Path) -> None:
         assert ran.printed.count("The domain 'example.com' is not in the 'allowed_domains' of this container.") == 2
         ran = await container.run("import socket\nsocket.create_connection(('example.com', 80))")
         assert "name resolution" in ran.printed
+
+
+SERVE: Final = """
+import http.server, subprocess, threading
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'mine')
+    def log_message(self, *_):
+        pass
+server = http.server.HTTPServer(('localhost', 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+for name in ('localhost', '127.0.0.1'):
+    url = f'http://{name}:{server.server_port}/'
+    print(fetched(url), subprocess.run(['curl', '-sS', url], capture_output=True, text=True).stdout)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+async def test_localhost_is_the_container_itself(tmp_path: Path) -> None:
+    async with reaching(tmp_path, 80, host="example.com") as container:
+        ran = await container.run(FETCH + SERVE)
+    assert ran.printed == "mine mine\n" * 2
 
 
 SOCKETS: Final = """
@@ -156,10 +186,23 @@ async def test_curl_trusts_hosts_with_and_without_secrets(tmp_path: Path, certif
             url = f"https://api.localhost:{web.port}/"
             done = await container.command(f"curl -sS -H 'x-key: $API_KEY' {url}", 110, 2_000)
             assert (done.stdout, done.stderr, done.exit_code) == ("ok", "", 0)
-            refused = await container.command("curl -sS https://example.com/", 110, 2_000)
-            assert "403" in refused.stderr
         sent = KEY if secret else "$API_KEY"
         assert f"x-key: {sent}".encode() in web.requests[0]
+
+
+@pytest.mark.skipif(not (shutil.which("curl") and shutil.which("git")), reason="needs curl and git")
+async def test_reason_of_a_refusal_is_shown_if_the_program_does_not_show_it(tmp_path: Path) -> None:
+    reason = "[network] The domain 'example.com' is not in the 'allowed_domains' of this container.\n"
+    async with reaching(tmp_path, 80) as container:
+        for command in ("curl -sS https://example.com/", "git ls-remote https://example.com/a.git"):
+            refused = await container.command(f"{command}; {command}", 110, 2_000)
+            assert refused.stderr.count("403") == 2
+            assert refused.stderr.endswith(f"\n{reason}")
+            assert refused.stderr.count(reason) == 1
+        ran = await container.run("import os\nos.system('curl -s https://example.com/; printf here')")
+        assert ran.printed in (f"here0\n{reason}", f"here56\n{reason}", f"here\n{reason}")
+        done = await container.command("printf fine >&2", 110, 2_000)
+        assert (done.stdout, done.stderr) == ("", "fine")
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="needs node")
@@ -184,11 +227,86 @@ async def test_node_trusts_the_container_authority(tmp_path: Path, certificates:
     assert f"x-key: {KEY}".encode() in web.requests[0]
 
 
-async def test_proxy_ends_with_its_container_and_comes_back_if_it_is_killed(tmp_path: Path) -> None:
-    def proxies() -> list[int]:
-        commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(os.getpid())}
-        return [pid for pid, command in commands.items() if b"features.code.network.proxy" in command]
+def proxies() -> list[int]:
+    """Return the processes of proxies that run."""
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(os.getpid())}
+    return [pid for pid, command in commands.items() if b"features.code.network.proxy" in command]
 
+
+AGAIN: Final = """
+import os, time
+print(fetched(URL))
+open('killed', 'w').close()
+while os.path.exists('killed'):
+    time.sleep(0.05)
+print(fetched(URL))
+"""
+
+
+async def test_proxy_that_is_killed_during_a_call_is_started_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site() as web, reaching(tmp_path, web.port) as container:
+        running = asyncio.create_task(
+            container.run(FETCH + AGAIN.replace("URL", repr(f"http://api.localhost:{web.port}/")))
+        )
+        waits = container.folder / "killed"
+        await until(waits.exists)
+        [pid] = proxies()
+        os.kill(pid, 9)
+        await until(lambda: proxies() not in ([], [pid]))
+        waits.unlink()
+        assert (await running).printed == "ok\nok\n"
+    assert caplog.text.count("the proxy of a container has ended") == 1
+
+
+async def test_proxy_that_ends_again_and_again_is_not_started_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reaching(tmp_path, 80) as container:
+        await container.run("1")
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+        os.kill(proxies()[0], 9)
+        await until(lambda: caplog.text.count("the proxy of a container has ended") == 4)
+        await until(lambda: proxies() == [])
+        assert caplog.text.count("the proxy of a container has ended") == 4
+        monkeypatch.undo()
+        await container.run("1")
+        assert len(proxies()) == 1
+
+
+async def test_proxy_joins_the_control_group_of_its_container(tmp_path: Path) -> None:
+    network = Networks(ContainerNetwork(allowed_domains=["*"]), [], [], []).open(
+        NetworkPolicy((API,), frozenset({API})), "cntr_test"
+    )
+    assert network
+    for descriptor in (await network.prepare()).files.values():
+        os.close(descriptor)
+    joined = tmp_path / "cgroup.procs"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        network.begin(tmp_path, listener)
+        await until(lambda: joined.exists() and joined.read_text() == "0")
+        await network.end()
+
+
+async def test_secrets_are_searched_for_outside_of_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set[bool]()
+    redact = Redaction.of
+
+    def noted(self: Redaction, text: str) -> str:
+        threads.add(threading.current_thread() is threading.main_thread())
+        return redact(self, text)
+
+    monkeypatch.setattr(Redaction, "of", noted)
+    async with reaching(tmp_path, 80, secret=True) as container:
+        assert (await container.run(f"print('{KEY}')")).printed == "$API_KEY\n"
+        assert (await container.command(f"echo {KEY}", 110, 99)).stdout == "$API_KEY\n"
+    assert threads == {False}
+
+
+async def test_proxy_ends_with_its_container_and_comes_back_if_it_is_killed(tmp_path: Path) -> None:
     async with site() as web, reaching(tmp_path, web.port) as container:
         asked = f"{FETCH}\nprint(fetched('http://api.localhost:{web.port}/'))"
         assert proxies() == []

@@ -78,7 +78,7 @@ async def proxy(
     running = RunningProxy(0, ssl.create_default_context(cadata=trust + (signed.authority if secret else "")))
     given = ProxySettings(**settings | changed)
     traffic = Traffic(given.traffic_bytes, [given.traffic_bytes])
-    served = Proxy(given, lambda host, status: running.refused.append((host, status)), traffic)
+    served = Proxy(given, lambda refused: running.refused.append((refused.host, refused.status)), traffic)
     async with raw_site(served.serve) as proxied:
         running.port = proxied.port
         yield running
@@ -147,8 +147,9 @@ async def test_tunnel_to_another_host_or_port_is_403(certificates: Certificates,
         authority = authority.replace("PORT", str(web.port))
         answer = await running.asks(f"CONNECT {authority} HTTP/1.1\r\nhost: {authority}\r\n\r\n".encode())
     assert (status(answer), web.connections) == (403, 0)
-    # Clients show this line only.
-    assert len(answer.split(b"\r\n")[0]) > len(b"HTTP/1.1 403 ")
+    first, *_, last = answer.split(b"\r\n")
+    assert len(first) > len(b"HTTP/1.1 403 ")
+    assert b'proxy-status: container; error=http_request_denied; details="%b"' % last.strip() in answer
 
 
 @pytest.mark.parametrize("host", ["example.com", "other.localhost", "127.0.0.1", "api.localhost:1"])
@@ -203,10 +204,10 @@ async def test_tunnel_without_secrets_ends_at_the_host(certificates: Certificate
     assert b"authorization: $API_KEY" in web.requests[0]
 
 
-@pytest.mark.parametrize("named", ["other.localhost", "example.com"])
+@pytest.mark.parametrize("named", ["other.localhost", "example.com", None])
 @pytest.mark.parametrize("secret", [False, True])
-async def test_tunnel_whose_tls_names_another_host_is_closed(
-    certificates: Certificates, named: str, *, secret: bool
+async def test_tunnel_whose_tls_names_another_host_is_refused_with_an_alert(
+    certificates: Certificates, named: str | None, *, secret: bool
 ) -> None:
     async with (
         site(context=certificates.of_server()) as web,
@@ -214,15 +215,29 @@ async def test_tunnel_whose_tls_names_another_host_is_closed(
         RawClient.connected(running.port) as client,
     ):
         running.inside.check_hostname = False
-        with pytest.raises((ssl.SSLError, OSError)):
-            await client.tunnel(f"api.localhost:{web.port}", running.inside, named)
-    assert web.requests == []
+        with pytest.raises(ssl.SSLError, match=r"(?i)unrecognized.name"):
+            await client.tunnel(f"api.localhost:{web.port}", running.inside, named or "")
+    assert (web.requests, running.refused) == ([], [(API, 403)])
 
 
+@pytest.mark.parametrize("secret", [False, True])
 @pytest.mark.parametrize(
-    "hello", [b"SSH-2.0-OpenSSH_9.6\r\n", b"GET / HTTP/1.1\r\nhost: api.localhost\r\n\r\n", b"\x16\x03\x01"]
+    ("hello", "answer"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 403 The tunnel to 'api.localhost' is for TLS only"),
+        (
+            b"GET / HTTP/1.1\r\nhost: api.localhost\r\n\r\n",
+            b"HTTP/1.1 403 The tunnel to 'api.localhost' is for TLS only",
+        ),
+        (b"", b"HTTP/1.1 403 The tunnel to 'api.localhost' is for TLS only"),
+        (b"\x16\x03\x01\x00\x05hello", b"\x15\x03"),
+        (b"\x16\x03\x01", b"HTTP/1.1 403 The tunnel to 'api.localhost' is for TLS only"),
+    ],
 )
-async def test_tunnel_without_tls_sends_nothing_to_the_host(certificates: Certificates, hello: bytes) -> None:
+async def test_tunnel_without_tls_is_answered_and_sends_nothing_to_the_host(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch, hello: bytes, answer: bytes, *, secret: bool
+) -> None:
+    monkeypatch.setattr("llama_stack_responses.features.code.network.tunnels._HANDSHAKE_SECONDS", 2.0)
     received = bytearray()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -231,14 +246,26 @@ async def test_tunnel_without_tls_sends_nothing_to_the_host(certificates: Certif
 
     async with (
         raw_site(serve) as web,
-        proxy(certificates, web.port, idle_seconds=1.5) as running,
+        proxy(certificates, web.port, secret=secret) as running,
         RawClient.connected(running.port) as client,
     ):
         await client.send(f"CONNECT api.localhost:{web.port} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
         await client.head()
         await client.send(hello)
+        assert (await client.rest()).startswith(answer)
+    assert (bytes(received), running.refused) == (b"", [(API, 403)])
+
+
+async def test_client_that_does_not_trust_the_proxy_is_reported(certificates: Certificates) -> None:
+    async with (
+        site(context=certificates.of_server()) as web,
+        proxy(certificates, web.port, secret=True) as running,
+        RawClient.connected(running.port) as client,
+    ):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await client.tunnel(f"api.localhost:{web.port}", ssl.create_default_context(), API)
         await client.rest()
-    assert received == b""
+        await until(lambda: running.refused == [(API, 400)])
 
 
 @pytest.mark.parametrize("secret", [False, True])
@@ -497,6 +524,16 @@ async def test_chunked_body_and_expectation_are_forwarded(certificates: Certific
     assert b"expect" not in web.requests[0]
 
 
+@pytest.mark.parametrize("chunk", [b"zz\r\nabc\r\n", b"3\r\nabcdef\r\n0\r\n\r\n"])
+async def test_wrong_chunk_is_the_fault_of_the_one_that_sent_it(certificates: Certificates, chunk: bytes) -> None:
+    async with site() as web, proxy(certificates, web.port) as running:
+        asked = get(f"http://api.localhost:{web.port}/", "transfer-encoding: chunked").replace(b"GET", b"POST")
+        answer = await running.asks(asked + chunk)
+    assert status(answer) == 400
+    assert b"The body of the request is not valid HTTP/1.1." in answer
+    assert running.refused == [("", 400)]
+
+
 @pytest.mark.parametrize(
     "target", ["/", "ftp://api.localhost/", "https://api.localhost/", "http://u:p@api.localhost/", "http://", "*"]
 )
@@ -570,8 +607,56 @@ async def test_silent_host_ends_the_connection_and_not_others(certificates: Cert
     ):
         waiting = asyncio.create_task(running.asks(get(f"http://api.localhost:{slow.port}/")))
         assert status(await running.asks(get(f"http://api.localhost:{web.port}/"))) == 200
-        assert await waiting == b""
+        answer = await waiting
+        assert status(answer) == 504
+        assert b"No data came for 1.5 seconds, the setting 'code_interpreter.network.idle_seconds'." in answer
+        assert running.refused == [(API, 504)]
         await ended.wait()
+
+
+async def test_silent_host_within_tls_is_504(certificates: Certificates) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with (
+        raw_site(silent, certificates.of_server()) as web,
+        proxy(certificates, web.port, secret=True, idle_seconds=1.5) as running,
+        RawClient.connected(running.port) as client,
+    ):
+        await client.tunnel(f"api.localhost:{web.port}", running.inside, API)
+        assert status(await client.asks(inner(web))) == 504
+    assert running.refused == [(API, 504)]
+
+
+async def test_request_that_does_not_end_is_408(certificates: Certificates) -> None:
+    async with site() as web, proxy(certificates, web.port, idle_seconds=1.5) as running:
+        head = get(f"http://api.localhost:{web.port}/")[:20]
+        body = get(f"http://api.localhost:{web.port}/", "content-length: 3")
+        answers = await asyncio.gather(running.asks(head), running.asks(body))
+    assert [status(each) for each in answers] == [408, 408]
+    assert sorted(running.refused) == [("", 408), (API, 408)]
+
+
+async def test_idle_connection_without_a_request_ends_silently(certificates: Certificates) -> None:
+    async with site() as web, proxy(certificates, web.port, idle_seconds=1.5) as running:
+        kept = get(f"http://api.localhost:{web.port}/").replace(b"connection: close\r\n", b"")
+        answers = await asyncio.gather(running.asks(b""), running.asks(kept))
+    assert [len(each.split(b"HTTP/1.1")) - 1 for each in answers] == [0, 1]
+    assert running.refused == []
+
+
+async def test_tunnel_that_ends_with_its_time_is_reported(certificates: Certificates) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with (
+        raw_site(silent) as web,
+        proxy(certificates, web.port, idle_seconds=1.5) as running,
+        RawClient.connected(running.port) as client,
+    ):
+        with pytest.raises((ssl.SSLError, OSError)):
+            await client.tunnel(f"api.localhost:{web.port}", running.inside, API)
+    assert running.refused == [(API, 504)]
 
 
 async def test_endless_answer_ends_with_the_time_of_its_connection(certificates: Certificates) -> None:
@@ -584,6 +669,7 @@ async def test_endless_answer_ends_with_the_time_of_its_connection(certificates:
 
     async with raw_site(endless) as web, proxy(certificates, web.port, seconds=2.0) as running:
         assert (await running.asks(get(f"http://api.localhost:{web.port}/"))).startswith(b"HTTP/1.1 200")
+    assert running.refused == [(API, 504)]
 
 
 async def test_host_is_disconnected_when_the_client_is_gone(certificates: Certificates) -> None:
