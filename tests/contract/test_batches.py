@@ -24,7 +24,7 @@ from llama_stack_responses.features.batches.file_expiry import FileExpiry
 from llama_stack_responses.features.batches.model_slots import ModelSlots
 from llama_stack_responses.features.batches.objects import batch_object
 from llama_stack_responses.features.batches.parts import Parts
-from llama_stack_responses.features.batches.rows import ENDED, Batch, Line
+from llama_stack_responses.features.batches.rows import ENDED, Batch, Line, Result
 from llama_stack_responses.features.batches.settings import Batches
 from llama_stack_responses.features.batches.stored import BatchesOfOwners
 from llama_stack_responses.features.batches.stored_batches import StoredBatches, cancelled
@@ -388,13 +388,21 @@ async def test_two_servers_that_both_work_for_a_batch_end_each_line_once(records
 async def test_line_is_not_queued_once_its_batch_has_ended_or_is_cancelled(records: Records, clock: Clock) -> None:
     server = Server(records, clock)
     batch_id = await server.create("m")
-    ops, conditions = server.batches.queued(Line(batch_id, 1))
+    line = Line(batch_id, 1)
+    queued = server.batches.queued(line)
+
+    async def late() -> list[bool]:
+        """Have commits arrive with which the line would begin, or would be refused."""
+        refused = Result(None, False, 404, {})
+        batches = server.batches
+        return [await committed(records, *queued), await batches.begin_later(line, 0), await batches.end(line, refused)]
+
     await server.batches.change(OF, batch_id, partial(cancelled, clock()))
-    assert not await committed(records, ops, conditions)
+    assert await late() == [False] * 3
     async with server.working():
         await server.ended(batch_id)
-    with pytest.raises(Conflict):
-        await records.commit(ops, conditions)
+    assert await late() == [False] * 3
+    assert await server.rows() == []
 
 
 @pytest.mark.every_store

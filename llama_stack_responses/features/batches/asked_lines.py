@@ -63,7 +63,7 @@ class AskedLines:
         """Cancel the lines that run."""
         await self.stop()
         for line, unchanged in running.values():
-            await self._parts.batches.end(line, Result(None, False, 0), [unchanged])
+            await self._parts.batches.end(line, Result(None, False, 0), unchanged)
 
     async def stop(self) -> None:
         """End the tasks."""

@@ -80,7 +80,7 @@ class QueuedLines:
         )
         for line, unchanged in running.values():
             if line.response_id not in jobs:
-                await self._parts.batches.end(line, Result(line.response_id, True, 0), [unchanged])
+                await self._parts.batches.end(line, Result(line.response_id, True, 0), unchanged)
 
     async def cancel(self, running: Running) -> None:
         """Cancel the lines that are queued or run."""

@@ -210,7 +210,7 @@ class StoredBatches:
         ops: list[Op] = [Put(line.key("r"), str(line.attempt).encode())]
         if waits:
             ops.append(Delete(line.key("t")))
-        return ops, [*_free(line, waits), VersionIs(f"{WORK}{line.batch}", 1)]
+        return ops, [*_free(line), waits or VersionIs(line.key("t"), None)]
 
     async def begun(self, line: Line, waits: VersionIs | None = None) -> bool:
         """Note that a try of a line runs that has no job, as `queued`; return False if the line has ended, or runs."""
@@ -218,7 +218,8 @@ class StoredBatches:
 
     async def begin_later(self, line: Line, due: float, waits: VersionIs | None = None) -> bool:
         """Note that a try of a line, as of `queued`, begins at a time; return False if the line has ended, or runs."""
-        return await committed(self._records, [Retry(line.attempt, due).put(line)], _free(line, waits))
+        free = [*_free(line), waits or VersionIs(line.key("t"), None)]
+        return await committed(self._records, [Retry(line.attempt, due).put(line)], free)
 
     async def ended_of(self, batch_id: str, numbers: Sequence[int]) -> set[int]:
         """Return which of these lines of a batch have ended."""
@@ -234,11 +235,17 @@ class StoredBatches:
         """Have a line tried again that runs and has no job; return False if it has ended."""
         return await committed(self._records, retry_ops(line, due), [VersionIs(line.key("r"), 1)])
 
-    async def end(self, line: Line, result: Result, conditions: Sequence[Condition] = ()) -> bool:
-        """Store what a line ended with that has no job; return False if it has ended, or runs."""
-        free = [VersionIs(line.key("d"), None), *(conditions or [VersionIs(line.key("r"), None)])]
+    async def end(self, line: Line, result: Result, runs: VersionIs | None = None) -> bool:
+        """Store what a line ended with that has no job; return False if it has ended.
+
+        Args:
+            line: the try.
+            result: what it ended with.
+            runs: the condition that the line runs; None if it shall not.
+        """
+        conditions = [VersionIs(line.key("d"), None), runs] if runs else _free(line)
         ops = [*ended_ops(line, result, Counted(result.status == 200)), Delete(line.key("t"))]
-        return await committed(self._records, ops, free)
+        return await committed(self._records, ops, conditions)
 
     async def results(self, lines: Sequence[Line]) -> dict[int, Result]:
         """Return what lines ended with, by their numbers."""
@@ -308,9 +315,13 @@ class StoredBatches:
         return pages_of(self._records, line_rows(kind, batch_id))
 
 
-def _free(line: Line, waits: VersionIs | None) -> list[Condition]:
-    """Return the conditions that a line has not ended, does not run, and waits for no other try."""
-    return [VersionIs(line.key("r"), None), VersionIs(line.key("d"), None), waits or VersionIs(line.key("t"), None)]
+def _free(line: Line) -> list[Condition]:
+    """Return the conditions that a line has not ended and does not run, and that its batch still queues lines.
+
+    Without the last one, a commit that comes late would leave rows of a batch that has ended.
+    """
+    ended, runs = VersionIs(line.key("d"), None), VersionIs(line.key("r"), None)
+    return [ended, runs, VersionIs(f"{WORK}{line.batch}", 1)]
 
 
 def _end_ops(of: str, batch: Batch, now: float) -> list[Op]:
