@@ -150,8 +150,8 @@ class ForegroundLeases:
         The worker that runs the response deletes its `o/` row afterwards, in `flush_unstored`.
         """
 
-        async def delete(again: bool) -> bool:
-            return await committed(self._records, [Delete(running.row.key)], [running.row]) or again
+        async def delete(deleted: bool) -> bool:
+            return deleted or await committed(self._records, [Delete(running.row.key)], [running.row])
 
         return await until_known(
             delete,

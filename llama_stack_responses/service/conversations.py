@@ -31,7 +31,6 @@ from ..store.archive import Archive
 from ..store.commit_outcome import until_known
 from ..store.conversation_store import Conversation
 from ..store.read_allowance import ReadAllowance
-from ..store.records import Conflict
 
 
 class Conversations:
@@ -94,13 +93,9 @@ class Conversations:
         await self._admit(items)
         conversation = Conversation(new_id("conv"), self._access.current_user(), int(self._clock()), metadata)
 
-        async def create(again: bool) -> None:
-            try:
+        async def create(created: bool) -> None:
+            if not created:
                 await self._store.create(conversation, items)
-            except Conflict:
-                # The id is new, so the conflict means that an earlier call has created it.
-                if not again:
-                    raise
 
         await until_known(
             create,
@@ -156,8 +151,12 @@ class Conversations:
         conversation = await self._history_reader.conversation(conversation_id, "update")
         items = await self._read(body, hold, required=True)
         await self._admit(items)
+
+        async def add(added: bool) -> bool:
+            return added or await self._store.add(conversation, items)
+
         added = await until_known(
-            lambda again: self._store.add(conversation, items, again=again),
+            add,
             f"The response store did not confirm whether it added the items to conversation '{conversation_id}': "
             "list its items before you add them again.",
             self._intervals,
@@ -211,8 +210,8 @@ class Conversations:
         check_conversation_id(conversation_id, "conversation_id")
         conversation = await self._history_reader.conversation(conversation_id, "update")
 
-        async def remove(again: bool) -> bool:
-            return await self._store.remove(conversation, item_id) or again
+        async def remove(removed: bool) -> bool:
+            return removed or await self._store.remove(conversation, item_id)
 
         removed = await until_known(
             remove,

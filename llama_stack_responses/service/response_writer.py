@@ -142,11 +142,14 @@ class ResponseWriter:
     async def _join(self, final: Json, exchanges: Mapping[str, Json]) -> None:
         """Append the items of a response that is not stored itself to its conversation."""
         stored = self._start.stored
+
+        async def join(joined: bool) -> None:
+            if not joined:
+                owner, input_items = stored["owner"], stored["input_items"]
+                await self._archive.join(final, owner=owner, input_items=input_items, exchanges=exchanges)
+
         await until_known(
-            # A retry is safe: items that are in the conversation already are not added again.
-            lambda _: self._archive.join(
-                final, owner=stored["owner"], input_items=stored["input_items"], exchanges=exchanges
-            ),
+            join,
             f"The response was generated, and the response store did not confirm whether it is part of conversation "
             f"'{final['conversation']['id']}'. List the items of the conversation before you send the request again.",
             self._intervals,

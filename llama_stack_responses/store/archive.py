@@ -374,12 +374,8 @@ async def save_once(
         OutcomeUnknown: the store did not confirm in time.
     """
 
-    async def save(again: bool) -> None:
-        fresh = [VersionIs(f"r/{response['id']}", None)] if again else []
-        try:
-            await archive.save(response, conditions=[*conditions, *fresh], **more)
-        except Conflict:
-            if not (again and await archive.entry(response["id"])):
-                raise
+    async def save(stored: bool) -> None:
+        if not stored:
+            await archive.save(response, conditions=conditions, **more)
 
     await until_known(save, unknown, intervals)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from ..core.errors import ApiError, OutcomeUnknown
 from ..intervals import Intervals
@@ -15,9 +14,14 @@ logger = get_logger(__name__)
 
 
 class RepeatedCommit:
-    """A commit that may be made several times. A try that was not answered is settled before the next one."""
+    """A commit that may be made several times. A try that was not answered is settled before the next one.
+
+    Attributes:
+        applied: whether a try was applied that was not answered, as far as it was settled.
+    """
 
     def __init__(self) -> None:
+        self.applied = False
         self._lost: Unanswered | None = None
 
     async def __call__[Result](self, call: Callable[[], Awaitable[Result]]) -> Result:
@@ -27,7 +31,7 @@ class RepeatedCommit:
             ApiError: 503, the store does not answer: the call was not made.
         """
         if self._lost:
-            await self._lost.settle()
+            self.applied |= await self._lost.settle()
             self._lost = None
         try:
             return await call()
@@ -40,8 +44,8 @@ async def until_known[Result](call: Callable[[bool], Awaitable[Result]], unknown
     """Make a change, and repeat it until the store confirms the outcome.
 
     Args:
-        call: applies the change. Its argument is whether an earlier call may have applied it; the call then has to
-            check that, and must not apply it twice.
+        call: applies the change in one commit, its last one. Its argument is whether an earlier call has applied it:
+            the call must not do so again then, since others may have changed meanwhile what it wrote.
         unknown: the error message.
         intervals: how long the store is queried after the answer was lost, and how often.
 
@@ -50,7 +54,7 @@ async def until_known[Result](call: Callable[[bool], Awaitable[Result]], unknown
     """
     commit = RepeatedCommit()
     try:
-        return await commit(partial(call, False))
+        return await commit(lambda: call(commit.applied))
     except Unanswered as error:
         logger.warning("outcome of a commit unknown, checking the store: %s", error)
         lost = error
@@ -59,7 +63,7 @@ async def until_known[Result](call: Callable[[bool], Awaitable[Result]], unknown
             while True:
                 await asyncio.sleep(intervals.store_retry_seconds)
                 try:
-                    return await commit(partial(call, True))
+                    return await commit(lambda: call(commit.applied))
                 except ApiError as error:
                     if error.status != UNAVAILABLE:
                         raise

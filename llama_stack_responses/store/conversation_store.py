@@ -218,11 +218,8 @@ class ConversationStore:
                 return conversation
         return None
 
-    async def add(self, conversation: Conversation, items: Sequence[Json], *, again: bool = False) -> bool:
+    async def add(self, conversation: Conversation, items: Sequence[Json]) -> bool:
         """Append `items`, each of which has an id, to the conversation; return False if it is deleted.
-
-        Args:
-            again: whether an earlier call may have done so.
 
         Raises:
             ApiError: 400, if one of them is already in the conversation.
@@ -231,7 +228,7 @@ class ConversationStore:
         while True:
             await retry.wait()
             known = await append.read(self._records)
-            if (taken := append.taken(known)) and not again:
+            if taken := append.taken(known):
                 raise bad_request(f"Item with id '{taken}' is already in this conversation.", "items", "invalid_value")
             ops, conditions = await in_thread_if_large(partial(append.plan, known), items)
             if not ops or await committed(self._records, ops, conditions):

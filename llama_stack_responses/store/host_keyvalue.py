@@ -18,6 +18,7 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import batched, takewhile
 from string import ascii_lowercase
 from typing import Final, NamedTuple, Protocol
@@ -93,6 +94,19 @@ class _StoredRecord(NamedTuple):
 
 
 @dataclass(slots=True)
+class _Made:
+    """A commit that is made, and may fail.
+
+    Attributes:
+        changes: the new value of each key of the store that it changes.
+        applied: whether it was applied, as far as that is known.
+    """
+
+    changes: Mapping[str, str | None]
+    applied: bool = False
+
+
+@dataclass(slots=True)
 class _Store:
     """The store in one event loop.
 
@@ -137,6 +151,7 @@ class KeyValueRecords:
         self._prefix = prefix
         self._clock = clock
         self._id = secrets.token_hex(8)
+        self._made = _Made({})
         self._store = LoopLocal(self._open)
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
@@ -163,8 +178,17 @@ class KeyValueRecords:
                     raise Conflict(failed)
                 changes = self._changes(known, writes, now)
                 # Part of the commit may be written when this fails; the next call finishes the logged commit.
-                with self._errors_as_503(Unanswered):
-                    await self._make(store, changes)
+                made = _Made(changes)
+                with self._errors_as_503(lambda reason: Unanswered(reason, partial(self._settle, made))):
+                    await self._make(store, made)
+
+    async def _settle(self, made: _Made) -> bool:
+        """Return whether a commit that failed was applied, or finish it."""
+        with self._errors_as_503():
+            store = await self._ready()
+            async with store.commit_lock:
+                await self._finish(store)
+        return made.applied
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
@@ -190,7 +214,7 @@ class KeyValueRecords:
                 await self._finish(store)
                 lines = await self._get(store, [row.partition(" ")[2] for row in due])
                 expired = [Delete(line.key) for line in lines.values() if not line.is_live(now)]
-                await self._make(store, self._changes(lines, expired, now))
+                await self._make(store, _Made(self._changes(lines, expired, now)))
         return len(expired)
 
     async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
@@ -321,14 +345,16 @@ class KeyValueRecords:
     def _expiry_row(self, line: _StoredRecord) -> str:
         return f"{self._prefix}e:{line.expires_at!r}/{line.key}"
 
-    async def _make(self, store: _Store, changes: Mapping[str, str | None]) -> None:
-        if len(changes) > 1:
-            store.unfinished = True
-            await store.keys.set(f"{self._prefix}c:{self._id}", json.dumps([self._id, changes]))
-        await self._apply(store, changes)
-        if len(changes) > 1:
+    async def _make(self, store: _Store, made: _Made) -> None:
+        self._made, store.unfinished = made, True
+        is_logged = len(made.changes) > 1
+        if is_logged:
+            await store.keys.set(f"{self._prefix}c:{self._id}", json.dumps([self._id, made.changes]))
+        await self._apply(store, made.changes)
+        made.applied = True
+        if is_logged:
             await store.keys.delete(f"{self._prefix}c:{self._id}")
-            store.unfinished = False
+        store.unfinished = False
 
     async def _apply(self, store: _Store, changes: Mapping[str, str | None]) -> None:
         for key, value in changes.items():
@@ -344,7 +370,11 @@ class KeyValueRecords:
         for text in await store.keys.values_in_range(f"{self._prefix}c:", f"{self._prefix}c:{_LAST}"):
             of, changes = json.loads(text)
             await self._apply(store, changes)
+            self._made.applied |= of == self._id  # no earlier one of this process is logged
             await store.keys.delete(f"{self._prefix}c:{of}")
+        if len(self._made.changes) == 1:  # is not logged
+            [(key, value)] = self._made.changes.items()
+            self._made.applied = await store.keys.get(key) == value
         store.unfinished = False
 
 

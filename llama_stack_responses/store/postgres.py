@@ -158,8 +158,13 @@ _RANGE_UNTIL_REVERSE: Final = _RANGE_UNTIL.replace("ORDER BY key", "ORDER BY key
 _COMMIT: Final = (
     "SELECT told, failed FROM $schema.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
 )
-# A commit with this id that is under way fails when it is about to insert its own, or is waited for.
-_SETTLE: Final = "INSERT INTO $schema.commits(id) VALUES ($1) ON CONFLICT DO NOTHING"
+# A commit with this id that is under way fails when it is about to insert its own, or is waited for. The second id is
+# there if the commit was not applied by then.
+_SETTLE: Final = """
+WITH settled AS (INSERT INTO $schema.commits(id) VALUES ($1) ON CONFLICT DO NOTHING RETURNING 1)
+INSERT INTO $schema.commits(id) SELECT $2 FROM settled
+"""
+_IS_KNOWN: Final = "SELECT EXISTS (SELECT FROM $schema.commits WHERE id = $1)"
 _LIVE: Final = "(expires_at IS NULL OR expires_at > coalesce($1, extract(epoch FROM clock_timestamp())))"
 # The outer condition is for a record that is written again while this waits for its lock.
 _SWEEP: Final = """
@@ -293,8 +298,12 @@ class PostgresRecords:
                 return failed or []
         raise too_late()
 
-    async def _settle(self, commit_id: uuid.UUID) -> None:
-        await self._try(lambda pool: pool.fetch(self._sql(_SETTLE), commit_id))
+    async def _settle(self, commit_id: uuid.UUID) -> bool:
+        mark = uuid.uuid5(commit_id, "settled")
+        await self._try(lambda pool: pool.fetch(self._sql(_SETTLE), commit_id, mark))
+        # In a statement of its own, which sees what the first has waited for.
+        [(unapplied,)] = await self._try(lambda pool: pool.fetch(self._sql(_IS_KNOWN), mark))
+        return not unapplied
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None

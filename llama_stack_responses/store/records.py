@@ -139,19 +139,16 @@ class Conflict(Exception):  # noqa: N818 - a failed condition is a result, not a
         self.failed = tuple(failed)
 
 
-async def _nothing() -> None:
-    """Settle a commit that is not on its way any more."""
-
-
 class Unanswered(ApiError):  # noqa: N818 - a kind of 503
     """A commit was not answered: it may have been applied, or may still be, for a limited time.
 
     Attributes:
-        settle: has to be awaited before the commit is made again: once it has returned, the commit was applied, or
-            never will be. Raises `ApiError` 503, the store does not answer.
+        settle: has to be awaited before the commit is made again: it returns whether the commit was applied, which it
+            never will be afterwards. Stores remember that for half a minute. Raises `ApiError` 503, the store does not
+            answer.
     """
 
-    def __init__(self, message: str, settle: Callable[[], Awaitable[None]] = _nothing) -> None:
+    def __init__(self, message: str, settle: Callable[[], Awaitable[bool]]) -> None:
         super().__init__(UNAVAILABLE, message, retry_after=1)
         self.settle = settle
 

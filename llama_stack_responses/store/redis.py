@@ -49,6 +49,8 @@ from .redis_errors import NoAnswer
 from .redis_pubsub import PUBSUB_SILENCE_SECONDS, RedisPubSub
 from .redis_scripts import IN_CLUSTER, ON_SERVER, Script
 
+_SETTLED: Final = b"settled"
+"""Value of `c:ID` for a commit that is not to be applied any more."""
 _PAGE_ROWS: Final = 500
 _PAGE_BYTES: Final = 4 * 2**20
 """Size of a page of a snapshot, which the server reads at once."""
@@ -161,9 +163,14 @@ class RedisRecords:
         self._deadline.told(float(answer[0]))
         return answer[1:]
 
-    async def _settle(self, commit: str) -> None:
-        """Have the server take a commit for applied, so that it is not if it was not yet."""
-        await self._ready().call(commit, lambda client: client.set(commit, "", ex=60, nx=True))
+    async def _settle(self, commit: str) -> bool:
+        """Have the server take a commit for applied, so that it is not if it was not yet; return whether it was."""
+
+        async def settle(client: Redis) -> bool:
+            await client.set(commit, _SETTLED, ex=60, nx=True)
+            return await client.get(commit) != _SETTLED
+
+        return await self._ready().call(commit, settle)
 
     async def _commit_was_applied(self, commit: str) -> bool:
         """Return whether a commit was applied in the last minute.

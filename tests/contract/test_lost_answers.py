@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -25,12 +25,12 @@ from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.service.conversations import Conversations
 from llama_stack_responses.service.response_writer import ResponseWriter
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.records import Condition, Conflict, Op, Records, Unanswered
+from llama_stack_responses.store.records import Condition, Op, Records, Unanswered, committed
 from llama_stack_responses.stream.transcript import Transcript
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, assistant, response, user
 from tests.contract.test_leftovers import left
-from tests.support.records import WatchedRecords
+from tests.support.records import WatchedRecords, settled
 from tests.support.waiting import turns
 from tests.unit.jobs.harness import ANNA, HURRIED, ID, PATIENCE, ROUNDS, ProcessHarness
 
@@ -39,6 +39,7 @@ pytestmark = pytest.mark.needs("transactions")
 type Json = dict[str, Any]
 type Act = Callable[[], Awaitable[object]]
 
+ITEM: Final[Json] = {"type": "message", "role": "user", "content": "Hi."}
 MADE: Final = pytest.mark.parametrize("committed", [True, False], ids=["made", "not made"])
 
 
@@ -49,6 +50,7 @@ class ReplyLosingRecords(WatchedRecords):
         losing: how many further commits lose their replies.
         committed: whether those commits are applied.
         stays_away: whether the store cannot be reached after such a commit.
+        meanwhile: what others do after such a commit.
         lost: how many replies were lost.
     """
 
@@ -57,6 +59,7 @@ class ReplyLosingRecords(WatchedRecords):
         self.losing = self.lost = 0
         self.committed = True
         self.stays_away = False
+        self.meanwhile: Act | None = None
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         if not self.losing or self.away:
@@ -64,11 +67,11 @@ class ReplyLosingRecords(WatchedRecords):
             return
         self.losing -= 1
         self.lost += 1
-        if self.committed:
-            with suppress(Conflict):
-                await super().commit(ops, conditions)
+        applied = self.committed and await committed(self._records, ops, conditions)
+        if self.meanwhile:
+            await self.meanwhile()
         self.away = self.stays_away
-        raise Unanswered("The connection was lost.")
+        raise Unanswered("The connection was lost.", lambda: self._pass("settle", settled(applied=applied)))
 
 
 RETRIES_AT_ONCE: Final = replace(HURRIED, store_retry_seconds=0.0)
@@ -324,7 +327,7 @@ async def test_job_runs_once_despite_lost_replies(here: Server, committed: bool)
 
 @MADE
 async def test_conversation_changes_are_applied_once_despite_lost_replies(here: Server, committed: bool) -> None:
-    items = {"items": [{"type": "message", "role": "user", "content": "Hi."}]}
+    items = {"items": [ITEM]}
     with here.losing(committed):
         conversation = await here.conversations.create(items)
     conversation_id = conversation["id"]
@@ -340,6 +343,51 @@ async def test_conversation_changes_are_applied_once_despite_lost_replies(here: 
     assert added["id"] not in [item["id"] for item in page.data]
     with here.losing(committed):
         await here.conversations.delete(conversation_id)
+    await here.archive.sweep()
+    assert await left(here.records) == []
+
+
+@pytest.mark.parametrize("way", ["response", "unstored response", "addition"])
+async def test_item_deleted_during_lost_reply_is_not_added_again(here: Server, records: Records, way: str) -> None:
+    conversation_id = (await here.conversations.create({}))["id"]
+    there = Server(records).conversations
+    began = response(status="in_progress", conversation={"id": conversation_id})
+    final, on = done(began), stored()
+
+    async def listed() -> list[str]:
+        page = await there.list_items(conversation_id, limit=100, after=None, order="asc")
+        return [item["id"] for item in page.data]
+
+    async def deleted() -> None:
+        await there.delete_item(conversation_id, (await listed())[0])
+
+    here.lossy.meanwhile = deleted
+    with here.losing(committed=True):
+        if way == "addition":
+            [_, second] = await here.conversations.add_items(conversation_id, {"items": [ITEM, ITEM]})
+        else:
+            await here.keep(final, on, store=way == "response", conversation=conversation_id)
+            second = final["output"][0]
+    assert await listed() == [second["id"]]
+
+
+async def test_objects_deleted_during_lost_replies_stay_deleted(here: Server, records: Records) -> None:
+    there, final, made = Server(records), done(response(status="in_progress")), list[str]()
+
+    async def deleted() -> None:
+        rows = await records.range("c/", "c0", limit=9)
+        made.extend(key.removeprefix("c/") for key, _ in rows)
+        for each in made:
+            await there.conversations.delete(each)
+        await there.archive.delete(final["id"])
+
+    here.lossy.meanwhile = deleted
+    with here.losing(committed=True):
+        await here.keep(final, stored())
+    assert await here.archive.load(final["id"]) is None
+    with here.losing(committed=True):
+        created = await here.conversations.create({"items": [ITEM]})
+    assert made == [created["id"]]
     await here.archive.sweep()
     assert await left(here.records) == []
 

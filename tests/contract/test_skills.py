@@ -29,6 +29,7 @@ from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
 from tests.contract.counting_proxy import CountingProxy
 from tests.contract.test_archive import ALICE, BOB, keys
+from tests.support.records import settled
 from tests.support.recounts import recount
 
 QUOTA: Final = SkillQuota(skills=3, versions=3, bytes=4 * PART_BYTES)
@@ -299,7 +300,7 @@ class LosesAnswers(CountingProxy):
         await super().commit(*args, **kwargs)  # type: ignore[arg-type]
         if self.lost:
             self.lost = False
-            raise Unanswered("lost")
+            raise Unanswered("lost", settled(applied=True))
 
 
 async def test_repeated_change_after_lost_answer_is_made_once(records: Records) -> None:

@@ -25,7 +25,7 @@ from llama_stack_responses.store.records import Condition, Op, Records, Unanswer
 from tests.contract.backends import Clock
 from tests.contract.conversations import assistant, response
 from tests.contract.test_lost_answers import RETRIES_AT_ONCE, ReplyLosingRecords
-from tests.support.records import WatchedRecords, just_before_a_commit
+from tests.support.records import WatchedRecords, just_before_a_commit, settled
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.needs("transactions")
@@ -300,7 +300,7 @@ async def test_killed_servers_lose_and_double_nothing(records: Records, clock: C
                 raise ApiError(503, "killed before")
             await super().commit(ops, conditions)
             if adds_up and chance.random() < 0.4:
-                raise Unanswered("killed after")
+                raise Unanswered("killed after", settled(applied=True))
 
     chance = random.Random(seed)
     sent = 0

@@ -116,8 +116,8 @@ def _garbage_without_condition(patch: Patch) -> None:
 def _unsettled_repetition(patch: Patch) -> None:
     """A commit that was not answered is made again, although the first may still come."""
 
-    async def settle(*_: object) -> None:
-        pass
+    async def settle(*_: object) -> bool:
+        return False
 
     patch.setattr(RemoteRecords, "_settle", settle)
 

@@ -87,12 +87,12 @@ class SharedStore:
         self.records = MemoryRecords(clock=lambda: world.now)
         self.watchers: list[Watcher] = []
         self.subscribers: list[RemotePubSub] = []
-        self._known: dict[bytes, float] = {}
+        self._known: dict[bytes, tuple[float, bool]] = {}
 
     def commit(self, who: str, commit: Commit) -> None:
         """Apply a commit, and send its notifications, unless it is applied or settled already, or comes too late."""
         ops, conditions = commit.ops, commit.conditions
-        if self._known.get(commit.id, 0.0) > self.world.now or commit.deadline < self.world.now:
+        if self._is_known(commit.id) or commit.deadline < self.world.now:
             self.world.log(who, "refused: a commit that was given up")
             return
         try:
@@ -103,7 +103,7 @@ class SharedStore:
             raise
         for watcher in self.watchers:
             watcher(who, ops, self)
-        self.settle(commit.id)
+        self._note(commit.id, applied=True)
         at_once(self.records.commit(ops, conditions))
         if self.world.traced:
             self.world.log(who, f"commits {', '.join(map(shown, ops))}")
@@ -111,9 +111,18 @@ class SharedStore:
             for subscriber in self.subscribers:
                 subscriber.send(name)
 
-    def settle(self, commit_id: bytes) -> None:
-        """Apply the commit of this id no more. As a server, the store remembers that for a limited time."""
-        self._known[commit_id] = self.world.now + _REMEMBERED_SECONDS
+    def settle(self, commit_id: bytes) -> bool:
+        """Apply the commit of this id no more; return whether it was applied."""
+        if not self._is_known(commit_id):
+            self._note(commit_id, applied=False)
+        return self._known[commit_id][1]
+
+    def _is_known(self, commit_id: bytes) -> bool:
+        return self._known.get(commit_id, (0.0, False))[0] > self.world.now
+
+    def _note(self, commit_id: bytes, *, applied: bool) -> None:
+        """Note that a commit is not applied any more. As a server, the store remembers that for a limited time."""
+        self._known[commit_id] = self.world.now + _REMEMBERED_SECONDS, applied
 
     def get(self, key: str) -> Record | None:
         """Return a record as it is now."""
@@ -159,8 +168,8 @@ class RemoteRecords(Records):
         )
         await self._call(lambda: self._store.commit(self._process.name, made), made)
 
-    async def _settle(self, commit_id: bytes) -> None:
-        await self._call(lambda: self._store.settle(commit_id))
+    async def _settle(self, commit_id: bytes) -> bool:
+        return await self._call(lambda: self._store.settle(commit_id))
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
         return self._subscribed() if self._store.notifies else None

@@ -7,6 +7,15 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.records import Condition, Op, PubSub, Record, Records
 
 
+def settled(*, applied: bool) -> Callable[[], Awaitable[bool]]:
+    """Return what settles a commit that was applied or not."""
+
+    async def settle() -> bool:
+        return applied
+
+    return settle
+
+
 class WatchedRecords(Records):
     """Forwards every call, with hooks before and after it; a hook may raise, or do something in between.
 

@@ -18,7 +18,7 @@ from llama_stack_responses.jobs.store_retry import StoreRetry
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Conflict, Op, Put, Unanswered
-from tests.support.records import WatchedRecords
+from tests.support.records import WatchedRecords, settled
 from tests.unit.jobs.harness import PATIENCE
 
 ID: Final = "resp_1"
@@ -41,11 +41,12 @@ class Store(WatchedRecords):
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         if not self.unanswered:
             return await super().commit(ops, conditions)
-        if self.unanswered.pop(0):
+        applied = self.unanswered.pop(0)
+        if applied:
             await super().commit(ops, conditions)
         else:
             self.late.append((ops, conditions))
-        raise Unanswered("The response store has not answered.")
+        raise Unanswered("The response store has not answered.", settled(applied=applied))
 
     async def arrive(self) -> bool:
         """Let the late commit arrive; return whether it was applied."""

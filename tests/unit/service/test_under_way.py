@@ -26,7 +26,7 @@ from llama_stack_responses.wire.request_cycle import RequestCycle
 from llama_stack_responses.wire.websocket.session import _nested
 from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, Round, finish, text
-from tests.support.records import WatchedRecords
+from tests.support.records import WatchedRecords, settled
 from tests.support.strict import validate_response
 from tests.unit.service.test_short_requests import server
 
@@ -58,7 +58,7 @@ class UnreachableAfterCommit(WatchedRecords):
         await super().commit(ops, conditions)
         if self.loses and any(op.key.startswith("r/") for op in writes_of(ops)):
             self.away = True
-            raise Unanswered("The connection was lost.")
+            raise Unanswered("The connection was lost.", lambda: self._pass("settle", settled(applied=True)))
 
 
 class UnprivilegedAccess(SingleUserAccess):

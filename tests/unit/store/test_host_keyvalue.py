@@ -13,7 +13,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.host_keyvalue import KeyValueRecords
-from llama_stack_responses.store.records import Conflict, Delete, Ensure, Op, Put, Record, VersionIs
+from llama_stack_responses.store.records import Conflict, Delete, Ensure, Op, Put, Record, Unanswered, VersionIs
 from tests.contract.conversations import CREATED, assistant, response, user
 
 MANY = 1000
@@ -26,6 +26,7 @@ class WorstCaseKeyValue:
         """`rank` maps keys to what ranges compare."""
         self.rows: dict[str, str] = {}
         self.left = MANY  # calls until it is away
+        self.last_call_is_made = False  # whether the first call that fails has its effect
         self.connections = 0
         self._rank = rank
 
@@ -38,12 +39,14 @@ class WorstCaseKeyValue:
         return self.rows.get(key)
 
     async def set(self, key: str, value: str) -> None:
+        if self._happens():
+            self.rows[key] = value
         await self._call()
-        self.rows[key] = value
 
     async def delete(self, key: str) -> None:
+        if self._happens():
+            self.rows.pop(key, None)
         await self._call()
-        self.rows.pop(key, None)
 
     async def values_in_range(self, start_key: str, end_key: str) -> list[str]:
         await self._call()
@@ -55,6 +58,11 @@ class WorstCaseKeyValue:
 
     async def shutdown(self) -> None:
         """Do nothing: the store holds no connection."""
+
+    def _happens(self) -> bool:
+        happens = self.left > 0 or self.last_call_is_made
+        self.last_call_is_made &= self.left > 0
+        return happens
 
     async def _call(self) -> None:
         await asyncio.sleep(0)
@@ -99,6 +107,28 @@ async def test_interrupted_commit_is_atomic(died: bool) -> None:
             ["responses:e:50.0/e"] if now == before else ["responses:e:70.0/e", "responses:e:99.0/c"]
         )
     assert {(False, False), (False, True), (True, True)} == set(outcomes)
+
+
+@pytest.mark.parametrize("ops", [CHANGE, [Put("a", b"2")], [Delete("b")]], ids=["several", "put", "deletion"])
+@pytest.mark.parametrize("calls_are_made", [False, True])
+async def test_settling_a_failed_commit_tells_whether_it_was_applied(ops: Sequence[Op], calls_are_made: bool) -> None:
+    applied = set()
+    for calls in range(40):
+        keys = WorstCaseKeyValue()
+        records = KeyValueRecords(keys.connect, clock=lambda: 10.0)
+        await records.commit(BEFORE)
+        before = await everything(records)
+        keys.left, keys.last_call_is_made = calls, calls_are_made
+        [failed] = await asyncio.gather(records.commit(ops, [VersionIs("a", 1)]), return_exceptions=True)
+        if isinstance(failed, Unanswered):
+            keys.left = MANY
+            if calls % 2:  # another commit, or the deletion of what has expired, may come first
+                await records.commit([Put("z", b"")])
+                await records.sweep(40.0)
+            applied.add(await failed.settle())
+            now = [(key, record) for key, record in await everything(records) if key != "z"]
+            assert (now != before) == await failed.settle()
+    assert applied == ({True, False} if len(ops) > 1 and not calls_are_made else {calls_are_made})
 
 
 async def test_cancelled_commit_is_finished_by_next_commit() -> None:
