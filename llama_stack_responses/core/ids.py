@@ -1,4 +1,8 @@
-"""Ids in OpenAI's form: a prefix that names the kind, an underscore, and at most 128 random bits."""
+"""Ids in OpenAI's form: a prefix that names the kind, an underscore, and at most 128 random bits.
+
+Ids of responses and conversations may have a tag between the underscore and these bits: `p` and three hex digits. It
+says in which partition of the store their rows are (`store/routing.py`), and an id without it has the tag 0.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import NamedTuple
 from .errors import bad_request
 
 _AFTER_PREFIX = re.compile(r"[0-9a-zA-Z_-]{1,64}")
+_TAGGED = re.compile(r"[a-z]+_p([0-9a-f]{3})[0-9a-f]{24,}")
 _SEEDED = re.compile(r"[a-z]+_([0-9a-f]{24})([0-9a-f]{6})")
 
 
@@ -39,9 +44,19 @@ def seeded(item_id: str) -> Seeded | None:
     return Seeded(match[1], int(match[2], 16)) if match else None
 
 
-def new_id(prefix: str) -> str:
-    """Return `prefix`, an underscore and 96 random bits in hex: unguessable, and short in a store's keys."""
-    return f"{prefix}_{os.urandom(12).hex()}"
+def new_id(prefix: str, tag: int = 0) -> str:
+    """Return `prefix`, an underscore and 96 random bits in hex: unguessable, and short in a store's keys.
+
+    Args:
+        tag: where the rows of the object are, from 0 to 4,095.
+    """
+    return f"{prefix}_{f'p{tag:03x}' if tag else ''}{os.urandom(12).hex()}"
+
+
+def tag_of(object_id: str) -> int:
+    """Return the tag of an id, 0 of one without."""
+    match = _TAGGED.fullmatch(object_id)
+    return int(match[1], 16) if match else 0
 
 
 def new_ordered_id(prefix: str, milliseconds: int) -> str:

@@ -116,17 +116,18 @@ class GenerationFactory:
     activity: Activity = field(default_factory=Activity)
     clock: Callable[[], float] = time.time
 
-    def begin(self, request: CreateRequest, moderation: Json | None = None) -> Json:
+    def begin(self, request: CreateRequest, moderation: Json | None = None, tag: int = 0) -> Json:
         """Return the initial response object for a request.
 
         Args:
             request: the request.
             moderation: the result of the moderation of its input; None without moderation.
+            tag: the tag of its id.
         """
         context = profile_for(request.model, self.profiles).replayed_reasoning(request.reasoning)
         response = new_response(
             request,
-            id=new_id("resp"),
+            id=new_id("resp", tag),
             created_at=int(self.clock()),
             reasoning_context=context,
             mcp_approval=self.mcp_approval,

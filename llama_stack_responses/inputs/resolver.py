@@ -19,6 +19,7 @@ from ..items.mcp_approvals import check_approvals
 from ..requests.input_items import check_ids
 from ..requests.request import CreateRequest
 from ..sealing.sealed_items import Opened, SealedItems
+from ..store.placement import Placement
 from .connection_memory import ConnectionMemory
 from .history import History, HistoryReader, Hold, for_model
 from .moderation import Moderation
@@ -66,6 +67,12 @@ class ResolvedInput:
     def owner(self) -> Owner:
         """The user of the request."""
         return self.stored["owner"]
+
+    def tag(self, placement: Placement) -> int:
+        """Return the tag of the response."""
+        request = self.request
+        continues = request.previous_response_id or request.conversation
+        return placement.of_response(self.owner, continues, self.stored["input_items"])
 
     @property
     def remembered(self) -> list[Json]:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from ..core.ids import tag_of
+from ..store.layout import with_tag
 from ..store.records import Condition, Records, VersionIs, pages_of
 
 
-def is_stalled(worker: str) -> Condition:
-    """Return the condition that the worker has no lease."""
-    return VersionIs(f"p/{worker}", None)
+def lease_key(worker: str, tag: int = 0) -> str:
+    """Return the key of a worker's lease for the jobs and the foreground responses with this tag.
+
+    The one of tag 0 is always there while the worker is alive.
+    """
+    return with_tag(f"p/{worker}", tag)
+
+
+def is_stalled(worker: str, response_id: str) -> Condition:
+    """Return the condition that the worker has no lease for the response."""
+    return VersionIs(lease_key(worker, tag_of(response_id)), None)
 
 
 async def iter_stalled(records: Records, prefix: str, by: str) -> AsyncIterator[tuple[str, str]]:
@@ -20,9 +30,10 @@ async def iter_stalled(records: Records, prefix: str, by: str) -> AsyncIterator[
     """
     async for rows in pages_of(records, prefix):
         held = [key.split("/")[1:] for key, _ in rows]
-        living = await records.get_many(list({f"p/{worker}" for worker in (by, *(worker for worker, _ in held))}))
-        if f"p/{by}" not in living:
+        leases = [lease_key(worker, tag_of(response_id)) for worker, response_id in held]
+        living = await records.get_many(list({lease_key(by), *leases}))
+        if lease_key(by) not in living:
             return
-        for worker, response_id in held:
-            if f"p/{worker}" not in living:
+        for (worker, response_id), lease in zip(held, leases, strict=True):
+            if lease not in living:
                 yield worker, response_id

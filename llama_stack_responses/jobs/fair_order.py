@@ -5,6 +5,8 @@ fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). A job's start tag is a point in
 owner's previous job plus `_FAIR_SHARE_SECONDS` by the owner's weight, but not before the virtual time of the class.
 That advances with each claim, not with the clock, so that a queue that grows faster than it is processed stays fair.
 
+All but deadlines are kept for each tag (`store/routing.py`), at the end of the key: each partition is fair by itself.
+
     u/<owner><class>    the start tag of the owner's last job
     u/<owner>w<name>    the deadline of the first job of the owner that has this name for what it continues
     z/turn<class>       the virtual time of the class: just after the start tag of the last claimed job
@@ -18,6 +20,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final
 
+from ..store.layout import with_tag
 from ..store.records import Put, Record
 from .work_class import BACKGROUND, Work, WorkClass
 
@@ -40,28 +43,35 @@ class FairOrder:
     """Assigns orders to jobs. Jobs of one process see each other's start tags before these are in the store."""
 
     def __init__(self) -> None:
-        self._start_tags: dict[WorkClass, dict[str, float]] = {}
+        self._start_tags: dict[tuple[WorkClass, int], dict[str, float]] = {}
 
     def assign(
-        self, owner_key: str, records: Mapping[str, Record], now: float, weight: float = 1.0, work: Work = BACKGROUND
+        self,
+        owner_key: str,
+        records: Mapping[str, Record],
+        now: float,
+        weight: float = 1.0,
+        work: Work = BACKGROUND,
+        tag: int = 0,
     ) -> tuple[str, list[Put]]:
         """Return the order of the owner's next job, and the hints that record it.
 
         Args:
             owner_key: the owner's name in keys.
-            records: the records of the keys `rows_of(owner_key, work)`, if they exist.
+            records: the records of the keys `rows_of(owner_key, work, tag)`, if they exist.
             now: seconds since the epoch, on the store's clock.
             weight: of the owner, in comparison with the 1 of others.
             work: what the job is queued as.
+            tag: the tag of its response.
         """
         if work.kind is WorkClass.WINDOW:
             return _by_deadline(owner_key, records, now, work)
-        row, turn = last_of(owner_key, work.kind), virtual_time_of(work.kind)
+        row, turn = last_of(owner_key, work.kind, tag), virtual_time_of(work.kind, tag)
         virtual_time = _read(records, turn)
         hints = [] if virtual_time is not None else [Put(turn, _written(now), expires_at=now + _KEPT_SECONDS)]
         virtual_time = now if virtual_time is None else virtual_time
-        known = self._start_tags.get(work.kind, {})
-        tags = self._start_tags[work.kind] = {each: tag for each, tag in known.items() if tag >= virtual_time}
+        known = self._start_tags.get((work.kind, tag), {})
+        tags = self._start_tags[work.kind, tag] = {of: each for of, each in known.items() if each >= virtual_time}
         last = max(_read(records, row) or 0.0, tags.get(owner_key, 0.0))
         start_tag = last + _FAIR_SHARE_SECONDS / weight if last >= virtual_time else virtual_time
         tags[owner_key] = start_tag
@@ -79,36 +89,36 @@ def _by_deadline(owner_key: str, records: Mapping[str, Record], now: float, work
     return work.kind + encoded(deadline) + encoded(now), hints
 
 
-def rows_of(owner_key: str, work: Work) -> list[str]:
+def rows_of(owner_key: str, work: Work, tag: int = 0) -> list[str]:
     """Return the keys of the hints that the order of an owner's next job depends on."""
     if work.kind is WorkClass.WINDOW:
         return [_continued(owner_key, work)] if work.continues else []
-    return [last_of(owner_key, work.kind), virtual_time_of(work.kind)]
+    return [last_of(owner_key, work.kind, tag), virtual_time_of(work.kind, tag)]
 
 
 def _continued(owner_key: str, work: Work) -> str:
     return f"{last_of(owner_key, work.kind)}{sha256(work.continues.encode()).hexdigest()[:32]}"
 
 
-def advanced(order: str, records: Mapping[str, Record]) -> list[Put]:
+def advanced(order: str, records: Mapping[str, Record], tag: int = 0) -> list[Put]:
     """Return the hints that advance the virtual time of its class when the job of this order is claimed."""
     kind = WorkClass.of(order)
     if kind is WorkClass.WINDOW:
         return []
-    turn, start_tag = virtual_time_of(kind), tag_of(order)
+    turn, start_tag = virtual_time_of(kind, tag), tag_of(order)
     virtual_time = _read(records, turn) or start_tag
     virtual_time = max(virtual_time, min(max(virtual_time, start_tag) + _STEP_SECONDS, start_tag + _FAIR_SHARE_SECONDS))
     return [Put(turn, _written(virtual_time), expires_at=queued_at(order) + _KEPT_SECONDS)]
 
 
-def last_of(owner_key: str, kind: WorkClass) -> str:
+def last_of(owner_key: str, kind: WorkClass, tag: int = 0) -> str:
     """Return the key of the start tag of the owner's last job in a class."""
-    return f"u/{owner_key}{kind}"
+    return with_tag(f"u/{owner_key}{kind}", tag)
 
 
-def virtual_time_of(kind: WorkClass) -> str:
+def virtual_time_of(kind: WorkClass, tag: int = 0) -> str:
     """Return the key of the virtual time of a class."""
-    return f"z/turn{kind}"
+    return with_tag(f"z/turn{kind}", tag)
 
 
 def tag_of(order: str) -> float:

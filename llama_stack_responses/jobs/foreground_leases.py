@@ -114,6 +114,7 @@ class ForegroundLeases:
         self.worker = worker
         self.making: set[str] = set()
         self.unstored: dict[str, ApiError] = {}
+        heartbeat.holding.append(lambda: self.making)
 
     async def acquire(
         self, response: Json, *, owner: Owner, base: str | None, input_items: Sequence[Json], **_: object
@@ -134,7 +135,11 @@ class ForegroundLeases:
             value = encoded(small=True)
         else:
             value = encoded() if size <= INLINE_BYTES else await in_thread(encoded)
-        ops = [Put(f"v/{response['id']}", value), Put(f"o/{self.worker}/{response['id']}", b"")]
+        ops = [
+            Put(f"v/{response['id']}", value),
+            Put(f"o/{self.worker}/{response['id']}", b""),
+            *self._heartbeat.lease_ops(response["id"]),
+        ]
         self.making.add(response["id"])
         try:
             await self._records.commit(ops)
@@ -185,7 +190,7 @@ class ForegroundLeases:
         """Store the responses of dead workers as failed, as long as this worker has a lease itself."""
         async for worker, response_id in iter_stalled(self._records, "o/", self.worker):
             try:
-                await self._fail(worker, response_id, server_died_error(), [is_stalled(worker)])
+                await self._fail(worker, response_id, server_died_error(), [is_stalled(worker, response_id)])
             except codec.UnreadableError as error:
                 logger.error(
                     "could not read an abandoned response of a dead worker, skipping it: %s: %s", response_id, error

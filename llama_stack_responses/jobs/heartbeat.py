@@ -5,7 +5,10 @@ The worker renews it every `Intervals.heartbeat_seconds`; a lease that is not re
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from ..intervals import DEFAULT, Intervals
+from ..store.records import Put
 from .queue import JobQueue
 
 
@@ -24,6 +27,8 @@ class Heartbeat:
         self._alive = False
         self._renewed: float | None = None
         self._patient_until = 0.0
+        self.holding: list[Callable[[], Iterable[str]]] = []
+        """Return the ids of the responses that this worker runs."""
 
     @property
     def others_are_dead(self) -> bool:
@@ -45,13 +50,17 @@ class Heartbeat:
 
     async def renew(self) -> None:
         """Renew the lease."""
-        now = await self._jobs.heartbeat(self._worker)
+        now = await self._jobs.heartbeat(self._worker, (each for held in self.holding for each in held()))
         if self._renewed is None:
             self._patient_until = now + self._intervals.grace_seconds
         elif not 0 <= now - self._renewed < self._intervals.outage_seconds:
             self._patient_until = now + self._intervals.lease_seconds
         self._renewed = now
         self._alive = True
+
+    def lease_ops(self, response_id: str) -> list[Put]:
+        """Return the ops of the lease for a response, for the commit from which on this worker runs it."""
+        return self._jobs.lease_ops(self._worker, response_id)
 
     def expire(self) -> None:
         """Record that the lease was not renewed in time, so that the next `ensure` renews it."""

@@ -13,6 +13,7 @@ from contextlib import suppress
 from ..concurrency.tasks import LoopTask
 from ..core.errors import ApiError
 from ..store.records import Put, Record, Records
+from ..store.routing import by_tag
 
 
 class HintWriter:
@@ -45,6 +46,7 @@ class HintWriter:
     async def _send(self) -> None:
         while self._due:
             self._sent, self._due = self._due, {}
-            with suppress(ApiError):
-                await self._records.commit(list(self._sent.values()))
+            for hints in by_tag(self._sent.values()):
+                with suppress(ApiError):
+                    await self._records.commit(hints)
             self._sent = {}

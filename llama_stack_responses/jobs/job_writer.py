@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+from ..core.ids import tag_of
 from ..generation.event_buffer import EventBuffer
 from ..generation.shared_events import SharedEvents
 from ..store.records import Conflict, Op, Put, Records, VersionIs
@@ -33,7 +34,7 @@ class JobWriter:
         retry: retries commits while the store is unavailable.
 
     Attributes:
-        owner: the identity of the job's owner.
+        owner: the identity of the job's owner, and the tag of its response: what may be in one commit.
         fence: the condition on which everything is written.
         due: a checkpoint that belongs to the next commit; None if there is none.
         transcript: records the events that are stored.
@@ -48,7 +49,7 @@ class JobWriter:
         requests: RecordedRequests,
         retry: StoreRetry,
     ) -> None:
-        self.owner, self.fence = job.state.owner.identity, job.fence
+        self.owner, self.fence = (*job.state.owner.identity, tag_of(job.response_id)), job.fence
         self.due: Checkpoint | None = None
         self.transcript = Transcript()
         self._response_id = job.response_id

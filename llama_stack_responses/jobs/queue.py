@@ -5,7 +5,8 @@
     q/<order>/<response>    the job waits; the lowest order is next (`fair_order.py`), by class (`work_class.py`); the
                             value is its owner's name, and its model (`InQueue`)
     d/<owner>/<response>    a background response of this authenticated owner waits or runs
-    p/<worker>              the worker's lease: it expires unless a heartbeat renews it; the value is when
+    p/<worker>              the worker's lease: it expires unless a heartbeat renews it; the value is when. There is one
+                            more for each tag of the responses that the worker runs (`dead_workers.py`)
     h/<worker>/<response>   the worker holds the job
 
 Every step of a job is a commit on the condition that the version of its `j/` row has not changed: the fence. A worker
@@ -15,10 +16,11 @@ of the previous worker fail (a fencing token, as in Kleppmann, "How to do distri
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -27,6 +29,7 @@ from typing import Final, NamedTuple
 
 from ..concurrency.share import current_share
 from ..core.errors import ApiError
+from ..core.ids import tag_of
 from ..core.owner import Owner
 from ..core.types import Json
 from ..intervals import DEFAULT
@@ -48,9 +51,10 @@ from ..store.records import (
     committed,
     pages_of,
 )
+from ..store.routing import by_tag
 from ..telemetry.trace_context import trace_headers
 from . import fair_order
-from .dead_workers import is_stalled, iter_stalled
+from .dead_workers import is_stalled, iter_stalled, lease_key
 from .hints import HintWriter
 from .job import QUEUED_EVENTS, Checkpoint, InQueue, Job, JobState, Verdict, name_of, owner_prefix
 from .row_quota import RowQuota
@@ -170,6 +174,7 @@ class JobQueue:
         self._claims, self._lower = 0, cycle((WorkClass.WINDOW, WorkClass.FLEX, WorkClass.BATCH))
         self._looked_at, self._due_at = -inf, inf
         self._hints = HintWriter(records)
+        self._leases: dict[str, dict[int, float]] = {}
 
     @asynccontextmanager
     async def enqueued(
@@ -185,9 +190,10 @@ class JobQueue:
         counts = work.kind is not WorkClass.BATCH
         async with self._admitted(owner, work.kind) if counts else nullcontext():
             of, now = name_of(owner), await self._records.now()
-            rows = fair_order.rows_of(of, work)
+            tag = tag_of(response_id)
+            rows = fair_order.rows_of(of, work, tag)
             known = self._hints.overlay(await self._records.get_many(rows) if rows else {})
-            order, hints = self._fair_order.assign(of, known, now, current_share().weight, work)
+            order, hints = self._fair_order.assign(of, known, now, current_share().weight, work, tag)
             state = JobState(owner, order, model=body.get("model") or "")
             ops: list[Op] = [
                 Put(f"j/{response_id}", state.encode()),
@@ -239,6 +245,7 @@ class JobQueue:
             Put(f"j/{response_id}", state.encode()),
             Put(f"k/{response_id}", await _first_checkpoint(body, sealed, numbered=0).encode()),
             Put(f"h/{worker}/{response_id}", b""),
+            *self.lease_ops(worker, response_id),
         ]
         return Job(response_id, state, 1), ops
 
@@ -310,7 +317,8 @@ class JobQueue:
 
     async def _take(self, row: str, worker: str) -> Job | None:
         response_id = row.rpartition("/")[2]
-        turn = fair_order.virtual_time_of(_class_of(row))
+        tag = tag_of(response_id)
+        turn = fair_order.virtual_time_of(_class_of(row), tag)
         records = await self._records.get_many([f"j/{response_id}", f"k/{response_id}", turn])
         stored = Job.find(response_id, records)
         if stored is None or stored.state.worker is not None:
@@ -326,10 +334,11 @@ class JobQueue:
             Delete(row),
             Put(f"j/{response_id}", state.encode()),
             Put(f"h/{worker}/{response_id}", b""),
+            *self.lease_ops(worker, response_id),
         ]
         job = await self._change(stored, state, ops, [])
         if job is not None:
-            self._hints.schedule(*fair_order.advanced(state.order, self._hints.overlay(records)))
+            self._hints.schedule(*fair_order.advanced(state.order, self._hints.overlay(records), tag))
         return job
 
     async def _without_living(self, state: JobState) -> JobState:
@@ -393,6 +402,7 @@ class JobQueue:
                 Delete(f"h/{stored.state.worker}/{response_id}"),
                 Put(f"h/{worker}/{response_id}", b""),
                 Put(f"j/{response_id}", state.encode()),
+                *self.lease_ops(worker, response_id),
                 Notify(takeover_channel(stored.state.worker)),
             ]
             if job := await self._change(stored, state, ops, []):
@@ -408,16 +418,38 @@ class JobQueue:
         if await self._records.range("q/", after_prefix("q/"), limit=1):
             await self._records.commit([Notify(QUEUE)])
 
-    async def heartbeat(self, worker: str) -> float:
-        """Renew the worker's lease, and return the time of the store's clock, in seconds since the epoch."""
+    async def heartbeat(self, worker: str, holding: Iterable[str] = ()) -> float:
+        """Renew the worker's leases, and return the time of the store's clock, in seconds since the epoch.
+
+        Args:
+            worker: the worker.
+            holding: the ids of the responses that it runs.
+        """
         now = await self._records.now()
-        until = now + self._lease_seconds
-        await self._records.commit([Put(f"p/{worker}", repr(until).encode(), expires_at=until)])
+        known = self._leases.setdefault(worker, {})
+        known |= {tag_of(each): now + self._lease_seconds for each in holding}
+        leases = self._leases[worker] = {tag: until for tag, until in known.items() if until > now}
+        puts = [self._lease(worker, tag, now + self._lease_seconds) for tag in {0, *leases}]
+        await asyncio.gather(*(self._records.commit(some) for some in by_tag(puts)))
         return now
+
+    def lease_ops(self, worker: str, response_id: str) -> list[Put]:
+        """Return the ops of the worker's lease for a response, for the commit from which on it runs the response."""
+        tag = tag_of(response_id)
+        if not tag:
+            return []
+        until = self._clock() + self._lease_seconds
+        self._leases.setdefault(worker, {})[tag] = until
+        return [self._lease(worker, tag, until)]
+
+    def _lease(self, worker: str, tag: int, until: float) -> Put:
+        return Put(lease_key(worker, tag), repr(until).encode(), expires_at=until)
 
     async def deregister(self, worker: str) -> None:
         """Delete the worker's lease: the jobs that it holds are stalled from now on."""
-        await self._records.commit([Delete(f"p/{worker}")])
+        tags = {0, *self._leases.pop(worker, {})}
+        for deletes in by_tag(Delete(lease_key(worker, tag)) for tag in tags):
+            await self._records.commit(deletes)
 
     async def requeue_stalled(self, by: str) -> int:
         """Requeue the jobs of dead workers, and return how many were requeued.
@@ -472,7 +504,7 @@ class JobQueue:
     async def _requeue_stalled(self, worker: str, response_id: str) -> bool:
         if job := await self._found(worker, response_id):
             state = replace(job.state, worker=None, lost=[*job.state.lost, worker])
-            if await self._requeue(job, state, [is_stalled(worker)]):
+            if await self._requeue(job, state, [is_stalled(worker, response_id)]):
                 # The dead worker cannot log it.
                 logger.warning(
                     "requeued a job because the lease of its worker expired: %s (worker %s)",

@@ -114,6 +114,7 @@ class Worker:
         self._broken: set[str] = set()
         self._runners: dict[asyncio.Task[None], JobRunner] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        heartbeat.holding.append(lambda: [runner.job.response_id for runner in self._runners.values()])
 
     def start(self) -> None:
         """Start the worker's tasks in the running event loop."""

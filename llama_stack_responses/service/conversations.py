@@ -69,7 +69,7 @@ class Conversations:
         self._admit_items = admit_items
         self._refuse_unknown = refuse_unknown
         self._intervals = intervals
-        self._store = archive.conversations
+        self._store, self._placement = archive.conversations, archive.placement
         self._clock = archive.clock
         self._history_reader = history_reader
         self._access = access
@@ -91,7 +91,7 @@ class Conversations:
         metadata = read_metadata(body, self._limits, required=False)
         items = await self._read(body, hold, required=False)
         await self._admit(items)
-        conversation = Conversation(new_id("conv"), self._access.current_user(), int(self._clock()), metadata)
+        conversation = Conversation(self._new_id(), self._access.current_user(), int(self._clock()), metadata)
 
         async def create(created: bool) -> None:
             if not created:
@@ -103,6 +103,9 @@ class Conversations:
             self._intervals,
         )
         return _as_object(conversation)
+
+    def _new_id(self) -> str:
+        return new_id("conv", self._placement.of_conversation())
 
     async def retrieve(self, conversation_id: str) -> Json:
         """Return the conversation."""

@@ -113,14 +113,15 @@ class DetachedResponses:
             Conflict: another request took the key.
         """
         request, stored = start.request, start.stored
-        response = self._factory.begin(request, start.moderation)
+        tag = claim.tag if claim else start.tag(self._archive.placement)
+        response = self._factory.begin(request, start.moderation, tag)
         work = self._work(request, body)
         keys = self._access.provider_credentials()
         claims: list[Put] = []
         free: list[VersionIs] = []
         if claim:
-            put, is_free = await self._keys.claim_ops(claim, response["id"])
-            claims, free = [put], [is_free]
+            claims, is_free = await self._keys.claim_ops(claim, response["id"])
+            free = [is_free]
         if request.background:
             ops = [*claims, *(more_ops(response["id"]) if more_ops else ())]
             response |= {"status": "queued"}

@@ -110,7 +110,7 @@ class ForegroundResponses:
         if self._stopped:
             raise NotBegunError
         request = start.request
-        response = self._factory.begin(request, start.moderation)
+        response = self._factory.begin(request, start.moderation, start.tag(self._archive.placement))
         context = self._factory.context(request, response, start.owner, start.opened)
         # Only a client that reads the stream knows event numbers, and the response's id before it is stored.
         transcript = Transcript() if request.store and request.stream else None

@@ -1,6 +1,7 @@
 """Idempotency keys: a retried request with the same Idempotency-Key gets the same response or batch.
 
-    y/<name>    the id of the response or batch that was created with the key, and a MAC of its request
+    y/<name>          the id of the response or batch that was created with the key, and a MAC of its request
+    y/<name>/<tag>    the same, in the partition of what the request continues, if there are several
 
 A key belongs to its owner and is valid for a day. Neither the key nor the request is stored: the row is named by a hash
 of the key, and the MAC of the request is computed with the key, which only the client knows.
@@ -21,6 +22,7 @@ from ..core.owner import Owner
 from ..core.types import Json
 from ..store import codec
 from ..store.content_names import Hasher
+from ..store.placement import ONE_PARTITION, Placement
 from ..store.records import Put, Records, VersionIs
 
 _LIFETIME_SECONDS: Final = 86_400.0
@@ -32,21 +34,34 @@ class IdempotencyClaim:
     """A request with an Idempotency-Key.
 
     Attributes:
-        row: the key's row in the store, the same for all requests with the key.
+        row: the row that the commit of the response writes, the same for all requests with the key that continue the
+            same.
         asked: the MAC of the request.
+        name: the key's row in the store, the same for all requests with the key; it is written with the other one.
+        tag: the tag of the response.
     """
 
     row: str
     asked: str
+    name: str
+    tag: int = 0
 
     @staticmethod
-    def of(owner: Owner, key: str, body: Json) -> IdempotencyClaim:
+    def of(
+        owner: Owner, key: str, body: Json, placement: Placement = ONE_PARTITION, tag: int | None = None
+    ) -> IdempotencyClaim:
         """Return the claim of a request's decoded JSON; the order of its fields does not matter.
 
         For a large request this takes long, and belongs in a thread.
+
+        Args:
+            tag: the tag of what the request continues; None if the key chooses that of the response.
         """
-        mac = _mac(key, body)
-        return IdempotencyClaim(f"y/{Hasher(owner).key(key)}", mac)
+        mac, name = _mac(key, body), Hasher(owner).key(key)
+        row = f"y/{name}"
+        if tag is None:
+            return IdempotencyClaim(row, mac, row, placement.of_key(name))
+        return IdempotencyClaim(row if placement.partitions == 1 else f"{row}/{tag:03x}", mac, row, tag)
 
 
 def _mac(key: str, body: Json) -> str:
@@ -75,7 +90,8 @@ class IdempotencyKeys:
         Raises:
             ApiError: 409, the key was used for another request.
         """
-        record = (await self._records.get_many([claim.row])).get(claim.row)
+        found = await self._records.get_many(list(dict.fromkeys([claim.row, claim.name])))
+        record = found.get(claim.row) or found.get(claim.name)
         if record is None:
             return None
         known = codec.decode(record.value)
@@ -89,10 +105,12 @@ class IdempotencyKeys:
         response_id: str = known["response"]
         return response_id
 
-    async def claim_ops(self, claim: IdempotencyClaim, response_id: str) -> tuple[Put, VersionIs]:
-        """Return the op that stores the key with its response, and the condition that the key is free.
+    async def claim_ops(self, claim: IdempotencyClaim, response_id: str) -> tuple[list[Put], VersionIs]:
+        """Return the ops that store the key with its response, and the condition that the key is free.
 
-        Both belong to the commit that stores the response.
+        They belong to the commit that stores the response.
         """
         value = codec.encode({"response": response_id, "asked": claim.asked})
-        return Put(claim.row, value, await self._records.now() + _LIFETIME_SECONDS), VersionIs(claim.row, None)
+        ends = await self._records.now() + _LIFETIME_SECONDS
+        rows = dict.fromkeys([claim.row, claim.name])
+        return [Put(row, value, ends) for row in rows], VersionIs(claim.row, None)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..concurrency.offloading import in_thread_if_large
 from ..core.errors import ApiError, OutcomeUnknown, bad_request
+from ..core.ids import tag_of
 from ..core.statuses import UNFINISHED
 from ..core.types import Json
 from ..generation.connection_options import ConnectionOptions
@@ -144,7 +145,10 @@ class OpenAIResponsesImpl(Parts):
                 "store",
                 "unsupported_value",
             )
-        claim = await in_thread_if_large(partial(IdempotencyClaim.of, self.access.current_user(), key, body), body)
+        continues = request.previous_response_id or request.conversation
+        tag = tag_of(continues) if continues else None
+        claimed = partial(IdempotencyClaim.of, self.access.current_user(), key, body, self.archive.placement, tag)
+        claim = await in_thread_if_large(claimed, body)
         while True:
             if joined := await self.detached.find(claim, hold):
                 return joined

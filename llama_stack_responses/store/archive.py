@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ..concurrency.offloading import Computation, in_thread_if_large
 from ..core.exchanges import with_exchanges
+from ..core.ids import tag_of
 from ..core.owner import Owner
 from ..core.types import Json
 from ..intervals import DEFAULT, Intervals
@@ -27,11 +28,12 @@ from .garbage_collector import GarbageCollector
 from .histories import Histories
 from .item_finder import ItemFinder
 from .item_ids import COMPARED_BYTES
-from .layout import Entry, unsettled
+from .layout import Entry, tag_of_history, unsettled
 from .layout import imported as mark_imported
 from .list_row_pages import Listing
+from .placement import Placement
 from .read_allowance import PAGE_BYTES
-from .records import Condition, Conflict, Delete, Op, Record, Records, VersionIs, committed
+from .records import Condition, Conflict, Delete, Op, Record, Records, VersionIs, committed, partitions_of
 from .response_loader import ResponseLoader
 from .response_pages import SCANNED_ROWS, ResponseList
 from .retention import Counts, Horizon, Retention
@@ -70,6 +72,7 @@ class Archive:
         find_items: finds items by their ids, as `ItemFinder` does.
         of_features: what the features store.
         scores: what people and scripts think of responses.
+        placement: chooses the tags of new responses and conversations.
         horizon: returns how far a deletion of what has expired goes, as `Retention` does.
         clock: returns the time of the store's clock, in seconds since the epoch, without a round trip.
 
@@ -96,7 +99,7 @@ class Archive:
         """What is written with the ends of responses."""
         self.decoder = decoder = decoder or Decoder()
         self.clock = clock
-        self._compared_bytes = compared_bytes
+        self._compared_bytes, self.placement = compared_bytes, Placement(partitions_of(records))
         self._garbage_collector = GarbageCollector(records, decoder, page_bytes)
         self.conversations = ConversationStore(records, decoder, clock)
         """The store of the conversations."""
@@ -161,7 +164,7 @@ class Archive:
             Conflict: the stored response does not have `version`, or is gone; or one of `conditions` does not hold.
         """
         exchanges = exchanges or {}
-        append = await self._joining(response, owner, base, input_items, exchanges)
+        append, base_items = await self._prepared(response, owner, base, input_items, base_items, exchanges)
         computation = Computation(input_items, response, exchanges)
         saving = await computation.run(
             lambda: Saving(
@@ -236,14 +239,36 @@ class Archive:
         Args:
             owner, input_items, exchanges: as for `save`.
         """
-        append = await self._joining(response, owner, None, input_items, exchanges)
-        if append is None:
-            return
+        if append := await self._joining(response, owner, None, input_items, exchanges):
+            await self._append(append, input_items, response["output"])
+
+    async def _prepared(
+        self,
+        response: Json,
+        owner: Owner,
+        base: str | None,
+        input_items: Sequence[Json],
+        base_items: Sequence[Json],
+        exchanges: Mapping[str, Json],
+    ) -> tuple[ConversationAppend | None, Sequence[Json]]:
+        """Return what the commit adds to the response's conversation, and the items of a base in another partition.
+
+        What a conversation in another partition gets is added now: it is added once, however often that is tried.
+        """
+        append, tag = await self._joining(response, owner, base, input_items, exchanges), tag_of(response["id"])
+        if base and not base_items and tag_of_history(base) != tag:
+            base_items = await self._histories.stored_items(base) or ()
+        if append and append.tag != tag:
+            await self._append(append, input_items, response["output"])
+            append = None
+        return append, base_items
+
+    async def _append(self, append: ConversationAppend, *items: Sequence[Json]) -> None:
         retry = ConflictRetry()
         while True:
             await retry.wait()
             known = await append.read(self._records)
-            ops, conditions = await in_thread_if_large(partial(append.plan, known), input_items, response["output"])
+            ops, conditions = await in_thread_if_large(partial(append.plan, known), *items)
             if not ops or await committed(self._records, ops, conditions):
                 return
 

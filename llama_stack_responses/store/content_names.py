@@ -18,6 +18,16 @@ from ..items.registry import ANSWERS, REQUESTS
 NAME_BYTES: Final = 16
 """Bytes of a name, which is written as 22 characters of base64."""
 
+TAG_BYTES: Final = 2
+"""Bytes of a tag before those of a name."""
+
+_TAG_SHIFT: Final = 4
+"""Bits behind a tag, so that it is the first two characters of base64."""
+
+_TAGGED_CHARACTERS: Final = frozenset({24, 19})
+"""Lengths of names with a tag: of contents, and of items."""
+
+_DIGITS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 _NAMED_BY_ID: Final = frozenset(name for name, (_, reply) in REQUESTS.items() if reply.named_by == "id")
@@ -37,21 +47,23 @@ class Hasher:
 
     Args:
         owner: the user; their groups do not count.
+        tag: that of the responses which have the content (`core/ids.py`). Names of content begin with it.
     """
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, tag: int = 0) -> None:
         tenant = blake2b(owner.tenant.encode("utf-8", "surrogatepass"), digest_size=32).digest()
         self._key = blake2b(owner.principal.encode("utf-8", "surrogatepass"), digest_size=32, key=tenant).digest()
+        self._tag = (tag << _TAG_SHIFT).to_bytes(TAG_BYTES) if tag else b""
         self.owner = self._name(b"owner", b"", 12)
         """16 characters that identify the user in keys."""
 
     def content(self, data: bytes) -> str:
-        """Return the name of a value: 22 characters."""
-        return self._name(b"content", data, NAME_BYTES)
+        """Return the name of a value: 22 characters, 24 with a tag."""
+        return self._tagged_name(b"content", data, NAME_BYTES)
 
     def item(self, item_id: str) -> str:
-        """Return the name of an item id: 16 characters."""
-        return self._name(b"item", item_id.encode("utf-8", "surrogatepass"), 12)
+        """Return the name of an item id: 16 characters, 19 with a tag."""
+        return self._tagged_name(b"item", item_id.encode("utf-8", "surrogatepass"), 12)
 
     def key(self, key: str) -> str:
         """Return the name of a key that a client sent: 22 characters."""
@@ -61,16 +73,29 @@ class Hasher:
         """Return the names of the histories after each of `items` is appended in turn to `base` (None: empty)."""
         names = [base or ""]
         for item in items:
-            names.append(self._name(b"history", names[-1].encode() + canonical(item), NAME_BYTES))
+            names.append(self._tagged_name(b"history", names[-1].encode() + canonical(item), NAME_BYTES))
         return names[1:]
 
     def own_ids(self, base: str | None, entries: Sequence[Mapping[str, Any]]) -> str:
         """Return the name of the node that appends these entries to the ids called `base` (`own_ids.py`)."""
-        return self._name(b"own ids", (base or "").encode() + ordered_dumps(entries), NAME_BYTES)
+        return self._tagged_name(b"own ids", (base or "").encode() + ordered_dumps(entries), NAME_BYTES)
 
     def _name(self, kind: bytes, data: bytes, size: int) -> str:
-        digest = blake2b(data, digest_size=size, key=self._key, person=kind).digest()
-        return name_of(digest)
+        return name_of(blake2b(data, digest_size=size, key=self._key, person=kind).digest())
+
+    def _tagged_name(self, kind: bytes, data: bytes, size: int) -> str:
+        return name_of(self._tag + blake2b(data, digest_size=size, key=self._key, person=kind).digest())
+
+
+def tag_of_name(name: str) -> int:
+    """Return the tag of the name of a content or an item; 0 without one."""
+    return home_of(name) if len(name) in _TAGGED_CHARACTERS else 0
+
+
+def home_of(name: str) -> int:
+    """Return the tag of what is kept of a user beside responses, given the user's name in keys: its first digits."""
+    high, low = (max(_DIGITS.find(digit), 0) for digit in name[:2].ljust(2))
+    return high * len(_DIGITS) + low
 
 
 def name_of(digest: bytes) -> str:

@@ -21,6 +21,7 @@ from typing import Final
 
 from ..concurrency.offloading import in_thread_if_large
 from ..core.errors import ApiError, bad_request
+from ..core.ids import tag_of
 from ..core.owner import Owner
 from ..core.types import Json
 from ..items.listed_items import Order
@@ -29,7 +30,7 @@ from . import codec
 from .conflict_retry import ConflictRetry
 from .content_names import Hasher
 from .decoder import Decoder
-from .layout import further_pointer, imported, item_pointer, read_pointer
+from .layout import further_pointer, imported, item_pointer, read_pointer, used
 from .read_allowance import PAGE_BYTES, ReadAllowance
 from .records import (
     Condition,
@@ -129,10 +130,12 @@ class ConversationAppend:
         self._now = int(now)
         self._id = conversation_id
         self._head = f"c/{conversation_id}"
+        self.tag: Final = tag_of(conversation_id)
+        """The tag of the conversation."""
         self._belong(owner, items)
 
     def _belong(self, owner: Owner, items: Iterable[Json]) -> None:
-        self._hasher = Hasher(owner)
+        self._hasher = Hasher(owner, tag_of(self._id))
         self._items = {_address(self._hasher, self._id, item["id"]): item for item in items}
         self._keys = [self._head, *self._items]
 
@@ -192,6 +195,7 @@ class ConversationStore:
         known = {conversation.key: Record(conversation.encode(), 0)}
         append = self._append(conversation, items)
         ops, _ = await in_thread_if_large(lambda: append.plan(known), items)
+        ops = [*used(conversation.owner, tag_of(conversation.id)), *ops]
         await self._records.commit(ops, [VersionIs(conversation.key, None)])
 
     async def import_conversation(self, conversation: Conversation, items: Sequence[Json]) -> bool:
@@ -201,6 +205,7 @@ class ConversationStore:
         append = self._append(conversation, items)
         ops, _ = await in_thread_if_large(lambda: append.plan(known), items)
         new = [VersionIs(conversation.key, None), VersionIs(mark.key, None)]
+        ops = [*used(conversation.owner, tag_of(conversation.id)), *ops]
         return await committed(self._records, [*ops, mark], new)
 
     async def load(self, conversation_id: str) -> Conversation | None:
@@ -409,7 +414,7 @@ class ConversationStore:
 
     async def _position(self, conversation: Conversation, item_id: str) -> tuple[int, Condition] | None:
         """Return the position of an item, and the condition that it is still there."""
-        address = _address(Hasher(conversation.owner), conversation.id, item_id)
+        address = _address(Hasher(conversation.owner, tag_of(conversation.id)), conversation.id, item_id)
         record = (await self._records.get_many([address])).get(address)
         return (int(record.value), VersionIs(address, record.version)) if record else None
 
@@ -442,7 +447,7 @@ class ConversationStore:
         Args:
             ids: the items' ids by row.
         """
-        hasher = Hasher(owner)
+        hasher = Hasher(owner, tag_of(conversation_id))
         pointers = {row: [each.key for each in _pointers(hasher, item_id, row)] for row, item_id in ids.items()}
         records = await self._records.get_many([pointer for of_item in pointers.values() for pointer in of_item])
         ops: list[Op] = []

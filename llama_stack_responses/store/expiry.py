@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ..logs import get_logger
 from . import codec
-from .layout import BUCKET
+from .layout import BUCKET, owner_of_bucket
 from .records import Conflict, Delete, Empty, Records, after_prefix, pages_of
 from .retention import Counts
 
@@ -30,7 +30,7 @@ class Expiry:
         """Delete at most `limit` responses with orders below `oldest`, and return their number."""
         deleted = 0
         for row, _ in await self._records.range("x/", after_prefix(f"x/{oldest[:BUCKET]}"), limit=limit):
-            _, digits, of = row.split("/")
+            digits, of = row.split("/")[1], owner_of_bucket(row)
             start = f"l/{of}/{digits}"
             end = min(after_prefix(start), f"l/{of}/{oldest}")
             expired = await self._records.range(start, end, limit=limit - deleted)

@@ -22,6 +22,7 @@ from ..sealing.sealer import SecretKeeper
 from .host_keyvalue import KeyValue, KeyValueRecords
 from .kept_secret import SecretFile, SecretInMemory, SecretRow
 from .memory import MemoryRecords
+from .partitions import PartitionedRecords
 from .records import Records
 from .sqlite import SqliteRecords
 
@@ -101,10 +102,13 @@ def _redis(store: RedisStore) -> Records:
 
 
 def _cluster(store: ClusterStore) -> Records:
-    from .redis import RedisRecords
+    from .redis import cluster_parts
 
     password = store.password.get_secret_value() if store.password else None
-    return RedisRecords(store.url, password=password, prefix=store.prefix, connections=store.connections, partition=0)
+    parts = cluster_parts(
+        store.url, store.partitions, password=password, prefix=store.prefix, connections=store.connections
+    )
+    return PartitionedRecords(parts)
 
 
 def _postgres(store: PostgresStore) -> Records:

@@ -10,7 +10,7 @@ from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..logs import get_logger
 from . import codec
-from .content_names import Hasher
+from .content_names import Hasher, tag_of_name
 from .decoder import Decoder
 from .history_nodes import Node, read_end
 from .layout import further_pointer, pointers, read_pointer, reference, unsettled
@@ -81,7 +81,7 @@ class GarbageCollector:
 
     async def _drop_chain(self, chain: Sequence[tuple[str, Node]], owner: Owner) -> str | None:
         """Delete the nodes of `chain`, youngest first, up to one in use; return the next key to check."""
-        hasher = Hasher(owner)
+        hasher = Hasher(owner, tag_of_name(chain[0][0]))
         ids = await self._ids(chain, hasher)
         first = f"n/{chain[0][0]}"
         while chain:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from . import codec
 from .codec import TooLarge
-from .content_names import NAME_BYTES, name_of
+from .content_names import NAME_BYTES, TAG_BYTES, name_of
 from .decoder import Decoder
 from .read_allowance import ReadAllowance
 from .records import Record, Records, bytes_of
@@ -99,9 +99,11 @@ def ancestors(data: bytes) -> dict[int, str]:
 
 def _head(data: bytes) -> tuple[int, tuple[str, ...]]:
     head = codec.head(data)
+    depth = int.from_bytes(head[:_DEPTH_BYTES])
+    tagged = len(head) == _DEPTH_BYTES + len(link_depths(depth)) * (NAME_BYTES + TAG_BYTES) + _TOTAL_BYTES
     # The total, which follows the links, is shorter than a name.
-    edges = range(_DEPTH_BYTES, len(head) + 1, NAME_BYTES)
-    return int.from_bytes(head[:_DEPTH_BYTES]), tuple(name_of(head[start:end]) for start, end in pairwise(edges))
+    edges = range(_DEPTH_BYTES, len(head) + 1, NAME_BYTES + (TAG_BYTES if tagged else 0))
+    return depth, tuple(name_of(head[start:end]) for start, end in pairwise(edges))
 
 
 def link_depths(depth: int) -> list[int]:

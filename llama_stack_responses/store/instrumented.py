@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from ..telemetry.instrumentation import Telemetry
-from .records import Condition, Configured, Inspected, Limited, Op, PubSub, Record, Records
+from .records import Condition, Configured, Inspected, Limited, Op, PubSub, Record, Records, partitions_of
 from .search_index import SearchIndex, index_of
 
 
@@ -69,6 +69,11 @@ class MeasuredRecords:
     async def losses(self) -> Mapping[str, str] | None:
         """Return how the wrapped records may be lost, without timing: this is asked seldom."""
         return await self._records.losses() if isinstance(self._records, Configured) else {}
+
+    @property
+    def partitions(self) -> int:
+        """The partitions of the wrapped records."""
+        return partitions_of(self._records)
 
     async def damage(self) -> str:
         """Return what is damaged of the wrapped records, without timing: this is asked seldom."""

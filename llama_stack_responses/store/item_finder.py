@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 from itertools import batched
 from typing import Any, Final
 
-from ..core.ids import seeded
+from ..core.ids import seeded, tag_of
 from ..core.owner import Owner
 from ..core.types import Json
 from . import item_ids
 from .content_names import Hasher
 from .decoder import Decoder
-from .layout import Entry, further_pointers, read_pointer
+from .layout import Entry, further_pointers, read_pointer, tags_of
 from .read_allowance import ReadAllowance
 from .records import Records, after_prefix
 
@@ -47,26 +47,44 @@ class ItemFinder:
             TooLarge: the records that hold them exceed `allowance`.
         """
         allowance = allowance or ReadAllowance()
-        hasher = Hasher(owner)
         for ids in batched(item_ids, _ITEMS_PER_LOOKUP):
-            rows = {item_id: _pointers_of(hasher, item_id) for item_id in ids}
-            pointers = await self._records.get_many([row for of_item in rows.values() for row in of_item])
-            indices_by_key: dict[str, list[tuple[str, int]]] = {}
-            for item_id, of_item in rows.items():
-                if row := next(filter(pointers.__contains__, of_item), None):
-                    key, index = read_pointer(pointers[row].value)
-                    indices_by_key.setdefault(key, []).append((item_id, index))
-            left = dict(rows)
-            for key, named in indices_by_key.items():
-                for item_id, item in await self._items_at(key, named, allowance):
-                    del left[item_id]
-                    yield item_id, item
-            for item_id, of_item in left.items():
-                remote = await self._elsewhere(item_id, of_item, allowance)
-                if remote is None:
-                    # A reference to it is refused, also if other items exist.
-                    break
-                yield item_id, remote
+            left = set(ids)
+            # An item is mostly in the partition of its id.
+            async for item_id, item in self._find(owner, ids, (), allowance):
+                left.discard(item_id)
+                yield item_id, item
+            if left and (tags := await tags_of(self._records, owner)):
+                async for found in self._find(owner, sorted(left), [0, *tags], allowance):
+                    yield found
+
+    async def _find(
+        self, owner: Owner, ids: Sequence[str], tags: Sequence[int], allowance: ReadAllowance
+    ) -> AsyncIterator[tuple[str, Json]]:
+        """Yield items as `find`, whose records have their own tags or one of `tags`."""
+        hashers = {tag: Hasher(owner, tag) for tag in (*map(tag_of, ids), *tags)}
+        rows = {
+            item_id: [
+                row for tag in dict.fromkeys([tag_of(item_id), *tags]) for row in _pointers_of(hashers[tag], item_id)
+            ]
+            for item_id in ids
+        }
+        pointers = await self._records.get_many([row for of_item in rows.values() for row in of_item])
+        indices_by_key: dict[str, list[tuple[str, int]]] = {}
+        for item_id, of_item in rows.items():
+            if row := next(filter(pointers.__contains__, of_item), None):
+                key, index = read_pointer(pointers[row].value)
+                indices_by_key.setdefault(key, []).append((item_id, index))
+        left = dict(rows)
+        for key, named in indices_by_key.items():
+            for item_id, item in await self._items_at(key, named, allowance):
+                del left[item_id]
+                yield item_id, item
+        for item_id, of_item in left.items():
+            remote = await self._elsewhere(item_id, of_item, allowance)
+            if remote is None:
+                # A reference to it is refused, also if other items exist.
+                break
+            yield item_id, remote
 
     async def _elsewhere(self, item_id: str, rows: Sequence[str], allowance: ReadAllowance) -> Json | None:
         """Return an item from a record where it is stored too, after its first record is gone."""

@@ -17,7 +17,8 @@
     sc/<of>/<order>/<response>   score and note of the response (`scores.py`)
     sl/<response>                the links with which anyone reads the response (`features/page/shared_links/`)
     cr/<response>/<number>       a chat request that the response sent to its model server, if these are recorded
-    x/<bucket>/<of>              the owner has responses whose order begins with the bucket
+    x/<bucket>/<of>              the owner has responses whose order begins with the bucket; `.<tag>` follows
+    up/<of>/<tag>                the owner has responses or conversations with the tag
     g/<key>                      this content lost a reference and may be garbage; the value is its owner
     c/<conversation>             a conversation (`conversation_store.py`)
     m/<conversation>/<position>  an item of the conversation
@@ -44,12 +45,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from ..core.ids import tag_of
 from ..core.owner import Owner
 from ..core.types import Json
 from ..stream.transcript import Mark
 from . import codec
-from .content_names import Hasher
-from .records import Ensure, Op, Put, Record, after_prefix
+from .content_names import Hasher, tag_of_name
+from .records import Ensure, Op, Put, Record, Records, after_prefix, pages_of
 
 LISTS: Final = "l/"
 """The prefix of the rows of lists."""
@@ -59,6 +61,9 @@ SCORES: Final = "sc/"
 
 BUCKET: Final = 4
 """Leading digits of an order that form its bucket of 65,536 seconds."""
+
+TAGS_OF_OWNER: Final = "up/"
+"""The prefix of the rows that say which tags an owner uses."""
 
 SECOND_DIGITS: Final = 8
 """Leading digits of an order that are the second of the creation."""
@@ -158,7 +163,7 @@ class Entry:
 
     def rows(self) -> dict[str, Op]:
         """Return the ops that write the response's rows except its record and its row in the list, by key."""
-        hasher = Hasher(self.owner)
+        hasher = Hasher(self.owner, tag_of(self.id))
         rows: dict[str, Op] = {key: Put(key, b"") for key in self.references()}
         if previous := self.response.get("previous_response_id"):
             key = f"{branches(hasher.owner, previous)}{self.order}/{self.id}"
@@ -215,6 +220,11 @@ def split_name(name: str) -> HistoryName:
     return HistoryName(node, int(outputs or 0), ids or None)
 
 
+def tag_of_history(name: str) -> int:
+    """Return the tag of a history."""
+    return tag_of_name(split_name(name).node)
+
+
 def listing(owner_key: str, order: str, response_id: str) -> str:
     """Return the key of a response in its owner's list."""
     return f"{LISTS}{owner_key}/{order}/{response_id}"
@@ -245,9 +255,30 @@ def chat_requests(response_id: str) -> tuple[str, str]:
     return f"cr/{response_id}/", after_prefix(f"cr/{response_id}/")
 
 
-def bucket(owner_key: str, order: str) -> str:
-    """Return the key that marks that the owner has responses of this time."""
-    return f"x/{order[:BUCKET]}/{owner_key}"
+def bucket(owner_key: str, order: str, tag: int = 0) -> str:
+    """Return the key that marks that the owner has responses of this time, and with this tag."""
+    return with_tag(f"x/{order[:BUCKET]}/{owner_key}", tag)
+
+
+def owner_of_bucket(row: str) -> str:
+    """Return the owner of a key of `bucket`."""
+    return row.split("/")[2].partition(".")[0]
+
+
+def used(owner: Owner, tag: int) -> list[Ensure]:
+    """Return the op that says that the owner has responses or conversations with this tag, unless it is 0."""
+    return [Ensure(f"{TAGS_OF_OWNER}{Hasher(owner).owner}/{tag:03x}", b"")] if tag else []
+
+
+async def tags_of(records: Records, owner: Owner) -> list[int]:
+    """Return the tags of an owner's responses and conversations, except 0."""
+    prefix = f"{TAGS_OF_OWNER}{Hasher(owner).owner}/"
+    return [int(key[-3:], 16) async for rows in pages_of(records, prefix) for key, _ in rows]
+
+
+def with_tag(key: str, tag: int) -> str:
+    """Return a key that is in the partition of a tag, other than those of responses and contents."""
+    return f"{key}.{tag:03x}" if tag else key
 
 
 def unsettled(key: str, owner: Owner) -> Put:

@@ -301,6 +301,21 @@ class Limited(Protocol):
 
 
 @runtime_checkable
+class Partitioned(Protocol):
+    """Records in several partitions, within each of which a commit is atomic."""
+
+    @property
+    def partitions(self) -> int:
+        """Their number."""
+        ...
+
+
+def partitions_of(records: object) -> int:
+    """Return the number of partitions of records."""
+    return records.partitions if isinstance(records, Partitioned) else 1
+
+
+@runtime_checkable
 class Inspected(Protocol):
     """Records in a file that may be damaged."""
 

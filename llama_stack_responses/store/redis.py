@@ -2,17 +2,16 @@
 
 Keys under the prefix: `r:KEY`, a string for each record, with its version and expiry before its value; `index`, a
 sorted set of all keys in the order of their bytes; `expiry`, a sorted set of the expiring keys by expiry time; `made`,
-which stays when a store has no records any more; `c:ID`, for one minute, for each commit that was applied, or that is
-not to be applied any more; and, of a snapshot, `backup`, `old` and `o:KEY`. Scripts (`redis_scripts.py`) change them
-together, so a commit is atomic and takes one round trip. The script of a commit publishes its notifications on
-`w:NAME`.
+which stays when a store has no records any more, with the number of its partitions if it has several; `c:ID`, for one
+minute, for each commit that was applied, or that is not to be applied any more; and, of a snapshot, `backup`, `old` and
+`o:KEY`. Scripts (`redis_scripts.py`) change them together, so a commit is atomic and takes one round trip. The script
+of a commit publishes its notifications on `w:NAME`.
 
 In a cluster, the prefix has a hash tag: all keys and channels of a partition are in one slot, so on one primary.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -44,13 +43,16 @@ from .records import (
     writes_of,
 )
 from .redis_cluster import ClusterConnections
-from .redis_connections import Access, Connections, ServerConnections
+from .redis_connections import Access, LoopConnections, ServerConnections
 from .redis_errors import NoAnswer
 from .redis_pubsub import PUBSUB_SILENCE_SECONDS, RedisPubSub
 from .redis_scripts import IN_CLUSTER, ON_SERVER, Script
 
 _SETTLED: Final = b"settled"
 """Value of `c:ID` for a commit that is not to be applied any more."""
+TIMEOUT: Final = 5.0
+"""Maximum seconds for connecting, for one answer, and for a free connection."""
+
 _PAGE_ROWS: Final = 500
 _PAGE_BYTES: Final = 4 * 2**20
 """Size of a page of a snapshot, which the server reads at once."""
@@ -74,6 +76,7 @@ class RedisRecords:
         sentinel_password: the password of the Sentinels, if the URL names some and they need one.
         partition: the number of the partition in a cluster; None for a server that is no cluster.
         applied_seconds: a commit is applied within these, or never.
+        shared: the connections, which other partitions use too; None for connections of its own.
     """
 
     transactional: Final = True
@@ -85,15 +88,17 @@ class RedisRecords:
         password: str | None = None,
         prefix: str = "responses:",
         connections: int = 16,
-        timeout: float = 5.0,
+        timeout: float = TIMEOUT,
         clock: Callable[[], float] | None = None,
         pubsub_silence: float = PUBSUB_SILENCE_SECONDS,
         sentinel_password: str | None = None,
         partition: int | None = None,
         applied_seconds: float = APPLIED_SECONDS,
+        shared: LoopConnections | None = None,
     ) -> None:
         self._pubsub_silence = pubsub_silence
-        self._access = Access(url, password, sentinel_password, timeout)
+        self._timeout = timeout
+        access = Access(url, password, sentinel_password, timeout)
         self._in_cluster = partition is not None
         self._prefix = f"{{{prefix}{partition}}}:" if self._in_cluster else prefix
         self._index, self._expiry, self._made, self._backup, self._old = (
@@ -101,11 +106,11 @@ class RedisRecords:
         )
         self._scripts = IN_CLUSTER if self._in_cluster else ON_SERVER
         self._publish = "SPUBLISH" if self._in_cluster else "PUBLISH"
-        self._most = connections
         self._clock = clock
         self._id = secrets.token_hex(8)
         self._deadline = CommitDeadline(applied_seconds)
-        self._connections: Connections | None = None
+        kind = ClusterConnections if self._in_cluster else ServerConnections
+        self._connections = shared or LoopConnections(kind, access, connections)
 
     @property
     def has_own_clock(self) -> bool:
@@ -170,7 +175,7 @@ class RedisRecords:
             await client.set(commit, _SETTLED, ex=60, nx=True)
             return await client.get(commit) != _SETTLED
 
-        return await self._ready().call(commit, settle)
+        return await self._connections.ready().call(commit, settle)
 
     async def _commit_was_applied(self, commit: str) -> bool:
         """Return whether a commit was applied in the last minute.
@@ -196,8 +201,8 @@ class RedisRecords:
 
     @asynccontextmanager
     async def _open_pubsub(self) -> AsyncIterator[PubSub]:
-        client = await self._ready().listener(self._made)
-        channels, timeout = f"{self._prefix}w:", self._access.timeout
+        client = await self._connections.ready().listener(self._made)
+        channels, timeout = f"{self._prefix}w:", self._timeout
         pubsub = RedisPubSub(client, channels, self._id, timeout, self._pubsub_silence, sharded=self._in_cluster)
         try:
             await pubsub.open()
@@ -247,25 +252,22 @@ class RedisRecords:
         return None if info is None else losses_of_redis(info)
 
     async def exists(self) -> bool:
-        return bool(await self._ready().call(self._made, lambda client: client.exists(self._made)))
+        return bool(await self._connections.ready().call(self._made, lambda client: client.exists(self._made)))
+
+    async def made_with(self, number: int, *, makes: bool) -> int | None:
+        """Return with how many partitions the store was made, of which this is the first; as `Numbered`."""
+
+        async def ask(client: Redis) -> bytes | None:
+            if makes and number > 1:
+                await client.set(self._made, str(number), nx=True)
+            made = await client.get(self._made)
+            return made if isinstance(made, bytes) else None
+
+        made = await self._connections.ready().call(self._made, ask)
+        return None if made is None else int(made or 1)
 
     async def close(self) -> None:
-        connections = self._connections
-        if connections is None or connections.loop is not asyncio.get_running_loop():
-            self._connections = None
-            return
-        if connections.closing is None:
-            connections.closing = asyncio.create_task(self._close(connections))
-        # If the caller is cancelled, the connections are closed all the same, once their calls have ended.
-        await asyncio.shield(connections.closing)
-
-    async def _close(self, connections: Connections) -> None:
-        try:
-            await connections.close()
-        finally:
-            # They stay until then, so that a task that still works with the store opens no further connections.
-            if self._connections is connections:
-                self._connections = None
+        await self._connections.close()
 
     def _now(self) -> str:
         return repr(self._clock()) if self._clock else ""
@@ -276,7 +278,7 @@ class RedisRecords:
 
     async def _run(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         call = partial(script.run, keys=keys, arguments=[self._prefix, *arguments])
-        return await self._ready().call(keys[0], call)
+        return await self._connections.ready().call(keys[0], call)
 
     async def _info(self, *sections: str) -> dict[str, Any] | None:
         """Return the fields of sections of `INFO` of the server with these records; None if this user may not ask."""
@@ -288,15 +290,23 @@ class RedisRecords:
                 return None
             return {name: value for answer in answers for name, value in answer.items()}
 
-        return await self._ready().call(self._made, ask)
+        return await self._connections.ready().call(self._made, ask)
 
-    def _ready(self) -> Connections:
-        """Return the connections of the running loop; those of another, closed loop would never answer."""
-        loop = asyncio.get_running_loop()
-        if self._connections is None or self._connections.loop is not loop:
-            kind = ClusterConnections if self._in_cluster else ServerConnections
-            self._connections = kind(loop, self._access, self._most)
-        return self._connections
+
+def cluster_parts(
+    url: str, partitions: int, *, password: str | None = None, prefix: str, connections: int = 16, **more: Any
+) -> list[RedisRecords]:
+    """Return the partitions of a store in a cluster, which share their connections.
+
+    Args:
+        more: further arguments of `RedisRecords`.
+    """
+    access = Access(url, password, None, more.get("timeout", TIMEOUT))
+    shared = LoopConnections(ClusterConnections, access, connections)
+    return [
+        RedisRecords(url, password=password, prefix=prefix, partition=number, shared=shared, **more)
+        for number in range(partitions)
+    ]
 
 
 def _records(answer: Sequence[Any]) -> list[tuple[str, Record]]:

@@ -128,3 +128,47 @@ class ServerConnections(Connections):
         if is_sentinel(access.url):
             return sentinel_pool(access.url, access.sentinel_password, **settings)
         return BlockingConnectionPool.from_url(access.url, timeout=access.timeout, **settings)
+
+
+class LoopConnections:
+    """The connections of a store, anew in each event loop that uses it.
+
+    Args:
+        kind: opens them.
+        connections: as of `Connections`.
+    """
+
+    def __init__(
+        self,
+        kind: Callable[[asyncio.AbstractEventLoop, Access, int], Connections],
+        access: Access,
+        connections: int,
+    ) -> None:
+        self._kind, self._access, self._most = kind, access, connections
+        self._connections: Connections | None = None
+
+    def ready(self) -> Connections:
+        """Return the connections of the running loop; those of another, closed loop would never answer."""
+        loop = asyncio.get_running_loop()
+        if self._connections is None or self._connections.loop is not loop:
+            self._connections = self._kind(loop, self._access, self._most)
+        return self._connections
+
+    async def close(self) -> None:
+        """Close those of the running loop, if there are any."""
+        connections = self._connections
+        if connections is None or connections.loop is not asyncio.get_running_loop():
+            self._connections = None
+            return
+        if connections.closing is None:
+            connections.closing = asyncio.create_task(self._close(connections))
+        # If the caller is cancelled, the connections are closed all the same, once their calls have ended.
+        await asyncio.shield(connections.closing)
+
+    async def _close(self, connections: Connections) -> None:
+        try:
+            await connections.close()
+        finally:
+            # They stay until then, so that a task that still works with the store opens no further connections.
+            if self._connections is connections:
+                self._connections = None

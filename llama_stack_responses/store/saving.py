@@ -9,7 +9,7 @@ from typing import Final
 
 from ..concurrency.offloading import INLINE_BYTES, Computation
 from ..core.exchanges import with_exchanges
-from ..core.ids import seeded
+from ..core.ids import seeded, tag_of
 from ..core.json_blocks import dumps
 from ..core.json_values import is_large
 from ..core.owner import Owner
@@ -31,7 +31,9 @@ from .layout import (
     reference,
     second,
     split_name,
+    tag_of_history,
     unsettled,
+    used,
 )
 from .list_rows import answered, first_words, list_row
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
@@ -113,14 +115,18 @@ class Saving:
         self._transcript = transcript
         self._output = with_exchanges(response["output"], exchanges)
         self._owner = owner
-        self._hasher = Hasher(owner)
+        tag = tag_of(response["id"])
+        self._hasher = Hasher(owner, tag)
         self._key = f"r/{response['id']}"
-        self._bucket = bucket(self._hasher.owner, second(response["created_at"]))
+        self._bucket = bucket(self._hasher.owner, second(response["created_at"]), tag)
         fields = {name: dumps(response[name]) for name in _FIELDS if response.get(name)}
         self._field_names = {
             name: self._hasher.content(value) for name, value in fields.items() if len(value) > _BIG_BYTES
         }
         self._base_items = base_items
+        if base and tag_of_history(base) != tag:
+            # Its content is in another partition, and is stored again in this one.
+            base, input_items = None, [*base_items, *input_items]
         self._set_base(base, input_items)
 
     def _set_base(self, base: str | None, items: Sequence[Json]) -> None:
@@ -234,6 +240,7 @@ class Saving:
         )
         released = self._released(old, new, content) if old else {}
         ops = [
+            *(() if old else used(self._owner, tag_of(new.id))),
             *content.ops,
             Put(self._key, new.encode(small=not self.computation.is_large)),
             *_changes(old, new),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ..core.ids import new_id
+from ..core.ids import new_id, tag_of
 from ..core.types import Json
 from . import events
 from .events import Event
@@ -23,10 +23,11 @@ class Output:
         response: the response object; `items` is its `output`.
     """
 
-    __slots__ = ("items", "numbered", "response_id")
+    __slots__ = ("items", "numbered", "response_id", "tag")
 
     def __init__(self, response: Json) -> None:
         self.response_id: str = response["id"]
+        self.tag = tag_of(self.response_id)
         self.items: list[Json] = response["output"]
         self.numbered = 0
 
@@ -39,7 +40,7 @@ class Output:
     def add(self, out: list[Event], id_prefix: str, blank: Json) -> int:
         """Add an open item and return its output index."""
         index = len(self.items)
-        self.items.append({"id": new_id(id_prefix), **blank})
+        self.items.append({"id": new_id(id_prefix, self.tag), **blank})
         out.append(events.output_item_added(self.next(), self.response_id, index, self.items[index]))
         return index
 

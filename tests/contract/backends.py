@@ -17,9 +17,10 @@ from llama_stack.core.storage.kvstore.sqlite import SqliteKVStoreImpl
 
 from llama_stack_responses.store.host_keyvalue import KeyValueRecords
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Records
-from llama_stack_responses.store.redis import RedisRecords
+from llama_stack_responses.store.redis import RedisRecords, cluster_parts
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.support.valkey import PATIENCE
 
@@ -87,7 +88,12 @@ def _redis(place: BackendLocation, clock: Clock) -> Records:
 
 
 def _cluster(place: BackendLocation, clock: Clock) -> Records:
-    return RedisRecords(place.url_of("cluster"), prefix=place.name, timeout=SECONDS, clock=clock, partition=0)
+    url = place.url_of("cluster")
+    return PartitionedRecords(cluster_parts(url, 8, prefix=place.name, timeout=SECONDS, clock=clock))
+
+
+def _partitions(_: BackendLocation, clock: Clock) -> Records:
+    return PartitionedRecords([MemoryRecords(clock=clock) for _ in range(8)])
 
 
 def _postgres(place: BackendLocation, clock: Clock) -> Records:
@@ -150,6 +156,7 @@ BACKENDS: Final = [
         lambda _, clock: MemoryRecords(clock=clock),
         capabilities=("many_calls", "transactions", "in_memory"),
     ),
+    Backend("partitions", _partitions, capabilities=("many_calls", "transactions", "in_memory")),
     Backend(
         "sqlite",
         lambda place, clock: SqliteRecords(place.folder / "records.db", clock=clock),
@@ -166,7 +173,7 @@ BACKENDS: Final = [
     Backend("host-redis", _host_redis, capabilities=["many_calls"]),
     Backend("host-postgres", _host_postgres, capabilities=()),
 ]
-EMBEDDED: Final = frozenset({"memory", "sqlite"})
+EMBEDDED: Final = frozenset({"memory", "partitions", "sqlite"})
 """The backends without a server. Each test that can runs on them in every run; on the others it takes turns."""
 FIXED: Final = EMBEDDED | {"redis", "postgres", "host-sqlite"}
 """Those of tests with `every_store`. The host's others are one adapter with `host-sqlite`: they take turns."""

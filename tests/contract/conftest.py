@@ -11,7 +11,7 @@ from redis import Redis
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Records
 from tests.contract.backends import BACKENDS, EMBEDDED, FIXED, Backend, BackendLocation, Clock
-from tests.contract.conversations import CREATED
+from tests.contract.conversations import CREATED, TAGS
 from tests.contract.counting_proxy import CountingProxy
 from tests.support.cluster import Cluster
 from tests.support.database import DatabaseServer
@@ -42,6 +42,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         fixed = names.intersection(each.name for each in able) or {each.name for each in able}
         marks = {each.name: [] if each.name in fixed else [pytest.mark.extended] for each in able}
         metafunc.parametrize("backend", [pytest.param(each, id=each.name, marks=marks[each.name]) for each in able])
+
+
+@pytest.fixture(autouse=True)
+def _tags() -> Iterator[None]:
+    """Give the responses of a test a tag, so that they are not in the first partition of a store with several."""
+    TAGS.append(5)
+    yield
+    TAGS.pop()
 
 
 @pytest.fixture

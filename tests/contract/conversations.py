@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import Any
-from uuid import uuid4
+from typing import Any, Final
 
+from llama_stack_responses.core import ids
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.stream.response import UNSENT
@@ -16,8 +16,12 @@ CREATED = 1_790_000_000
 """When the responses are created, and the initial time of the tests' clock."""
 
 
+TAGS: Final = [0]
+"""The tag of the responses of a test, which are of one chain: its last."""
+
+
 def new_id(prefix: str) -> str:
-    return f"{prefix}_{uuid4().hex[:24]}"
+    return ids.new_id(prefix, TAGS[-1])
 
 
 def user(text: str, **fields: Any) -> Json:

@@ -195,8 +195,8 @@ async def _write_jobs(archive: Archive, records: Records) -> None:
 
 
 async def _claim_key(records: Records) -> None:
-    put, free = await IdempotencyKeys(records).claim_ops(_CLAIM, "resp_1")
-    await records.commit([put], [free])
+    puts, free = await IdempotencyKeys(records).claim_ops(_CLAIM, "resp_1")
+    await records.commit(puts, [free])
 
 
 class DyingRecords:
@@ -356,6 +356,29 @@ async def _read_shared(records: Records, clock: Clock) -> Json:
         "histories": histories,
         "found": sorted([item["id"] async for _, item in archive.find_items(ALICE, wanted)]),
         "inputs": [[item["id"] for item in items] for items in await archive.own_inputs(stored)],
+    }
+
+
+async def _fill_tags(records: Records, clock: Clock) -> None:
+    """Write a chain and a conversation that have a tag, and so are in one partition of a store with several."""
+    archive = Archive(records, clock=clock)
+    base = None
+    for number in range(3):
+        created = response(assistant("Hi", id=f"msg_p005{number:024x}"), id=f"resp_p005{number:024x}")
+        await archive.save(created, owner=ALICE, base=base, input_items=[user(f"{number}?", id=f"msg_hello{number}")])
+        base = (await _stored(archive, created["id"])).history
+    conversation = Conversation(f"conv_p3ff{0:024x}", ALICE, CREATED, {})
+    await archive.conversations.create(conversation, [user("And now?", id="msg_now")])
+
+
+async def _read_tags(records: Records, clock: Clock) -> Json:
+    archive = Archive(records, clock=clock)
+    stored = await _stored(archive, f"resp_p005{2:024x}")
+    wanted = [f"msg_p005{1:024x}", "msg_hello0", "msg_now"]
+    return {
+        "history": [item["id"] for item in await archive.history(stored.history)],
+        "found": sorted([item["id"] async for _, item in archive.find_items(ALICE, wanted)]),
+        "conversation": await archive.conversations.items(f"conv_p3ff{0:024x}", 1),
     }
 
 
@@ -650,6 +673,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "items": (_fill_items, _read_items),
     "learned": (_fill_learned, _read_learned),
     "own-ids": (_fill_shared, _read_shared),
+    "tags": (_fill_tags, _read_tags),
     "joined-items": (_fill_joined, _read_joined),
     "secrets-in-use": (_fill_secrets, _read_secrets),
     "skills": (_fill_skills, _read_skills),

@@ -35,7 +35,8 @@ from llama_stack_responses.service.idempotency import IdempotencyClaim, Idempote
 from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.object_events import ObjectEvent, ObjectEvents
-from llama_stack_responses.store.records import Conflict, Delete, Put, Records, committed
+from llama_stack_responses.store.placement import Placement
+from llama_stack_responses.store.records import Conflict, Delete, Put, Records, committed, partitions_of
 from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.contract.backends import Clock
 from tests.support.waiting import turns, until
@@ -706,7 +707,7 @@ async def test_files_of_results_are_deleted_when_they_expire(records: Records, c
 
 async def test_batches_with_one_key_are_one(records: Records, clock: Clock) -> None:
     server, keys = Server(records, clock), IdempotencyKeys(records)
-    claim = IdempotencyClaim.of(ADA, "key", {"input_file_id": "file-1"})
+    claim = IdempotencyClaim.of(ADA, "key", {"input_file_id": "file-1"}, Placement(partitions_of(records)), 0)
     now = clock()
 
     async def create() -> str:

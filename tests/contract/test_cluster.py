@@ -16,8 +16,9 @@ from redis.exceptions import ResponseError
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store import redis_cluster
+from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import Delete, Notify, Op, Put, VersionIs
-from llama_stack_responses.store.redis import RedisRecords
+from llama_stack_responses.store.redis import RedisRecords, cluster_parts
 from llama_stack_responses.store.redis_scripts import IN_CLUSTER
 from tests.contract.backends import SECONDS
 from tests.contract.test_server_faults import hearing
@@ -208,6 +209,24 @@ async def test_replica_takes_over_from_a_dead_primary(cluster: Cluster, records:
         await until(partial(lambda node: not node.is_primary, owner))
         await goes_on(commits)
     await there.close()
+
+
+async def test_store_keeps_the_number_of_its_partitions(cluster: Cluster, tmp_path: Path) -> None:
+    first, again, one = (
+        PartitionedRecords(cluster_parts(cluster.url, number, prefix=tmp_path.name, timeout=SECONDS))
+        for number in (8, 8, 1)
+    )
+    await asyncio.gather(*(records.commit([Put(f"{number}", b"")]) for number, records in enumerate((first, again))))
+    assert len(await again.range("0", "9", limit=9)) == 2
+    with pytest.raises(ApiError, match="was made with 8 partitions, and its settings have 1"):
+        await one.get_many(["0"])
+    old = Store(cluster, f"{tmp_path.name}-old")
+    await old.commit([Put("0", b"")])
+    several = PartitionedRecords(cluster_parts(cluster.url, 8, prefix=old.prefix, timeout=SECONDS))
+    with pytest.raises(ApiError, match="was made with 1 partitions, and its settings have 8"):
+        await several.commit([Put("1", b"")])
+    for records in (first, again, one, old, several):
+        await records.close()
 
 
 async def test_user_without_publish_permission_can_write_in_a_cluster(tmp_path: Path) -> None:

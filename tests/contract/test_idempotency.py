@@ -23,8 +23,8 @@ DAY = 86_400
 
 
 async def take(records: Records, claim: IdempotencyClaim, response_id: str) -> None:
-    put, free = await IdempotencyKeys(records).claim_ops(claim, response_id)
-    await records.commit([put], [free])
+    puts, free = await IdempotencyKeys(records).claim_ops(claim, response_id)
+    await records.commit(puts, [free])
 
 
 async def test_concurrent_claims_of_key_have_one_winner(records: Records) -> None:

@@ -20,7 +20,7 @@ from ...store.archive import Archive
 from ...store.codec import TooLarge
 from ...store.content_names import Hasher
 from ...store.conversation_store import Conversation
-from ...store.layout import BUCKET
+from ...store.layout import BUCKET, owner_of_bucket, tags_of, used
 from ...store.read_allowance import ReadAllowance
 from ...store.records import Conflict, Delete, Empty, Op, Records, after_prefix, pages_of
 
@@ -154,8 +154,8 @@ class StoreView:
         end = after_prefix(f"x/{before[:BUCKET]}/" if before else "x/")
         while last := await self._records.range(f"x/{oldest}", end, limit=1, reverse=True):
             digits = last[0][0].split("/")[1]
-            owners = [key.split("/")[2] async for rows in pages_of(self._records, f"x/{digits}/") for key, _ in rows]
-            yield [(each, digits) for each in owners if of in (None, each)]
+            owners = [owner_of_bucket(key) async for rows in pages_of(self._records, f"x/{digits}/") for key, _ in rows]
+            yield [(each, digits) for each in dict.fromkeys(owners) if of in (None, each)]
             end = f"x/{digits}/"
 
     async def rows(
@@ -310,10 +310,13 @@ class StoreView:
         turns = pages_of(self._records, fair_order.last_of(of, WorkClass.BACKGROUND), self._page)
         rows = {key: f"l/{of}/" async for page in turns for key, _ in page}
         async for page in pages_of(self._records, "x/", self._page):
-            rows |= {key: f"l/{of}/{key.split('/')[1]}" for key, _ in page if key.endswith(f"/{of}")}
+            rows |= {key: f"l/{of}/{key.split('/')[1]}" for key, _ in page if owner_of_bucket(key) == of}
         for key, responses in rows.items():
             with suppress(Conflict):
                 await self._records.commit([Delete(key)], [Empty(responses)])
+        if not await self._records.range(f"l/{of}/", after_prefix(f"l/{of}/"), limit=1):
+            for tag in await tags_of(self._records, owner):
+                await self._records.commit([Delete(each.key) for each in used(owner, tag)])
 
     async def delete(self, response_id: str) -> bool:
         """Delete a response, and its job and event log; return False if it is not stored.

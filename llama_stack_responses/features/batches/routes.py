@@ -86,7 +86,10 @@ class BatchRoutes:
 
     def _claim(self, request: Request, given: Json) -> IdempotencyClaim | None:
         key = idempotency_key(request.headers)
-        return IdempotencyClaim.of(self.impl.access.current_user(), key, given) if key else None
+        if key is None:
+            return None
+        # All rows of batches have this tag.
+        return IdempotencyClaim.of(self.impl.access.current_user(), key, given, self.impl.archive.placement, 0)
 
     async def _created_before(self, batch: Batch, claim: IdempotencyClaim | None) -> str | None:
         """Store a batch and return None; return the id of the batch that its key has if that was used before."""

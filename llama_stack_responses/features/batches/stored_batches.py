@@ -82,13 +82,13 @@ class StoredBatches:
         """Return the time of the store's clock, in seconds since the epoch."""
         return await self._records.now()
 
-    async def create(self, batch: Batch, most: int, claim: tuple[Put, VersionIs] | None = None) -> None:
+    async def create(self, batch: Batch, most: int, claim: tuple[Sequence[Put], VersionIs] | None = None) -> None:
         """Store a new batch, unless its owner has `most` that have not ended.
 
         Args:
             batch: the batch.
             most: how many its owner may have.
-            claim: the op that claims the Idempotency-Key of its request, and the condition that the key is free.
+            claim: the ops that claim the Idempotency-Key of its request, and the condition that the key is free.
 
         Raises:
             ApiError: 429, the owner has too many.
@@ -98,8 +98,8 @@ class StoredBatches:
         counter = counter_key(of)
         while True:
             await retry.wait()
-            known = await self._records.get_many([counter, *([claim[0].key] if claim else ())])
-            if claim and claim[0].key in known:
+            known = await self._records.get_many([counter, *([claim[1].key] if claim else ())])
+            if claim and claim[1].key in known:
                 raise Conflict([claim[1]])
             prefix = open_key(of, "")
             if len(await self._records.range(prefix, after_prefix(prefix), limit=most)) >= most:
@@ -114,7 +114,7 @@ class StoredBatches:
             ]
             conditions = [unchanged]
             if claim:
-                ops.append(claim[0])
+                ops += claim[0]
                 conditions.append(claim[1])
             if await committed(self._records, ops, conditions):
                 return

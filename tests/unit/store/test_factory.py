@@ -12,6 +12,7 @@ from llama_stack_responses.host.keyvalue import backend
 from llama_stack_responses.store.factory import open_records
 from llama_stack_responses.store.host_keyvalue import KeyValueRecords
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.redis import RedisRecords
 from llama_stack_responses.store.sqlite import SqliteRecords
@@ -28,7 +29,7 @@ POSTGRES = {"type": "postgres", "url": "postgresql://me@localhost/responses?sslm
         ({"type": "sqlite", "path": "~/responses.db"}, SqliteRecords),
         (REDIS, RedisRecords),
         (REDIS | {"url": "rediss://me@redis.internal", "password": "secret", "prefix": "a:"}, RedisRecords),
-        (CLUSTER | {"password": "secret", "partitions": 1}, RedisRecords),
+        (CLUSTER | {"password": "secret", "partitions": 1}, PartitionedRecords),
         (POSTGRES | {"password": "secret", "schema_name": "mine"}, PostgresRecords),
         ({"type": "host"}, KeyValueRecords),
     ],

@@ -1,0 +1,387 @@
+"""Records in several partitions, each of which is a store of its own.
+
+A commit is atomic in the partition of its conditions. What it writes elsewhere is noted there in the same commit
+(`ob/<id>`), and applied afterwards: at once, or, if this process dies before, by a later sweep. A row with the same id
+(`oa/<id>`), in the partition where it is applied, has it applied once. So a commit that has returned may show elsewhere
+a little later, but is never lost, and never applied twice.
+
+Rows that are of no use without a later commit come first: that an owner has responses with a tag (`up/<of>/<tag>`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
+from heapq import merge
+from itertools import islice
+from math import inf
+from typing import Any, Final, Protocol, runtime_checkable
+
+from ..core.errors import ApiError
+from ..core.ids import tag_of
+from ..core.lru_cache import LruCache
+from ..logs import get_logger
+from . import codec
+from .commit_deadline import APPLIED_SECONDS
+from .layout import TAGS_OF_OWNER, with_tag
+from .records import (
+    UNAVAILABLE,
+    Condition,
+    Conflict,
+    Delete,
+    Ensure,
+    Notify,
+    Op,
+    Persistent,
+    PubSub,
+    Put,
+    Record,
+    Records,
+    Snapshots,
+    VersionIs,
+    Write,
+    after_prefix,
+    until,
+)
+from .routing import owner_of_range, tag_of_key, tag_of_range
+
+logger = get_logger(__name__)
+
+_OUTBOX: Final = "ob/"
+_APPLIED: Final = "oa/"
+_APPLIED_SECONDS: Final = 7 * 86_400.0
+_LATE_SECONDS: Final = 2 * APPLIED_SECONDS
+_AT_ONCE: Final = 100
+_KNOWN: Final = 100_000
+_KNOWN_SECONDS: Final = 5.0
+"""How many rows about tags are taken to be there, and for how long: the deletion of an owner deletes them."""
+
+
+@runtime_checkable
+class Numbered(Protocol):
+    """A first partition that knows with how many the store was made."""
+
+    async def made_with(self, number: int, *, makes: bool) -> int | None:
+        """Return with how many partitions the store was made; None if it is not made yet.
+
+        Args:
+            makes: make it with this number if it is not made yet and there are several.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        ...
+
+
+class PartitionedRecords:
+    """Records in partitions.
+
+    Args:
+        parts: the partitions, in order; their number never changes.
+    """
+
+    def __init__(self, parts: Sequence[Records]) -> None:
+        self._parts = parts
+        self.partitions: Final = len(parts)
+        """The number of partitions."""
+        self._checked = False
+        self._known: LruCache[str, float] = LruCache(_KNOWN)
+        self._marks: dict[int, deque[tuple[float, str]]] = {}
+
+    @property
+    def transactional(self) -> bool:
+        """Whether commits are atomic."""
+        return self._parts[0].transactional
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether `now` is the clock of a server."""
+        return self._parts[0].has_own_clock
+
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
+        await self._check()
+        of_parts = self._by_part(keys)
+        if len(of_parts) == 1:
+            [number] = of_parts
+            return await self._parts[number].get_many(keys, max_bytes=max_bytes)
+        found: dict[str, Record] = {}
+        calls = (self._parts[number].get_many(some, max_bytes=max_bytes) for number, some in of_parts.items())
+        for records in await _all(calls):
+            found |= records
+        return dict(until(((key, found[key]) for key in dict.fromkeys(keys) if key in found), max_bytes))
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        await self._check(makes=True)
+        home = self._home(ops, conditions)
+        here, first, elsewhere = list[Op](), list[Ensure](), defaultdict[int, list[Op]](list)
+        for op in ops:
+            number = self._part_of(op)
+            if number == home:
+                here.append(op)
+            elif isinstance(op, Ensure) and op.key.startswith(TAGS_OF_OWNER):
+                first.append(op)
+            else:
+                elsewhere[number].append(op)
+        for op in first:
+            await self._first(op)
+        await self._commit(home, here, conditions, elsewhere)
+
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
+    ) -> list[tuple[str, Record]]:
+        await self._check()
+        numbers = await self._parts_of_range(start, end)
+        calls = (
+            self._parts[number].range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+            for number in numbers
+        )
+        rows = await _all(calls)
+        if len(rows) == 1:
+            return rows[0]
+        # A part that ended at a limit ends the whole: what it has read reaches the limit by itself.
+        merged = merge(*rows, key=lambda row: row[0], reverse=reverse)
+        return list(islice(until(merged, max_bytes), max(limit, 0)))
+
+    def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
+        """Receive the notifications of all partitions, each over a connection that is opened when a name needs it."""
+        if self.partitions == 1:
+            return self._parts[0].pubsub()
+        return _opened(self._parts) if self._parts[0].pubsub() is not None else None
+
+    async def now(self) -> float:
+        return await self._parts[0].now()
+
+    async def sweep(self, now: float) -> int:
+        if self.partitions > 1:
+            await self._apply_left()
+        return sum(await _all(part.sweep(now) for part in self._parts))
+
+    async def size(self) -> int | None:
+        return await self._parts[0].size()
+
+    async def exists(self) -> bool:
+        """Return whether any partition was made."""
+        return any(await _all(_exists(part) for part in self._parts))
+
+    async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
+        """Yield all rows, those of each partition as they are at one moment."""
+        for part in self._parts:
+            if isinstance(part, Snapshots):
+                async with aclosing(part.snapshot()) as rows:
+                    async for batch in rows:
+                        yield batch
+
+    async def close(self) -> None:
+        for part in self._parts:
+            await part.close()
+
+    async def _check(self, *, makes: bool = False) -> None:
+        """Check the number of partitions until the store is made, and make it with this number.
+
+        Raises:
+            ApiError: 503, it was made with another number; or the store does not answer.
+        """
+        if self._checked:
+            return
+        number = self.partitions
+        if isinstance(self._parts[0], Numbered):
+            made = await self._parts[0].made_with(self.partitions, makes=makes)
+            if made is None:
+                return
+            number = made
+        if number != self.partitions:
+            raise ApiError(
+                UNAVAILABLE,
+                f"The response store was made with {number} partitions, and its settings have {self.partitions}: set "
+                f"'partitions' of the store to {number}, or another 'prefix'.",
+            )
+        self._checked = True
+
+    def _number(self, tag: int) -> int:
+        return tag % self.partitions
+
+    def _part_of(self, op: Op) -> int:
+        return self._number(tag_of(op.name) if isinstance(op, Notify) else tag_of_key(op.key))
+
+    def _by_part(self, keys: Sequence[str]) -> Mapping[int, list[str]]:
+        if self.partitions == 1:
+            return {0: list(keys)}
+        of_parts = defaultdict[int, list[str]](list)
+        for key in keys:
+            of_parts[self._number(tag_of_key(key))].append(key)
+        return of_parts or {0: []}
+
+    def _home(self, ops: Sequence[Op], conditions: Sequence[Condition]) -> int:
+        """Return the partition of a commit's conditions; without any, that of its first write."""
+        if self.partitions == 1:
+            return 0
+        tags = (
+            tag_of_key(each.key)
+            if isinstance(each, VersionIs)
+            else tag_of_range(each.prefix, after_prefix(each.prefix))
+            for each in conditions
+        )
+        homes = {self._number(tag) for tag in tags if tag is not None}
+        if len(homes) > 1:
+            raise RuntimeError(f"the conditions of a commit are in several partitions: {conditions}")
+        written = (op for op in ops if not isinstance(op, Notify) and not op.key.startswith(TAGS_OF_OWNER))
+        return homes.pop() if homes else next(map(self._part_of, written), 0)
+
+    async def _parts_of_range(self, start: str, end: str) -> Sequence[int]:
+        if self.partitions == 1:
+            return [0]
+        tag = tag_of_range(start, end)
+        if tag is not None:
+            return [self._number(tag)]
+        if of := owner_of_range(start, end):
+            used = f"{TAGS_OF_OWNER}{of}/"
+            rows = await self._parts[self._number(tag_of_key(used))].range(used, after_prefix(used), limit=4096)
+            return sorted({0, *(self._number(int(key[-3:], 16)) for key, _ in rows)})
+        return range(self.partitions)
+
+    async def _first(self, op: Ensure) -> None:
+        loop = asyncio.get_running_loop()
+        if (self._known.get(op.key) or -inf) < loop.time() - _KNOWN_SECONDS:
+            part = self._parts[self._part_of(op)]
+            if op.key not in await part.get_many([op.key]):
+                await part.commit([op])
+            self._known.set(op.key, loop.time())
+
+    async def _commit(
+        self, home: int, here: list[Op], conditions: Sequence[Condition], elsewhere: Mapping[int, Sequence[Op]]
+    ) -> None:
+        notes = dict[int, str]()
+        for number, ops in elsewhere.items():
+            if writes := [op for op in ops if not isinstance(op, Notify)]:
+                notes[number] = with_tag(f"{_OUTBOX}{secrets.token_hex(12)}", home)
+                here.append(Put(notes[number], codec.encode([number, [_encoded(op) for op in writes]])))
+        if here or conditions:
+            await self._parts[home].commit(here, conditions)
+        for number, ops in elsewhere.items():
+            with suppress(ApiError):
+                if number in notes:
+                    await self._apply(home, notes[number], number, ops)
+                else:
+                    await self._parts[number].commit(ops)
+
+    async def _apply(self, home: int, note: str, number: int, ops: Sequence[Op]) -> None:
+        """Apply what was noted, unless it is applied, and delete the note."""
+        part = self._parts[number]
+        mark, now = with_tag(_APPLIED + note.removeprefix(_OUTBOX), number), await part.now()
+        with suppress(Conflict):
+            await part.commit(
+                [*ops, Put(mark, b"", now + _APPLIED_SECONDS), *self._old_marks(number, now)], [VersionIs(mark, None)]
+            )
+        await self._parts[home].commit([Delete(note)])
+        # A process that has read the note may still try to apply it, for as long as a commit may take.
+        self._marks.setdefault(number, deque()).append((now + _LATE_SECONDS, mark))
+
+    def _old_marks(self, number: int, now: float) -> list[Op]:
+        """Return the ops that delete marks of a partition whose notes are long deleted."""
+        marks, deletes = self._marks.get(number, deque[tuple[float, str]]()), list[Op]()
+        while marks and marks[0][0] < now:
+            deletes.append(Delete(marks.popleft()[1]))
+        return deletes
+
+    async def _apply_left(self) -> None:
+        """Apply what processes noted that died before they applied it."""
+        for home, part in enumerate(self._parts):
+            for note, record in await part.range(_OUTBOX, after_prefix(_OUTBOX), limit=_AT_ONCE):
+                number, ops = codec.decode(record.value)
+                await self._apply(home, note, number, [_decoded(op) for op in ops])
+
+
+def _encoded(op: Write) -> list[Any]:
+    """Return a write as JSON."""
+    match op:
+        case Delete():
+            return [op.key]
+        case Put() | Ensure():
+            return [op.key, op.value.decode("latin-1"), op.expires_at, isinstance(op, Ensure)]
+
+
+def _decoded(stored: list[Any]) -> Write:
+    if len(stored) == 1:
+        return Delete(stored[0])
+    key, value, expires_at, is_ensured = stored
+    return (Ensure if is_ensured else Put)(key, value.encode("latin-1"), expires_at)
+
+
+@asynccontextmanager
+async def _opened(parts: Sequence[Records]) -> AsyncIterator[PubSub]:
+    async with AsyncExitStack() as opened:
+        pubsubs = _PubSubs(parts, opened)
+        try:
+            yield pubsubs
+        finally:
+            await pubsubs.stop()
+
+
+class _PubSubs:
+    """Receives the notifications of several partitions.
+
+    Args:
+        opened: closes what is opened.
+    """
+
+    def __init__(self, parts: Sequence[Records], opened: AsyncExitStack) -> None:
+        self._parts, self._opened = parts, opened
+        self._pubsubs: dict[int, PubSub] = {}
+        self._received = asyncio.Queue[str | ApiError]()
+        self._tasks = list[asyncio.Task[None]]()
+
+    async def subscribe(self, names: Collection[str]) -> None:
+        for number, some in self._by_part(names).items():
+            if number not in self._pubsubs and (opening := self._parts[number].pubsub()):
+                self._pubsubs[number] = pubsub = await self._opened.enter_async_context(opening)
+                self._tasks.append(asyncio.create_task(self._receive(pubsub), name=f"notifications {number}"))
+            await self._pubsubs[number].subscribe(some)
+
+    async def unsubscribe(self, names: Collection[str]) -> None:
+        for number, some in self._by_part(names).items():
+            await self._pubsubs[number].unsubscribe(some)
+
+    async def receive(self) -> str:
+        received = await self._received.get()
+        if isinstance(received, ApiError):
+            raise received
+        return received
+
+    async def stop(self) -> None:
+        """End the tasks that receive."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _receive(self, pubsub: PubSub) -> None:
+        try:
+            while True:
+                self._received.put_nowait(await pubsub.receive())
+        except ApiError as error:
+            self._received.put_nowait(error)
+
+    def _by_part(self, names: Collection[str]) -> Mapping[int, list[str]]:
+        of_parts = defaultdict[int, list[str]](list)
+        for name in names:
+            of_parts[tag_of(name) % len(self._parts)].append(name)
+        return of_parts
+
+
+async def _exists(part: Records) -> bool:
+    return await part.exists() if isinstance(part, Persistent) else True
+
+
+async def _all[Result](calls: Iterable[Awaitable[Result]]) -> list[Result]:
+    """Return the results of calls that run at the same time, once all have ended; raise the first error."""
+    waiting = list(calls)
+    if len(waiting) == 1:
+        return [await waiting[0]]
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    for each in results:
+        if isinstance(each, BaseException):
+            raise each
+    return results  # type: ignore[return-value]

@@ -1,0 +1,105 @@
+"""Where a row is: the tag of its key, and the partition of the tag.
+
+A store in a cluster consists of partitions, and a commit is atomic within one. All rows of a chain of responses and of
+a conversation have one tag, from 0 to 4,095, which its ids and the names of its content begin with. A tag is in the
+partition of that number, modulo the number of partitions. Ids without a tag have the tag 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from ..core.ids import tag_of
+from .content_names import home_of, tag_of_name
+from .records import Write
+
+_WITH_TAG: Final = re.compile(r"\.([0-9a-f]{3})$")
+"""The end of a key of `layout.with_tag`."""
+
+
+def _at_end(key: str) -> int:
+    match = _WITH_TAG.search(key)
+    return int(match[1], 16) if match else 0
+
+
+def _id(number: int) -> Callable[[str], int]:
+    return lambda key: tag_of(_part(key, number))
+
+
+def _name(number: int) -> Callable[[str], int]:
+    return lambda key: tag_of_name(_part(key, number))
+
+
+def _part(key: str, number: int) -> str:
+    parts = key.split("/")
+    return parts[number] if number < len(parts) else ""
+
+
+def _job_or_pointer(key: str) -> int:
+    return (tag_of_name if key.count("/") > 1 else tag_of)(_part(key, 1))
+
+
+def _branch_or_key(key: str) -> int:
+    match key.split("/"):
+        case [_, name]:
+            return home_of(name)
+        case [_, _, tag]:
+            return int(tag, 16)
+        case _:
+            return tag_of(_part(key, 2))
+
+
+_TAGS: Final[Mapping[str, tuple[int, Callable[[str], int]]]] = {
+    **dict.fromkeys(("a", "c", "cr", "e", "k", "m", "r", "s", "sl", "v", "w", "z"), (1, _id(1))),
+    **dict.fromkeys(("d", "h", "o", "t"), (2, _id(2))),
+    **dict.fromkeys(("l", "sc"), (3, _id(3))),
+    "q": (2, _id(2)),
+    "y": (2, _branch_or_key),
+    **dict.fromkeys(("b", "f", "i", "n"), (1, _name(1))),
+    "g": (2, _name(2)),
+    "j": (1, _job_or_pointer),
+    "up": (1, lambda key: home_of(_part(key, 1))),
+    **dict.fromkeys(("p", "u", "x", "ob"), (2, _at_end)),
+}
+"""What says the tag of a row, by the first part of its key: which of the parts between slashes, and how it is read."""
+
+
+def tag_of_key(key: str) -> int:
+    """Return the tag of a row; 0 of those that belong to no chain and no conversation."""
+    kind = key.partition("/")[0]
+    if kind == "z" and key.startswith("z/turn"):
+        return _at_end(key)
+    return _TAGS[kind][1](key) if kind in _TAGS else 0
+
+
+def by_tag[Each: Write](ops: Iterable[Each]) -> list[list[Each]]:
+    """Return writes that need not be one commit, those of each tag together."""
+    groups: dict[int, list[Each]] = {}
+    for op in ops:
+        groups.setdefault(tag_of_key(op.key), []).append(op)
+    return list(groups.values())
+
+
+def tag_of_range(start: str, end: str) -> int | None:
+    """Return the tag of all rows with start <= key < end; None if they may have several."""
+    kind, slash, _ = start.partition("/")
+    if not slash or not (end.startswith(f"{kind}/") or end == f"{kind}0"):
+        return None
+    if kind not in _TAGS:
+        return 0
+    parts = start.split("/")
+    number = _TAGS[kind][0]
+    if kind in ("p", "u", "x", "ob") or len(parts) <= number + 1:
+        return None
+    known = "/".join(parts[: number + 1])
+    return tag_of_key(start) if end.startswith(known) else None
+
+
+def owner_of_range(start: str, end: str) -> str | None:
+    """Return the owner of all rows with start <= key < end, if these are listed for owners; None otherwise."""
+    match start.split("/"):
+        case ["d" | "l" | "sc" as kind, of, *rest] if rest and end.startswith(f"{kind}/{of}"):
+            return of
+    return None

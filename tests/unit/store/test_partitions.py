@@ -1,0 +1,194 @@
+"""Records in partitions: where rows are, what a commit writes elsewhere, and the number of partitions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.ids import new_id, tag_of
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.store.content_names import Hasher, tag_of_name
+from llama_stack_responses.store.layout import bucket, listing, reference
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.partitions import PartitionedRecords
+from llama_stack_responses.store.placement import Placement
+from llama_stack_responses.store.records import Condition, Conflict, Delete, Empty, Ensure, Op, Put, VersionIs
+from llama_stack_responses.store.routing import tag_of_key, tag_of_range
+
+type Json = dict[str, Any]
+
+NUMBER: Final = 8
+ANNA: Final = Owner("anna")
+OF: Final = Hasher(ANNA).owner
+
+
+class Part(MemoryRecords):
+    """A partition that may be away, and says whether it was made."""
+
+    away = False
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        if self.away:
+            raise ApiError(503, "away")
+        await super().commit(ops, conditions)
+
+    made: int | None = None
+
+    async def exists(self) -> bool:
+        return bool(self._keys)
+
+    async def made_with(self, number: int, *, makes: bool) -> int | None:
+        if makes and self.made is None:
+            self.made = number
+        return self.made
+
+
+def new_parts() -> list[Part]:
+    return [Part() for _ in range(NUMBER)]
+
+
+async def keys(part: MemoryRecords) -> list[str]:
+    return [key for key, _ in await part.range("!", "~", limit=100)]
+
+
+def test_rows_of_a_response_and_its_content_have_one_tag() -> None:
+    response, hasher = new_id("resp", 1023), Hasher(ANNA, 1023)
+    [node] = hasher.histories(None, [{"type": "message", "role": "user", "content": "hi"}])
+    rows = [f"r/{response}", f"n/{node}", f"g/n/{node}", reference(node, response), f"b/{hasher.content(b'x')}"]
+    rows += [f"i/{hasher.item('msg_1')}", f"j/{hasher.item('msg_1')}/{node[-16:]}", f"j/{response}", f"k/{response}"]
+    rows += [listing(OF, "0" * 14, response), bucket(OF, "0" * 14, 1023), f"q/0/{response}", f"h/worker/{response}"]
+    rows += [f"y/{OF}/{response}/0/resp_1", f"e/{response}/1", f"z/{response}", f"t/1/{response}"]
+    assert {tag_of_key(row) for row in rows} == {1023}
+    assert (tag_of(new_id("resp")), tag_of("resp_1"), tag_of_name(Hasher(ANNA).content(b"x"))) == (0, 0, 0)
+
+
+def test_range_of_one_response_is_in_one_partition() -> None:
+    response = new_id("resp", 7)
+    assert tag_of_range(f"e/{response}/", f"e/{response}0") == 7
+    assert tag_of_range(f"e/{response}/1", f"e/{response}/2") == 7
+    assert tag_of_range("bt/o/", "bt/o0") == 0
+    assert [tag_of_range(*each) for each in (("l/", "l0"), (f"l/{OF}/", f"l/{OF}0"), ("", "~"))] == [None] * 3
+
+
+async def test_rows_of_other_partitions_follow_a_commit_and_leave_no_note() -> None:
+    parts = new_parts()
+    records, response = PartitionedRecords(parts), new_id("resp", 3)
+    await records.commit([Put(f"r/{response}", b"1"), Put("us/p/1", b"2")], [VersionIs(f"r/{response}", None)])
+    assert await keys(parts[3]) == [f"r/{response}"]
+    assert [key for key in await keys(parts[0]) if not key.startswith("oa/")] == ["us/p/1"]
+
+
+async def test_conflict_writes_nothing_in_any_partition() -> None:
+    parts = new_parts()
+    records, response = PartitionedRecords(parts), new_id("resp", 3)
+    with pytest.raises(Conflict):
+        await records.commit([Put(f"r/{response}", b"1"), Put("us/p/1", b"2")], [VersionIs(f"r/{response}", 1)])
+    assert [await keys(part) for part in parts] == [[]] * NUMBER
+
+
+async def test_rows_for_a_partition_that_is_away_follow_once_it_is_back() -> None:
+    parts = new_parts()
+    records, response = PartitionedRecords(parts), new_id("resp", 3)
+    parts[0].away = True
+    await records.commit([Put(f"r/{response}", b"1"), Put("us/p/1", b"2"), Delete("us/p/0")])
+    parts[0].away = False
+    assert await keys(parts[0]) == []
+    await PartitionedRecords(parts).sweep(0)
+    assert [key for key in await keys(parts[0]) if not key.startswith("oa/")] == ["us/p/1"]
+    assert await keys(parts[3]) == [f"r/{response}"]
+
+
+async def test_rows_in_another_partition_are_never_written_twice() -> None:
+    parts = new_parts()
+    records, response = PartitionedRecords(parts), new_id("resp", 3)
+
+    class Dies(Part):
+        async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+            await super().commit(ops, conditions)
+            parts[3].away = True
+
+    parts[0] = Dies()
+    await records.commit([Put(f"r/{response}", b"1"), Put("us/p/1", b"2")])
+    parts[3].away, parts[0].__class__ = False, Part
+    assert len(await keys(parts[3])) == 2, "the note is left"
+    await records.commit([Delete("us/p/1")])  # somebody has added it to a sum
+    await records.sweep(0)
+    assert not [key for key in await keys(parts[0]) if key.startswith("us/")]
+    assert await keys(parts[3]) == [f"r/{response}"]
+
+
+async def test_tag_of_an_owner_is_noted_before_the_commit_that_uses_it() -> None:
+    parts = new_parts()
+    records, response = PartitionedRecords(parts), new_id("resp", 4)
+    home = tag_of_key(f"up/{OF}/004") % NUMBER
+    assert home != 4
+    parts[4].away = True
+    with pytest.raises(ApiError):
+        await records.commit([Ensure(f"up/{OF}/004", b""), Put(f"r/{response}", b"1")])
+    assert await keys(parts[home]) == [f"up/{OF}/004"]
+
+
+async def test_conditions_in_several_partitions_are_a_defect() -> None:
+    records = PartitionedRecords(new_parts())
+    with pytest.raises(RuntimeError, match="in several partitions"):
+        await records.commit([], [VersionIs(f"r/{new_id('resp', each)}", None) for each in (1, 2)])
+
+
+async def test_empty_range_of_many_partitions_counts_where_the_commit_is() -> None:
+    parts, row = new_parts(), bucket(OF, "0000", 2)
+    records = PartitionedRecords(parts)
+    await records.commit([Put(row, b"")])
+    await records.commit([Put(listing(OF, "00001", new_id("resp", 3)), b"")])
+    await records.commit([Delete(row)], [Empty(f"l/{OF}/0000")])
+    assert await keys(parts[2]) == []
+
+
+async def test_reads_of_several_partitions_are_those_of_one_store() -> None:
+    several, one, chance = PartitionedRecords(new_parts()), MemoryRecords(), random.Random(5)
+    rows = [listing(OF, f"{chance.randrange(99):04}", new_id("resp", chance.randrange(NUMBER))) for _ in range(60)]
+    for row in rows:
+        value = b"x" * chance.randrange(20)
+        for records in (several, one):
+            await records.commit([Ensure(f"up/{OF}/{tag_of_key(row):03x}", b""), Put(row, value)])
+    for _ in range(200):
+        start, end = sorted(f"l/{OF}/{chance.randrange(99):04}" for _ in range(2))
+        limit, max_bytes = chance.randrange(1, 30), chance.choice([None, 5, 50, 200])
+        reverse, some = chance.random() < 0.5, chance.sample(rows, 20)
+        read = [
+            await each.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes) for each in (several, one)
+        ]
+        assert read[0] == read[1]
+        found = [await each.get_many(some, max_bytes=max_bytes) for each in (several, one)]
+        assert list(found[0].items()) == list(found[1].items())
+
+
+async def test_store_is_only_opened_with_the_partitions_that_it_was_made_with() -> None:
+    parts = new_parts()
+    assert await PartitionedRecords(parts[:1]).get_many(["al/1"]) == {}, "it is not made yet"
+    await PartitionedRecords(parts).commit([Put("al/1", b"")])
+    assert list(await PartitionedRecords(parts).get_many(["al/1"])) == ["al/1"]
+    for number in (1, 4):
+        with pytest.raises(ApiError, match="was made with 8 partitions, and its settings have") as error:
+            await PartitionedRecords(parts[:number]).get_many(["al/1"])
+        assert error.value.status == 503
+
+
+def test_resent_conversation_is_in_the_partition_of_its_beginning() -> None:
+    placement = Placement(1024)
+    system: Json = {"type": "message", "role": "system", "content": "Be brief."}
+    first: list[Json] = [system, {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
+    answer: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello."}]}
+    tag = placement.of_response(ANNA, None, first)
+    assert (
+        placement.of_response(ANNA, None, [*first, answer, {"type": "message", "role": "user", "content": "x"}]) == tag
+    )
+    assert placement.of_response(ANNA, new_id("resp", 9), first) == 9
+    others: list[list[Json]] = [
+        [system, {"type": "message", "role": "user", "content": f"{each}"}] for each in range(50)
+    ]
+    assert len({placement.of_response(ANNA, None, each) for each in others}) > 40
+    assert Placement(1).of_response(ANNA, None, first) == 0
