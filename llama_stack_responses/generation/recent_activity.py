@@ -59,11 +59,15 @@ class RecentActivity:
     Args:
         activity: what the server counts.
         clock: returns seconds since the epoch.
+
+    Attributes:
+        since: when it began to keep it.
     """
 
     def __init__(self, activity: Activity, clock: Callable[[], float] = time.time) -> None:
         self._activity = activity
         self._clock = clock
+        self.since = round(clock(), 1)
         self._slot = self._number()
         self._owners: dict[Identity, _OfOwner] = {}
 

@@ -35,6 +35,7 @@ from ..logs import get_logger
 from .platform import SERVER, ServerCall, User
 from .refusals import refuse
 
+_AUTH: Final = SERVER.replace(".server.server", ".server.auth")
 _PROVIDERS: Final = SERVER.replace(".server.server", ".server.auth_providers")
 _ACCESS: Final = SERVER.replace(".server.server", ".access_control.access_control")
 _BY_TOKEN: Final = frozenset(
@@ -297,6 +298,32 @@ def keep_what_auth_builds() -> None:
     if access is not None:
         policy = access.default_policy()
         access.default_policy = lambda: policy
+
+
+def let_public_paths_answer() -> None:
+    """Make the host's auth ask for no token if a path that anyone may read has no route for the method.
+
+    The host knows the routes by one of their methods: it would answer `HEAD`, and methods that a public path lacks,
+    with 401, of a path that needs no token.
+    """
+    auth: Any = sys.modules.get(_AUTH)
+    if auth is not None:
+        auth.find_matching_route = _or_public(auth.find_matching_route)
+
+
+def _or_public(find: Callable[[str, str, Any], tuple[Any, ...]]) -> Callable[[str, str, Any], tuple[Any, ...]]:
+    """Return what finds a route by its method and path, and then a public one that is read there."""
+
+    def find_route(method: str, path: str, routes: Any) -> tuple[Any, ...]:
+        try:
+            return find(method, path, routes)
+        except ValueError:
+            found = find("GET", path, routes)
+            if found[-1].require_authentication:
+                raise
+            return found
+
+    return find_route
 
 
 class _OpenClients:

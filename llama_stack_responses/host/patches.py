@@ -17,7 +17,7 @@ from structlog.stdlib import LoggerFactory, filter_by_level
 from ..config import ResponsesConfig
 from ..core.access import Authenticate
 from ..wire.after_routes import sending_rest
-from .authentication import keep_what_auth_builds, remembering_users
+from .authentication import keep_what_auth_builds, let_public_paths_answer, remembering_users
 from .compressed_bodies import decompressing_bodies
 from .cross_site_guard import refusing_cross_site_requests
 from .platform import SERVER, ServerCall
@@ -36,6 +36,7 @@ def apply_patches(config: ResponsesConfig, authenticate: Authenticate | None = N
     """
     extend_server(config, authenticate)
     keep_what_auth_builds()
+    let_public_paths_answer()
     use_protocols()
 
 

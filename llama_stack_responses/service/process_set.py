@@ -108,7 +108,7 @@ class ProcessSet:
         return {"server": self._live.server, **self._activity.now(owner)}
 
     def _history(self, owner: Owner) -> Json:
-        return {"server": self._live.server, "buckets": self._recent.of(owner)}
+        return {"server": self._live.server, "since": self._recent.since, "buckets": self._recent.of(owner)}
 
     def _running(self, owner: Owner, response_id: str | None) -> dict[str, dict[str, Json]]:
         return {self._live.server: self._live.here(owner, response_id)}
@@ -214,6 +214,8 @@ def history_of_both(one: Json, other: Json) -> Json:
         buckets[at] = {**added(known, each), **longest} if known else each
     return {
         "server": _sum("server", one["server"], other["server"]),
+        # What a process did that ended before is missing.
+        "since": max(one["since"], other["since"]),
         "buckets": [buckets[at] for at in sorted(buckets)],
     }
 

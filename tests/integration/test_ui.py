@@ -86,13 +86,23 @@ def outside(stack: LiveStack, path: str, **headers: str) -> httpx.Response:
     return httpx.get(f"{stack.base_url}{path}", headers=headers, trust_env=False, verify=False)
 
 
-def test_head_of_a_file_is_that_of_get_without_the_content(stack: LiveStack) -> None:
+def test_head_of_a_file_is_that_of_get_without_the_content(guarded: LiveStack) -> None:
     for path in ("/ui", "/ui/", "/ui/app.js", "/ui/responses/resp_1"):
-        head = httpx.head(f"{stack.base_url}{path}", trust_env=False, verify=False)
-        got = outside(stack, path)
+        head = httpx.head(f"{guarded.base_url}{path}", trust_env=False, verify=False)
+        got = outside(guarded, path)
         assert (head.status_code, head.content) == (200, b"")
         for name in ("content-length", "content-type", "etag", "content-security-policy"):
             assert head.headers[name] == got.headers[name]
+
+
+def test_public_paths_answer_every_method_without_a_token(guarded: LiveStack) -> None:
+    def status(method: str, path: str) -> int:
+        return httpx.request(method, f"{guarded.base_url}{path}", trust_env=False, verify=False).status_code
+
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        assert [status(method, path) for path in ("/", "/ui", "/ui/app.js", "/ui/live")] == [405] * 4
+        assert status(method, "/v1/ui/session") == status(method, "/v1/responses/resp_1") == 401
+    assert status("HEAD", "/v1/ui/session") == status("HEAD", "/v1/responses") == 401
 
 
 def test_files_need_no_token_and_data_does(guarded: LiveStack) -> None:

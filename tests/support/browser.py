@@ -175,6 +175,16 @@ class BrowserPage:
         assert size
         return bool(self.page.evaluate("() => document.documentElement.scrollWidth") <= size["width"])
 
+    def hide(self, *, hidden: bool = True) -> None:
+        """Tell the page that its tab is hidden, or shown again."""
+        self.page.evaluate(
+            """hidden => {
+              Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+              document.dispatchEvent(new Event("visibilitychange"));
+            }""",
+            hidden,
+        )
+
     def check_quiet(self) -> None:
         """Check that nothing went wrong so far, and that no other host got a request."""
         assert not self.problems, self.problems

@@ -40,12 +40,18 @@ _UNCONVERTED: Final = re.compile(
 """Commands whose formulas stay as they are: definitions, which can grow without end, and what is no mathematics."""
 
 _SAME: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("{aligned}", "{split}", "{eqnarray}", "{eqnarray*}"), "{align*}"),
-    **dict.fromkeys(("{gathered}", "{gather}", "{gather*}"), "{matrix}"),
+    **dict.fromkeys(("align", "aligned", "alignat", "alignedat", "eqnarray", "flalign", "split"), "{align*}"),
+    **dict.fromkeys(("displaymath", "equation", "math"), "{align*}"),
+    **dict.fromkeys(("gather", "gathered", "multline"), "{matrix}"),
 }
-"""Environments that the library does not know, and those that look the same."""
+"""Environments, without a star, that the library does not know or numbers, and those that look the same."""
 
-_ENVIRONMENT: Final = re.compile(r"(?<=\\begin)\{\w+\*?\}|(?<=\\end)\{\w+\*?\}")
+_ENVIRONMENT: Final = re.compile(
+    r"(?<=\\begin)\{(align(?:ed)?at)\*?\}(?:\{[0-9]{1,2}\})?|(?:(?<=\\begin)|(?<=\\end))\{(\w+)\*?\}"
+)
+_UNSEEN: Final = re.compile(r"\\(?:label\{[^{}]*\}|(?:nonumber|notag)(?![A-Za-z]))")
+"""What names and numbers lines, which have no numbers here."""
+
 _BRACKETS: Final = re.compile(r"\\(?:begin|end|left|right)(?![A-Za-z])|\\.|[{}]", re.DOTALL)
 _COMMAND: Final = re.compile(r"\\[A-Za-z]")
 
@@ -60,8 +66,9 @@ def mathml_of(latex: str, *, block: bool) -> str | None:
     if len(latex) > _CHARACTERS or _UNCONVERTED.search(latex) or not _is_whole(latex):
         return None
     try:
+        known = _ENVIRONMENT.sub(_known, _UNSEEN.sub("", latex))
         # Not `convert`, which writes the texts of a formula without escaping them.
-        tree = Converter(display="block" if block else "inline").convert_to_element(_ENVIRONMENT.sub(_known, latex))
+        tree = Converter(display="block" if block else "inline").convert_to_element(known)
         copy = _checked(tree)
         return None if copy is None else tostring(copy, encoding="unicode")
     except Exception:  # noqa: BLE001 - the library has many ways to say that it cannot read a formula
@@ -69,7 +76,7 @@ def mathml_of(latex: str, *, block: bool) -> str | None:
 
 
 def _known(environment: re.Match[str]) -> str:
-    return _SAME.get(environment[0], environment[0])
+    return _SAME.get(environment[1] or environment[2], environment[0])
 
 
 def _is_whole(latex: str) -> bool:

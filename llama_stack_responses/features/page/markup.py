@@ -49,6 +49,11 @@ _ALIGNED: Final = re.compile(r' style="text-align:(left|center|right)"')
 _MATH: Final = {r"\(": r"\)", r"\[": r"\]", "$$": "$$"}
 """The ends of formulas in LaTeX, by their beginnings."""
 
+_MATH_ENVIRONMENT: Final = re.compile(
+    r"\\begin(\{(?:align|alignat|displaymath|eqnarray|equation|flalign|gather|math|multline)\*?\})"
+)
+"""The beginning of an environment that is a formula by itself."""
+
 _DOLLARS: Final = re.compile(r"\$(?![\s$])((?:[^$\\\n]|\\.){1,500}?)(?<!\s)\$(?![\w$])")
 """A formula between single dollars; two prices are none, and neither are two variables of a shell."""
 
@@ -117,18 +122,29 @@ def _clean(html: str) -> str:
 
 def _math_inline(state: StateInline, silent: bool) -> bool:
     """Take a formula: its backslashes, stars and underscores are no Markdown."""
-    begin = state.src[state.pos : state.pos + 2]
-    if begin not in _MATH:
-        return False
-    found = state.src.find(_MATH[begin], state.pos + 2, min(state.posMax, state.pos + _MATH_CHARACTERS))
-    if found < 0:
+    source = _source(state.src, state.pos, state.posMax)
+    if source is None:
         return False
     if not silent:
-        source, latex = state.src[state.pos : found + 2], state.src[state.pos + 2 : found]
-        html = _formula(state.env, latex, block=begin != r"\(")
+        html = _formula(state.env, _latex(source), block=not source.startswith(r"\("))
         state.push("html_inline", "", 0).content = html or escapeHtml(source)
-    state.pos = found + 2
+    state.pos += len(source)
     return True
+
+
+def _source(text: str, start: int, end: int) -> str | None:
+    """Return the formula that begins at a place of a text, with what it stands between; None if there is none."""
+    environment = _MATH_ENVIRONMENT.match(text, start, end)
+    closing = rf"\end{environment[1]}" if environment else _MATH.get(text[start : start + 2])
+    if closing is None:
+        return None
+    found = text.find(closing, start + 2, min(end, start + _MATH_CHARACTERS))
+    return None if found < 0 else text[start : found + len(closing)]
+
+
+def _latex(source: str) -> str:
+    """Return a formula without what it stands between. An environment stays: it says how its lines are drawn."""
+    return source if source.startswith(r"\begin") else source[2:-2]
 
 
 def _dollars_inline(state: StateInline, silent: bool) -> bool:
@@ -150,17 +166,17 @@ def _math_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     if state.is_code_block(start):
         return False
     first = state.bMarks[start] + state.tShift[start]
-    begin = state.src[first : first + 2]
-    if begin not in (r"\[", "$$"):
+    found = _source(state.src, first, state.eMarks[end - 1])
+    if found is None or found.startswith(r"\("):
         return False
-    found = state.src.find(_MATH[begin], first + 2, min(state.eMarks[end - 1], first + _MATH_CHARACTERS))
-    last = next((line for line in range(start, end) if found + 2 <= state.eMarks[line]), end)
-    if found < 0 or last == end or state.src[found + 2 : state.eMarks[last]].strip():
+    after = first + len(found)
+    last = next((line for line in range(start, end) if after <= state.eMarks[line]), end)
+    if last == end or state.src[after : state.eMarks[last]].strip():
         return False
     if silent:
         return True
     source = state.getLines(start, last + 1, state.blkIndent, False).strip()
-    html = _formula(state.env, source[2:-2], block=True)
+    html = _formula(state.env, _latex(source), block=True)
     state.push("html_block", "", 0).content = f"<p>{html or _plain(source)}</p>\n"
     state.line = last + 1
     return True

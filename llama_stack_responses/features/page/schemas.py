@@ -52,7 +52,7 @@ _BUCKET: Final = whole(
     events=WHOLE,
     first_token_ms=whole(count=WHOLE, sum=_NUMBER),
 )
-HISTORY: Final = whole(object=constant("ui.history"), at=_NUMBER, server=TEXT, buckets=array_of(_BUCKET))
+HISTORY: Final = whole(object=constant("ui.history"), at=_NUMBER, server=TEXT, since=_NUMBER, buckets=array_of(_BUCKET))
 
 ROW: Final = whole(
     id=TEXT,

@@ -11,6 +11,7 @@ from tests.support.browser import SECONDS, Browser, BrowserPage
 from tests.support.showcase import Showcase
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text
+from tests.support.waiting import wait_until
 from tests.support.wire import Wire
 
 pytestmark = pytest.mark.live
@@ -257,6 +258,39 @@ def test_new_and_changed_responses_appear_by_themselves(
         wire.http.delete(f"/responses/{response_id}")
     page.gone(f".list-row[data-id={response_id}]")
     assert len([one for one in page.requests if one.startswith(FIRST_PAGE)]) == 1
+
+
+def test_view_that_was_hidden_shows_what_changed_meanwhile(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("held", reply(text("One ", "two."), hold=1))
+    upstream.script("quick", reply(text("Yes.")))
+    fields = {"model": "local/quick", "metadata": {"seen": "hidden"}}
+    with (
+        Wire(page_stack) as wire,
+        browser.page(page_stack.base_url) as listed,
+        browser.page(page_stack.base_url) as sessions,
+    ):
+        body = {**fields, "model": "local/held", "input": "Count.", "background": True}
+        running = wire.post(body).json()["id"]
+        others = [wire.create(**fields, input=f"Number {number}")["id"] for number in range(51)]
+        second = wire.create(**fields, input="Go on", previous_response_id=others[-1])["id"]
+        listed.goto("/ui?metadata=seen%3Ahidden&order=asc")
+        listed.find(f".list-row[data-id={running}] .status[data-status=in_progress]")
+        listed.find(f".list-row[data-id={others[5]}]")
+        sessions.goto("/ui/sessions")
+        sessions.find(f".session[data-id={second}]", "2 turns")
+        for page in (listed, sessions):
+            page.hide()
+        upstream.release("held")
+        wait_until(lambda: wire.retrieve(running)["status"] == "completed")
+        wire.http.delete(f"/responses/{others[5]}")
+        third = wire.create(**fields, input="And on", previous_response_id=second)["id"]
+        for page in (listed, sessions):
+            page.hide(hidden=False)
+        listed.find(f".list-row[data-id={running}] .status[data-status=completed]")
+        listed.gone(f".list-row[data-id={others[5]}]")
+        sessions.find(f".session[data-id={third}]", "3 turns")
 
 
 def test_rows_are_moved_through_and_opened_by_keys(page: BrowserPage, showcase: Showcase) -> None:

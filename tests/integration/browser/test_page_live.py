@@ -22,7 +22,7 @@ pytestmark = pytest.mark.live
 FOCUSED: Final = "id => document.activeElement?.closest('.live-row')?.dataset.id === id"
 PEAK: Final = """name => {
   const path = document.querySelector(`[data-chart="${name}"] .spark .stroke`).getAttribute("d") ?? "";
-  return path.split("L").length === 120 && path.split("L").some((point) => Number(point.split(",")[1]) < 38);
+  return path.split("L").some((point) => Number(point.split(",")[1]) < 38);
 }"""
 RATES: Final = """async () => {
   const { CHARTS, Totals } = await import("/ui/rates.js");
@@ -34,12 +34,21 @@ RATES: Final = """async () => {
   const first = at(20);
   totals.add(first);
   const bucket = (start, seconds) => ({ ...base, at: 3000000 + start, seconds, requests: seconds, events: 500 * seconds, output_tokens: 500 * seconds });
-  totals.seed({ server: "a", buckets: [bucket(-60, 30), bucket(-30, 30), bucket(0, 20)] });
+  totals.seed({ server: "a", at: 3000020, buckets: [bucket(-60, 30), bucket(-30, 30), bucket(0, 20)] });
   const nothingNew = { ...first, at: first.at + 1 };
   let earlier = totals.add(nothingNew);
   const reloaded = rate(requests, nothingNew, earlier);
   for (let second = 22; second < 50; second += 1) earlier = totals.add(at(second));
   return [reloaded, rate(requests, at(49), earlier), rate(output, at(49), earlier)].map(Math.round);
+}"""
+YOUNG: Final = """async () => {
+  const { Chart, CHARTS } = await import("/ui/rates.js");
+  const { when } = await import("/ui/format.js");
+  const chart = new Chart(CHARTS.find((one) => one.title === "Errors"));
+  const [at, since] = [3000000, 2999700];
+  const bucket = { running: 0, requests: 3, failed: 2, output_tokens: 0, events: 0, first_token_ms: { count: 0, sum: 0 } };
+  chart.set({ at, since, buckets: [{ ...bucket, at: 2999970, seconds: 30 }] });
+  return [when(since), chart.unit.textContent, chart.stroke.getAttribute("d").split("L").length];
 }"""
 ROW_RATES: Final = """async () => {
   const { Rows } = await import("/ui/live_rows.js");
@@ -61,9 +70,39 @@ ROW_RATES: Final = """async () => {
   performance.now = real;
   return rates.map(Math.round);
 }"""
-HIDE: Final = """() => {
-  Object.defineProperty(document, "hidden", { value: true });
-  document.dispatchEvent(new Event("visibilitychange"));
+NONE: Final = "\u2013"
+BEGINNINGS: Final = """async () => {
+  const { Chart, CHARTS, Totals } = await import("/ui/rates.js");
+  const chart = new Chart(CHARTS.find((one) => one.title === "Requests"));
+  chart.show("minutes");
+  const totals = new Totals();
+  const none = { running: 0, failed: 0, output_tokens: 0, events: 0, first_token_ms: { count: 0, sum: 0 } };
+  const shown = [];
+  const take = (server, second, requests) => {
+    const now = { ...none, server, at: 3000000 + second, requests };
+    if (!totals.goOn(now)) chart.clear();
+    const earlier = totals.add(now);
+    if (earlier) chart.add(now, earlier);
+  };
+  const look = () => shown.push(chart.number.textContent);
+  const seed = (server, second, ...buckets) => totals.seed({ server, at: 3000000 + second, buckets: buckets.map(([at, requests]) => ({ ...none, at: 3000000 + at, seconds: 30, requests })) });
+  take("a", 10, 100);
+  take("a", 11, 101);
+  look(); // one in a second
+  seed("a", 11, [-30, 11], [0, 1]);
+  take("a", 12, 101);
+  look(); // one of the first totals, and one since, with those of the half minute before
+  take("a", 400, 500);
+  look(); // the view was hidden
+  seed("a", 12, [0, 1]);
+  take("a", 401, 501);
+  look(); // its history is that of the time before
+  take("b", 402, 5);
+  take("b", 405, 9);
+  seed("b", 405, [390, 9]);
+  take("b", 410, 9);
+  look(); // a new process, whose history is younger than its first totals
+  return shown;
 }"""
 
 
@@ -182,6 +221,18 @@ def test_rates_of_many_streams_are_right_and_so_they_are_after_a_reload(page: Br
     assert page.page.evaluate(RATES) == [59, 60, 500]
 
 
+def test_rate_of_a_minute_is_not_told_from_a_second_of_it_or_from_another_process(page: BrowserPage) -> None:
+    page.goto("/ui/live")
+    assert page.page.evaluate(BEGINNINGS) == [NONE, "17.1", NONE, NONE, "10.8"]
+
+
+def test_curves_of_a_server_that_runs_for_less_than_an_hour_begin_with_it(page: BrowserPage) -> None:
+    page.goto("/ui/live")
+    began, unit, points = page.page.evaluate(YOUNG)
+    assert unit == f"since {began}"
+    assert points == 11  # those of five minutes
+
+
 def test_rate_of_rows_is_that_between_their_states_and_falls_when_none_comes(page: BrowserPage) -> None:
     page.goto("/ui/live")
     assert page.page.evaluate(ROW_RATES) == [0, 76, 76, 76, 76, 11]
@@ -212,7 +263,7 @@ def test_hidden_view_requests_nothing(browser: Browser, page_stack: LiveStack) -
         page.page.clock.install()
         page.goto("/ui/live")
         page.until("() => document.querySelector('[data-chart=Running] .value span').textContent === '0'")
-        page.page.evaluate(HIDE)
+        page.hide()
         page.requests.clear()
         page.page.clock.run_for(300_000)
         page.page.evaluate("() => new Promise((resolve) => requestAnimationFrame(resolve))")
@@ -230,11 +281,13 @@ def test_rows_with_hostile_texts_fit_and_are_accessible(
         browser.page(page_stack.base_url, viewport=viewport, color_scheme="dark", reduced_motion="reduce") as page,
         Wire(page_stack) as wire,
     ):
-        failed = wire.post({"model": "local/wrong", "input": HOSTILE, "background": True}).json()["id"]
+        body = {"model": "local/wrong", "background": True}
+        failed = [wire.post({**body, "input": each}).json()["id"] for each in (HOSTILE, "word" * 200)]
         page.goto("/ui/live")
         for each in started:
             page.find(f".live-row[data-id={each}] .live-tail", "Half of")
-        page.find(f".ended-row[data-id={failed}]")
+        for each in failed:
+            page.find(f".ended-row[data-id={each}]")
         page.find(".live-bar input").check()
         page.find(".live-bar", "selected")
         assert page.axe() == []

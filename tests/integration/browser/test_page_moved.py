@@ -78,9 +78,11 @@ def test_killed_server_shows_no_running_response_once_its_lease_has_expired(
             words = one.page.locator("main").inner_text()
             assert "this server" not in words
             assert "The server does not answer" in words
+        live.find(".notice", "This is what it said last")
         mortal.start(mortal.port)
         page.find(f".head .status[data-status={'completed' if background else 'failed'}]")
         live.find(".empty", "Nothing runs now")
+        live.gone(".notice", "This is what it said last")
 
 
 def test_response_of_a_killed_server_shows_both_tries(browser: Browser, mortal: LiveStack, upstream: Upstream) -> None:

@@ -82,6 +82,22 @@ def test_axe_finds_no_violation(
         assert page.axe() == []
 
 
+def test_page_that_is_older_than_its_server_says_so(browser: Browser, page_stack: LiveStack) -> None:
+    with browser.page(page_stack.base_url) as page:
+        page.goto("/ui")
+        page.find("#nav a", "Sessions")
+        index: str = page.page.evaluate("() => fetch('/ui').then((answer) => answer.text())")
+        newer = re.sub("v-[0-9a-f]{16}", "v-0123456789abcdef", index)
+        page.page.route("**/sessions.js", lambda route: route.fulfill(body="gone", status=404))
+        page.page.route("**/ui", lambda route: route.fulfill(body=newer, content_type="text/html"))
+        page.press("g", "s")
+        page.find(".empty", "The page is older than its server")
+        assert page.axe() == []
+        page.page.unroute_all()
+        page.find("button", "Load the new one").click()
+        page.find("h1", "Sessions")
+
+
 @pytest.mark.one_host
 @pytest.mark.parametrize("view", VIEWS)
 def test_view_fits_the_width_of_a_phone(browser: Browser, page_stack: LiveStack, showcase: Showcase, view: str) -> None:

@@ -112,6 +112,7 @@ BLOCKS: Final = (
     "~~~~\n```\n\n~~~\n\n~~~~",
     "$$\na\n\n+ b\n$$",
     "\\[ a\n\nb \\]",
+    "\\begin{align*}\na\n\nb\n\\end{align*}",
     "1. one\n\n2. two\n\n   ```\n   x\n\n   ```\n\n3. three",
     "> a quote\n> of two lines",
     "| a | b |\n|---|---|\n| 1 | 2 |",
@@ -173,6 +174,22 @@ def test_call_of_a_function_is_answered_by_the_viewer(page: BrowserPage, upstrea
     page.press("Enter")
     page.find(".message[data-role=assistant] .md", "Four degrees.")
     assert last_body(upstream, "caller")["messages"][-1]["content"] == "4 °C"
+
+
+def test_output_that_is_written_is_sent_with_a_message(page: BrowserPage, upstream: Upstream) -> None:
+    calls = [tool_call(number, f"c{number}", "get_weather", "{}") for number in range(2)]
+    upstream.script("caller", [reply(*calls), reply(text("Four degrees, I guess."))])
+    page.goto("/ui/playground")
+    choose(page, "local/caller")
+    page.page.get_by_label("Other tools, as JSON").fill(json.dumps([WEATHER]))
+    ask(page, "How warm is it?")
+    page.find(".answer-call textarea").first.fill("4 °C")
+    ask(page, "Guess the other one.")
+    page.find(".message[data-role=assistant] .md", "Four degrees, I guess.")
+    messages = last_body(upstream, "caller")["messages"]
+    assert [(each["role"], each.get("tool_call_id")) for each in messages[2:4]] == [("tool", "c0"), ("tool", "c1")]
+    assert (messages[2]["content"], messages[-1]["content"]) == ("4 °C", "Guess the other one.")
+    page.gone(".answer-call")
 
 
 def test_mcp_server_is_used_and_its_calls_are_shown(page: BrowserPage, upstream: Upstream, mcp: McpServers) -> None:

@@ -93,6 +93,21 @@ def test_response_that_its_user_cancelled_is_not_blamed_on_the_worker(
     assert "worker" not in lane.inner_text()
 
 
+def test_turn_of_a_chain_that_ends_is_shown_as_ended(
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+) -> None:
+    upstream.script("turns", [reply(text("Yes.")), reply(text("Half of ", "the answer."), hold=1)])
+    with Wire(page_stack) as wire:
+        first = wire.create(model="local/turns", input="Well?")["id"]
+        body = {"model": "local/turns", "input": "And?", "previous_response_id": first, "background": True}
+        second = wire.post(body).json()["id"]
+        page.goto(f"/ui/chain/{second}")
+        page.find(f".turn[id={second}] .status[data-status=in_progress]")
+        upstream.release("turns")
+        page.find(f".turn[id={second}] .status[data-status=completed]")
+        page.find(f".turn[id={second}] .md", "Half of the answer.")
+
+
 def test_running_foreground_response_has_its_question_as_its_title(
     page: BrowserPage, page_stack: LiveStack, upstream: Upstream
 ) -> None:

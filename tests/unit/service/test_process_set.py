@@ -56,13 +56,13 @@ def bucket(at: int, seconds: float, requests: int) -> dict[str, Any]:
 
 def test_histories_of_processes_are_summed_alike_by_each_process() -> None:
     some = [
-        {"server": "b", "buckets": [bucket(30, 30, 1), bucket(60, 5.5, 1)]},
-        {"server": "a", "buckets": [bucket(60, 5.0, 2)]},
-        {"server": "c", "buckets": [bucket(0, 30, 4)]},
+        {"server": "b", "since": 7.5, "buckets": [bucket(30, 30, 1), bucket(60, 5.5, 1)]},
+        {"server": "a", "since": 50.0, "buckets": [bucket(60, 5.0, 2)]},
+        {"server": "c", "since": 1.0, "buckets": [bucket(0, 30, 4)]},
     ]
     for one, two, three in permutations(some):
         both = history_of_both(history_of_both(one, two), three)
-        assert both["server"] == "a+b+c"
+        assert (both["server"], both["since"]) == ("a+b+c", 50.0)
         assert [(each["at"], each["seconds"], each["requests"]) for each in both["buckets"]] == [
             (0, 30, 4),
             (30, 30, 1),

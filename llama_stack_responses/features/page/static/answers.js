@@ -6,7 +6,10 @@ import { draftOf, keepDraft } from "./kept.js";
 import { KINDS } from "./kinds.js";
 import { code, jsonText } from "./pieces.js";
 
-/** Make a form for what a response waits for, null if it waits for nothing; `send(items)` gets the answers, and the event "taken" says that they have arrived. */
+/**
+ * Make a form for what a response waits for, null if it waits for nothing; `send(items)` gets the answers, and the event
+ * "taken" says that they have arrived. Its `answers()` are those that are given so far.
+ */
 export function answerForm(response, send) {
   const output = response?.status === "completed" ? (response.output ?? []) : [];
   const asked = output.filter((item) => KINDS[item.type]?.answer);
@@ -20,7 +23,9 @@ export function answerForm(response, send) {
   };
   const fields = asked.map((item) => (KINDS[item.type].answer.how === "approval" ? approvalField(item, asked.length > 1, () => approvals && answer()) : callField(item, answer)));
   const submit = !approvals && h("p", null, h("button", { class: "button primary" }, "Send and go on"));
-  return h("form", { class: "answer-call", "aria-label": "Answer", onsubmit: (event) => (event.preventDefault(), answer()), ontaken: () => fields.forEach((field) => field.taken?.()) }, h("strong", null, approvals ? "The model waits for your approval" : "The model waits for your answer"), fields.map((field) => field.element), submit);
+  const form = h("form", { class: "answer-call", "aria-label": "Answer", onsubmit: (event) => (event.preventDefault(), answer()), ontaken: () => fields.forEach((field) => field.taken?.()) }, h("strong", null, approvals ? "The model waits for your approval" : "The model waits for your answer"), fields.map((field) => field.element), submit);
+  form.answers = () => fields.filter((field) => field.given()).map((field) => field.item());
+  return form;
 }
 
 /** The fields of an answer that name the item which it answers. */

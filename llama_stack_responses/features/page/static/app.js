@@ -58,7 +58,7 @@ async function show({ focus = true, back = false } = {}) {
   const [match, tag, module] = found;
   const loaded = module && (await import(module).catch(() => null));
   if (now !== turn) return;
-  if (module && !loaded) return place(trouble(new Error(UNREACHABLE)));
+  if (module && !loaded) return place(await unloaded());
   if (view?.list) view.top = view.list.element.scrollTop;
   const element = loaded?.resume?.(path + location.search, back) ?? document.createElement(tag);
   element.subject = decoded(match[1]) || null;
@@ -68,12 +68,19 @@ async function show({ focus = true, back = false } = {}) {
   if (focus) main.focus({ preventScroll: true });
 }
 
+/** Say why a module cannot be loaded: the server does not answer, or it has another version of the page by now. */
+async function unloaded() {
+  const index = await fetch("/ui", { cache: "no-cache" }).then((answer) => (answer.ok ? answer.text() : "")).catch(() => "");
+  if (!index || index.includes(new URL(".", import.meta.url).pathname)) return trouble(new Error(UNREACHABLE));
+  return h("div", { class: "empty", role: "alert" }, h("h1", null, "The page is older than its server"), h("p", null, "The server has got another version of it since you opened it."), h("p", null, button("Load the new one", () => location.reload(), { icon: "again", kind: "primary" })));
+}
+
 /** Show a view that a feature brings. */
 async function showFeature(path, focus, now) {
   const found = (await views).find(({ name }) => path === `/ui/${name}`);
   const loaded = found && (await import(`./features/${found.name}/${found.name}.js`).catch(() => null));
   if (now !== turn) return;
-  if (!loaded) return place(trouble(found ? new Error(UNREACHABLE) : Object.assign(new Error("This server has no such page."), { status: 404 })));
+  if (!loaded) return place(found ? await unloaded() : trouble(Object.assign(new Error("This server has no such page."), { status: 404 })));
   place(Object.assign(document.createElement(`ui-${found.name}`), { options: found.options }));
   if (focus) main.focus({ preventScroll: true });
 }

@@ -1,20 +1,23 @@
 // The cards that features bring to the view of what runs now.
 
 import { get } from "./api.js";
-import { button, h, say } from "./dom.js";
+import { button, h, icon, say } from "./dom.js";
 import { exactly, when } from "./format.js";
 import { to } from "./pieces.js";
 
 export class Cards {
   constructor(signal) {
     this.signal = signal;
-    this.element = h("div", { class: "features" });
+    this.cards = h("div", { class: "features" });
+    this.stale = h("p", { class: "notice warn", role: "status", hidden: true }, icon("alert"), "The server does not answer. This is what it said last.");
+    this.element = h("div", null, this.stale, this.cards);
   }
 
   /** Read the cards; one that is open stays open. */
   async read() {
     const found = await get("/v1/ui/cards", { signal: this.signal }).catch(() => null);
     if (found) this.show(found.data);
+    else if (!this.signal.aborted) this.lost();
   }
 
   /** Have the server look again at what they show, and show it. */
@@ -30,13 +33,19 @@ export class Cards {
     }
   }
 
+  /** What is shown need not be true any more. */
+  lost() {
+    this.stale.hidden = !this.shown;
+  }
+
   show(cards) {
+    this.stale.hidden = true;
     const text = JSON.stringify(cards);
     if (text === this.shown) return;
     this.shown = text;
-    const open = new Set([...this.element.querySelectorAll("details[open]")].map((one) => one.dataset.title));
+    const open = new Set([...this.cards.querySelectorAll("details[open]")].map((one) => one.dataset.title));
     const focused = document.activeElement?.closest?.("[data-title]")?.dataset.title;
-    this.element.replaceChildren(...cards.filter((card) => card.sections.length).map((card) => this.card(card, open)));
+    this.cards.replaceChildren(...cards.filter((card) => card.sections.length).map((card) => this.card(card, open)));
     if (focused) this.element.querySelector(`[data-title="${CSS.escape(focused)}"]`)?.querySelector?.("summary, button")?.focus({ preventScroll: true });
   }
 

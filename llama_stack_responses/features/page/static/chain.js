@@ -1,8 +1,8 @@
 // All turns up to a response as one conversation, with its branches as a tree; a conversation object the same way.
 
-import { get } from "./api.js";
+import { follow, get } from "./api.js";
 import { empty, h, icon } from "./dom.js";
-import { exactly, line } from "./format.js";
+import { exactly, line, RUNS } from "./format.js";
 import { conversation, inOrder, linksOf, settled } from "./items.js";
 import { facts, idChip, rowStatus, status, time, to } from "./pieces.js";
 import { block } from "./response.js";
@@ -48,6 +48,32 @@ export class ChainView extends TalkView {
     this.tree.prepend(...fresh.map((turn) => this.node(turn)));
     if (page.children) this.showChildren(page.children);
     if (page.gone) this.talk.prepend(goneNote(page.gone));
+    if (this.running.length && !this.followed) this.followTurns();
+  }
+
+  get running() {
+    return this.turns.filter(({ summary }) => RUNS.has(summary.status)).map(({ id }) => id);
+  }
+
+  /** Show turns again that run when they change, until all have ended. */
+  followTurns() {
+    this.followed = new AbortController();
+    const on = (event, row) => {
+      for (const id of this.running) if (event === "ready" || row.id === id) this.readAgain(id);
+    };
+    follow("/v1/ui/responses/stream", { signal: AbortSignal.any([this.signal, this.followed.signal]), on });
+  }
+
+  async readAgain(id) {
+    const page = await get("/v1/ui/chain/" + encodeURIComponent(id), { signal: this.signal, query: [["limit", 1]] }).catch(() => null);
+    if (!page) return;
+    const [turn] = page.data;
+    this.turns = this.turns.map((one) => (one.id === id ? turn : one));
+    this.links = linksOf(turn.items, this.links);
+    document.getElementById(id)?.replaceWith(this.turn(turn));
+    if (this.running.length || !this.followed) return;
+    this.followed.abort();
+    this.followed = null;
   }
 
   turn(turn) {

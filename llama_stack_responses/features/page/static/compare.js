@@ -3,12 +3,11 @@
 import { get } from "./api.js";
 import { difference } from "./diff.js";
 import { button, empty, h, icon, View } from "./dom.js";
-import { count, duration, exactly, line, seconds, STATUS } from "./format.js";
+import { count, duration, exactly, line, RUNS, seconds, STATUS } from "./format.js";
 import { conversation, inOrder } from "./items.js";
 import { fold, rowStatus, status, time, to } from "./pieces.js";
 import { block, scores, step, toggle } from "./response.js";
 
-const UNFINISHED = new Set(["queued", "in_progress"]);
 const AGAIN_MS = 2000;
 const MOST = 50; // responses of a run
 const MOST_PAGES = 20;
@@ -60,7 +59,7 @@ export class CompareView extends View {
     Object.assign(this, { run, rows, at: at === null ? null : Math.max(0, Math.min(rows.length - 1, Number.parseInt(at, 10) || 0)) });
     const again = () => (this.at === null ? this.drawRun() : this.drawPair());
     await again();
-    const running = (row) => UNFINISHED.has(row.status);
+    const running = (row) => RUNS.has(row.status);
     while (rows.some((row, index) => (this.at ?? index) === index && running(row)) && !this.signal.aborted) {
       await new Promise((done) => setTimeout(done, AGAIN_MS));
       const now = document.hidden ? [] : await pairsOf(run, this.signal);

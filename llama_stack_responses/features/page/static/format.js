@@ -49,6 +49,9 @@ export const STATUS = {
   refused: "Refused",
 };
 
+/** Statuses of responses that have not ended. */
+export const RUNS = new Set(["queued", "in_progress"]);
+
 /** What a response is whose worker has lost its lease, or whose server does not answer for longer than the lease holds. */
 export const STALLED = "No sign of life";
 

@@ -12,6 +12,7 @@ const DECIDES = 6; // characters of a line that say whether it belongs to the bl
 const FENCE = /^\s*(`{3,}|~{3,})/;
 const MARKER = /^ {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)/;
 const MATH = { "$$": "$$", "\\[": "\\]" };
+const ENVIRONMENT = /^\\begin(\{\w+\*?\})/;
 
 /** Finds where blocks of Markdown end; each character is looked at once. */
 export class BlockSplitter {
@@ -78,9 +79,10 @@ export class BlockSplitter {
 function opened(line) {
   const fence = FENCE.exec(line)?.[1];
   if (fence) return (later) => FENCE.exec(later)?.[1].startsWith(fence) && !later.trim().replaceAll(fence[0], "");
-  const begin = line.trim().slice(0, 2);
-  const end = MATH[begin];
-  return end && !line.trim().slice(2).includes(end) ? (later) => later.includes(end) : null;
+  const formula = line.trim();
+  const environment = ENVIRONMENT.exec(formula);
+  const end = environment ? "\\end" + environment[1] : MATH[formula.slice(0, 2)];
+  return end && !formula.slice(2).includes(end) ? (later) => later.includes(end) : null;
 }
 
 const pause = () => new Promise((resolve) => setTimeout(resolve, PAUSE));

@@ -2,7 +2,7 @@
 
 import { follow, get } from "./api.js";
 import { button, empty, h, hush, icon, say, View } from "./dom.js";
-import { asks, brief, count, exactly, line, modelName, seconds, STATUS } from "./format.js";
+import { asks, brief, count, exactly, line, modelName, RUNS, seconds, STATUS } from "./format.js";
 import { rowStatus, status, time, to } from "./pieces.js";
 import { VirtualList } from "./virtual.js";
 
@@ -389,6 +389,7 @@ export class ListView extends View {
 
   followRows() {
     this.followed = new AbortController();
+    this.opened = false;
     follow("/v1/ui/responses/stream", {
       query: this.query,
       signal: AbortSignal.any([this.signal, this.followed.signal]),
@@ -397,25 +398,38 @@ export class ListView extends View {
         this.live.hidden = refusal?.status === 400; // a wrong filter, which the list names
         this.live.dataset.state = connected ? "on" : "off";
         this.live.lastChild.textContent = connected ? "Live" : "Not connected";
-        if (!connected) this.lost = true;
       },
     });
   }
 
   changed(event, data) {
-    if (event === "ready" && this.lost) {
-      this.lost = false;
-      this.refreshNewest();
-    }
+    // What changes until the stream is opened again is not in it.
+    if (event === "ready" && this.opened) this.refreshNewest();
+    if (event === "ready") this.opened = true;
     if (event === "row") this.merge(data);
     if (event === "removed") this.remove(data.id);
   }
 
-  /** Read the newest rows again, in either order: others hardly change. */
+  /** Read the newest rows again, in either order, and of the others those that ran: these hardly change otherwise. */
   async refreshNewest() {
     const filters = [...this.query].filter(([name]) => name !== "order");
     const page = await get("/v1/ui/responses", { signal: this.signal, query: [...filters, ["limit", PAGE]] }).catch(() => null);
-    if (page) for (const row of page.data.reverse()) this.merge(row);
+    if (!page) return;
+    const here = new Set(page.data.map((row) => row.id));
+    const oldest = page.data.at(-1);
+    for (const row of page.data.reverse()) this.merge(row);
+    for (const row of this.rows.filter(({ id }) => !here.has(id))) {
+      if (!page.has_more || (oldest && newer(row, oldest) < 0)) this.remove(row.id);
+      else if (RUNS.has(row.status)) await this.refreshRow(row.id);
+    }
+  }
+
+  async refreshRow(id) {
+    try {
+      this.merge((await get("/v1/ui/responses/" + encodeURIComponent(id), { signal: this.signal })).summary);
+    } catch (error) {
+      if (error.status === 404) this.remove(id);
+    }
   }
 
   merge(row) {

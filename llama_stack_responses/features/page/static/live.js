@@ -51,7 +51,7 @@ export class LiveView extends View {
     follow("/v1/ui/live", {
       signal: this.signal,
       on: (event, data) => event === "state" && this.state(data),
-      changed: (connected, refusal) => connected || this.lost(refusal),
+      changed: (connected, refusal) => (connected ? this.found() : this.lost(refusal)),
     });
     const clock = setInterval(() => this.tick(), 1000);
     this.signal.addEventListener("abort", () => clearInterval(clock));
@@ -76,12 +76,27 @@ export class LiveView extends View {
     this.summary = null;
     for (const chart of this.charts) chart.clear();
     for (const row of this.rows.rows.values()) row.lease.disconnect();
+    this.cards.lost();
+  }
+
+  /** The server answers again. */
+  found() {
+    if (this.cards.stale.hidden) return;
+    this.cards.read();
+    this.readEnded();
   }
 
   rates(now) {
+    if (!this.totals.goOn(now)) this.begin(now);
     const earlier = this.totals.add(now);
     if (this.history) this.totals.seed(this.history);
     if (earlier) for (const chart of this.charts) chart.add(now, earlier);
+  }
+
+  /** What was known before says nothing of the rates now. */
+  begin(now) {
+    for (const chart of this.charts) chart.clear();
+    if (this.history && now.at - this.history.at > 1) this.readHistory();
   }
 
   async readHistory() {

@@ -6,7 +6,7 @@ import { Composer, messageOf } from "./composer.js";
 import { button, copy, h, icon, say } from "./dom.js";
 import { EndFollower } from "./end_follower.js";
 import { asked, branchSwitch, ending, Exchange, GOES_ON } from "./exchange.js";
-import { line } from "./format.js";
+import { line, RUNS } from "./format.js";
 import { conversation, inOrder, itemElement, linksOf } from "./items.js";
 import { draftOf, keep, keepDraft, kept } from "./kept.js";
 import { code, to } from "./pieces.js";
@@ -22,7 +22,6 @@ const narrow = matchMedia("(max-width: 980px)");
 const OPEN = 8; // chats that stay as they are while other views are shown
 const OUTSIDE = 10; // turns of a chat that no question builds on, which are shown again after a reload
 const ROOTS = 20; // first questions whose branches are kept
-const RUNS = new Set(["queued", "in_progress"]);
 
 let chats = []; // the one that was shown last is the last one
 let current = null; // the chat that `/ui/playground` leads to
@@ -398,9 +397,10 @@ export class PlaygroundView extends TalkView {
     this.sending = false;
     if (this.pending) return say("The answer that ran has not been read yet");
     if (!whole) return;
+    const forms = [...this.talk.querySelectorAll(".answer-call")];
     let body;
     try {
-      body = this.body(input ?? this.composer.content());
+      body = this.body(input ?? this.message(instead ? [] : forms.flatMap((form) => form.answers())));
     } catch (error) {
       say(error.message);
       return;
@@ -413,16 +413,25 @@ export class PlaygroundView extends TalkView {
     this.turns.querySelector(".empty")?.remove();
     const later = [...this.later.childNodes];
     this.later.replaceChildren();
-    const forms = [...this.talk.querySelectorAll(".answer-call")];
     forms.forEach((form) => form.remove());
     if (!input && !edited) this.write({ text: "", files: [] });
     if (instead) for (const one of this.exchanges.slice(this.exchanges.indexOf(instead))) one.element.hidden = true;
     const exchange = this.begin(asked(body.input), body.input, previous);
-    if (await this.run(exchange, body, instead)) return forms.forEach((form) => form.dispatchEvent(new Event("taken")));
+    if (await this.run(exchange, body, instead)) {
+      if (!instead) forms.forEach((form) => form.dispatchEvent(new Event("taken")));
+      return;
+    }
     if (instead) this.bringBack(instead, exchange);
     this.turns.append(...forms); // to be sent again
     this.later.append(...later);
     if (!input && !edited) this.write(joined(written, this.composer.draft)); // an edit still goes on
+  }
+
+  /** Return the message as the input of a request, behind answers that were given but not sent. */
+  message(answers) {
+    const content = this.composer.content();
+    if (!answers.length || !content.length) return content;
+    return [...answers, ...(typeof content === "string" ? [{ type: "message", role: "user", content }] : content)];
   }
 
   /** Show a question at the end. */

@@ -1,15 +1,18 @@
 // Rates of a server: of the last seconds from its totals, and of half minutes from the history that it keeps.
 
 import { h, svg } from "./dom.js";
-import { brief, count, duration } from "./format.js";
+import { brief, count, duration, when } from "./format.js";
 
 export const SPANS = { minutes: { title: "Last two minutes", points: 120 }, hour: { title: "Last hour", points: 120 } };
 const SLOT = 30; // seconds of a bucket of the history
 const MINUTE = 60;
+const HOUR = 3600;
+const SOON = 2; // seconds that a history may be older than the first totals
 
 /** The growth of a total. A total of tokens can fall when the model server has counted them. */
 const growth = (name) => (now, before) => Math.max(0, now[name] - before[name]);
-const rate = (name, per = 1) => (now, before, seconds) => (per * growth(name)(now, before)) / seconds;
+/** The growth in a time; null if too little of that time is known: one request in a second is not sixty in a minute. */
+const rate = (name, per = 1) => (now, before, seconds) => (seconds < per / 4 ? null : (per * growth(name)(now, before)) / seconds);
 
 function firstToken(now, before) {
   const counted = now.first_token_ms.count - before.first_token_ms.count;
@@ -32,10 +35,15 @@ const less = (one, other) => Object.fromEntries(Object.keys(NOTHING).map((name) 
 export class Totals {
   samples = [];
 
+  /** Return whether totals go on from the last ones: another process begins anew, and who has slept has missed some. */
+  goOn(now) {
+    const last = this.samples.at(-1);
+    return last?.server === now.server && now.at - last.at < SLOT;
+  }
+
   /** Take totals, and return those of an earlier time for each window in seconds; null if nothing was known before. */
   add(now) {
-    const before = this.samples.at(-1);
-    if (before && before.server !== now.server) this.samples = [];
+    if (!this.goOn(now)) this.samples = [];
     const known = this.samples.at(-1);
     if (known && now.at <= known.at) return null;
     this.samples.push(now);
@@ -44,11 +52,12 @@ export class Totals {
   }
 
   /** Set what the totals were before the first ones: so the rates are right at once. */
-  seed({ server, buckets }) {
+  seed({ server, at, buckets }) {
     const first = this.samples[0];
-    if (!first || first.server !== server || first.seeded) return;
-    const slot = Math.floor(first.at / SLOT) * SLOT;
-    let totals = first;
+    if (!first || first.server !== server || first.seeded || at < first.at - SOON) return;
+    // A younger history has counted more than the first totals.
+    let totals = this.samples.findLast((one) => one.at <= at) ?? first;
+    const slot = Math.floor(totals.at / SLOT) * SLOT;
     for (const start of [slot, slot - SLOT, slot - 2 * SLOT]) {
       const bucket = buckets.find(({ at }) => at === start);
       totals = { ...(bucket ? less(totals, bucket) : totals), at: start, server, seeded: true, running: bucket?.running ?? 0 };
@@ -57,12 +66,14 @@ export class Totals {
   }
 }
 
-/** Return a value for each half minute of the last hour, from the history of a server. */
-function ofHour({ value, sum }, { at, buckets }) {
+/** Return a value for each half minute of the last hour, from the history of a server; null before it began. */
+function ofHour({ value }, { at, since, buckets }) {
   const newest = Math.floor(at / SLOT);
   const known = new Map(buckets.map((bucket) => [bucket.at / SLOT, bucket]));
   return Array.from({ length: SPANS.hour.points }, (_, index) => {
-    const bucket = known.get(newest - SPANS.hour.points + 1 + index);
+    const slot = newest - SPANS.hour.points + 1 + index;
+    if ((slot + 1) * SLOT <= since) return null; // nobody knows
+    const bucket = known.get(slot);
     return bucket ? value(bucket, NOTHING, bucket.seconds) : value(NOTHING, NOTHING, SLOT);
   });
 }
@@ -81,6 +92,7 @@ export class Chart {
 
   /** Show no value until the next one. */
   clear() {
+    this.latest = null;
     this.number.textContent = "–";
   }
 
@@ -102,12 +114,13 @@ export class Chart {
   /** Take the history of a server. */
   set(history) {
     this.hour = ofHour(this, history);
+    this.since = history.since > history.at - HOUR ? history.since : null;
     this.draw();
   }
 
   draw() {
     const points = this.span === "hour" ? this.hour : this.points;
-    if (this.sum) this.unit.textContent = this.span === "hour" ? "in the last hour" : "in 2 minutes";
+    if (this.sum) this.unit.textContent = this.span === "hour" ? (this.since ? `since ${when(this.since)}` : "in the last hour") : "in 2 minutes";
     const shown = this.sum ? points.reduce((total, point) => total + point, 0) : this.latest;
     this.number.textContent = shown === null ? "–" : this.text(shown);
     const top = Math.max(1e-9, ...points.map((point) => point ?? 0));

@@ -3,7 +3,7 @@
 import { isAlone, readRequest, retry } from "./again.js";
 import { follow, get, request } from "./api.js";
 import { button, copy, dialog, h, icon, say, trying, View } from "./dom.js";
-import { asks, bytes, count, duration, exactly, line, seconds, STALLED, STATUS, WAITS } from "./format.js";
+import { asks, bytes, count, duration, exactly, line, RUNS, seconds, STALLED, STATUS, WAITS } from "./format.js";
 import { GrowingConversation } from "./growing.js";
 import { conversation, inOrder } from "./items.js";
 import { Lease } from "./lease.js";
@@ -12,7 +12,6 @@ import { apply, newState, shown } from "./reducer.js";
 import { isDefault, LANGUAGES, withHidden } from "./snippets.js";
 import { waterfall } from "./waterfall.js";
 
-const RUNS = new Set(["queued", "in_progress"]);
 const AGAIN = new Set(["failed", "cancelled"]);
 
 /** The score of a response, with the buttons that change it, on a server with scores; nothing while it runs. */

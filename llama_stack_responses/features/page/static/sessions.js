@@ -26,8 +26,9 @@ export class SessionsView extends View {
     this.append(h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Sessions"), h("p", { class: "dim" }, "Conversations, and responses that continue each other, last active first."))), this.rows, this.foot);
     this.read();
     let waits = null;
+    let opened = false; // what changes until it is opened again is not in the stream
     const on = (event) => {
-      if (event === "ready") return;
+      if (event === "ready" && !opened) return (opened = true);
       waits ??= setTimeout(() => ((waits = null), this.refresh()), AGAIN_SECONDS * 1000);
     };
     follow("/v1/ui/responses/stream", { signal: this.signal, on });

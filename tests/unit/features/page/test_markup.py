@@ -216,6 +216,7 @@ def test_table_keeps_its_alignment() -> None:
         r"\(" + r"\sqrt{" * 60 + "a" + "}" * 60 + r"\)",
         "\\[\n- a \\\\\n# b_1 * c_2\n= d\n\\]",
         "$$\n1. \\unknown{a}\n\n+ b\n$$",
+        "\\begin{align}\n- a \\\\\n\n# \\unknown{b_1 * c_2}\n\\end{align}",
     ],
 )
 def test_formula_that_cannot_be_converted_is_kept_as_it_is(formula: str) -> None:
@@ -238,6 +239,11 @@ def test_formula_that_cannot_be_converted_is_kept_as_it_is(formula: str) -> None
         (r"$$\begin{pmatrix}a&b\\c&d\end{pmatrix}$$", "block", "<mtr><mtd><mi>c</mi></mtd><mtd><mi>d</mi></mtd></mtr>"),
         (r"\[\begin{aligned}a&=b\\c&=d\end{aligned}\]", "block", "<mtr>"),
         (r"\[\begin{gathered}a\\b\end{gathered}\]", "block", "<mtr>"),
+        ("\\begin{align}\na &= b_1 \\label{x} \\\\\n- c &= d_2\n\\end{align}", "block", "<mtr>"),
+        (r"\begin{align*}a &= b \nonumber\end{align*}.", "block", "<mi>b</mi></mtd></mtr></mtable>"),
+        (r"\begin{alignat}{2}a &= b\end{alignat}", "block", "<mi>b</mi>"),
+        (r"\begin{equation}\begin{split}a &= b\end{split}\end{equation}", "block", "<mi>b</mi>"),
+        (r"\begin{gather}a \\ b\end{gather}", "block", "</mtr><mtr>"),
         (r"\(\text{<b>}\)", "inline", "<mtext>&lt;b&gt;</mtext>"),
     ],
 )
@@ -294,7 +300,17 @@ def test_library_that_makes_another_error_of_the_end_of_its_time_leaves_the_code
     assert html == '<pre><code class="language-python">x\n</code></pre>\n'
 
 
-@pytest.mark.parametrize("text", [r"\(no end *so*", r"\[ no end *so*", "$$ no end *so*", r"\*no\* *so*"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\(no end *so*",
+        r"\[ no end *so*",
+        "$$ no end *so*",
+        r"\begin{align} no end *so* \end{gather}",
+        r"\begin{itemize} *so* \end{itemize}",
+        r"\*no\* *so*",
+    ],
+)
 def test_beginning_of_a_formula_without_its_end_is_markdown(text: str) -> None:
     assert "<em>so</em>" in html_of(text)
 
