@@ -68,6 +68,13 @@ def _opened(page: BrowserPage, found: StoryStack) -> None:
 
 
 def _searched(page: BrowserPage, found: StoryStack) -> None:
+    for _ in range(60):
+        page.until(SETTLED)
+        if not page.page.locator(".rows-tail", has_text="The index of words is being made").count():
+            break
+        page.page.wait_for_timeout(1000)
+        page.page.reload()
+        page.find(".rows-tail", "all that there are")
     page.find(".snippet mark")
     page.press("/")
 
@@ -102,6 +109,24 @@ def _ask(page: BrowserPage, found: StoryStack) -> None:
     page.find(".message[data-role=assistant] math")
 
 
+def _scored(page: BrowserPage, found: StoryStack) -> None:
+    """Score the response as bad, and write why."""
+    page.find(".scoring")
+    page.press("-")
+    page.find(".scoring [aria-pressed=true]", "Bad")
+    page.press("n")
+    page.page.keyboard.insert_text("The forecast was not asked for again after the call had failed.")
+    page.press("Tab", "Enter")
+    page.gone(".scoring button", "Save the note")
+
+
+def _shared(page: BrowserPage, found: StoryStack) -> None:
+    """Make a link to the response."""
+    page.find(".button.share").click()
+    page.find("dialog button", "Make a link").click()
+    page.find("dialog .share-link input")
+
+
 PICTURES: Final = {
     "ui-list-light": Picture("/ui", "light"),
     "ui-list-dark": Picture("/ui", "dark"),
@@ -116,6 +141,8 @@ PICTURES: Final = {
     "ui-playground-phone": Picture("/ui/playground", "dark", _PHONE, _ask),
     "ui-search-light": Picture("/ui?text=weather+after%3A30d", "light", prepare=_searched),
     "ui-sessions-dark": Picture("/ui/sessions", "dark"),
+    "ui-score-light": Picture("/ui/responses/{trip}", "light", prepare=_scored),
+    "ui-share-dark": Picture("/ui/responses/{trip}", "dark", prepare=_shared),
     "ui-live-dark": Picture("/ui/live", "dark", prepare=_busy),
 }
 

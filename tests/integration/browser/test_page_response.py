@@ -21,6 +21,14 @@ from tests.support.upstream import Upstream, reply, text, tool_call
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire
 
+COVERED = """() => [...document.querySelectorAll('.item > .permalink')].flatMap((link) => {
+  const own = link.getBoundingClientRect();
+  const parts = [...link.parentElement.querySelectorAll('summary > *')].filter((one) => one.checkVisibility());
+  return parts.filter((part) => part.getBoundingClientRect().right > own.left
+    && part.getBoundingClientRect().top < own.bottom && part.getBoundingClientRect().bottom > own.top)
+    .map((part) => part.outerHTML.slice(0, 80));
+})"""
+"""Returns what of the lines of items lies below their links."""
 pytestmark = pytest.mark.live
 
 
@@ -209,6 +217,15 @@ def test_image_of_an_input_is_shown_from_its_data(page: BrowserPage, showcase: S
     page.goto(f"/ui/responses/{showcase.picture}")
     page.find(".image img")
     page.until("() => document.querySelector('.image img').naturalWidth === 1")
+
+
+def test_link_of_an_item_covers_nothing_on_a_phone(
+    browser: Browser, page_stack: LiveStack, showcase: Showcase
+) -> None:
+    with browser.page(page_stack.base_url, viewport={"width": 360, "height": 740}, has_touch=True) as page:
+        page.goto(f"/ui/responses/{showcase.trip}")
+        page.find(".item.tool > .permalink")
+        assert page.page.evaluate(COVERED) == []
 
 
 def test_file_of_an_input_is_downloaded_under_its_name(
