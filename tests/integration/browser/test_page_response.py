@@ -219,9 +219,7 @@ def test_image_of_an_input_is_shown_from_its_data(page: BrowserPage, showcase: S
     page.until("() => document.querySelector('.image img').naturalWidth === 1")
 
 
-def test_link_of_an_item_covers_nothing_on_a_phone(
-    browser: Browser, page_stack: LiveStack, showcase: Showcase
-) -> None:
+def test_link_of_an_item_covers_nothing_on_a_phone(browser: Browser, page_stack: LiveStack, showcase: Showcase) -> None:
     with browser.page(page_stack.base_url, viewport={"width": 360, "height": 740}, has_touch=True) as page:
         page.goto(f"/ui/responses/{showcase.trip}")
         page.find(".item.tool > .permalink")
