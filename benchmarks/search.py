@@ -53,6 +53,7 @@ type Json = dict[str, Any]
 STORES: Final = ("sqlite", "postgres", "redis")
 SEED: Final = 38
 SEARCHES: Final[Mapping[str, str]] = {
+    "nothing is searched": "",
     "a word of every response": "common",
     "a word of 1 in 1,000": "thousandth",
     "a word of one, the oldest": "needle",
@@ -164,7 +165,7 @@ async def measured(folder: Path, names: Sequence[str], rows: int, runs: int) -> 
     with ExitStack() as opened:
         for name in names:
             sys.stderr.write(f"{name}: {rows} rows\n")
-            found[name] = await searches(_store(opened, folder, name), rows, runs)
+            found[name] = await searches(opened_store(opened, folder, name), rows, runs)
     costs: list[tuple[str, float]] = []
     without, _, plain = await saves(SqliteRecords(folder / "without.db"), indexed=False)
     saved, indexing, grown = await saves(SqliteRecords(folder / "with.db"), indexed=True)
@@ -173,7 +174,8 @@ async def measured(folder: Path, names: Sequence[str], rows: int, runs: int) -> 
     return found, [*costs, ("bytes of a response without an index", plain), ("bytes with an index", grown)]
 
 
-def _store(opened: ExitStack, folder: Path, name: str) -> Callable[[], Records]:
+def opened_store(opened: ExitStack, folder: Path, name: str) -> Callable[[], Records]:
+    """Return what opens a store of this kind, whose server runs until `opened` is closed."""
     if name == "sqlite":
         return lambda: SqliteRecords(folder / "search.db")
     if name == "postgres":

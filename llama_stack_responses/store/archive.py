@@ -177,8 +177,7 @@ class Archive:
             known = await saving.read(self._records, self.decoder, self._compared_bytes)
             plan = await saving.computation.run(partial(saving.plan, known, self.clock(), version))
             ended = None if imported else plan.ended
-            # Rows that are ensured are next to those of contents: ops of one kind in a row are one statement of SQLite.
-            ops = [*(self.ends.ops(ended) if ended else ()), *plan.ops, *extra_ops]
+            ops = [*self.ends.ops(ended), *plan.ops, *extra_ops]
             try:
                 await self._records.commit(ops, [*plan.conditions, *conditions])
             except Conflict as conflict:

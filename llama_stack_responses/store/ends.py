@@ -72,9 +72,12 @@ class Ends:
         self._commit = RepeatedCommit()
         self._task = LoopTask(self._write)
 
-    def ops(self, ended: Ended) -> list[Op]:
-        """Return the ops that belong to the commit of a response's end."""
-        return [op for each in self._at_end for op in each(ended)]
+    def ops(self, ended: Ended | None) -> list[Op]:
+        """Return the ops with which the commit of a response's end begins; None is no end.
+
+        Most of them ensure a row, as do the next ones of the commit: SQLite executes ops of one kind in a row together.
+        """
+        return [op for each in self._at_end for op in each(ended)] if ended else []
 
     def written(self, ended: Ended | None) -> None:
         """Note that the end of a response is written; None is no end."""

@@ -111,6 +111,13 @@ def _add_pending(rows: Sequence[tuple[str, Record]], span: Span, wanted: Wanted,
 def _add_tables(tables: Iterable[tuple[int, Sequence[Any]]], wanted: Wanted, found: dict[int, Table]) -> None:
     for start, stored in tables:
         counted: Mapping[Dimensions, Counts] = table_of(stored)
+        known = found.get(start, {})
         for dimensions, counts in counted.items():
-            if wanted(dimensions):
-                add(found.setdefault(start, {}).setdefault(dimensions, {}), counts)
+            if not wanted(dimensions):
+                continue
+            if dimensions in known:
+                add(known[dimensions], counts)
+            else:
+                known[dimensions] = counts  # has just been decoded, so nobody else has it
+        if known:
+            found[start] = known

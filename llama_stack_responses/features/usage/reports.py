@@ -52,6 +52,22 @@ def user_id(dimensions: Dimensions) -> str:
     return f"{dimensions.tenant}/{dimensions.user}" if dimensions.tenant else dimensions.user
 
 
+def _by_model(table: Table, group_by: Sequence[str]) -> dict[tuple[tuple[Any, ...], str], Counts]:
+    """Return the sums of a bucket by group and model: what they cost depends on the model only."""
+    ids = [_IDS[name] for name in group_by]
+    found: dict[tuple[tuple[Any, ...], str], Counts] = {}
+    for dimensions, counts in table.items():
+        _add_group(found, (tuple([each(dimensions) for each in ids]), dimensions.model), counts)
+    return found
+
+
+def _add_group[Group](groups: dict[Group, Counts], group: Group, counts: Counts) -> None:
+    if group in groups:
+        add(groups[group], counts)
+    else:
+        groups[group] = dict(counts)  # faster than an addition
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """A report.
@@ -76,10 +92,9 @@ class Report:
         """Return the results of one bucket."""
         groups: dict[tuple[Any, ...], Counts] = {}
         amounts: defaultdict[tuple[Any, ...], float] = defaultdict(float)
-        for dimensions, counts in table.items():
-            group = tuple(_IDS[name](dimensions) for name in group_by)
-            add(groups.setdefault(group, {}), counts)
-            amounts[group] += prices.cost(dimensions.model, counts) if self.has_costs else 0.0
+        for (group, model), counts in _by_model(table, group_by).items():
+            amounts[group] += prices.cost(model, counts) if self.has_costs else 0.0
+            _add_group(groups, group, counts)
         ids = dict.fromkeys(name for name in self.groups if name != "metadata")
         results: list[Json] = []
         for group, counts in groups.items():
