@@ -116,12 +116,16 @@ def open_store(config: Path, *, new: bool) -> "tuple[Records, ResponsesConfig]":
     from .commands.opened_store import CHECK_STATE
     from .config.stack_file import quick_settings
     from .config.stores import HostStore
+    from .core.setting_values import WrongConfiguration
     from .store.factory import open_records
+    from .store.tiers import with_tiers
 
     if settings := quick_settings(config, os.environ):
-        return open_records(settings.store, _no_backend), settings
+        try:
+            return with_tiers(open_records(settings.store, _no_backend), settings), settings
+        except WrongConfiguration as error:
+            raise CommandError(str(error), 2) from error
     _import_host()
-    from .core.setting_values import WrongConfiguration
     from .host.configuration import MissingFile, open_configured
 
     try:

@@ -12,6 +12,8 @@ have or lack:
   (`store/feature_store.py`), so that it is counted, exported and deleted with all that a user has.
 - `on_request.py` with `open_on_request(records, decoder, config) -> OwnedObjects`: what it keeps of users that is
   exported and deleted only if the command has the option with the name of the feature.
+- `tier.py` with `open_tier(records, config, telemetry) -> Records`: what it puts between the store and those that use
+  it, by `Moving` of `store/records.py`. It is imported with the store, so it imports nothing that takes long.
 - `feature.py` with `open_feature(stack: Stack) -> Feature`, which is called once, when the stack starts. It runs in an
   event loop that does not serve requests, so nothing that it creates may be bound to a loop. What only a stack
   with certain settings uses is imported once it has read them, so that no other start takes the time.

@@ -27,6 +27,7 @@ from ..store.factory import open_records, secret_keeper
 from ..store.instrumented import MeasuredRecords
 from ..store.object_events import ObjectEvents
 from ..store.records import Records
+from ..store.tiers import with_tiers
 from ..telemetry.instrumentation import Telemetry
 from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
 from ..tools.mcp.incoming_messages import IncomingLimits
@@ -74,7 +75,7 @@ async def get_provider_impl(
 async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[AccessRule]) -> ResponsesProvider:
     await _prepare_host(config)
     access, telemetry = HostAccess(policy), Telemetry()
-    records = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
+    records = _records(config, access, telemetry)
     refresh = _model_refresh(deps[Api.inference])
     inference = _inference(config, deps[Api.inference], refresh)
     plain_inference = HostPlainInference(deps[Api.inference])
@@ -111,6 +112,11 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
     provided.appear_in(deps.get(Api.providers))
     await provided.prepare()
     return provided
+
+
+def _records(config: ResponsesConfig, access: HostAccess, telemetry: Telemetry) -> Records:
+    measured = MeasuredRecords(open_records(config.store, backend, access.current_user), telemetry)
+    return with_tiers(measured, config, telemetry)
 
 
 def _limit(limited: LimitedRequests, plain_inference: HostPlainInference) -> None:

@@ -23,6 +23,7 @@ from ..config.yaml_text import RepeatedKey, parsed_yaml
 from ..core.setting_values import WrongConfiguration
 from ..store.factory import open_records
 from ..store.records import Records
+from ..store.tiers import with_tiers
 from .keyvalue import backend
 from .platform import (
     CONFIG_VARIABLE,
@@ -225,7 +226,7 @@ def open_configured(path: Path, *, new: bool) -> tuple[Records, ResponsesConfig]
         if not new and (file := missing_file(stack, config.store.backend)):
             raise MissingFile(file)
         initialize_storage(stack)
-    return open_records(config.store, backend), config
+    return with_tiers(open_records(config.store, backend), config), config
 
 
 def missing_file(stack: StackConfig, name: str) -> str | None:

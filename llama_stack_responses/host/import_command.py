@@ -17,6 +17,7 @@ from ..service.conversation_import import ImportImpossible, ImportReport, import
 from ..service.response_import import import_responses
 from ..store.archive import Archive
 from ..store.factory import open_records
+from ..store.tiers import with_tiers
 from .configuration import listed, missing_file, read_stack, responses_config
 from .import_conversations import stored_conversations
 from .import_responses import stored_responses
@@ -74,7 +75,7 @@ def _responses_config(stack: StackConfig, path: Path) -> ResponsesConfig:
 async def _import(
     stack: StackConfig, config: ResponsesConfig, table: ResponsesStoreReference, report: ImportReport
 ) -> ImportReport:
-    records = open_records(config.store, backend)
+    records = with_tiers(open_records(config.store, backend), config)
     archive, limits = Archive(records, retention=config.retention_seconds), config.limits.request_limits
     try:
         oldest = None if config.retention_seconds is None else await records.now() - config.retention_seconds

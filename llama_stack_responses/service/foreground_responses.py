@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 from ..admission import Admission, Reservation
-from ..concurrency.turns import Turns
 from ..core.errors import NotBegunError
-from ..core.types import Json
 from ..generation.connection_options import ConnectionOptions
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationFactory
@@ -24,16 +22,6 @@ from ..logs import about
 from ..store.archive import Archive
 from ..stream.transcript import Transcript
 from .response_writer import ResponseWriter
-
-_GIVES_WAY_SECONDS: Final = 1.0
-"""Time for which the end of a stream lets other responses of its user begin first.
-
-Its client has read all of the output, while theirs have nothing yet. It is longer than 256 responses take to begin.
-"""
-_ENDS: Final = 16
-"""Streams that are stored at a time. Those of hundreds that end together would all be stored late, and hold much."""
-_END_SECONDS: Final = 0.001
-"""Time after which one that waits for the store no longer counts if the server is idle."""
 
 
 class Stoppable(Protocol):
@@ -52,11 +40,10 @@ class ForegroundResponses:
         archive: stores them.
         leases: the leases of streamed responses.
         admission: how many responses may run at a time.
-        beginnings: the turns of responses that begin.
         finishing: how long a shutdown waits for the running ones, and how long it accepts connections before.
         refusal_seconds: time for which a stream waits for the model server's refusal.
         intervals: how often and how long to ask the store for the outcome of a commit.
-        new_objects: counts the responses that begin and end.
+        new_objects: counts the responses that have ended.
 
     Attributes:
         finishing: the wait of a shutdown for the running ones.
@@ -68,7 +55,6 @@ class ForegroundResponses:
         archive: Archive,
         leases: ForegroundLeases,
         admission: Admission,
-        beginnings: Turns,
         finishing: tuple[float, float],
         refusal_seconds: float,
         intervals: Intervals,
@@ -78,8 +64,6 @@ class ForegroundResponses:
         self._archive = archive
         self._leases = leases
         self._admission = admission
-        self._beginnings = beginnings
-        self._ends = Turns(_ENDS, _ENDS, _END_SECONDS)
         self._refusal_seconds = refusal_seconds
         self._intervals = intervals
         self._new_objects = new_objects
@@ -149,7 +133,7 @@ class ForegroundResponses:
                 generation,
                 context.assembler,
                 event_buffer,
-                partial(self._keep_stream, writer.keep) if request.stream else writer.keep,
+                writer.keep,
                 writer.drop,
                 self._refusal_seconds,
                 # The balancer cannot give a message of a WebSocket to another server.
@@ -157,16 +141,11 @@ class ForegroundResponses:
                 context.factory.clock,
             )
         self._runs.add(run)
-        run.on_ended(partial(self._ended, run, writer, slot, self._new_objects.note_begun()))
+        run.on_ended(partial(self._ended, run, writer, slot))
         return run
 
-    async def _keep_stream(self, keep: Callable[[Json], Awaitable[None]], final: Json) -> None:
-        await self._beginnings.give_way(_GIVES_WAY_SECONDS)
-        with await self._ends.take():
-            await keep(final)
-
-    def _ended(self, run: ForegroundRun, writer: ResponseWriter, slot: Reservation, begun: int, _: object) -> None:
+    def _ended(self, run: ForegroundRun, writer: ResponseWriter, slot: Reservation, _: object) -> None:
         self._runs.discard(run)
         writer.ended()
         slot.release()
-        self._new_objects.note_ended(begun)
+        self._new_objects.note_response()

@@ -205,6 +205,18 @@ class ResponseReader:
         self.check_access(response_id, response.owner, action)
         return response if isinstance(response, RunningResponse) else await self._current(response)
 
+    async def rests(self, response_id: str, action: Action) -> bool:
+        """Return whether a response rests at another place, on which the caller may perform `action`.
+
+        Raises:
+            ApiError: as from `find`, if it rests and the caller may not.
+        """
+        check_response_id(response_id, "response_id")
+        owner = await self._archive.resting(response_id)
+        if owner is not None:
+            self.check_access(response_id, owner, action)
+        return owner is not None
+
     def check_access(self, response_id: str, owner: Owner, action: Action) -> None:
         """Check that the caller may do this to a response of an owner.
 

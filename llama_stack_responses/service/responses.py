@@ -122,6 +122,7 @@ class OpenAIResponsesImpl(Parts):
         self, create: Callable[[], Awaitable[Created]]
     ) -> Created:
         """Create a response once it is the user's turn, which lasts until the model server has accepted it."""
+        self._new_objects.note_response()
         turn = await self._beginnings.take()
         try:
             created = await create()
@@ -132,7 +133,6 @@ class OpenAIResponsesImpl(Parts):
             created.on_accepted(turn.end)
         else:
             turn.end()
-            self._new_objects.note_ended(self._new_objects.note_begun())
         return created
 
     async def _created(self, body: Any, key: str | None, hold: Hold | None) -> ForegroundRun | DetachedResponse:
@@ -236,12 +236,13 @@ class OpenAIResponsesImpl(Parts):
 
     async def delete(self, response_id: str) -> None:
         """Delete a response; content that later responses refer to stays until they are deleted too."""
-        response = await self.reader.find(response_id, "delete")
-        if isinstance(response, RunningResponse):
-            if await self.jobs.foreground.delete(response):
-                return
-        elif response.response["status"] in UNFINISHED:
-            await self.jobs.cancel(response_id)
+        if not await self.reader.rests(response_id, "delete"):
+            response = await self.reader.find(response_id, "delete")
+            if isinstance(response, RunningResponse):
+                if await self.jobs.foreground.delete(response):
+                    return
+            elif response.response["status"] in UNFINISHED:
+                await self.jobs.cancel(response_id)
         await until_known(
             lambda _: self.archive.delete(response_id),
             f"The response store did not confirm whether it deleted response '{response_id}': delete it again. "

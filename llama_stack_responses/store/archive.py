@@ -33,7 +33,7 @@ from .layout import imported as mark_imported
 from .list_row_pages import Listing
 from .placement import Placement
 from .read_allowance import PAGE_BYTES
-from .records import Condition, Conflict, Delete, Op, Record, Records, VersionIs, committed, partitions_of
+from .records import Condition, Conflict, Delete, Moving, Op, Record, Records, VersionIs, committed, partitions_of
 from .response_loader import ResponseLoader
 from .response_pages import SCANNED_ROWS, ResponseList
 from .retention import Counts, Horizon, Retention
@@ -289,6 +289,11 @@ class Archive:
         """Return the foreground response that any server of the store is running; None if there is none."""
         return await find_running(self._records, self.decoder, response_id) if self._records.transactional else None
 
+    async def resting(self, response_id: str) -> Owner | None:
+        """Return the owner of a response that rests at another place and has not expired; None if it does not."""
+        found = await self._records.resting(response_id) if isinstance(self._records, Moving) else None
+        return found[0] if found and found[1] >= self.horizon(self.clock()).oldest else None
+
     async def delete(
         self, response_id: str, *, extra_ops: Sequence[Op] = (), conditions: Sequence[Condition] = ()
     ) -> bool:
@@ -303,6 +308,8 @@ class Archive:
         Raises:
             Conflict: one of `conditions` does not hold.
         """
+        if isinstance(self._records, Moving) and await self._records.forget(response_id, extra_ops, conditions):
+            return True
         key = f"r/{response_id}"
         retry = ConflictRetry()
         while True:

@@ -210,6 +210,20 @@ def parse(data: bytes, body: bytes) -> Any:
         raise UnreadableError(_DAMAGED) from error
 
 
+def unpacked(data: bytes) -> bytes:
+    """Return an encoded value without compression; what is not encoded here as it is."""
+    if not _is_encoded(data) or not data[0] & _COMPRESSED:
+        return data
+    return bytes((data[0] & ~_COMPRESSED,)) + data[1 : _body(data)] + text(data, MAX_VALUE_BYTES)
+
+
+def repacked(data: bytes) -> bytes:
+    """Return an encoded value with compression; what is not encoded here as it is."""
+    if not _is_encoded(data) or data[0] & _COMPRESSED:
+        return data
+    return pack_text(JsonText(data[_body(data) :], bool(data[0] & _LENIENT)), head(data))
+
+
 def known(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stored fields that the dataclass `kind` has. A newer version of the software may have added others."""
     return {field.name: stored[field.name] for field in fields(kind) if field.name in stored}
@@ -227,6 +241,10 @@ def size_behind(head_bytes: int, text: JsonText) -> int:
 
 def _body(data: bytes) -> int:
     return 3 + int.from_bytes(data[1:3]) if data[0] & _HEAD else 1
+
+
+def _is_encoded(data: bytes) -> bool:
+    return bool(data) and data[0] & ~_FLAGS == FORMAT
 
 
 def _check(data: bytes) -> None:

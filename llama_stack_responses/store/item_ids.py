@@ -210,6 +210,13 @@ def end_of(node: Node) -> tuple[str, int]:
     return header["in"], header["end"]
 
 
+def in_renamed(items: Sequence[Json], names: Mapping[str, str]) -> Sequence[Json]:
+    """Return the items of a node where it and others have other names; a node of ids names one that it belongs to."""
+    if not are_own_ids(items):
+        return items
+    return [{**items[0], "in": names.get(items[0]["in"], items[0]["in"])}, *items[1:]]
+
+
 def are_own_ids(stored: Any) -> bool:
     """Return whether the value of a node's record gives ids, instead of holding the items of a history."""
     return bool(stored) and stored[0].get("type") == _HEADER

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 from ..core.errors import ApiError
+from ..core.owner import Owner
 
 __all__ = [
     "UNAVAILABLE",
@@ -325,6 +326,45 @@ class Inspected(Protocol):
         The first call inspects the whole file, in a limited time. Later ones tell what calls have met since.
         """
         ...
+
+
+@runtime_checkable
+class Moving(Protocol):
+    """Records of which responses that rest are moved to another place, and brought back when they are read."""
+
+    @property
+    def unmoved(self) -> Records:
+        """The records without what is at the other place. There, a response's record is unreadable."""
+        ...
+
+    def reader(self) -> Records:
+        """Return the records for reading many responses: what rests is read where it is, and stays there."""
+        ...
+
+    async def resting(self, response_id: str) -> tuple[Owner, str] | None:
+        """Return the owner of a response that is at the other place, and its position in their list; None if not."""
+        ...
+
+    async def forget(self, response_id: str, ops: Sequence[Op], conditions: Sequence[Condition]) -> bool:
+        """Delete a response that is at the other place, without reading it there, in one commit with `ops`.
+
+        Returns:
+            False if it is not at the other place; nothing was written.
+
+        Raises:
+            Conflict: one of `conditions` does not hold.
+        """
+        ...
+
+
+def unmoved(records: Records) -> Records:
+    """Return the records without what is at another place."""
+    return records.unmoved if isinstance(records, Moving) else records
+
+
+def reader_of(records: Records) -> Records:
+    """Return the records for reading many responses, so that these stay where they are."""
+    return records.reader() if isinstance(records, Moving) else records
 
 
 async def committed(records: Records, ops: Sequence[Op], conditions: Sequence[Condition]) -> bool:

@@ -51,8 +51,11 @@ def _branch_or_key(key: str) -> int:
             return tag_of(_part(key, 2))
 
 
+_ENDING: Final = ("p", "u", "x", "ob", "cl", "co", "cp")
+"""First parts of keys that end with the tag."""
+
 _TAGS: Final[Mapping[str, tuple[int, Callable[[str], int]]]] = {
-    **dict.fromkeys(("a", "c", "cr", "e", "k", "m", "r", "s", "sl", "v", "w", "z"), (1, _id(1))),
+    **dict.fromkeys(("a", "c", "ch", "cr", "e", "k", "m", "r", "s", "sl", "v", "w", "z"), (1, _id(1))),
     **dict.fromkeys(("d", "h", "o", "t"), (2, _id(2))),
     **dict.fromkeys(("l", "sc"), (3, _id(3))),
     "q": (2, _id(2)),
@@ -61,7 +64,7 @@ _TAGS: Final[Mapping[str, tuple[int, Callable[[str], int]]]] = {
     "g": (2, _name(2)),
     "j": (1, _job_or_pointer),
     "up": (1, lambda key: home_of(_part(key, 1))),
-    **dict.fromkeys(("p", "u", "x", "ob"), (2, _at_end)),
+    **dict.fromkeys(_ENDING, (2, _at_end)),
 }
 """What says the tag of a row, by the first part of its key: which of the parts between slashes, and how it is read."""
 
@@ -91,7 +94,7 @@ def tag_of_range(start: str, end: str) -> int | None:
         return 0
     parts = start.split("/")
     number = _TAGS[kind][0]
-    if kind in ("p", "u", "x", "ob") or len(parts) <= number + 1:
+    if kind in _ENDING or len(parts) <= number + 1:
         return None
     known = "/".join(parts[: number + 1])
     return tag_of_key(start) if end.startswith(known) else None

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, cast
 from unittest.mock import patch
 
 from llama_stack_responses.chat.adaptation.adaptation import Step
@@ -28,6 +28,11 @@ from llama_stack_responses.features.batches.rows import Batch, Counted, Line, Re
 from llama_stack_responses.features.batches.stored_batches import StoredBatches
 from llama_stack_responses.features.code.skills import store as skill_store
 from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
+from llama_stack_responses.features.cold.bringing import Bringing
+from llama_stack_responses.features.cold.objects import Objects
+from llama_stack_responses.features.cold.packing import Packing
+from llama_stack_responses.features.cold.resting_records import RestingRecords
+from llama_stack_responses.features.cold.rows import FOLDER, TURN, Release
 from llama_stack_responses.features.page.refused.fields import put_of
 from llama_stack_responses.features.page.refused.rows import RefusedRequests
 from llama_stack_responses.features.page.shared_links.links import Links
@@ -67,13 +72,14 @@ from llama_stack_responses.store.kept_secret import SecretInMemory
 from llama_stack_responses.store.learned_adaptations import LearnedSteps
 from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Condition, Op, Records
+from llama_stack_responses.store.records import Condition, Delete, Op, Put, Records
 from llama_stack_responses.store.saving import Recording
 from llama_stack_responses.store.scores import Score
 from llama_stack_responses.stream.replay import replay
 from llama_stack_responses.stream.transcript import Transcript
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user
+from tests.support.cold import AFTER, ObjectsInRows
 from tests.unit.items.test_items import INPUT_TEXT, WHOLE
 
 ALICE: Final = Owner("alice", {"teams": ["search"]}, "shop")
@@ -586,6 +592,40 @@ async def _read_scores(records: Records, clock: Clock) -> Json:
     return {"score": score and score.fields(), "links": [each.fields() for each in links]}
 
 
+_PACKED: Final = ("resp_packed_1", "resp_packed_2", "resp_packed_3")
+
+
+async def _fill_packed(records: Records, clock: Clock) -> None:
+    """Write two chains that are packed, one of them with a deleted response. The object is in rows of the store."""
+    archive = Archive(records, clock=clock)
+    base: str | None = None
+    for number, each in enumerate(_PACKED):
+        base = base if number < 2 else None
+        made = response(assistant("Hi " * 9, id=f"msg_{each}"), id=each, instructions="Be brief. " * 40)
+        await archive.save(made, owner=ALICE, base=base, input_items=[user(f"Hello {number}", id=f"msg_in_{each}")])
+        entry = await archive.entry(each)
+        assert entry
+        base = entry.whole
+    objects = cast("Objects", ObjectsInRows(records))
+    clock.now += AFTER + 1
+    with patch.object(secrets, "token_bytes", bytes), patch.object(secrets, "token_hex", lambda size: "0" * 2 * size):
+        await Packing(records, objects, AFTER, least_bytes=1).work()
+    resting = RestingRecords(records, Bringing(records, objects, AFTER, None))
+    assert await resting.forget(_PACKED[0], [], [])
+    await records.commit([Delete(TURN), Put(FOLDER, b"0" * 16)])
+
+
+async def _read_packed(records: Records, clock: Clock) -> Json:
+    objects = cast("Objects", ObjectsInRows(records))
+    archive = Archive(RestingRecords(records, Bringing(records, objects, AFTER, None)), clock=clock)
+    found = {each: stored for each in _PACKED if (stored := await archive.load(each))}
+    return {
+        "responses": {each: stored.response for each, stored in found.items()},
+        "inputs": {each: await archive.history(stored.input) for each, stored in found.items()},
+        "released": [Release.decode(record).at for _, record in await records.range("cl/", "cl0", limit=9)],
+    }
+
+
 async def _fill_batches(records: Records, _: Clock) -> None:
     """Write a batch of four lines: one runs, one is tried again, one has ended, and one is not queued yet."""
     batches = StoredBatches(records)
@@ -682,6 +722,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "webhooks": (_fill_webhooks, _read_webhooks),
     "refused-requests": (_fill_refused, _read_refused),
     "scores": (_fill_scores, _read_scores),
+    "packed": (_fill_packed, _read_packed),
 }
 
 

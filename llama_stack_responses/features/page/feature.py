@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...feature import Feature, Stack
 from ...lifecycle.periodic import Periodic
+from ...store.records import reader_of
 from ...store.search_index import SearchIndex, index_of
 from .settings import SETTINGS, BuiltInPage
 
@@ -85,7 +86,7 @@ def _searched(stack: Stack, index: SearchIndex) -> tuple[Search, Indexer]:
     from .search.indexer import Indexer
     from .search.texts import Texts
 
-    demand, texts = Demand(stack.records), Texts(stack.records)
+    demand, texts = Demand(stack.records), Texts(reader_of(stack.records))
     running = stack.activity.running
     indexer = Indexer(index, demand, texts, lambda: bool(running))
     return Search(index, demand, texts, indexer.catch_up), indexer

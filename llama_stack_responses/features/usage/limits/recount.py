@@ -18,7 +18,7 @@ from ....store import codec
 from ....store.clock import StoreClock
 from ....store.conflict_retry import ConflictRetry
 from ....store.decoder import Decoder
-from ....store.records import Delete, Op, Put, Record, Records, VersionIs, committed, pages_of
+from ....store.records import Delete, Op, Put, Record, Records, VersionIs, committed, pages_of, unmoved
 from ....store.stored_bytes import StoredBytes
 from ..settings import Limit
 from .scopes import name_of
@@ -59,7 +59,7 @@ class Recount(Periodic):
     ) -> None:
         super().__init__(self.run, "could not count what is stored", logger, _LOOK_SECONDS)
         self._records, self._slow = records, pause
-        self._bytes = StoredBytes(records, decoder, self._pause_after)
+        self._bytes = StoredBytes(unmoved(records), decoder, self._pause_after)
         self._clock = StoreClock(records)
         self._turn: int | None = None
         self._renew_at = 0.0

@@ -1,0 +1,174 @@
+"""The bytes that a store holds with and without an object store for what rests, if few chains are read again.
+
+    .venv/bin/python -m benchmarks.cold                                # 100,000 chains in SQLite and in Valkey
+    .venv/bin/python -m benchmarks.cold --chains 5000 --stores redis --turns 1
+
+It fills each store with chains of turns with their own texts, tools and instructions in common, and counts its bytes:
+Valkey's memory without what it takes when empty, and SQLite's file after VACUUM. Then all is packed into a folder, a
+share of the chains is read, and it counts again. The time to read a packed response is the median of these reads, with
+that of reading them once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import redis
+
+from benchmarks.report import markdown_table
+from benchmarks.texts import texts, tools
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.cold.packing import Packing
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.records import Records
+from llama_stack_responses.store.redis import RedisRecords
+from llama_stack_responses.store.sqlite import SqliteRecords
+from tests.contract.conversations import CREATED, assistant, response, user
+from tests.support.cold import AFTER, ColdStore, in_folder
+from tests.support.database import DatabaseServer
+from tests.support.valkey import Valkey
+
+type Json = dict[str, Any]
+
+STORES: Final = ("sqlite", "redis")
+_USERS: Final = 100
+_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True)
+class Filling:
+    """What is stored: chains, turns of each, characters of a question and of an answer."""
+
+    chains: int
+    turns: int
+    question: int
+    answer: int
+
+
+async def fill(archive: Archive, filling: Filling) -> list[str]:
+    """Store chains; return the id of the last response of each."""
+    declared, given = tools(4, 400), texts(256, filling.question, seed=5)
+    answers = texts(256, filling.answer, seed=6)
+    last = [""] * filling.chains
+
+    async def one(number: int) -> None:
+        base: str | None = None
+        previous: str | None = None
+        owner = Owner(f"user {number % _USERS}")
+        for turn in range(filling.turns):
+            # No two are the same: parts of two texts.
+            cut = number % filling.answer
+            text = answers[(number + turn) % 256][:cut] + answers[number // 256 % 256][cut:] + str(number * 100 + turn)
+            made = response(assistant(text), tools=declared, previous_response_id=previous, created_at=CREATED + turn)
+            asked = user(f"{given[(number * 7 + turn) % 256]} {number} {turn}")
+            await archive.save(made, owner=owner, base=base, input_items=[asked])
+            entry = await archive.entry(made["id"])
+            assert entry
+            base, previous = entry.whole, made["id"]
+        last[number] = previous or ""
+
+    for start in range(0, filling.chains, _AT_ONCE):
+        await asyncio.gather(*map(one, range(start, min(start + _AT_ONCE, filling.chains))))
+    return last
+
+
+async def timed(archive: Archive, ids: Sequence[str]) -> float:
+    """Read responses with their histories; return the median of the milliseconds."""
+    taken = []
+    for each in ids:
+        began = time.perf_counter()
+        stored = await archive.load(each)
+        assert stored
+        await archive.history(stored.history)
+        taken.append((time.perf_counter() - began) * 1000)
+    return median(taken)
+
+
+async def measure(records: Records, size: Callable[[], int], folder: Path, filling: Filling, share: float) -> Json:
+    """Return bytes in the store and in the folder, and times of reads."""
+    # The responses are older than two days for the store, and not expired.
+    cold = ColdStore(records, in_folder(folder), lambda: CREATED)
+    empty = size()
+    last = await fill(cold.archive, filling)
+    hot = size() - empty
+    began = time.perf_counter()
+    packing = Packing(records, cold.objects, AFTER, keep_seconds=0)
+    for _ in range(2):
+        await packing.work()
+    packing_seconds = time.perf_counter() - began
+    packed = size() - empty
+    read = last[:: max(1, int(1 / share))]
+    back = await timed(cold.archive, read)
+    found: Json = {"hot": hot, "packed": packed, "touched": size() - empty, "objects": await cold.stored()}
+    found |= {"back": back, "again": await timed(cold.archive, read), "seconds": packing_seconds}
+    await records.close()
+    return found
+
+
+@contextmanager
+def opened(store: str, folder: Path) -> Iterator[tuple[Records, Callable[[], int]]]:
+    """Open a store, and what returns its bytes."""
+    with ExitStack() as stack:
+        if store == "sqlite":
+            path = folder / "responses.db"
+            yield SqliteRecords(path), lambda: _sqlite_bytes(path)
+            return
+        server: DatabaseServer = stack.enter_context(Valkey(folder, "--appendonly", "no"))
+        client = stack.enter_context(redis.Redis.from_url(server.url))
+        yield RedisRecords(server.url, timeout=60), lambda: int(client.info("memory")["used_memory"])
+
+
+def _sqlite_bytes(path: Path) -> int:
+    """Return the bytes of the pages of a file that hold something, without what was deleted."""
+    if not path.exists():
+        return 0
+    import sqlite3
+
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        [pages], [unused] = (database.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count"))
+        [size] = database.execute("PRAGMA page_size").fetchone()
+    return int((pages - unused) * size)
+
+
+def row_of(store: str, filling: Filling, found: Json) -> list[str]:
+    """Return a row of the table."""
+    sizes = [f"{found[name] / filling.chains:,.0f}" for name in ("hot", "packed", "touched")]
+    there = sum(found["objects"].values()) / filling.chains
+    share = f"{found['touched'] / found['hot']:.1%}"
+    return [store, *sizes, share, f"{there:,.0f}", f"{found['back']:.1f}", f"{found['again']:.1f}"]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--chains", type=int, default=100_000)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--question", type=int, default=400, help="characters of a question")
+    parser.add_argument("--answer", type=int, default=2_000, help="characters of an answer")
+    parser.add_argument("--share", type=float, default=0.02, help="the share of the chains that is read again")
+    parser.add_argument("--stores", nargs="+", choices=STORES, default=list(STORES))
+    options = parser.parse_args()
+    filling = Filling(options.chains, options.turns, options.question, options.answer)
+    rows = []
+    for store in options.stores:
+        with tempfile.TemporaryDirectory() as folder, opened(store, Path(folder)) as (records, size):
+            found = asyncio.run(measure(records, size, Path(folder), filling, options.share))
+        sys.stderr.write(f"{store}: packed in {found['seconds']:.0f} s, {len(found['objects'])} objects\n")
+        rows.append(row_of(store, filling, found))
+    heads = ["bytes of a chain", "without", "packed", f"and {options.share:.0%} read", "share", "in the object store"]
+    sys.stdout.write(markdown_table([*heads, "ms to read a packed one", "ms once more"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Keeps responses that have rested for long in an object store, and brings them back when they are read."""

@@ -1,0 +1,132 @@
+"""Reads packed chains, and brings them back into the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import batched
+from typing import Final
+
+from ...concurrency.fair_budget import FairBudget
+from ...concurrency.offloading import in_thread
+from ...core.errors import ApiError
+from ...logs import get_logger
+from ...store.layout import Entry, unsettled
+from ...store.records import Delete, Op, Put, Record, Records, VersionIs, committed
+from ...telemetry.instrumentation import Telemetry
+from ...telemetry.metrics import SECONDS, Metric
+from .objects import Objects
+from .pack import Rows, opened
+from .rows import Chain, Place, held
+
+logger = get_logger(__name__)
+
+BACK: Final = Metric(
+    "llama_stack_responses.cold.back", "s", "Time until a chain was back from the object store", SECONDS
+)
+
+_AT_ONCE: Final = 4
+"""Chains that one call brings back at a time."""
+_BYTES: Final = 96 * 2**20
+"""Bytes of chains that are brought back at a time, unpacked."""
+_RATIO: Final = 6
+"""Assumed ratio of the memory that a chain takes to its packed bytes."""
+
+
+class Bringing:
+    """Brings chains back.
+
+    Args:
+        records: the store, without what is packed.
+        objects: where the chains are; None if there is no setting.
+        rest_seconds: how long a chain stays that was brought back, at least.
+        telemetry: records metrics.
+    """
+
+    def __init__(
+        self, records: Records, objects: Objects | None, rest_seconds: float, telemetry: Telemetry | None
+    ) -> None:
+        self._records, self._objects = records, objects
+        self._rest_seconds, self._telemetry = rest_seconds, telemetry
+        self._budget = FairBudget(_BYTES)
+        self._running = dict[Place, asyncio.Task[None]]()
+
+    async def bring(self, places: Iterable[Place]) -> None:
+        """Bring these chains back, unless they are back already or deleted.
+
+        Raises:
+            ApiError: 503, the object store does not answer.
+        """
+        for some in batched(dict.fromkeys(places), _AT_ONCE):
+            await asyncio.gather(*map(self._once, some))
+
+    async def rows(self, place: Place, chain: Chain) -> Rows:
+        """Return the rows of a chain.
+
+        Raises:
+            ApiError: 503, the object store does not answer; 500, the chain is damaged.
+        """
+        if self._objects is None:
+            raise ApiError(503, "This response is in the object store of the setting 'archive', which is not set here.")
+        data = await self._objects.read(place.object, chain.at, chain.size)
+        return await in_thread(opened, data, chain.key)
+
+    async def _once(self, place: Place) -> None:
+        """Bring a chain back; if another call does, wait for that."""
+        running = self._running.get(place)
+        if running is None or running.get_loop() is not asyncio.get_running_loop():
+            running = self._running[place] = asyncio.create_task(self._bring(place))
+            running.add_done_callback(partial(self._brought, place))
+        await asyncio.shield(running)
+
+    def _brought(self, place: Place, task: asyncio.Task[None]) -> None:
+        if self._running.get(place) is task:
+            del self._running[place]
+        if not task.cancelled():
+            task.exception()  # All who waited may have been cancelled.
+
+    async def _bring(self, place: Place) -> None:
+        record = (await self._records.get_many([place.key])).get(place.key)
+        if record is None:
+            return
+        began = asyncio.get_running_loop().time()
+        chain = Chain.decode(record)
+        units = chain.size * _RATIO
+        share = await self._budget.enter(units, may_refuse=False)
+        try:
+            rows = await self.rows(place, chain)
+            ids, ops = await in_thread(restored, chain, rows)
+            until = await self._records.now() + self._rest_seconds
+            holds = [Put(held(each), b"", until) for each in ids]
+            # A full store takes what begins with a deletion: reading needs the room.
+            if not await committed(
+                self._records, [Delete(place.key), *ops, *holds], [VersionIs(place.key, record.version)]
+            ):
+                return
+        finally:
+            self._budget.leave(share, units)
+        if self._telemetry:
+            self._telemetry.record(BACK, asyncio.get_running_loop().time() - began)
+
+
+def restored(chain: Chain, rows: Rows) -> tuple[Sequence[str], Sequence[Op]]:
+    """Return the ids of the responses of a chain, and the ops that write its rows, without those of deleted responses.
+
+    Content that only these need is written too, and is checked for references.
+    """
+    ids, gone = list[str](), set(chain.gone)
+    dropped, released = set[str](), list[str]()
+    for key, value in rows:
+        if not key.startswith("r/"):
+            continue
+        response_id = key.removeprefix("r/")
+        if response_id not in gone:
+            ids.append(response_id)
+            continue
+        entry = Entry.decode(Record(value, 1))
+        dropped |= {key, *entry.keys()}
+        released += entry.references().values()
+    written: list[Op] = [Put(key, value) for key, value in rows if key not in dropped]
+    deleted = [Delete(key) for key in chain.rows if key in dropped]
+    return ids, [*written, *deleted, *(unsettled(key, chain.owner) for key in dict.fromkeys(released))]

@@ -1,0 +1,145 @@
+"""The objects of a bucket or a folder."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import LocalStore, S3Store
+
+from ...core.errors import ApiError
+from ...core.setting_values import WrongConfiguration
+from ...logs import Outage, get_logger
+from ...store.records import Ensure, Records
+from .rows import FOLDER
+from .settings import ColdTier
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore, S3Config
+
+logger = get_logger(__name__)
+
+_CONNECT_SECONDS: Final = 3
+_SECONDS: Final = 60
+"""Longest time of one request."""
+_RETRIES: Final = 2
+_RETRY_SECONDS: Final = 10
+_AWAY: Final = "This response rests in the object store of the server, which does not answer: try it again."
+
+
+_SUFFIX: Final = ".pack"
+
+
+class Stored(NamedTuple):
+    """An object: its name, and its size in bytes."""
+
+    name: str
+    size: int
+
+
+class Objects:
+    """Reads and writes the objects of a store, which are in a folder of their own: others may have the same place.
+
+    Every method raises `ApiError` 503 if the object store does not answer, or refuses.
+
+    Args:
+        settings: where they are.
+        records: the store.
+
+    Raises:
+        WrongConfiguration: the settings cannot be used.
+    """
+
+    def __init__(self, settings: ColdTier, records: Records) -> None:
+        self._records = records
+        self._folder = ""
+        self._outage = Outage()
+        try:
+            self._store = _opened(settings)
+        except (BaseError, ValueError, OSError) as error:
+            raise WrongConfiguration(f"'archive' cannot be used: {error}") from error
+
+    async def put(self, name: str, data: bytes) -> None:
+        """Write an object."""
+        path = await self._path(name)
+        with self._answers():
+            await obstore.put_async(self._store, path, data)
+
+    async def read(self, name: str, at: int, size: int) -> bytes:
+        """Return `size` bytes of an object."""
+        path = await self._path(name)
+        with self._answers():
+            data = bytes(await obstore.get_range_async(self._store, path, start=at, length=size))
+        if len(data) != size:
+            raise _away()
+        return data
+
+    async def delete(self, name: str) -> None:
+        """Delete an object."""
+        path = await self._path(name)
+        with self._answers():
+            await obstore.delete_async(self._store, path)
+
+    async def all(self) -> AsyncIterator[Stored]:
+        """Yield all objects."""
+        folder = await self._path("")
+        pages = obstore.list(self._store, folder).__aiter__()
+        while True:
+            with self._answers():
+                page = await anext(pages, None)
+            if page is None:
+                return
+            for each in page:
+                name = each["path"].rpartition("/")[2]
+                if name.endswith(_SUFFIX):
+                    yield Stored(name.removesuffix(_SUFFIX), each["size"])
+
+    @contextmanager
+    def _answers(self) -> Iterator[None]:
+        try:
+            yield
+            self._outage.over()
+        except (BaseError, OSError) as error:
+            # The message may name addresses and keys.
+            reason = type(error).__name__
+            if self._outage.should_log(ValueError(reason)):
+                logger.warning("the object store of 'archive' does not answer, or refuses: %s", reason)
+            raise _away() from error
+
+    async def _path(self, name: str) -> str:
+        """Return the path of an object, or of the folder."""
+        if not self._folder:
+            await self._records.commit([Ensure(FOLDER, secrets.token_hex(8).encode())])
+            self._folder = (await self._records.get_many([FOLDER]))[FOLDER].value.decode()
+        return f"{self._folder}/{name}{_SUFFIX}" if name else self._folder
+
+
+def _opened(settings: ColdTier) -> ObjectStore:
+    if settings.url.startswith("file:"):
+        return LocalStore.from_url(settings.url, mkdir=True)
+    secret = settings.secret_access_key
+    given = {
+        "endpoint": settings.endpoint,
+        "region": settings.region,
+        "access_key_id": settings.access_key_id,
+        "secret_access_key": secret.get_secret_value() if secret else None,
+    }
+    return S3Store.from_url(
+        settings.url,
+        config=cast("S3Config", {name: value for name, value in given.items() if value}),
+        client_options={
+            "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
+            "timeout": timedelta(seconds=_SECONDS),
+            "allow_http": (settings.endpoint or "").startswith("http://"),
+        },
+        retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_SECONDS)},
+    )
+
+
+def _away() -> ApiError:
+    return ApiError(503, _AWAY, retry_after=10)

@@ -1,0 +1,268 @@
+"""Packs the responses that rest, and deletes what is left of objects.
+
+Whatever happens, a response is either in the store or in an object whose row the store has: the commit that puts the
+row takes the response out of the store, and it holds only while the object may get chains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...concurrency.offloading import in_thread
+from ...lifecycle.periodic import Periodic
+from ...logs import get_logger
+from ...store.codec import UnreadableError
+from ...store.decoder import Decoder
+from ...store.garbage_collector import GarbageCollector
+from ...store.layout import second
+from ...store.records import Delete, Op, Put, Record, Records, VersionIs, after_prefix, committed, pages_of
+from ...telemetry.instrumentation import Telemetry
+from ...telemetry.metrics import Metric
+from .candidates import Candidates
+from .objects import Objects, Stored
+from .pack import opened, packed
+from .rows import CHAINS, RELEASES, TURN, Chain, Place, RecordStub, Release, packing
+from .units import Found, Unit, Units, stub_ops
+
+logger = get_logger(__name__)
+
+PACKED: Final = Metric("llama_stack_responses.cold.packed", "{response}", "Responses that were packed")
+BYTES: Final = Metric("llama_stack_responses.cold.written", "By", "Bytes that were written to the object store")
+
+_SECONDS: Final = 600.0
+"""Seconds between two looks for what rests."""
+_TURN_SECONDS: Final = 900.0
+"""Seconds for which a server packs, and the others do not, unless it says so again."""
+_UPLOAD_SECONDS: Final = 3600.0
+"""Seconds within which the chains of an object are committed, or never."""
+_WAIT_SECONDS: Final = 86_400.0
+"""Seconds for which a little waits until there is enough for an object."""
+_KEEP_SECONDS: Final = 900.0
+_SHARED_TIMES: Final = 8
+"""A chain that shares content with another one is packed once it has rested this many times as long."""
+_LEAST_BYTES: Final = 8 * 2**20
+_OBJECT_BYTES: Final = 24 * 2**20
+"""Bytes with which an object ends; it has at most one chain more."""
+_ROWS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    unit: Unit
+    data: bytes
+    key: bytes
+
+
+@dataclass(slots=True)
+class _Object:
+    """What becomes an object.
+
+    Attributes:
+        chains: its chains.
+        size: their bytes.
+        oldest: the least position of their responses in a list.
+    """
+
+    chains: list[_Packed] = field(default_factory=list)
+    size: int = 0
+    oldest: str = "~"
+
+    def add(self, chain: _Packed) -> None:
+        self.chains.append(chain)
+        self.size += len(chain.data)
+        self.oldest = min(self.oldest, *chain.unit.orders.values())
+
+
+class _TurnLost(Exception):  # noqa: N818 - another server packs
+    pass
+
+
+class Packing(Periodic):
+    """Packs what rests at intervals, and deletes objects without chains.
+
+    Args:
+        records: the store, without what is packed.
+        objects: where it goes.
+        after_seconds: how long a response rests until it is packed.
+        telemetry: records metrics.
+        least_bytes: an object with fewer waits for more, for a day.
+        object_bytes: an object ends with this size.
+        keep_seconds: how long the content of a packed response stays for what has just read the response.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        objects: Objects,
+        after_seconds: float,
+        telemetry: Telemetry | None = None,
+        least_bytes: int = _LEAST_BYTES,
+        object_bytes: int = _OBJECT_BYTES,
+        keep_seconds: float = _KEEP_SECONDS,
+    ) -> None:
+        super().__init__(self.work, "could not pack what rests", logger, _SECONDS)
+        self._records, self._objects, self._telemetry = records, objects, telemetry
+        self._after_seconds, self._least_bytes, self._object_bytes = after_seconds, least_bytes, object_bytes
+        self._keep_seconds = keep_seconds
+        decoder = Decoder()
+        self._candidates, self._units = Candidates(records, decoder), Units(records, decoder)
+        self._garbage_collector = GarbageCollector(records, decoder)
+        self._turn: int | None = None
+
+    async def work(self) -> None:
+        """Pack what rests, unless another server does, and delete what is left of objects.
+
+        Raises:
+            ApiError: 503, the store or the object store does not answer.
+        """
+        try:
+            if not await self._has_turn():
+                return
+            await self.release()
+            await self.collect()
+            await self._pack()
+            await committed(self._records, [Delete(TURN)], [VersionIs(TURN, self._turn)])
+            self._turn = None
+        except _TurnLost:
+            return
+
+    async def _pack(self) -> None:
+        now = await self._records.now()
+        pending = _Object()
+        async for responses in self._candidates.before(second(now - self._after_seconds)):
+            began = asyncio.get_running_loop().time()
+            if unit := await self._unit(responses, now):
+                pending.add(_Packed(unit, *await in_thread(packed, unit.rows)))
+            if pending.size >= self._object_bytes:
+                await self._store(pending)
+                pending = _Object()
+            # Half of the time is that of responses.
+            await asyncio.sleep(asyncio.get_running_loop().time() - began)
+        has_waited = pending.oldest < second(now - self._after_seconds - _WAIT_SECONDS)
+        if pending.chains and (pending.size >= self._least_bytes or has_waited):
+            await self._store(pending)
+
+    async def _unit(self, responses: Sequence[Found], now: float) -> Unit | None:
+        """Return what is packed of responses; None if they stay: they are in use, or cannot be read."""
+        try:
+            unit = await self._units.read(responses)
+        except UnreadableError as error:
+            logger.error("a response that rests cannot be read, leaving it: %s", error)
+            return None
+        if unit is None or not unit.is_shared:
+            return unit
+        newest = max(unit.orders.values())
+        return unit if newest < second(now - _SHARED_TIMES * self._after_seconds) else None
+
+    async def _store(self, pending: _Object) -> None:
+        """Write an object, and commit its chains, each by itself."""
+        tags = {chain.unit.tag for chain in pending.chains}
+        name = await self._begin(tags)
+        await self._objects.put(name, b"".join(chain.data for chain in pending.chains))
+        at = count = 0
+        for number, chain in enumerate(pending.chains):
+            if await self._commit(Place(name, number, chain.unit.tag), at, chain):
+                count += len(chain.unit.orders)
+            at += len(chain.data)
+        await self._end(name, tags)
+        if self._telemetry:
+            self._telemetry.record(PACKED, count)
+            self._telemetry.record(BYTES, pending.size)
+        logger.info("packed responses that rest: %d, in %d bytes", count, pending.size)
+
+    async def _begin(self, tags: Collection[int]) -> str:
+        """Return the name of a new object, to which chains with these tags may be added for a while."""
+        now = await self._records.now()
+        if not await self._has_turn():
+            raise _TurnLost
+        name = f"{int(now):08x}{secrets.token_hex(6)}"
+        for tag in tags:
+            await self._records.commit([Put(packing(name, tag), b"", now + _UPLOAD_SECONDS)])
+        return name
+
+    async def _end(self, name: str, tags: Collection[int]) -> None:
+        """Have no more chains added to an object."""
+        for tag in tags:
+            await self._records.commit([Delete(packing(name, tag))])
+
+    async def _commit(self, place: Place, at: int, chain: _Packed) -> bool:
+        """Take the responses of a chain out of the store; return whether they had not changed."""
+        unit = chain.unit
+        left = [*unit.stubs, *unit.stays]
+        row = Chain(unit.owner, at, len(chain.data), chain.key, len(unit.orders), left)
+        release = Release(unit.owner, await self._records.now() + self._keep_seconds, unit.held)
+        ops = [*unit.ops, Put(place.key, row.encode()), Put(place.release, release.encode()), *unit.put_stubs(place)]
+        return await committed(self._records, ops, [*unit.conditions, VersionIs(packing(place.object, place.tag), 1)])
+
+    async def release(self) -> None:
+        """Delete the content of packed responses that nothing else refers to, once nothing reads it any more.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        now = await self._records.now()
+        async for page in pages_of(self._records, RELEASES, _ROWS):
+            for key, record in page:
+                release = Release.decode(record)
+                if release.at > now:
+                    continue
+                if await committed(self._records, [Delete(key), *release.ops()], [VersionIs(key, record.version)]):
+                    await self._garbage_collector.try_run(release.contents, release.owner)
+
+    async def collect(self) -> None:
+        """Delete the objects without chains, and rewrite those of which most is left over.
+
+        Raises:
+            ApiError: 503, the store or the object store does not answer.
+        """
+        async for each in self._objects.all():
+            still_open = packing(each.name, 0)
+            if await self._records.range(still_open, after_prefix(still_open), limit=1):
+                continue
+            # No chain can be added any more, so what is not there now never will be.
+            chains = await self._chains(each.name)
+            live = sum(chain.size for _, chain, _ in chains)
+            if not chains:
+                await self._objects.delete(each.name)
+            elif live * 2 < each.size:
+                await self._rewrite(each, chains)
+
+    async def _chains(self, name: str) -> list[tuple[Place, Chain, Record]]:
+        pages = pages_of(self._records, f"{CHAINS}{name}/", _ROWS)
+        return [(Place.of(key), Chain.decode(record), record) async for page in pages for key, record in page]
+
+    async def _rewrite(self, old: Stored, chains: Sequence[tuple[Place, Chain, Record]]) -> None:
+        """Write the chains that an object still has to a new one. The old one is deleted when it has none."""
+        data = [await self._objects.read(old.name, chain.at, chain.size) for _, chain, _ in chains]
+        tags = {place.tag for place, _, _ in chains}
+        name = await self._begin(tags)
+        await self._objects.put(name, b"".join(data))
+        at = 0
+        for number, ((place, chain, record), packed_chain) in enumerate(zip(chains, data, strict=True)):
+            rows = await in_thread(opened, packed_chain, chain.key)
+            ops = await self._moved(Place(name, number, place.tag), at, chain, [key for key, _ in rows])
+            unchanged = [VersionIs(place.key, record.version), VersionIs(packing(name, place.tag), 1)]
+            await committed(self._records, [Delete(place.key), *ops], unchanged)
+            at += chain.size
+        await self._end(name, tags)
+        logger.info("rewrote an object of which most was left over: %d of %d bytes stay", at, old.size)
+
+    async def _moved(self, place: Place, at: int, chain: Chain, keys: Sequence[str]) -> list[Op]:
+        """Return the ops by which a chain is at another place, given the keys that it has."""
+        records = await self._records.get_many([key for key in keys if key.startswith("r/")])
+        stubs = {key.removeprefix("r/"): RecordStub.read(record) for key, record in records.items()}
+        orders = {response_id: stub.order for response_id, stub in stubs.items() if stub}
+        row = Chain(chain.owner, at, chain.size, chain.key, chain.left, chain.rows, chain.gone)
+        pointed = set(chain.rows) & set(keys)
+        return [Put(place.key, row.encode()), *stub_ops(orders, [*pointed], place)]
+
+    async def _has_turn(self) -> bool:
+        """Take the turn, or keep it; return False if another server has it."""
+        until = await self._records.now() + _TURN_SECONDS
+        mine = await committed(self._records, [Put(TURN, b"", until)], [VersionIs(TURN, self._turn)])
+        self._turn = (self._turn or 0) + 1 if mine else None
+        return mine

@@ -1,0 +1,198 @@
+"""Records that bring back what is packed when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from typing import Final
+
+from ...core.errors import ApiError
+from ...core.lru_cache import LruCache
+from ...core.owner import Owner
+from ...store.conflict_retry import ConflictRetry
+from ...store.content_names import Hasher
+from ...store.decoder import Decoder
+from ...store.garbage_collector import GarbageCollector
+from ...store.layout import links_of, listing, scored
+from ...store.records import (
+    Condition,
+    Conflict,
+    Delete,
+    Op,
+    Persistent,
+    Put,
+    Record,
+    Records,
+    Snapshots,
+    VersionIs,
+    until,
+)
+from ...store.wrapped import WrappedRecords
+from .bringing import Bringing, restored
+from .rows import Chain, Place, RecordStub, Release, own_rows, place_of
+
+_TRIES: Final = 4
+"""How often what was read is packed again before it is read whole."""
+_OPENED_BYTES: Final = 32 * 2**20
+"""Bytes of chains that a reader of many responses keeps opened."""
+_KNOWN: Final = 256
+"""Chains of which a reader knows which rows they have."""
+
+
+class RestingRecords(WrappedRecords):
+    """Brings a chain back when a row of it is read.
+
+    Args:
+        records: the store.
+        bringing: brings back the chains of the same store.
+    """
+
+    def __init__(self, records: Records, bringing: Bringing) -> None:
+        super().__init__(records)
+        self._bringing = bringing
+        self._garbage_collector = GarbageCollector(records, Decoder())
+
+    @property
+    def unmoved(self) -> Records:
+        """The store without what is packed."""
+        return self._records
+
+    def reader(self) -> Records:
+        """Return the records for reading many responses, which stay packed."""
+        return _Reader(self._records, self._bringing)
+
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
+        """Read; bring back what is packed."""
+        found = await self._records.get_many(keys, max_bytes=max_bytes)
+        for _ in range(_TRIES):
+            places = places_of(found.items())
+            if not places:
+                return found
+            await self._bringing.bring(places)
+            found = await self._records.get_many(keys, max_bytes=max_bytes)
+        raise _busy()
+
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
+    ) -> list[tuple[str, Record]]:
+        """Read a range; bring back what is packed."""
+        for _ in range(_TRIES):
+            found = await self._records.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+            places = places_of(found)
+            if not places:
+                return found
+            await self._bringing.bring(places)
+        raise _busy()
+
+    async def resting(self, response_id: str) -> tuple[Owner, str] | None:
+        """Return the owner of a packed response, and its position in their list."""
+        key = f"r/{response_id}"
+        record = (await self._records.get_many([key])).get(key)
+        stub = RecordStub.read(record) if record else None
+        row = (await self._records.get_many([stub.place.key])).get(stub.place.key) if stub else None
+        return (Chain.decode(row).owner, stub.order) if stub and row else None
+
+    async def forget(self, response_id: str, ops: Sequence[Op], conditions: Sequence[Condition]) -> bool:
+        """Delete a packed response: the key of its chain with its last response, without the object store."""
+        record_key, retry = f"r/{response_id}", ConflictRetry()
+        while True:
+            await retry.wait()
+            record = (await self._records.get_many([record_key])).get(record_key)
+            stub = RecordStub.read(record) if record else None
+            if record is None or stub is None:
+                return False
+            rows = await self._records.get_many([stub.place.key, stub.place.release])
+            row, later = rows.get(stub.place.key), rows.get(stub.place.release)
+            if row is None:
+                continue
+            chain = Chain.decode(row)
+            deletion = _deletion(response_id, stub, chain)
+            release = Release.decode(later) if later and chain.left == 1 else None
+            if release:
+                deletion += [Delete(stub.place.release), *release.ops()]
+            unchanged = [VersionIs(key, each.version) for key, each in {record_key: record, **rows}.items()]
+            try:
+                await self._records.commit([*deletion, *ops], [*unchanged, *conditions])
+            except Conflict as conflict:
+                if any(condition in conditions for condition in conflict.failed):
+                    raise
+                continue
+            if release:
+                await self._garbage_collector.try_run(release.contents, release.owner)
+            return True
+
+    async def exists(self) -> bool:
+        """Return whether the store was made."""
+        return not isinstance(self._records, Persistent) or await self._records.exists()
+
+    async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
+        """Yield all rows, with those of packed chains as they were: they need no object store when they are restored.
+
+        Raises:
+            ApiError: 503, the store or the object store does not answer, or the store cannot be read like this.
+        """
+        if not isinstance(self._records, Snapshots):
+            raise ApiError(503, "This store cannot be backed up.")
+        async for rows in self._records.snapshot():
+            yield [row for row in rows if not own_rows(row.key) and place_of(row.key, Record(row.value, 1)) is None]
+            for row in rows:
+                if row.key.startswith("co/"):
+                    yield await self._unpacked(Place.of(row.key), Chain.decode(Record(row.value, 1)))
+
+    async def _unpacked(self, place: Place, chain: Chain) -> Sequence[Put]:
+        _, ops = restored(chain, await self._bringing.rows(place, chain))
+        return [op for op in ops if isinstance(op, Put)]
+
+
+class _Reader(RestingRecords):
+    """Reads packed chains where they are. The names of their contents are theirs alone, so they are found by these."""
+
+    def __init__(self, records: Records, bringing: Bringing) -> None:
+        super().__init__(records, bringing)
+        self._opened = LruCache[Place, dict[str, bytes]](_OPENED_BYTES, lambda rows: sum(map(len, rows.values())))
+        self._keys = LruCache[Place, frozenset[str]](_KNOWN)
+
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
+        """Read, also what is packed."""
+        stored = await self._records.get_many(keys, max_bytes=max_bytes)
+        there = {key: record for key, record in stored.items() if place_of(key, record) is None}
+        for place in places_of(stored.items()):
+            await self._chain(place)
+        missing = {key for key in keys if key not in there}
+        for place in self._keys.keys() if missing else ():
+            if missing & (self._keys.peek(place) or frozenset()):
+                rows = await self._chain(place)
+                there |= {key: Record(rows[key], 1) for key in missing if key in rows}
+                missing -= rows.keys()
+        return dict(until(((key, there[key]) for key in dict.fromkeys(keys) if key in there), max_bytes))
+
+    async def _chain(self, place: Place) -> dict[str, bytes]:
+        """Return the rows of a chain that are read; none if it was deleted or brought back meanwhile."""
+        rows = self._opened.get(place)
+        if rows is None:
+            record = (await self._records.get_many([place.key])).get(place.key)
+            chain = Chain.decode(record) if record else None
+            _, ops = restored(chain, await self._bringing.rows(place, chain)) if chain else ((), ())
+            rows = {op.key: op.value for op in ops if isinstance(op, Put)}
+            self._opened.set(place, rows)
+            self._keys.set(place, frozenset(rows))
+        return rows
+
+
+def places_of(rows: Iterable[tuple[str, Record]]) -> list[Place]:
+    """Return where the chains are that these rows stand for."""
+    return [place for key, record in rows if (place := place_of(key, record))]
+
+
+def _deletion(response_id: str, stub: RecordStub, chain: Chain) -> list[Op]:
+    """Return the ops that delete a packed response."""
+    listed = listing(Hasher(chain.owner).owner, stub.order, response_id)
+    rows = [f"r/{response_id}", listed, scored(listed), links_of(response_id)]
+    if chain.left == 1:
+        rows += [stub.place.key, *chain.rows]
+        return [*map(Delete, rows)]
+    fewer = Chain(chain.owner, chain.at, chain.size, chain.key, chain.left - 1, chain.rows, [*chain.gone, response_id])
+    return [*map(Delete, rows), Put(stub.place.key, fewer.encode(), before_deletion=True)]
+
+
+def _busy() -> ApiError:
+    return ApiError(503, "The response store is busy: this response is being moved.", retry_after=1)

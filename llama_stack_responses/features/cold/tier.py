@@ -1,0 +1,43 @@
+"""Puts the object store behind the store."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from ...config.stores import HostStore, MemoryStore
+from ...core.setting_values import WrongConfiguration
+from ...store.records import Records
+from ...telemetry.instrumentation import Telemetry
+from .settings import SETTINGS
+
+
+def open_tier(records: Records, config: BaseModel, telemetry: Telemetry | None) -> Records:
+    """Return records that bring back what rests.
+
+    Without the setting, a server has the store alone, as nothing rests. A command says what it cannot read.
+
+    Raises:
+        WrongConfiguration: the setting cannot be used, or not with this store.
+    """
+    settings = SETTINGS.of(config)
+    if not records.transactional or (settings is None and telemetry is not None):
+        _refuse(settings is not None)
+        return records
+    if settings and isinstance(getattr(config, "store", None), HostStore | MemoryStore):
+        _refuse(is_set=True)
+    from .bringing import Bringing
+    from .resting_records import RestingRecords
+
+    if settings is None:
+        return RestingRecords(records, Bringing(records, None, 0.0, telemetry))
+    try:
+        from .objects import Objects
+    except ImportError as error:
+        raise WrongConfiguration("'archive' needs the package obstore: pip install obstore.") from error
+    objects = Objects(settings, records)
+    return RestingRecords(records, Bringing(records, objects, settings.after_hours * 3600, telemetry))
+
+
+def _refuse(is_set: bool) -> None:
+    if is_set:
+        raise WrongConfiguration("'archive' needs a store that all servers share: sqlite, redis, cluster or postgres.")

@@ -1,0 +1,471 @@
+"""Responses that rest are packed into an object store and come back unchanged, on every backend, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.cold.packing import Packing
+from llama_stack_responses.features.cold.rows import CHAINS
+from llama_stack_responses.features.cold.stored import PackedChains
+from llama_stack_responses.features.page.search.texts import Texts
+from llama_stack_responses.items.listed_items import with_ids
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.loaded_response import StoredResponse
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Records, reader_of
+from llama_stack_responses.store.saving import Recording
+from tests.contract.backends import Clock
+from tests.contract.conversations import CREATED, Json, Prose, assistant, response, stored_item, user
+from tests.contract.test_own_ids import check, questions_of, save
+from tests.support.cold import AFTER, ColdStore, in_folder
+from tests.support.records import WatchedRecords, just_before_a_commit
+
+pytestmark = pytest.mark.needs("transactions")
+
+ALICE: Final = Owner("alice")
+HOUR: Final = 3600.0
+DAY: Final = 86_400.0
+
+
+@pytest.fixture
+def cold(records: Records, clock: Clock, tmp_path: Path) -> ColdStore:
+    return ColdStore(records, in_folder(tmp_path), clock)
+
+
+async def turn(archive: Archive, base: StoredResponse | None, number: int, **fields: Any) -> StoredResponse:
+    """Store a response that continues `base`."""
+    created = response(
+        assistant(f"answer {number}"),
+        previous_response_id=base.response["id"] if base else None,
+        instructions="Be brief. " * 60,
+        created_at=CREATED + number,
+        **fields,
+    )
+    recording = Recording({"rounds": [number]}, [f"request {number}".encode()])
+    await archive.save(
+        created,
+        owner=ALICE,
+        base=base.history if base else None,
+        input_items=[user(f"question {number}")],
+        recording=recording,
+    )
+    stored = await archive.load(created["id"])
+    assert stored
+    return stored
+
+
+async def chain(archive: Archive, turns: int = 3, first: int = 0) -> list[StoredResponse]:
+    """Store responses of which each continues the one before."""
+    made: list[StoredResponse] = []
+    for number in range(first, first + turns):
+        made.append(await turn(archive, made[-1] if made else None, number))
+    return made
+
+
+def ids(stored: Sequence[StoredResponse]) -> set[str]:
+    return {each.response["id"] for each in stored}
+
+
+async def rest(cold: ColdStore, clock: Clock) -> None:
+    """Let two days pass, have what rests packed, and what it leaves behind deleted."""
+    clock.now += AFTER + HOUR
+    await cold.packing.work()
+    clock.now += HOUR
+    await cold.packing.work()
+
+
+async def whole(archive: Archive, response_id: str) -> tuple[Any, ...]:
+    """Return all that is stored with a response, except names and versions."""
+    stored = await archive.load(response_id)
+    assert stored
+    history, inputs = await archive.history(stored.history), await archive.history(stored.input)
+    return stored.response, stored.owner, stored.timing, stored.recorded, stored.transcript, history, inputs
+
+
+async def left(records: Records, clock: Clock, archive: Archive) -> list[str]:
+    """Return the keys that stay once all that expires has expired, except marks of the owner's hours and tags, and the folder."""
+    await archive.sweep()
+    clock.now += 10 * DAY
+    await records.sweep(clock.now)
+    keys = [key for key, _ in await records.range("!", "~", limit=1000)]
+    return [key for key in keys if not key.startswith(("x/", "up/")) and key != "cp/folder"]
+
+
+@pytest.mark.every_store
+async def test_packed_chain_comes_back_unchanged_and_is_continued(cold: ColdStore, clock: Clock) -> None:
+    made = await chain(cold.archive)
+    before = [await whole(cold.archive, each) for each in ids(made)]
+    requests = [record.value for _, record in await cold.hot.range("cr/", "cr0", limit=9)]
+    await rest(cold, clock)
+    assert await cold.packed() == ids(made)
+    left_hot = [key for key, _ in await cold.hot.range("!", "~", limit=1000)]
+    assert {key[:2] for key in left_hot} <= {"r/", "l/", "i/", "x/", "up", "co", "cp"}
+
+    item = made[0].response["output"][0]
+    assert await stored_item(cold.archive, ALICE, item["id"]) == item
+    assert await cold.packed() == set()
+    assert [await whole(cold.archive, each) for each in ids(made)] == before
+    assert [record.value for _, record in await cold.hot.range("cr/", "cr0", limit=9)] == requests
+    last = await cold.archive.load(made[-1].response["id"])
+    assert last
+    after = await turn(cold.archive, last, 9)
+    assert len(await cold.archive.history(after.history)) == 8
+
+
+async def test_list_has_what_is_packed_without_the_object_store(cold: ColdStore, clock: Clock, tmp_path: Path) -> None:
+    made = await chain(cold.archive)
+    listed = await cold.hot.range("l/", "l0", limit=10)
+    await rest(cold, clock)
+    (tmp_path / "cold").rename(tmp_path / "away")
+    assert {key: record.value for key, record in await cold.hot.range("l/", "l0", limit=10)} == {
+        key: record.value for key, record in listed
+    }
+    assert (await cold.archive.count(cold.archive.horizon(clock.now))).stored == len(made)
+
+
+@pytest.mark.every_store
+async def test_packed_chain_is_deleted_without_the_object_store(cold: ColdStore, clock: Clock, tmp_path: Path) -> None:
+    made = await chain(cold.archive)
+    await rest(cold, clock)
+    (tmp_path / "cold").rename(tmp_path / "away")
+    for each in sorted(ids(made)):
+        assert len(await cold.hot.range(CHAINS, "co0", limit=9)) == 1
+        assert await cold.archive.delete(each)
+        assert not await cold.archive.delete(each)
+    assert await left(cold.hot, clock, cold.archive) == []
+    (tmp_path / "away").rename(tmp_path / "cold")
+    await cold.packing.collect()
+    assert await cold.stored() == {}
+
+
+async def test_deleted_response_stays_deleted_when_its_chain_comes_back(cold: ColdStore, clock: Clock) -> None:
+    first, second, third = await chain(cold.archive)
+    before = await whole(cold.archive, second.response["id"])
+    await rest(cold, clock)
+    for each in (first, third):
+        await cold.archive.delete(each.response["id"])
+    assert await whole(cold.archive, second.response["id"]) == before
+    assert await cold.archive.load(first.response["id"]) is None
+    assert await cold.archive.load(third.response["id"]) is None
+    await cold.archive.sweep()
+    assert await stored_item(cold.archive, ALICE, third.response["output"][0]["id"]) is None
+    # Its content is that of the history of the second.
+    assert await stored_item(cold.archive, ALICE, first.response["output"][0]["id"])
+    await cold.archive.delete(second.response["id"])
+    assert await left(cold.hot, clock, cold.archive) == []
+
+
+async def test_expired_responses_are_deleted_while_they_are_packed(
+    cold: ColdStore, clock: Clock, tmp_path: Path
+) -> None:
+    made = await chain(cold.archive)
+    await rest(cold, clock)
+    (tmp_path / "cold").rename(tmp_path / "away")
+    clock.now += 30 * DAY
+    assert await cold.archive.sweep() == len(made)
+    assert await left(cold.hot, clock, cold.archive) == []
+
+
+async def test_only_what_is_packed_fails_while_the_object_store_is_away(
+    cold: ColdStore, clock: Clock, tmp_path: Path
+) -> None:
+    [old] = await chain(cold.archive, 1)
+    await rest(cold, clock)
+    new = response(assistant("new"), created_at=int(clock.now))
+    await cold.archive.save(new, owner=ALICE, base=None, input_items=[user("new")])
+    (tmp_path / "cold").rename(tmp_path / "away")
+    with pytest.raises(ApiError) as refused:
+        await cold.archive.load(old.response["id"])
+    assert refused.value.status == 503
+    assert refused.value.retry_after
+    assert await cold.archive.load(new["id"])
+    (tmp_path / "away").rename(tmp_path / "cold")
+    assert await cold.archive.load(old.response["id"])
+
+
+@pytest.mark.every_store
+async def test_two_servers_pack_and_bring_back_at_once(
+    records: Records, cold: ColdStore, clock: Clock, tmp_path: Path
+) -> None:
+    other = ColdStore(records, in_folder(tmp_path), clock)
+    made = [each for number in range(8) for each in await chain(cold.archive, 2, 10 * number)]
+    before = {each: await whole(cold.archive, each) for each in ids(made)}
+    clock.now += AFTER + HOUR
+    # The turn is only to spare work: without it, both pack all.
+    await asyncio.gather(cold.packing._pack(), other.packing._pack(), return_exceptions=True)
+    await cold.packing._pack()
+    assert await cold.packed() == ids(made)
+    read = [whole(each.archive, response_id) for response_id in before for each in (cold, other)]
+    assert await asyncio.gather(*read) == [each for each in before.values() for _ in range(2)]
+    assert await records.range(CHAINS, "co0", limit=9) == []
+
+
+async def meddled(
+    records: Records, clock: Clock, tmp_path: Path, meddle: Callable[[ColdStore, StoredResponse], Awaitable[object]]
+) -> ColdStore:
+    """Pack one response, and do something right before the commit that takes it out of the store."""
+    here = ColdStore(records, in_folder(tmp_path), clock)
+    [made] = await chain(here.archive, 1)
+    clock.now += AFTER + HOUR
+    begun = False
+
+    async def before(name: str) -> None:
+        nonlocal begun
+        if name == "commit" and not begun and await here.stored():
+            begun = True
+            await meddle(here, made)
+
+    watched = WatchedRecords(records, before=before)
+    packing = Packing(watched, here.objects, AFTER, least_bytes=1)
+    await packing.work()
+    assert begun
+    return here
+
+
+async def test_response_that_is_deleted_while_it_is_packed_stays_deleted(
+    records: Records, clock: Clock, tmp_path: Path
+) -> None:
+    async def delete(here: ColdStore, made: StoredResponse) -> None:
+        await here.archive.delete(made.response["id"])
+
+    here = await meddled(records, clock, tmp_path, delete)
+    assert await left(records, clock, here.archive) == []
+    await here.packing.collect()
+    assert await here.stored() == {}
+
+
+async def test_response_that_is_continued_while_it_is_packed(records: Records, clock: Clock, tmp_path: Path) -> None:
+    after: list[StoredResponse] = []
+
+    async def go_on(here: ColdStore, made: StoredResponse) -> None:
+        after.append(await turn(here.archive, made, 1))
+
+    here = await meddled(records, clock, tmp_path, go_on)
+    assert len(await here.archive.history(after[0].history)) == 4
+    previous = after[0].response["previous_response_id"]
+    assert await here.packed() == {previous}
+    assert (await whole(here.archive, previous))[0]["id"] == previous
+    for each in (previous, after[0].response["id"]):
+        await here.archive.delete(each)
+    clock.now += HOUR
+    await here.packing.work()
+    assert await left(records, clock, here.archive) == []
+
+
+async def test_what_has_just_read_a_response_reads_its_content_after_it_is_packed(
+    cold: ColdStore, clock: Clock
+) -> None:
+    [made] = await chain(cold.archive, 1)
+    clock.now += AFTER + HOUR
+    read = await cold.archive.load(made.response["id"])
+    await cold.packing.work()
+    assert await cold.packed()
+    await cold.packing.work()
+    assert read
+    assert len(await cold.archive.history(read.history)) == 2
+
+
+async def test_response_that_is_deleted_while_it_comes_back_stays_deleted(
+    records: Records, clock: Clock, tmp_path: Path
+) -> None:
+    here = ColdStore(records, in_folder(tmp_path), clock)
+    [made] = await chain(here.archive, 1)
+    await rest(here, clock)
+
+    async def delete() -> None:
+        assert await here.archive.delete(made.response["id"])
+
+    there = ColdStore(records, in_folder(tmp_path), clock, lambda hot: just_before_a_commit(hot, delete))
+    assert await there.archive.load(made.response["id"]) is None
+    assert await left(records, clock, here.archive) == []
+
+
+async def test_items_that_others_share_are_theirs(cold: ColdStore, clock: Clock) -> None:
+    """Whether others share content with a packed response before it is packed, or while it is."""
+    before, during = user("before"), user("during")
+    alone = await save(cold.archive, None, [during], assistant("one"), created_at=CREATED)
+    packed = await save(cold.archive, None, [before], assistant("one"), created_at=CREATED)
+    clock.now += 9 * AFTER
+    others = [await save(cold.archive, None, [before], assistant("two"), created_at=int(clock.now))]
+    await cold.packing.work()
+    assert await cold.packed() == ids([alone, packed])
+    others.append(await save(cold.archive, None, [during], assistant("two"), created_at=int(clock.now)))
+    back = await cold.packed()
+    assert await stored_item(cold.archive, ALICE, before["id"]) == before
+    assert await cold.packed() == back == ids([packed])
+    await cold.packing.work()
+    for each in (alone, packed):
+        assert await cold.archive.delete(each.response["id"])
+    clock.now += HOUR
+    await cold.packing.work()
+    for item in (before, during):
+        assert await stored_item(cold.archive, ALICE, item["id"]) == item
+    for other in others:
+        await cold.archive.delete(other.response["id"])
+    assert await left(cold.hot, clock, cold.archive) == []
+
+
+async def test_object_of_a_server_that_was_killed_is_deleted_later(
+    cold: ColdStore, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await chain(cold.archive)
+    clock.now += AFTER + HOUR
+    killed = ColdStore(cold.hot, in_folder(tmp_path), clock)
+
+    async def kill(*_: object) -> bool:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(killed.packing, "_commit", kill)
+    with pytest.raises(asyncio.CancelledError):
+        await killed.packing.work()
+    assert len(await cold.stored()) == 1
+    await cold.packing.collect()
+    assert len(await cold.stored()) == 1  # It may still be packing.
+    clock.now += 2 * HOUR
+    await cold.packing.work()
+    assert await cold.packed() == ids(made)
+    assert len(await cold.stored()) == 1
+
+
+async def test_server_that_stood_still_takes_nothing_out_of_the_store(
+    records: Records, clock: Clock, tmp_path: Path
+) -> None:
+    async def stand_still(here: ColdStore, _: StoredResponse) -> None:
+        clock.now += 2 * HOUR
+        await here.packing.collect()
+        assert await here.stored() == {}
+
+    here = await meddled(records, clock, tmp_path, stand_still)
+    assert await here.packed() == set()
+    assert len(await here.hot.range("r/", "r0", limit=9)) == 1
+
+
+async def test_object_of_which_most_is_left_over_is_rewritten(cold: ColdStore, clock: Clock) -> None:
+    prose = Prose()
+    made = [await turn(cold.archive, None, number, metadata={"text": prose.text(500)}) for number in range(4)]
+    before = await whole(cold.archive, made[0].response["id"])
+    await rest(cold, clock)
+    [(old, size)] = (await cold.stored()).items()
+    for each in made[1:]:
+        await cold.archive.delete(each.response["id"])
+    await cold.packing.work()
+    assert old in await cold.stored()  # Others may be reading it.
+    await cold.packing.work()
+    [(new, smaller)] = (await cold.stored()).items()
+    assert new != old
+    assert smaller < size / 2
+    assert await whole(cold.archive, made[0].response["id"]) == before
+    await cold.archive.delete(made[0].response["id"])
+    assert await left(cold.hot, clock, cold.archive) == []
+
+
+async def test_what_runs_or_came_back_or_goes_on_is_not_packed(cold: ColdStore, clock: Clock) -> None:
+    running = response(status="in_progress")
+    await cold.archive.save(running, owner=ALICE, base=None, input_items=[user("run")])
+    [made] = await chain(cold.archive, 1)
+    await rest(cold, clock)
+    assert await cold.packed() == ids([made])
+    back = await cold.archive.load(made.response["id"])
+    await cold.packing.work()
+    assert await cold.packed() == set()
+    # It goes on, so its beginning waits for its end.
+    clock.now += AFTER
+    assert back
+    created = response(assistant("new"), previous_response_id=back.response["id"], created_at=int(clock.now))
+    await cold.archive.save(created, owner=ALICE, base=back.history, input_items=[user("new")])
+    await cold.packing.work()
+    assert await cold.packed() == set()
+    await rest(cold, clock)
+    assert await cold.packed() == {made.response["id"], created["id"]}
+
+
+@pytest.mark.every_store
+async def test_backup_has_what_is_packed(cold: ColdStore, clock: Clock, tmp_path: Path) -> None:
+    made = await chain(cold.archive)
+    before = [await whole(cold.archive, each) for each in ids(made)]
+    await rest(cold, clock)
+    copy = MemoryRecords(clock=clock)
+    async for rows in cold.records.snapshot():
+        await copy.commit(rows)
+    (tmp_path / "cold").rename(tmp_path / "away")
+    restored = Archive(copy, clock=clock)
+    assert [await whole(restored, each) for each in ids(made)] == before
+    for each in ids(made):
+        await restored.delete(each)
+    assert await left(copy, clock, restored) == []
+
+
+async def test_reader_of_many_reads_packed_responses_where_they_are(cold: ColdStore, clock: Clock) -> None:
+    made = await chain(cold.archive, 20)
+    await rest(cold, clock)
+    texts = await Texts(reader_of(cold.records)).of(sorted(ids(made)))
+    assert all(f"question {number}" in "".join(texts.values()) for number in range(20))
+    assert await cold.packed() == ids(made)
+
+
+async def test_packed_bytes_count_for_their_owner(cold: ColdStore, clock: Clock) -> None:
+    await chain(cold.archive)
+    await rest(cold, clock)
+    [(owner, size)] = [each async for each in PackedChains(cold.records).sizes()]
+    assert owner.identity == ALICE.identity
+    assert size > sum((await cold.stored()).values())
+
+
+async def pack_random_histories(cold: ColdStore, archive: Archive, clock: Clock, seed: int) -> None:
+    """Store, continue, resend and delete responses, some of which are packed in between, and check what they have."""
+    chance = random.Random(seed)
+    kept: dict[str, list[Json]] = {}
+    packed = 0
+    for number in range(40):
+        base_id = chance.choice([None, *kept])
+        base = await archive.load(base_id) if base_id else None
+        question = questions_of(*chance.choices("xy", k=chance.randint(0, 3)), generated=chance.random() < 0.6)
+        output = [assistant(text) for text in chance.choices("ab", k=chance.randint(0, 2))]
+        given = [*(kept[base_id] if base_id else []), *question]
+        if base and chance.random() < 0.4:
+            given = with_ids([{name: field for name, field in item.items() if name != "id"} for item in given])
+            stored = await save(archive, None, given, *output, created_at=int(clock.now))
+        else:
+            stored = await save(archive, base, question, *output, created_at=int(clock.now))
+        kept[stored.response["id"]] = [*given, *output]
+        if chance.random() < 0.3:
+            removed = chance.choice(list(kept))
+            del kept[removed]
+            await archive.delete(removed)
+        if number % 4 == 3:
+            clock.now += chance.choice([HOUR, AFTER + HOUR, AFTER * 9])
+            await cold.packing.work()
+            packed += len(await cold.packed())
+        for each in chance.sample(list(kept), min(len(kept), 3)):
+            await checked(archive, each, kept[each])
+    for each, items in kept.items():
+        await checked(archive, each, items)
+        await archive.delete(each)
+    clock.now += HOUR
+    await cold.packing.work()
+    assert packed
+    assert await left(cold.hot, clock, archive) == []
+
+
+async def checked(archive: Archive, response_id: str, items: Sequence[Json]) -> None:
+    """Check that a response has these items, each with its id."""
+    stored = await archive.load(response_id)
+    assert stored
+    await check(archive, stored, items)
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.extended] if seed else []) for seed in range(8)]
+)
+async def test_random_histories_survive_being_packed(records: Records, clock: Clock, tmp_path: Path, seed: int) -> None:
+    cold = ColdStore(records, in_folder(tmp_path), clock)
+    archive = Archive(cold.records, clock=clock, retention=None)
+    await pack_random_histories(cold, archive, clock, seed)

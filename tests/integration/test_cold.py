@@ -1,0 +1,104 @@
+"""A live server whose old responses are in a bucket: clients notice nothing while the bucket is there."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from llama_stack_responses.features.cold.objects import Objects
+from llama_stack_responses.features.cold.packing import Packing
+from llama_stack_responses.features.cold.settings import ColdTier
+from llama_stack_responses.store.backup_format import read_backup
+from llama_stack_responses.store.layout import Entry
+from llama_stack_responses.store.records import Record
+from llama_stack_responses.store.sqlite import SqliteRecords
+from tests.support.s3 import BUCKET, KEYS, S3
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.upstream import UpstreamProcess
+from tests.support.variants import Json, responses_config, variant
+from tests.support.wire import Wire, error_of, output_text
+
+pytestmark = [pytest.mark.live, pytest.mark.extended]
+
+MODEL: Final = "local/echo"
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[S3]:
+    with S3(tmp_path / "s3") as running:
+        yield running
+
+
+def settings(bucket: S3) -> Json:
+    return {
+        "url": f"s3://{BUCKET}/cold",
+        "endpoint": bucket.url,
+        "region": "us-east-1",
+        "access_key_id": KEYS["AWS_ACCESS_KEY_ID"],
+        "secret_access_key": KEYS["AWS_SECRET_ACCESS_KEY"],
+    }
+
+
+@pytest.fixture
+def stack(
+    bucket: S3, host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path: Path
+) -> Iterator[LiveStack]:
+    def change(config: Json) -> None:
+        responses_config(config)["archive"] = settings(bucket)
+
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    config = variant(STARTER, tmp_path / "config.yaml", change)
+    with LiveStack(config, env, tmp_path / "state", host=host) as running:
+        yield running
+
+
+def pack(stack: LiveStack, bucket: S3) -> None:
+    """Pack all responses, as another server would whose clock is days ahead."""
+
+    async def work() -> None:
+        records = SqliteRecords(stack.state_dir / "responses.db")
+        objects = Objects(ColdTier(**settings(bucket)), records)
+        packing = Packing(records, objects, -3600, least_bytes=1, keep_seconds=0)
+        await packing._pack()
+        await packing.release()
+        await records.close()
+
+    asyncio.run(work())
+
+
+def test_old_responses_are_in_a_bucket(stack: LiveStack, wire: Wire, bucket: S3, tmp_path: Path) -> None:
+    first = wire.create(model=MODEL, input="one")
+    second = wire.create(model=MODEL, input="two", previous_response_id=first["id"])
+    other = wire.create(model=MODEL, input="three")
+    pack(stack, bucket)
+    assert len(bucket.objects) == 1
+    saved = backup(stack, tmp_path)
+    assert not [key for key in saved if key.startswith("co/")]
+    assert Entry.decode(Record(saved[f"r/{other['id']}"], 1)).id == other["id"]
+
+    third = wire.create(model=MODEL, input="four", previous_response_id=second["id"])
+    assert output_text(third)
+    assert wire.http.get(f"/responses/{first['id']}").json() == first
+
+    bucket.kill()
+    refused = wire.http.get(f"/responses/{other['id']}")
+    assert "object store" in error_of(refused, 503)["message"]
+    assert int(refused.headers["retry-after"]) > 0
+    assert wire.http.get(f"/responses/{third['id']}").status_code == 200
+    assert wire.http.delete(f"/responses/{other['id']}").status_code == 200
+    assert wire.http.get(f"/responses/{other['id']}").status_code == 404
+
+
+def backup(stack: LiveStack, folder: Path) -> dict[str, bytes]:
+    """Return the rows of a backup."""
+    target = folder / "saved"
+    command = [str(Path(sys.executable).with_name("llama-stack-responses")), "backup", str(target)]
+    subprocess.run([*command, "--config", str(folder / "config.yaml")], check=True, env=stack._env)
+    with target.open("rb") as file:
+        return {row.key: row.value for row in read_backup(file)}
