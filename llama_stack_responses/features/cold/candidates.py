@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
+from ...concurrency.offloading import in_thread
 from ...core.ids import tag_of
 from ...core.statuses import UNFINISHED
 from ...store.codec import UnreadableError
@@ -97,21 +98,7 @@ class Candidates:
         They have one owner, with the same groups and key, whom the row of the chain names, and one tag.
         """
         ends = {each.entry.history: number for number, each in enumerate(window) if each.entry.history}
-        numbers = {each.entry.id: number for number, each in enumerate(window)}
-        joins = list[tuple[int, int]]()
-        for number, each in enumerate(window):
-            previous = numbers.get(each.entry.response.get("previous_response_id") or "")
-            if previous is not None:
-                joins.append((number, previous))
-            if each.entry.history:
-                joins.append((number, ends[each.entry.history]))
-        joins += await self._by_history(ends)
-        groups = defaultdict[tuple[int, str, int], list[Found]](list)
-        roots = _roots(len(window), joins)
-        for number, each in enumerate(window):
-            groups[roots[number], repr(each.entry.owner.encode()), tag_of(each.entry.id)].append(each)
-        parts = [group[at : at + _TOGETHER] for group in groups.values() for at in range(0, len(group), _TOGETHER)]
-        return [*parts]
+        return await in_thread(_grouped, window, ends, await self._by_history(ends))
 
     async def _by_history(self, ends: Mapping[str, int]) -> list[tuple[int, int]]:
         """Return the pairs of responses of which one continues the other's history, or both continue the same input."""
@@ -138,6 +125,30 @@ class Candidates:
             at += last + 1 if sum(len(each.value) for each in records.values()) >= _READ_BYTES else len(some)
             for each in records.items():
                 yield each
+
+
+def _grouped(
+    window: Sequence[Found], ends: Mapping[str, int], pairs: Sequence[tuple[int, int]]
+) -> list[Sequence[Found]]:
+    """Return the responses that belong together.
+
+    Args:
+        ends: one of the responses with each history, by its name.
+        pairs: responses of which one continues the other's history.
+    """
+    numbers = {each.entry.id: number for number, each in enumerate(window)}
+    joins = list(pairs)
+    for number, each in enumerate(window):
+        previous = numbers.get(each.entry.response.get("previous_response_id") or "")
+        if previous is not None:
+            joins.append((number, previous))
+        if each.entry.history:
+            joins.append((number, ends[each.entry.history]))
+    groups = defaultdict[tuple[int, str, int], list[Found]](list)
+    roots = _roots(len(window), joins)
+    for number, each in enumerate(window):
+        groups[roots[number], repr(each.entry.owner.encode()), tag_of(each.entry.id)].append(each)
+    return [group[at : at + _TOGETHER] for group in groups.values() for at in range(0, len(group), _TOGETHER)]
 
 
 def _roots(count: int, joins: Sequence[tuple[int, int]]) -> Sequence[int]:

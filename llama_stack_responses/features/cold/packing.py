@@ -162,7 +162,7 @@ class Packing(Periodic):
         """Write an object, and commit its chains, each by itself."""
         tags = {chain.unit.tag for chain in pending.chains}
         name = await self._begin(tags)
-        await self._objects.put(name, b"".join(chain.data for chain in pending.chains))
+        await self._objects.put(name, await in_thread(b"".join, [chain.data for chain in pending.chains]))
         at = count = 0
         for number, chain in enumerate(pending.chains):
             if await self._commit(Place(name, number, chain.unit.tag), at, chain):
@@ -240,7 +240,7 @@ class Packing(Periodic):
         data = [await self._objects.read(old.name, chain.at, chain.size) for _, chain, _ in chains]
         tags = {place.tag for place, _, _ in chains}
         name = await self._begin(tags)
-        await self._objects.put(name, b"".join(data))
+        await self._objects.put(name, await in_thread(b"".join, data))
         at = 0
         for number, ((place, chain, record), packed_chain) in enumerate(zip(chains, data, strict=True)):
             rows = await in_thread(opened, packed_chain, chain.key)

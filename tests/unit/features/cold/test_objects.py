@@ -1,0 +1,66 @@
+"""Objects in a bucket of a real server with the protocol of S3, and in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.features.cold.objects import Objects, Stored
+from llama_stack_responses.features.cold.settings import ColdTier
+from llama_stack_responses.store.memory import MemoryRecords
+from tests.support.cold import in_folder
+from tests.support.s3 import BUCKET, KEYS, S3
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with S3(tmp_path_factory.mktemp("s3")) as running:
+        yield running
+
+
+def in_bucket(bucket: S3) -> ColdTier:
+    return ColdTier(
+        url=f"s3://{BUCKET}/cold",
+        endpoint=bucket.url,
+        region="us-east-1",
+        access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
+        secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
+    )
+
+
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.extended)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> ColdTier:
+    return in_folder(tmp_path) if request.param == "folder" else in_bucket(request.getfixturevalue("bucket"))
+
+
+async def test_objects_are_written_read_listed_and_deleted(place: ColdTier) -> None:
+    objects, others = (Objects(place, MemoryRecords()) for _ in range(2))
+    await objects.put("one", b"0123456789")
+    await objects.put("two", b"")
+    await others.put("one", b"of another store")
+    assert await objects.read("one", 2, 5) == b"23456"
+    assert sorted([each async for each in objects.all()]) == [Stored("one", 10), Stored("two", 0)]
+    await objects.delete("one")
+    assert [each async for each in objects.all()] == [Stored("two", 0)]
+    assert await others.read("one", 0, 2) == b"of"
+
+
+async def test_missing_object_and_part_are_a_503(place: ColdTier) -> None:
+    objects = Objects(place, MemoryRecords())
+    await objects.put("short", b"0123")
+    for name, at in (("missing", 0), ("short", 2), ("short", 9)):
+        with pytest.raises(ApiError, match="object store") as refused:
+            await objects.read(name, at, 4)
+        assert refused.value.status == 503
+        assert refused.value.retry_after
+
+
+async def test_folder_with_other_files_stays_as_it_is(tmp_path: Path) -> None:
+    objects = Objects(in_folder(tmp_path), MemoryRecords())
+    await objects.put("one", b"1")
+    [folder] = (tmp_path / "cold").iterdir()
+    (folder / "notes.txt").write_text("not ours")
+    assert [each.name async for each in objects.all()] == ["one"]
