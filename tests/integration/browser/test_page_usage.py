@@ -23,10 +23,10 @@ TOKENS = {"prompt_tokens": 700, "completion_tokens": 30, "total_tokens": 730}
 def test_usage_is_drawn_grouped_saved_and_leads_to_the_list(
     browser: Browser, page_stack: LiveStack, upstream: Upstream, theme: Literal["light", "dark"]
 ) -> None:
-    model = f"metered-{theme}"
+    model, team = f"metered-{theme}", f"<img src=x onerror=window.harm=1> {theme}"
     upstream.script(model, reply(text("Counted."), usage=TOKENS))
     with browser.page(page_stack.base_url, color_scheme=theme) as page, Wire(page_stack) as wire:
-        created = wire.create(model=f"local/{model}", input="What is used?", metadata={"team": f"team-{theme}"})
+        created = wire.create(model=f"local/{model}", input="What is used?", metadata={"team": team})
         page.goto("/ui")
         page.find("#nav a", "Usage")
         page.press("g", "u")
@@ -35,7 +35,9 @@ def test_usage_is_drawn_grouped_saved_and_leads_to_the_list(
         for chart in ("Tokens", "Duration", "Cost"):
             assert re.search("[1-9]", page.find(f"[data-chart='{chart}'] .value").inner_text())
         page.find("select[name=by]").select_option("metadata")
-        page.find(".usage-table th a", f"team-{theme}")
+        page.find(".usage-table th a", team)
+        assert page.page.evaluate("() => window.harm") is None
+        assert page.axe() == []
         page.find("select[name=by]").select_option("model")
         row = page.find(".usage-table tbody tr", model)
         assert [cell.inner_text() for cell in row.locator("td").all()][:4] == ["1", "700", "0", "30"]
@@ -58,6 +60,11 @@ def test_usage_is_drawn_grouped_saved_and_leads_to_the_list(
         page.press("Enter")
         page.find(f".list-row[data-id={created['id']}]")
         assert page.page.locator(".list-row").count() == 1
-        page.goto("/ui/usage?span=hour&by=model")
-        page.find(".usage-table tbody tr", model)
+        for span, bars in (("hour", 60), ("month", 31)):
+            page.goto(f"/ui/usage?span={span}&by=model")
+            page.find(".usage-table tbody tr", model)
+            assert page.page.locator("[data-chart=Requests] svg g").count() == bars
+        page.page.locator("[data-chart=Requests] svg g").last.click()
+        page.find(f".list-row[data-id={created['id']}]")
+        assert "from=" in page.path
         page.check_quiet()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,35 @@ async def test_row_says_what_was_refused_and_why(records: FailingRecords) -> Non
     assert await RefusedRequests(records).find(ADA, row["id"]) == row
     with pytest.raises(ApiError, match="not found"):
         await RefusedRequests(records).find(BOB, row["id"])
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (ApiError(429, "Too many.", code="rate_limit_exceeded"), (429, "rate_limit_exceeded", "Too many.")),
+        (
+            ApiError(503, "The store does not answer.", code="server_error"),
+            (503, "server_error", "The store does not answer."),
+        ),
+    ],
+)
+async def test_other_statuses_leave_rows_too(
+    records: FailingRecords, error: ApiError, shown: tuple[int, str, str]
+) -> None:
+    [row] = await kept(records, refused(error=error))
+    assert (row["http_status"], row["error"], row["message"]) == shown
+
+
+async def test_rows_have_a_retention_of_their_own() -> None:
+    clock = SimpleNamespace(now=1_000_000.0)
+    records = MemoryRecords(clock=lambda: clock.now)
+    writer = RefusedWriter(records, 2, 100)
+    writer.add(refused(at=clock.now))
+    await writer.write()
+    clock.now += 2 * 86_400 - 1
+    assert len(await rows(records)) == 1
+    clock.now += 2
+    assert await rows(records) == []
 
 
 @pytest.mark.parametrize("error", [None, ApiError(502, "The model server failed.")])
