@@ -5,8 +5,9 @@
 
 Two servers share one real Valkey, or one file of SQLite, and the folder of files. One batch has lines for a model that
 answers at once, for one that takes a while, for one that is too busy every now and then, and for one that does not
-exist. The servers get SIGKILL in turn, each as soon as further lines have ended since the last kill, and are restarted.
-At the end, each line has to be in exactly one of the files, once, in order, with its own answer.
+exist. The servers get SIGKILL in turn, each as soon as further lines have ended since the last kill, and are restarted;
+with `--store-too`, so does Valkey, which writes all that it acknowledges to the disk. At the end, each line has to be
+in exactly one of the files, once, in order, with its own answer.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Plan:
         further: lines that end between two kills, at least.
         slow_seconds: how long the slow model takes.
         store: `redis` or `sqlite`.
+        store_too: whether the server of the store is killed too, after each of the others.
     """
 
     lines: int
@@ -65,6 +67,7 @@ class Plan:
     further: int
     slow_seconds: float
     store: str = "redis"
+    store_too: bool = False
 
 
 FULL: Final = Plan(lines=20_000, kills=None, every=3.0, further=50, slow_seconds=0.2)
@@ -76,7 +79,7 @@ class Verdict:
     """The result of a run.
 
     Attributes:
-        kills: number of killed servers.
+        kills: number of killed servers, with those of the store.
         lines: number of lines of the input file.
         missing: lines that are in no file.
         twice: lines that are in the files more than once, or responses that several lines have.
@@ -185,10 +188,29 @@ def judge(ended: Json, output: Sequence[Json], errors: Sequence[Json], plan: Pla
     return len({*expected} - {*names}), len(names) - len({*names}) + len(ids) - len({*ids}), wrong
 
 
+@dataclass(frozen=True, slots=True)
+class TwoServers:
+    """Two servers of one store.
+
+    Attributes:
+        store: the server of the store; None for a file of SQLite.
+    """
+
+    servers: list[LiveStack]
+    store: Valkey | None
+
+    def victims(self, plan: Plan) -> Iterator[LiveStack | Valkey]:
+        """Yield what is killed next, without end."""
+        for server in cycle(self.servers):
+            yield server
+            if plan.store_too and self.store:
+                yield self.store
+
+
 @contextmanager
 def two_servers(
     plan: Plan, folder: Path, model: Upstream, host: Host, settings: Json | None = None
-) -> Iterator[list[LiveStack]]:
+) -> Iterator[TwoServers]:
     """Run two servers on one store, with one folder of files, batches, and further settings."""
 
     def moved(value: Any) -> Any:
@@ -203,8 +225,9 @@ def two_servers(
 
     with ExitStack() as running:
         store: Json = {"type": "sqlite", "path": str(folder / "responses.db")}
-        if plan.store == "redis":
-            store = {"type": "redis", "url": running.enter_context(Valkey(folder / "valkey")).url}
+        valkey = running.enter_context(Valkey(folder / "valkey")) if plan.store == "redis" else None
+        if valkey:
+            store = {"type": "redis", "url": valkey.url}
 
         def change(config: Json) -> None:
             config |= moved(config)
@@ -218,10 +241,10 @@ def two_servers(
         servers = [LiveStack(config, env, folder / name, host) for name in ("one", "other")]
         for server in servers:
             running.enter_context(server)
-        yield servers
+        yield TwoServers(servers, valkey)
 
 
-def kill_in_turn(servers: Sequence[LiveStack], asking: Asking, batch_id: str, plan: Plan) -> int:
+def kill_in_turn(both: TwoServers, asking: Asking, batch_id: str, plan: Plan) -> int:
     """Kill servers until the batch has ended, or often enough; return how often."""
     ended = 0
 
@@ -231,13 +254,14 @@ def kill_in_turn(servers: Sequence[LiveStack], asking: Asking, batch_id: str, pl
     def is_further() -> bool:
         return is_over() or asking.batch(batch_id)["request_counts"]["completed"] >= ended + plan.further
 
-    for kills, victim in enumerate(cycle(servers)):
+    for kills, victim in enumerate(both.victims(plan)):
         time.sleep(plan.every)
         wait_until(is_further, _PATIENCE_SECONDS)
         if is_over() or kills == plan.kills:
             return kills
         ended = asking.batch(batch_id)["request_counts"]["completed"]
-        sys.stderr.write(f"{ended} of {plan.lines} lines have ended, a server is killed\n")
+        name = "the store" if victim is both.store else "a server"
+        sys.stderr.write(f"{ended} of {plan.lines} lines have ended, {name} is killed\n")
         victim.kill()
         victim.start()
     raise AssertionError
@@ -249,13 +273,13 @@ def run(plan: Plan, host: Host) -> Verdict:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="batches-")))
         model = running.enter_context(UpstreamProcess(folder / "upstream.log")).client
         script(model, plan)
-        servers = running.enter_context(two_servers(plan, folder, model, host))
+        both = running.enter_context(two_servers(plan, folder, model, host))
         content = "\n".join(json.dumps(line(number)) for number in range(plan.lines)).encode()
-        with openai.OpenAI(base_url=f"{servers[0].base_url}/v1", api_key="none") as client:
+        with openai.OpenAI(base_url=f"{both.servers[0].base_url}/v1", api_key="none") as client:
             file_id = client.files.create(file=("lines.jsonl", io.BytesIO(content)), purpose="batch").id
             batch = client.batches.create(input_file_id=file_id, endpoint="/v1/responses", completion_window="24h")
-        began, asking = time.monotonic(), Asking(servers)
-        kills = kill_in_turn(servers, asking, batch.id, plan)
+        began, asking = time.monotonic(), Asking(both.servers)
+        kills = kill_in_turn(both, asking, batch.id, plan)
         wait_until(lambda: asking.batch(batch.id)["status"] == "completed", _PATIENCE_SECONDS)
         ended = asking.batch(batch.id)
         seconds = time.monotonic() - began
@@ -270,6 +294,7 @@ def main() -> int:
     parser.add_argument("--lines", type=int, help="how many lines")
     parser.add_argument("--every", type=float, help="seconds until a server is killed, at least")
     parser.add_argument("--store", choices=("redis", "sqlite"), help="the store (default: redis)")
+    parser.add_argument("--store-too", action="store_true", default=None, help="kill the store's server too")
     arguments = vars(parser.parse_args())
     plan = CI if arguments.pop("ci") else FULL
     plan = replace(plan, **{name: value for name, value in arguments.items() if value is not None})

@@ -27,9 +27,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import openai
+from openai.types import BatchRequestCounts
 
 from benchmarks import batch_peers
-from benchmarks.batch_peers import CHAT, PATIENCE, RESPONSES, begun, body_of, run_batch
+from benchmarks.batch_peers import CHAT, PATIENCE, RESPONSES, begun, body_of, run_batch, uploaded
+from tests.support.memory import PeakOwnMemory
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import UpstreamProcess, reply, text
 from tests.support.variants import responses_config, variant
@@ -41,6 +43,7 @@ ECHO: Final = "local/echo"
 SLOW: Final = "local/slow"
 SLOW_SECONDS: Final = 1.0
 CLIENTS: Final = 8
+NO_COUNTS: Final = BatchRequestCounts(completed=0, failed=0, total=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +54,17 @@ class Plan:
         lines: lines of a batch, and background responses.
         waiting: lines that wait beside an interactive request.
         requests: interactive requests.
+        characters: additional length of each line of the large file.
     """
 
     lines: int
     waiting: int
     requests: int
+    characters: int
 
 
-FULL: Final = Plan(lines=2_000, waiting=50_000, requests=100)
-SHORT: Final = Plan(lines=60, waiting=200, requests=10)
+FULL: Final = Plan(lines=2_000, waiting=50_000, requests=100, characters=3_850)
+SHORT: Final = Plan(lines=60, waiting=200, requests=10, characters=3_850)
 
 
 def run_background(client: openai.OpenAI, count: int) -> None:
@@ -84,9 +89,38 @@ def first_token(client: openai.OpenAI, requests: int) -> float:
     return statistics.median(seconds)
 
 
+def status_of(client: openai.OpenAI, batch_id: str) -> str:
+    """Return the status of a batch."""
+    return client.batches.retrieve(batch_id).status
+
+
+def cancelled_after(client: openai.OpenAI, batch_id: str) -> float:
+    """Cancel a batch, and return the seconds until it is cancelled and its files are written."""
+    began = time.perf_counter()
+    client.batches.cancel(batch_id)
+    wait_until(lambda: status_of(client, batch_id) == "cancelled", PATIENCE, 0.02)
+    return time.perf_counter() - began
+
+
+def large_file(client: openai.OpenAI, pid: int, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what a large file takes."""
+    file_id = uploaded(client, RESPONSES, SLOW, plan.waiting, plan.characters)
+    megabytes = client.files.retrieve(file_id).bytes / 1e6
+    with PeakOwnMemory(pid) as memory:
+        batch = client.batches.create(input_file_id=file_id, endpoint=RESPONSES, completion_window="24h").id
+        began = time.perf_counter()
+        wait_until(lambda: status_of(client, batch) == "in_progress", PATIENCE, 0.05)
+        checked = time.perf_counter() - began
+        wait_until(lambda: bool((client.batches.retrieve(batch).request_counts or NO_COUNTS).completed), PATIENCE)
+        seconds = cancelled_after(client, batch)
+    yield f"a file of {megabytes:.0f} MB with {plan.waiting} lines is checked after", f"{checked:.1f} s"
+    yield "its batch is cancelled after", f"{seconds:.1f} s"
+    yield "memory of the server for it", f"{memory.grown_bytes / 1e6:.0f} MB"
+
+
 @contextmanager
-def served(folder: Path, host: Host, model: str, settings: Json) -> Iterator[tuple[openai.OpenAI, Path]]:
-    """Run a server with these settings; yield a client, and the file of its store."""
+def served(folder: Path, host: Host, model: str, settings: Json) -> Iterator[tuple[openai.OpenAI, Path, int]]:
+    """Run a server with these settings; yield a client, the file of its store and the id of its process."""
     folder.mkdir()
 
     def change(config: Json) -> None:
@@ -98,7 +132,7 @@ def served(folder: Path, host: Host, model: str, settings: Json) -> Iterator[tup
         LiveStack(config, {"INFERENCE_URL": model}, folder / "state", host) as stack,
         openai.OpenAI(base_url=f"{stack.base_url}/v1", api_key="none", timeout=600) as client,
     ):
-        yield client, folder / "responses.db"
+        yield client, folder / "responses.db", stack.pid
 
 
 def timed(work: Callable[[], None], count: int) -> str:
@@ -120,7 +154,7 @@ def run(plan: Plan, host: Host) -> Iterator[tuple[str, str]]:
         with UpstreamProcess(folder / "upstream.log") as process:
             model = process.client
             model.script("slow", reply(text("Done"), delay=SLOW_SECONDS))
-            with served(folder / "ours", host, model.base_url, {"batches": {}}) as (client, store):
+            with served(folder / "ours", host, model.base_url, {"batches": {}}) as (client, store, pid):
                 run_background(client, CLIENTS)
                 yield "a background response", timed(lambda: run_background(client, plan.lines), plan.lines)
                 before = size_of(store)
@@ -139,7 +173,11 @@ def run(plan: Plan, host: Host) -> Iterator[tuple[str, str]]:
                 wait_until(lambda: client.batches.retrieve(waiting).status == "in_progress", PATIENCE)
                 beside = first_token(client, plan.requests)
                 yield f"first token, beside {plan.waiting} lines", f"{beside * 1000:.1f} ms ({beside / idle:.2f} times)"
-                client.batches.cancel(waiting)
+                yield f"{plan.waiting} lines are cancelled after", f"{cancelled_after(client, waiting):.1f} s"
+                few = begun(client, RESPONSES, SLOW, plan.lines)
+                wait_until(lambda: status_of(client, few) == "in_progress", PATIENCE)
+                yield f"{plan.lines} lines are cancelled after", f"{cancelled_after(client, few):.1f} s"
+                yield from large_file(client, pid, plan)
 
 
 def main() -> None:

@@ -318,15 +318,26 @@ async def test_end_of_a_batch_is_recorded_once_with_it(records: Records, clock: 
     async with server.working():
         await server.ended(completed)
         await server.ended(failed)
+        withdrawn = await server.create("m")
+        await server.batches.change(OF, withdrawn, partial(cancelled, clock()))
+        server.dispatcher.look(withdrawn)
+        await server.ended(withdrawn, ending=False)
+        expired = await server.create("m")
+        clock.now += 24 * HOUR + 1
+        await server.ended(expired, ending=False)
+    ends = {
+        completed: "batch.completed",
+        failed: "batch.failed",
+        withdrawn: "batch.cancelled",
+        expired: "batch.expired",
+    }
     rows = await records.range("seen/", "seen0", limit=9)
-    assert [(key, row.value, row.version) for key, row in rows] == [
-        (f"seen/{completed}", b"batch.completed", 1),
-        (f"seen/{failed}", b"batch.failed", 1),
-    ]
-    assert sorted((event.id, event.type, event.owner) for event in written) == [
-        (completed, "batch.completed", ADA),
-        (failed, "batch.failed", ADA),
-    ]
+    assert {key: (row.value, row.version) for key, row in rows} == {
+        f"seen/{batch_id}": (kind.encode(), 1) for batch_id, kind in ends.items()
+    }
+    assert sorted((event.id, event.type, event.owner) for event in written) == sorted(
+        (batch_id, kind, ADA) for batch_id, kind in ends.items()
+    )
 
 
 async def test_counts_have_each_line_that_has_ended(records: Records, clock: Clock) -> None:

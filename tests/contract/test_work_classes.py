@@ -115,6 +115,10 @@ async def test_window_goes_before_background_an_hour_before_its_deadline(queue: 
     assert await queue.taken(2) == ["background"] * 2
     clock.now += 20
     assert await queue.taken(3, can_wait=False) == ["window", "background", "background"]
+    await queue.submit("missed", SOON)
+    await queue.submit("background", BACKGROUND)
+    clock.now += 2 * 7_200
+    assert await queue.taken(3) == ["missed", "background", "none"]
 
 
 async def test_each_class_takes_its_turn_behind_others(queue: Queue) -> None:

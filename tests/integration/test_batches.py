@@ -13,8 +13,9 @@ import pytest
 from openai.types import Batch
 
 from tests.support.clients import node_client
+from tests.support.mcp_server import McpServers
 from tests.support.stack import Host, LiveStack
-from tests.support.upstream import Upstream, UpstreamProcess, error, reply, text
+from tests.support.upstream import Upstream, UpstreamProcess, error, reply, text, tool_call
 from tests.support.user_stack import TOKENS, client_of, user_stack
 from tests.support.variants import Json, responses_config
 from tests.support.waiting import wait_until
@@ -124,6 +125,37 @@ BODIES: Final[Mapping[str, tuple[Json, str]]] = {
     "/v1/completions": ({"model": ECHO, "prompt": "Hello there"}, "text_completion"),
     "/v1/embeddings": ({"model": "local/words-64", "input": ["otters", "sleep"]}, "list"),
 }
+
+
+def test_lines_continue_responses_and_conversations_and_use_tools(
+    ada: openai.OpenAI, upstream: Upstream, mcp: McpServers
+) -> None:
+    before = ada.responses.create(model=ECHO, input="the first turn")
+    conversation = ada.conversations.create(items=[{"type": "message", "role": "user", "content": "an earlier item"}])
+    upstream.script("calling", reply(tool_call(0, "c1", "look_up", '{"word": "otter"}')))
+    upstream.script("asking", [reply(tool_call(0, "c1", "mcp__echo", '{"text": "from afar"}')), reply(text("Done."))])
+    for name in ("next", "talking"):
+        upstream.script(name, reply(text("Done.")))
+    function = {"type": "function", "name": "look_up", "parameters": {"type": "object", "properties": {}}}
+    remote = {"type": "mcp", "server_label": "mcp", "server_url": mcp.url("mcp"), "require_approval": "never"}
+    lines = [
+        line("continued", {"model": "local/next", "input": "On", "previous_response_id": before.id}),
+        line("talking", {"model": "local/talking", "input": "Hello", "conversation": conversation.id}),
+        line("function", {"model": "local/calling", "input": "Look", "tools": [function]}),
+        line("remote", {"model": "local/asking", "input": "Ask", "tools": [remote]}),
+    ]
+    ended = until_ended(ada, created(ada, lines))
+    output = {each["custom_id"]: each["response"]["body"] for each in lines_of(ada, ended.output_file_id)}
+    assert list(output) == ["continued", "talking", "function", "remote"], lines_of(ada, ended.error_file_id)
+    assert output["continued"]["previous_response_id"] == before.id
+    for name, said in (("next", "the first turn"), ("talking", "an earlier item")):
+        [asked] = upstream.requests(name)
+        assert said in json.dumps(asked.body["messages"])
+    items = [item.to_dict() for item in ada.conversations.items.list(conversation.id, order="asc")]
+    assert [item["type"] for item in items] == ["message"] * 3
+    assert [item["name"] for item in output["function"]["output"]] == ["look_up"]
+    assert [item["type"] for item in output["remote"]["output"]] == ["mcp_list_tools", "mcp_call", "message"]
+    assert output["remote"]["output"][1]["output"] == "from afar"
 
 
 @pytest.mark.parametrize("endpoint", BODIES)

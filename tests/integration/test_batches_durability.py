@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.batch_durability import CI, Plan, judge, line, run, said
@@ -13,8 +15,9 @@ pytestmark = pytest.mark.one_host
 
 @pytest.mark.live
 @pytest.mark.extended
-def test_repeated_kills_lose_and_repeat_no_line(host: Host) -> None:
-    verdict = run(CI, host)
+@pytest.mark.parametrize("plan", [CI, replace(CI, store="redis", store_too=True)], ids=["sqlite", "redis"])
+def test_repeated_kills_lose_and_repeat_no_line(host: Host, plan: Plan) -> None:
+    verdict = run(plan, host)
     assert verdict.kills >= 2
     assert (verdict.missing, verdict.twice, verdict.wrong) == (0, 0, 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from base64 import b64encode
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +34,9 @@ def begin(server: LiveStack) -> list[str]:
         return [client.post("/responses", json=body).raise_for_status().json()["id"] for _ in range(AT_A_TIME)]
 
 
-def test_webhooks_survive_the_deaths_of_the_servers_that_deliver_them(host: Host, tmp_path: Path) -> None:
+def test_webhooks_survive_the_deaths_of_the_store_and_of_the_servers_that_deliver_them(
+    host: Host, tmp_path: Path
+) -> None:
     def accept(_: ReceivedRequest) -> Answer:
         time.sleep(0.3)
         return Answer(b"ok")
@@ -43,11 +46,13 @@ def test_webhooks_survive_the_deaths_of_the_servers_that_deliver_them(host: Host
         endpoint = {"url": web.url("/hook"), "secret": SECRET, "events": ["response.completed"]}
         settings = {"webhooks": {"allow_http": True, "retry_seconds": 1.0, "endpoints": [endpoint]}}
         made: list[str] = []
-        with two_servers(CI, tmp_path, process.client, host, settings) as servers:
+        with two_servers(replace(CI, store="redis"), tmp_path, process.client, host, settings) as both:
+            one, other = both.servers
+            assert both.store
             # One of them has the lease of the endpoint; the other one takes it over.
-            for victim, other in (servers, servers[::-1]):
+            for victim, creator in ((one, other), (both.store, one), (other, one)):
                 before = len(web.seen)
-                made += begin(other)
+                made += begin(creator)
                 wait_until(lambda before=before: len(web.seen) > before + 2, PATIENCE)  # type: ignore[misc]
                 victim.kill()
                 assert len(web.seen) < len(made), "nothing was left to deliver"

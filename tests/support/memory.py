@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
+from typing import Self
 
 from tests.support.descendants import descendants
 
@@ -20,6 +22,40 @@ def resident_bytes(pid: int) -> int:
         OSError, ValueError: it has ended.
     """
     return _kibibytes(pid, "VmRSS") * 1024
+
+
+class PeakOwnMemory:
+    """The peak growth of a process's own memory, without files that it maps, while a `with` block runs.
+
+    Args:
+        pid: the id of the process.
+
+    Attributes:
+        grown_bytes: the growth, sampled 20 times a second.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self.grown_bytes = pid, 0
+        self._before = self._now()
+        self._over = Event()
+        self._sampling = Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._sampling.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._over.set()
+        self._sampling.join()
+
+    def _now(self) -> int:
+        return _kibibytes(self._pid, "RssAnon") * 1024
+
+    def _sample(self) -> None:
+        while not self._over.wait(0.05):
+            self.grown_bytes = max(self.grown_bytes, self._now() - self._before)
 
 
 class PeakMemory:

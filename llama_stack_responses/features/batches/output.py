@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,8 @@ from .stored_batches import StoredBatches
 
 _AT_ONCE: Final = 64
 """Lines whose results are read together."""
+_LOADED: Final = 8
+"""Responses that are read at the same time."""
 
 Load = Callable[[str], Awaitable[Json | None]]
 """Returns a stored response; None if it is not stored any more."""
@@ -36,6 +39,13 @@ class _Files:
     error: BinaryIO
     completed: int = 0
     failed: int = 0
+
+    def add(self, output: Sequence[bytes], error: Sequence[bytes]) -> None:
+        """Write lines."""
+        self.output.writelines(output)
+        self.error.writelines(error)
+        self.completed += len(output)
+        self.failed += len(error)
 
 
 class Output:
@@ -82,17 +92,19 @@ class Output:
 
     async def _write_some(self, batch: Batch, lines: Sequence[RawLine], files: _Files) -> None:
         results = await self._batches.results([Line(batch.id, each.number) for each in lines])
-        for each in lines:
-            line, result = Line(batch.id, each.number), results.get(each.number)
-            response = await self._response_of(result)
-            shown = line_object(line, (await value_of(each.text))["custom_id"], result, response, batch.end)
-            text = await in_thread_if_large(partial(dumps, shown), shown) + b"\n"
-            if shown["error"] is None and shown["response"]["status_code"] == 200:
-                files.completed += 1
-                await in_thread(files.output.write, text)
-            else:
-                files.failed += 1
-                await in_thread(files.error.write, text)
+        for start in range(0, len(lines), _LOADED):
+            some = lines[start : start + _LOADED]
+            responses = await asyncio.gather(*(self._response_of(results.get(each.number)) for each in some))
+            output, error = list[bytes](), list[bytes]()
+            for each, response in zip(some, responses, strict=True):
+                custom_id = (await value_of(each.text))["custom_id"]
+                shown = line_object(
+                    Line(batch.id, each.number), custom_id, results.get(each.number), response, batch.end
+                )
+                succeeded = shown["error"] is None and shown["response"]["status_code"] == 200
+                text = await in_thread_if_large(partial(dumps, shown), shown)
+                (output if succeeded else error).append(text + b"\n")
+            await in_thread(files.add, output, error)
 
     async def _response_of(self, result: Result | None) -> Json | None:
         if result is None or result.response is None or not result.status:
