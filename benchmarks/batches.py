@@ -7,8 +7,9 @@
 One server with the starter template, and a scripted model server on the same machine. The same requests run as
 background responses, as a batch of responses and as a batch of chat completions. The store's growth is that of the
 file of SQLite, with the responses that the lines leave. The first token of a streamed request is measured on the idle
-server, and beside a batch whose lines wait for a model that is slow. Then come the batches of other servers
-(`benchmarks.batch_peers`).
+server, and beside a batch whose lines wait for a model that is slow. A batch whose file is as large as it may be is
+uploaded, checked, begun and cancelled; its memory is what the server takes for itself meanwhile. Then come the batches
+of other servers (`benchmarks.batch_peers`).
 """
 
 from __future__ import annotations
@@ -104,15 +105,15 @@ def cancelled_after(client: openai.OpenAI, batch_id: str) -> float:
 
 def large_file(client: openai.OpenAI, pid: int, plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield what a large file takes."""
-    file_id = uploaded(client, RESPONSES, SLOW, plan.waiting, plan.characters)
-    megabytes = client.files.retrieve(file_id).bytes / 1e6
     with PeakOwnMemory(pid) as memory:
+        file_id = uploaded(client, RESPONSES, SLOW, plan.waiting, plan.characters)
         batch = client.batches.create(input_file_id=file_id, endpoint=RESPONSES, completion_window="24h").id
         began = time.perf_counter()
         wait_until(lambda: status_of(client, batch) == "in_progress", PATIENCE, 0.05)
         checked = time.perf_counter() - began
         wait_until(lambda: bool((client.batches.retrieve(batch).request_counts or NO_COUNTS).completed), PATIENCE)
         seconds = cancelled_after(client, batch)
+    megabytes = client.files.retrieve(file_id).bytes / 1e6
     yield f"a file of {megabytes:.0f} MB with {plan.waiting} lines is checked after", f"{checked:.1f} s"
     yield "its batch is cancelled after", f"{seconds:.1f} s"
     yield "memory of the server for it", f"{memory.grown_bytes / 1e6:.0f} MB"

@@ -42,7 +42,7 @@ from .fetch.fetcher import Fetcher, FetchLimits
 from .generation.activity import Activity
 from .generation.dependencies import Admit, AdmitItems, Card, Fill, OnRefused, PageView, Permit, PlainRequest, Refused
 from .inputs.files import Files
-from .inputs.large_files import LargeFiles
+from .inputs.large_files import UploadedFiles
 from .inputs.moderation import Moderation
 from .process_pool.pool import WorkerPool
 from .requests.request import CreateRequest
@@ -163,7 +163,7 @@ class Stack:
     events: ObjectEvents
     safety: TextChecker | None = None
     vector_stores: VectorStores | None = None
-    large_files: LargeFiles | None = None
+    large_files: UploadedFiles | None = None
 
     def fetcher(self, max_bytes: int) -> Fetcher:
         """Return what fetches the URLs of users and models, up to this size."""

@@ -8,11 +8,11 @@ from contextvars import Context
 from typing import Any
 
 
-async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all coroutines concurrently. On the first error, cancel those that are still running."""
+async def gather_or_cancel[Result](works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Run all coroutines concurrently, and return their results. On the first error, cancel those that still run."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
-        await asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks)
     finally:
         await _end(tasks)
         # An exception whose traceback includes this frame would otherwise keep the tasks and their data alive until the
@@ -20,7 +20,7 @@ async def gather_or_cancel(works: Iterable[Coroutine[Any, Any, None]]) -> None:
         tasks.clear()
 
 
-async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
+async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:

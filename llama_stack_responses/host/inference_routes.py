@@ -16,7 +16,6 @@ from fastapi import APIRouter
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.routing import APIRoute
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..chat.estimate import estimated_bytes, tokens_of
@@ -25,7 +24,7 @@ from ..core.errors import ApiError
 from ..core.types import Json
 from ..service.limited_requests import CountedRequest, LimitedRequests
 from .plain_inference import failure_of
-from .refusals import refuse
+from .refusals import Refusal
 from .replaced_routes import change_routes
 
 _READ: Final = {"messages", "tools", "prompt"}
@@ -61,7 +60,7 @@ def _limited(endpoint: Endpoint, limited: LimitedRequests) -> Endpoint:
         try:
             counted = await limited.begin(request.model)
         except ApiError as error:
-            return _Refusal(error)
+            return Refusal(error)
         if not counted.counts:
             counted.release()
             return await endpoint(**parameters)
@@ -100,18 +99,6 @@ async def _answer(ask: Callable[[Any], Awaitable[Any]], request: Any, *, wants_u
 def _read_tokens(request: Any) -> int:
     """Return about how many tokens the model reads."""
     return tokens_of(estimated_bytes(request.model_dump(mode="json", include=_READ, exclude_none=True)))
-
-
-class _Refusal(Response):
-    """The answer to a request that is not admitted."""
-
-    def __init__(self, error: ApiError) -> None:
-        super().__init__(status_code=error.status)
-        self._error = error
-
-    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
-        """Send it."""
-        await refuse(self._error, scope, send)
 
 
 class _CountedStream(StreamingResponse):

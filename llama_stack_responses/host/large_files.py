@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import wraps
 from mmap import ACCESS_READ, mmap
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Final
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
 
 from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError, bad_request
@@ -18,8 +22,12 @@ from .platform import (
     RetrieveFileRequest,
     UploadFileRequest,
 )
+from .refusals import Refusal
+from .replaced_routes import change_routes
 
 _PIECE_BYTES: Final = 2**20
+_INPUT: Final = OpenAIFilePurpose.BATCH.value
+"""The purpose of input files."""
 _OUTPUT: Final = getattr(OpenAIFilePurpose, "BATCH_OUTPUT", OpenAIFilePurpose.BATCH)
 """The purpose of the files of results; llama-stack knows none of its own."""
 
@@ -33,6 +41,35 @@ class HostLargeFiles:
 
     def __init__(self, files: Any) -> None:
         self._files = files
+
+    def take_uploads(self, most: int) -> None:
+        """Have clients upload input files of up to so many bytes, as `LargeFiles` says."""
+
+        def change(router: APIRouter) -> None:
+            for route in router.routes:
+                if isinstance(route, APIRoute) and "POST" in (route.methods or ()):
+                    # The route itself calls the second one; the host copies the first one to its application.
+                    route.endpoint = route.dependant.call = self._uploading(route.endpoint, most)
+
+        change_routes("files", change)
+
+    def _uploading(self, endpoint: Callable[..., Awaitable[Any]], most: int) -> Callable[..., Awaitable[Any]]:
+        """Return the endpoint of the host's uploads, with the same parameters."""
+
+        @wraps(endpoint)
+        async def upload(**parameters: Any) -> Any:
+            file, purpose = parameters["file"], parameters["purpose"]
+            if purpose.value != _INPUT or not file.size:
+                return await endpoint(**parameters)
+            if file.size > most:
+                message = f"The file has {file.size} bytes, and input files of batches at most {most}."
+                return Refusal(ApiError(413, message, param="file", code="file_too_large"))
+            await in_thread(file.file.flush)  # it is on the disk, but for the last bytes
+            request = UploadFileRequest(purpose=purpose, expires_after=parameters.get("expires_after"))
+            with mmap(file.file.fileno(), 0, access=ACCESS_READ) as mapped:
+                return await self._files.openai_upload_file(request, _Upload(file.filename, mapped))
+
+        return upload
 
     async def open(self, file_id: str, max_bytes: int) -> BinaryIO:
         """Open a file, as `LargeFiles` says: that of the host's disk, or a copy without a name."""

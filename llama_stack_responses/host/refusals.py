@@ -1,11 +1,12 @@
-"""Error answers that are sent before any route is reached."""
+"""Error answers that are sent before any route is reached, or in place of a host's."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import orjson
-from starlette.types import Scope, Send
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from ..core.errors import ApiError
 from ..wire.request_headers import has_large_body, request_id
@@ -29,3 +30,15 @@ async def refuse(error: ApiError, scope: Scope, send: Send) -> None:
     prefix = _DENIAL if websocket else "http.response"
     await send({"type": f"{prefix}.start", "status": error.status, "headers": headers})
     await send({"type": f"{prefix}.body", "body": body})
+
+
+class Refusal(Response):
+    """The answer of a route of the host that this package refuses."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(status_code=error.status)
+        self._error = error
+
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
+        """Send it."""
+        await refuse(self._error, scope, send)

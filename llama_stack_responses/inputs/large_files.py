@@ -37,3 +37,15 @@ class LargeFiles(Protocol):
             ApiError: 503, the file store fails.
         """
         ...
+
+
+class UploadedFiles(LargeFiles, Protocol):
+    """The host's file store, with its route for uploads."""
+
+    def take_uploads(self, most: int) -> None:
+        """Have clients upload input files of batches of up to so many bytes, which are not held in memory.
+
+        Raises:
+            RuntimeError: this version of the host does not allow it.
+        """
+        ...

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from ...concurrency.fair_budget import FairBudget
 from ...core.setting_values import WrongConfiguration
 from ...feature import Feature, PageView, RouteAdmission, Stack
+from ...inputs.large_files import UploadedFiles
 from ...jobs.worker import WorkerLimits
 from ...service.idempotency import IdempotencyKeys
 from ...service.responses import OpenAIResponsesImpl
@@ -31,15 +32,8 @@ def open_batches(stack: Stack, settings: Batches) -> Feature:
     Raises:
         WrongConfiguration: the stack has no Files API, or no transactional store.
     """
-    files = stack.large_files
-    if files is None:
-        raise WrongConfiguration(
-            "'batches' needs the API 'files' in the stack's configuration: add it, with a provider"
-        )
-    if not stack.records.transactional:
-        raise WrongConfiguration(
-            "'batches' needs a transactional store: set 'store' to 'sqlite', 'redis', 'cluster' or 'postgres'"
-        )
+    files = _files_of(stack)
+    files.take_uploads(settings.file_bytes)
     batches = StoredBatches(stack.records, settings.retention_days * _DAY_SECONDS, stack.events)
     ends = LineEnds(Tries(settings.tries, settings.retry_seconds), stack.telemetry)
     dispatcher, limits_of_work = Dispatcher(stack.records), WorkerLimits.of(stack.config.background)
@@ -70,3 +64,20 @@ def open_batches(stack: Stack, settings: Batches) -> Feature:
         start=dispatcher.start,
         close=dispatcher.stop,
     )
+
+
+def _files_of(stack: Stack) -> UploadedFiles:
+    """Return the file store of a stack that can have batches.
+
+    Raises:
+        WrongConfiguration: it cannot.
+    """
+    if stack.large_files is None:
+        raise WrongConfiguration(
+            "'batches' needs the API 'files' in the stack's configuration: add it, with a provider"
+        )
+    if not stack.records.transactional:
+        raise WrongConfiguration(
+            "'batches' needs a transactional store: set 'store' to 'sqlite', 'redis', 'cluster' or 'postgres'"
+        )
+    return stack.large_files

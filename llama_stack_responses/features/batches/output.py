@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,6 +9,7 @@ from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 
 from ...concurrency.offloading import in_thread, in_thread_if_large
+from ...concurrency.tasks import gather_or_cancel
 from ...core.json_blocks import dumps
 from ...core.types import Json
 from ...inputs.large_files import LargeFiles
@@ -94,7 +94,7 @@ class Output:
         results = await self._batches.results([Line(batch.id, each.number) for each in lines])
         for start in range(0, len(lines), _LOADED):
             some = lines[start : start + _LOADED]
-            responses = await asyncio.gather(*(self._response_of(results.get(each.number)) for each in some))
+            responses = await gather_or_cancel(self._response_of(results.get(each.number)) for each in some)
             output, error = list[bytes](), list[bytes]()
             for each, response in zip(some, responses, strict=True):
                 custom_id = (await value_of(each.text))["custom_id"]

@@ -8,10 +8,13 @@ from tempfile import TemporaryFile
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host.large_files import HostLargeFiles
+from llama_stack_responses.host.platform import fastapi_router_registry
 
 
 class LocalFiles:
@@ -122,3 +125,43 @@ async def test_written_file_has_name_content_and_time(folder: Path) -> None:
     assert (folder / "file-2").read_bytes() == b"result\n"
     assert (files.uploaded["name"], files.uploaded["size"]) == ("out.jsonl", 7)
     assert files.uploaded["request"].expires_after.seconds == 3600
+
+
+@pytest.mark.parametrize(("size", "status"), [(0, 200), (9, 200), (3_000_000, 200), (3_000_001, 413)])
+async def test_input_file_is_uploaded_up_to_the_limit_of_batches_without_a_copy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, size: int, status: int
+) -> None:
+    files, read = LocalFiles(folder), set[str]()
+
+    async def stored(request: Any, file: Any) -> Any:
+        content = await file.read()
+        read.add(type(content).__name__)
+        (folder / "file-2").write_bytes(content)
+        return {
+            "object": "file",
+            "id": "file-2",
+            "bytes": len(content),
+            "created_at": 1,
+            "expires_at": 2,
+            "filename": file.filename,
+            "purpose": request.purpose.value,
+        }
+
+    monkeypatch.setattr(files, "openai_upload_file", stored)
+    factories = fastapi_router_registry._ROUTER_FACTORIES
+    monkeypatch.setitem(factories, "files", getattr(factories["files"], "__wrapped__", factories["files"]))
+    HostLargeFiles(files).take_uploads(3_000_000)
+    app = FastAPI()
+    app.include_router(factories["files"](files))
+    content = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://host") as client:
+        answers = [
+            await client.post("/v1/files", data={"purpose": purpose}, files={"file": ("lines.jsonl", content)})
+            for purpose in ("assistants", "batch")
+        ]
+    assert [each.status_code for each in answers] == [200, status]
+    if status == 200:
+        assert (folder / "file-2").read_bytes() == content
+        assert read == ({"bytes", "mmap"} if size else {"bytes"})
+    else:
+        assert answers[1].json()["error"]["code"] == "file_too_large"
