@@ -21,6 +21,7 @@ from tests.support.skills import archive, skill
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
+from tests.support.user_stack import PROVIDER_DATA, own_key
 from tests.support.variants import add_containers, records, responses_config, traces, variant
 from tests.support.waiting import wait_until
 from tests.support.websocket_client import WebSocketClient
@@ -30,7 +31,6 @@ pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 UNKNOWN = "resp_000000000000000000000000"
 UNKNOWN_CONVERSATION = "conv_000000000000000000000000"
-PROVIDER_DATA = {"llama_stack": "X-LlamaStack-Provider-Data", "ogx": "X-OGX-Provider-Data"}
 SECRETS = [b64encode(os.urandom(32)).decode() for _ in range(2)]
 # A team shares its records, read-only for carol. The rest is the hosts' default.
 POLICY: list[Json] = [
@@ -111,11 +111,6 @@ def users(guarded: LiveStack, upstream: Upstream) -> Iterator[dict[str, Wire]]:
 def ids(wire: Wire) -> set[str]:
     """Return the ids of all responses that the user's list shows."""
     return {response["id"] for response in wire.listed(limit=100)}
-
-
-def own_key(host: Host, key: str) -> dict[str, str]:
-    """Return the header that carries a user's own key for the model server."""
-    return {PROVIDER_DATA[host]: json.dumps({"openai_chat_api_key": key})}
 
 
 def check_is_a_stranger(stranger: Wire, response: Json) -> None:

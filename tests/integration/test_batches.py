@@ -16,8 +16,8 @@ from tests.support.clients import node_client
 from tests.support.mcp_server import McpServers
 from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, error, reply, text, tool_call
-from tests.support.user_stack import TOKENS, client_of, user_stack
-from tests.support.variants import Json, responses_config
+from tests.support.user_stack import TOKENS, client_of, own_key, user_stack
+from tests.support.variants import Json, responses_config, traces
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, Web
 
@@ -156,6 +156,23 @@ def test_lines_continue_responses_and_conversations_and_use_tools(
     assert [item["name"] for item in output["function"]["output"]] == ["look_up"]
     assert [item["type"] for item in output["remote"]["output"]] == ["mcp_list_tools", "mcp_call", "message"]
     assert output["remote"]["output"][1]["output"] == "from afar"
+
+
+def test_lines_have_the_keys_and_the_owner_of_who_made_the_batch(
+    ada: openai.OpenAI, served: LiveStack, host: Host, upstream: Upstream
+) -> None:
+    upstream.script("keyed", reply(text("Done.")))
+    keyed = ada.with_options(default_headers=own_key(host, "key-of-ada"))
+    lines = [line(f"line-{number}", {"model": "local/keyed", "input": "Hi"}) for number in range(2)]
+    ended = until_ended(ada, created(keyed, lines))
+    assert [each.headers["authorization"] for each in upstream.requests("keyed")] == ["Bearer key-of-ada"] * 2
+    assert traces(served.state_dir, "key-of-ada") == []
+    made = [each["response"]["body"]["id"] for each in lines_of(ada, ended.output_file_id)]
+    with client_of(served, "bob") as bob:
+        for response_id in made:
+            assert ada.responses.retrieve(response_id).output_text == "Done."
+            with pytest.raises(openai.NotFoundError):
+                bob.responses.retrieve(response_id)
 
 
 @pytest.mark.parametrize("endpoint", BODIES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.support.upstream import UpstreamProcess
 from tests.support.variants import Json, open_this_machine, variant
 
 TOKENS: Final = {name: f"token-of-{name}" for name in ("ada", "bob")}
+PROVIDER_DATA: Final = {"llama_stack": "X-LlamaStack-Provider-Data", "ogx": "X-OGX-Provider-Data"}
 
 
 @contextmanager
@@ -50,3 +52,8 @@ def user_stack(
 def client_of(stack: LiveStack, name: str) -> openai.OpenAI:
     """Return a client of a user, which does not repeat requests."""
     return openai.OpenAI(base_url=f"{stack.base_url}/v1", api_key=TOKENS[name], max_retries=0)
+
+
+def own_key(host: Host, key: str) -> dict[str, str]:
+    """Return the header that carries a user's own key for the model server."""
+    return {PROVIDER_DATA[host]: json.dumps({"openai_chat_api_key": key})}
