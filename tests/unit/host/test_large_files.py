@@ -145,6 +145,7 @@ async def test_input_file_is_uploaded_up_to_the_limit_of_batches_without_a_copy(
             "expires_at": 2,
             "filename": file.filename,
             "purpose": request.purpose.value,
+            "status": "uploaded",
         }
 
     monkeypatch.setattr(files, "openai_upload_file", stored)
