@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from ..core.ids import tag_of
+from ..store.clock import MAX_DIFFERENCE_SECONDS
 from ..store.layout import with_tag
-from ..store.records import Condition, Records, VersionIs, pages_of
+from ..store.records import Condition, Delete, Record, Records, VersionIs, committed, pages_of
 
 
 def lease_key(worker: str, tag: int = 0) -> str:
@@ -25,15 +26,28 @@ def is_stalled(worker: str, response_id: str) -> Condition:
 async def iter_stalled(records: Records, prefix: str, by: str) -> AsyncIterator[tuple[str, str]]:
     """Yield the worker and the response id of each row `<prefix><worker>/<response>` whose worker has no lease.
 
+    A lease that ends later than that of `by` was written while the clock was ahead. It is deleted: a worker that died
+    meanwhile would count as alive until the clock reaches that time, and one that lives has renewed its lease by now.
+
     Args:
-        by: the worker that looks. Once its own lease has expired too, it learns nothing of the others: it ends.
+        by: the worker that looks, right after it has renewed its lease. Once that has expired too, it learns nothing of
+            the others: this ends.
     """
     async for rows in pages_of(records, prefix):
         held = [key.split("/")[1:] for key, _ in rows]
-        leases = [lease_key(worker, tag_of(response_id)) for worker, response_id in held]
-        living = await records.get_many(list({lease_key(by), *leases}))
-        if lease_key(by) not in living:
+        keys = [lease_key(worker, tag_of(response_id)) for worker, response_id in held]
+        leases = await records.get_many(list(dict.fromkeys([lease_key(by), *keys])))
+        if lease_key(by) not in leases:
             return
-        for (worker, response_id), lease in zip(held, leases, strict=True):
-            if lease not in living:
+        latest = _end_of(leases[lease_key(by)]) + MAX_DIFFERENCE_SECONDS
+        for key, lease in list(leases.items()):
+            if _end_of(lease) > latest and await committed(records, [Delete(key)], [VersionIs(key, lease.version)]):
+                del leases[key]
+        for (worker, response_id), key in zip(held, keys, strict=True):
+            if key not in leases:
                 yield worker, response_id
+
+
+def _end_of(lease: Record) -> float:
+    """Return when a lease ends, in seconds since the epoch."""
+    return float(lease.value)

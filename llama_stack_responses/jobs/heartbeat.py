@@ -5,6 +5,7 @@ The worker renews it every `Intervals.heartbeat_seconds`; a lease that is not re
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 from ..intervals import DEFAULT, Intervals
@@ -25,6 +26,7 @@ class Heartbeat:
         self._worker = worker
         self._intervals = intervals
         self._alive = False
+        self._turn = asyncio.Lock()
         self._renewed: float | None = None
         self._patient_until = 0.0
         self.holding: list[Callable[[], Iterable[str]]] = []
@@ -46,10 +48,24 @@ class Heartbeat:
         Call it before this worker holds anything: without its lease, other workers would treat its jobs as stalled.
         """
         if not self._alive:
-            await self.renew()
+            await self._in_turn(unless_held=True)
 
     async def renew(self) -> None:
         """Renew the lease."""
+        await self._in_turn(unless_held=False)
+
+    async def _in_turn(self, *, unless_held: bool) -> None:
+        async def renew() -> None:
+            async with self._turn:
+                if not (unless_held and self._alive):
+                    await self._renew()
+
+        # If the caller is cancelled, the renewal ends all the same: `end` waits for it, and no lease is written later.
+        renewal = asyncio.create_task(renew(), name="renewal of the worker's lease")
+        renewal.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(renewal)
+
+    async def _renew(self) -> None:
         now = await self._jobs.heartbeat(self._worker, (each for held in self.holding for each in held()))
         if self._renewed is None:
             self._patient_until = now + self._intervals.grace_seconds
@@ -68,4 +84,5 @@ class Heartbeat:
 
     async def end(self) -> None:
         """Delete the lease: other workers requeue the worker's jobs at their next heartbeat."""
-        await self._jobs.deregister(self._worker)
+        async with self._turn:
+            await self._jobs.deregister(self._worker)

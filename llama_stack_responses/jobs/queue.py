@@ -35,7 +35,7 @@ from ..core.types import Json
 from ..intervals import DEFAULT
 from ..logs import get_logger, known
 from ..store import codec
-from ..store.clock import MAX_DIFFERENCE_SECONDS
+from ..store.commit_outcome import RepeatedCommit
 from ..store.decoder import Decoder
 from ..store.records import (
     Condition,
@@ -174,6 +174,7 @@ class JobQueue:
         self._claims, self._lower = 0, cycle((WorkClass.WINDOW, WorkClass.FLEX, WorkClass.BATCH))
         self._looked_at, self._due_at = -inf, inf
         self._hints = HintWriter(records)
+        self._renewals: dict[str, RepeatedCommit] = {}
         self._leases: dict[str, dict[int, float]] = {}
 
     @asynccontextmanager
@@ -430,8 +431,23 @@ class JobQueue:
         known |= {tag_of(each): now + self._lease_seconds for each in holding}
         leases = self._leases[worker] = {tag: until for tag, until in known.items() if until > now}
         puts = [self._lease(worker, tag, now + self._lease_seconds) for tag in {0, *leases}]
-        await asyncio.gather(*(self._records.commit(some) for some in by_tag(puts)))
+        await self._write_leases(puts)
         return now
+
+    async def _write_leases(self, ops: Iterable[Put | Delete]) -> None:
+        """Write leases of one worker, those of each tag in a commit.
+
+        A renewal that was given up must not come later: it would cut short the next one, or write a lease that has
+        ended.
+        """
+
+        async def write(some: Sequence[Put | Delete]) -> None:
+            renewal = self._renewals.setdefault(some[0].key, RepeatedCommit())
+            await renewal(lambda: self._records.commit(some))
+
+        for failure in await asyncio.gather(*map(write, by_tag(ops)), return_exceptions=True):
+            if failure:
+                raise failure
 
     def lease_ops(self, worker: str, response_id: str) -> list[Put]:
         """Return the ops of the worker's lease for a response, for the commit from which on it runs the response."""
@@ -448,8 +464,7 @@ class JobQueue:
     async def deregister(self, worker: str) -> None:
         """Delete the worker's lease: the jobs that it holds are stalled from now on."""
         tags = {0, *self._leases.pop(worker, {})}
-        for deletes in by_tag(Delete(lease_key(worker, tag)) for tag in tags):
-            await self._records.commit(deletes)
+        await self._write_leases(Delete(lease_key(worker, tag)) for tag in tags)
 
     async def requeue_stalled(self, by: str) -> int:
         """Requeue the jobs of dead workers, and return how many were requeued.
@@ -457,7 +472,6 @@ class JobQueue:
         Args:
             by: the worker that requeues them; it needs a lease itself.
         """
-        await self._end_leases_of_wrong_clocks(by)
         requeued = 0
         async for worker, response_id in iter_stalled(self._records, "h/", by):
             try:
@@ -465,23 +479,6 @@ class JobQueue:
             except codec.UnreadableError as error:
                 logger.error("could not read a stalled job of a dead worker, skipping it: %s: %s", response_id, error)
         return requeued
-
-    async def _end_leases_of_wrong_clocks(self, by: str) -> None:
-        """Delete leases that end later than one that is renewed now: they were written while the clock was ahead.
-
-        Without this, a worker that died meanwhile would count as alive until the clock reaches that time. If the lease
-        of `by` is one of them, the clock was set since its last heartbeat: the others may be alive as well.
-        """
-        if self._records.has_own_clock:
-            return
-        latest = await self._records.now() + self._lease_seconds + MAX_DIFFERENCE_SECONDS
-        own = (await self._records.get_many([f"p/{by}"])).get(f"p/{by}")
-        if own is None or float(own.value) > latest:
-            return
-        async for rows in pages_of(self._records, "p/"):
-            for key, record in rows:
-                if float(record.value) > latest:
-                    await committed(self._records, [Delete(key)], [VersionIs(key, record.version)])
 
     async def held_by(self, worker: str) -> set[str]:
         """Return the response ids of the jobs that the worker holds."""

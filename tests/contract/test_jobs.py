@@ -314,7 +314,11 @@ async def test_worker_renewing_its_lease_in_time_keeps_its_jobs(harness: QueueHa
     assert await harness.finish(job)
 
 
-async def test_worker_that_died_while_the_clock_was_ahead_is_dead(harness: QueueHarness, clock: Clock) -> None:
+@pytest.mark.parametrize("is_own", [False, True], ids=["clock of the machine", "clock of the store"])
+async def test_worker_that_died_while_the_clock_was_ahead_is_dead(
+    harness: QueueHarness, clock: Clock, monkeypatch: pytest.MonkeyPatch, is_own: bool
+) -> None:
+    monkeypatch.setattr(type(harness.records), "has_own_clock", is_own)
     await harness.submit("resp_1", "resp_2")
     clock.now += 31 * 86_400
     for worker in ("dies", "lives"):
