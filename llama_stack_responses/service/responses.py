@@ -110,7 +110,7 @@ class OpenAIResponsesImpl(Parts):
             ApiError: the request is invalid or cannot be admitted. Nothing is stored.
             Conflict: a condition of the place does not hold.
         """
-        request = await self._parser.parse(body)
+        request = await self._parsed(body)
 
         async def queue(permit: Permit | None) -> DetachedResponse:
             start = await self._resolver.resolve(request)
@@ -135,8 +135,15 @@ class OpenAIResponsesImpl(Parts):
             turn.end()
         return created
 
+    async def _parsed(self, body: Any, *, may_be_empty: bool = False) -> CreateRequest:
+        """Parse a request; one whose response is stored is refused while the store's time is not known."""
+        request = await self._parser.parse(body, may_be_empty=may_be_empty)
+        if request.store:
+            await self.clock.ready()
+        return request
+
     async def _created(self, body: Any, key: str | None, hold: Hold | None) -> ForegroundRun | DetachedResponse:
-        request = await self._parser.parse(body)
+        request = await self._parsed(body)
         if key is None:
             return await self._create(request, body, None, hold)
         if not request.store:
@@ -186,7 +193,7 @@ class OpenAIResponsesImpl(Parts):
     async def _created_on_connection(
         self, body: Any, connection: ConnectionOptions, hold: Hold | None
     ) -> ForegroundRun:
-        request = await self._parser.parse(body, may_be_empty=not connection.generate)
+        request = await self._parsed(body, may_be_empty=not connection.generate)
         if not request.store:
             await connection.memory.check(request.input_items)
         asks_model = connection.generate or request.prewarms

@@ -60,6 +60,15 @@ class StoreClock:
         """Whether this machine's clock has jumped while it is the only one that the store has."""
         return self.is_wrong and not self._records.has_own_clock
 
+    async def ready(self) -> None:
+        """Read the store's clock, unless it was read before: until then, the time may be wrong.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        if self._offset is None and self._records.has_own_clock:
+            await self.read()
+
     async def read(self) -> float:
         """Read the store's clock, and return its time in seconds since the epoch.
 
