@@ -19,8 +19,8 @@ class ClockCheck(Periodic):
     """
 
     def __init__(self, clock: StoreClock, intervals: Intervals) -> None:
-        failure, pauses = "could not read the clock of the store", intervals.clock_check_seconds
-        super().__init__(self.check, failure, logger, pauses, intervals.store_retry_seconds)
+        pauses = intervals.clock_check_seconds, intervals.store_retry_seconds
+        super().__init__(self.check, "could not read the clock of the store", logger, *pauses)
         self._clock = clock
         self._was_wrong = False
 

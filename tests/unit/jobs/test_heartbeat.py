@@ -86,6 +86,25 @@ async def test_late_renewal_writes_no_lease_of_a_worker_that_has_ended(
     assert await records.get_many([LEASE]) == {}
 
 
+async def test_renewal_whose_caller_is_cancelled_comes_before_the_end_of_the_lease(records: LateRecords) -> None:
+    heartbeat, began, go_on = Heartbeat(JobQueue(records, 10), "w1"), asyncio.Event(), asyncio.Event()
+
+    async def wait(name: str) -> None:
+        if name == "commit" and not began.is_set():
+            began.set()
+            await go_on.wait()
+
+    records._before = wait
+    renewing = asyncio.ensure_future(heartbeat.renew())
+    await began.wait()
+    renewing.cancel()
+    ending = asyncio.ensure_future(heartbeat.end())
+    await asyncio.wait([renewing])
+    go_on.set()
+    await ending
+    assert await records.get_many([LEASE]) == {}
+
+
 async def test_requests_that_need_the_lease_at_once_renew_it_once(heartbeat: Heartbeat, records: LateRecords) -> None:
     heartbeat.expire()
     before = (await records.get_many([LEASE]))[LEASE].version
