@@ -5,12 +5,13 @@ garbage collection and retention (`store/`), the records in memory, the generati
 What is simulated: time, the order in which processes run (`world.py`), the network to the store (`store.py`), the model
 server and the tool (`model.py`), receivers of webhooks, files, and HTTP (`server.py`).
 
-A schedule (`simulation.py`) has one to three servers that share a store, some clients (`workload.py`), and half a minute
-in which calls of the store are delayed, refused, applied without an answer or after it was given up, notifications are
-lost, the store is away, servers are killed, stopped, or stand still for longer than their leases, streams are cut, and
-models and receivers fail (`faults.py`, `cluster.py`). In a third of the schedules nothing goes wrong but delays: there a
-wake-up that is lost is an error, however soon a poll makes up for it. Then all faults end, everything that was begun has
-to come to its end, all is deleted or expires, and no row may be left.
+A schedule (`simulation.py`) has one to three servers that share a store, some clients (`workload.py`, `talks.py`), and
+half a minute in which calls of the store are delayed, refused, applied without an answer or after it was given up,
+notifications are lost, the store is away, servers are killed, stopped, or stand still for longer than their leases,
+streams are cut, models and receivers fail, and clocks of machines are set (`faults.py`, `cluster.py`). In a third of
+the schedules nothing goes wrong but delays: there a wake-up that is lost is an error, however soon a poll makes up for
+it. Then all faults end, everything that was begun has to come to its end, all is deleted or expires, and no row may be
+left.
 
 What must hold (`ledger.py`, checked with each commit, round, call, message and batch of events):
 
@@ -19,6 +20,10 @@ What must hold (`ledger.py`, checked with each commit, round, call, message and 
 - Every reader gets every event once, in order, and all get the same, however often they come back.
 - A worker that takes a job over runs no round and no call that was finished before.
 - All requests with one Idempotency-Key get one response. Each line of a batch is in one of its files, once.
+- A turn of a conversation is added once and whole, behind all that came before it, and stays until it is deleted. What
+  was deleted is not added again. The next model sees what had joined and was not deleted.
+- A lease of a worker is never cut short by a renewal that comes late, and none is written after its end.
+- Responses have the time of the store, whatever the clocks of the machines say.
 - A webhook is accepted at least once for each end, and always has the same id.
 - Nothing is left of what was deleted, but counters of users and how far sweeps went.
 

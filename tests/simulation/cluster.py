@@ -13,6 +13,10 @@ from tests.simulation.world import World
 
 _PAUSES: Final = (1.0, 8.0, 12.0, 25.0)
 """Seconds for which a server stands still: less than its lease, a little more, and much more."""
+_CLOCKS: Final = (-86_400.0, -400.0, 90.0, 10_000.0, 40 * 86_400.0)
+"""Seconds by which the clock of a machine is ahead once it was set."""
+_WRONG_CLOCKS: Final = 0.5
+"""Share of the machines whose clock is wrong when a server is started, if any clock is set."""
 _OUTAGES: Final = (0.5, 4.0, 15.0)
 """Seconds for which the store is away."""
 
@@ -52,7 +56,17 @@ class Cluster:
         """Start a server."""
         name = f"server{len(self.servers) + 1}"
         given = self.store, self.ledger, self.files, self._intervals, self._pause
-        self.servers.append(Server(self.world, name, *given, features=self.features))
+        self.servers.append(server := Server(self.world, name, *given, features=self.features))
+        if self.faults.clock_jumps and self.world.random.random() < _WRONG_CLOCKS:
+            server.process.set_clock(self.world.random.choice(_CLOCKS))
+
+    def heal(self) -> None:
+        """Let nothing go wrong any more."""
+        self.faults.heal()
+        for server in self.alive:
+            server.process.set_clock(0.0)
+        if not self.alive:
+            self.start()
 
     def torment(self, until: float) -> None:
         """Let things befall the servers each second, until a time."""
@@ -66,16 +80,23 @@ class Cluster:
             for subscriber in list(self.store.subscribers):
                 subscriber.cut()
         for server in self.alive:
-            chance = random.random()
-            if chance < faults.kills:
-                server.kill()
-                self._restart()
-            elif chance < faults.kills + faults.pauses:
-                server.process.pause(random.choice(_PAUSES))
-            elif chance < faults.kills + faults.pauses + faults.stops:
-                server.stop()
-                self._restart()
+            self._befall(server)
         self.world.after(1.0, lambda: self.torment(until))
+
+    def _befall(self, server: Server) -> None:
+        """Let something happen to a server, perhaps."""
+        random, faults = self.world.random, self.faults
+        if random.random() < faults.clock_jumps:
+            server.process.set_clock(random.choice(_CLOCKS))
+        chance = random.random()
+        if chance < faults.kills:
+            server.kill()
+            self._restart()
+        elif chance < faults.kills + faults.pauses:
+            server.process.pause(random.choice(_PAUSES))
+        elif chance < faults.kills + faults.pauses + faults.stops:
+            server.stop()
+            self._restart()
 
     def _restart(self) -> None:
         self.world.after(self.world.random.uniform(0.0, self.faults.restarts), self.start)

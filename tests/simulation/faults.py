@@ -24,6 +24,7 @@ class Faults:
         notifications_lost: probability that a notification does not arrive.
         outages: probability that the store is away for a while, in each second.
         kills, pauses, stops: probability that a server is killed, stands still, or is stopped in order, in each second.
+        clock_jumps: probability that the clock of a server's machine is set, in each second.
         restarts: seconds after which a server that has ended is started again, at most.
         streams_cut: probability that a client's stream is cut after a batch.
         model_fails: probability that a round of the model is refused or breaks off.
@@ -41,6 +42,7 @@ class Faults:
     kills: float = 0.0
     pauses: float = 0.0
     stops: float = 0.0
+    clock_jumps: float = 0.0
     restarts: float = 10.0
     streams_cut: float = 0.0
     model_fails: float = 0.0
@@ -61,6 +63,7 @@ class Faults:
         faults.latest = random.choice((2.0, 10.0, 90.0))
         faults.notifications_lost, faults.outages = some(0.2), some(0.03)
         faults.kills, faults.pauses, faults.stops = some(0.15), some(0.15), some(0.05)
+        faults.clock_jumps = some(0.05)
         faults.restarts = random.choice((0.5, 10.0, 30.0))
         faults.streams_cut, faults.model_fails, faults.receiver_fails = some(0.2), some(0.1), some(0.4)
         return faults

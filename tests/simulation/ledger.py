@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +21,10 @@ from tests.simulation.world import World
 
 type Json = dict[str, Any]
 
+_TEXT: Final = re.compile(r"job (\d+):")
+"""The number of the job in a text of a user."""
+_CLOCK_SECONDS: Final = 7_200.0
+"""A response that is stored is not older. Clocks of machines that are wrong differ by more, or by less than matters."""
 _CALL: Final = re.compile(r"call_\d+_(\d+)")
 """The id of a call of the simulated model: the job, and the round that made it."""
 
@@ -38,6 +42,21 @@ class Progress:
     waiting: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model has to see of the conversation of a response.
+
+    Attributes:
+        seen: the ids of the items that were in the conversation when the response was sent, by the number of their text.
+        deleting: the ids of the items whose deletion has begun by now.
+        gone: the numbers of the texts that were deleted before the response was sent.
+    """
+
+    seen: Mapping[int, str]
+    deleting: Set[str]
+    gone: Set[int]
+
+
 @dataclass(slots=True)
 class Ledger:
     """All that has happened, as far as something must hold of it.
@@ -52,6 +71,10 @@ class Ledger:
         lines: how often each line of a batch has ended.
         deliveries: the event and endpoint that each message was for.
         received: the messages that receivers have accepted, by response or batch.
+        items: the positions of all items that were ever added to each conversation, by their ids.
+        inputs: the ids of those with a text, by the conversation and the number of the text.
+        deleting: the ids of items whose deletion was begun.
+        prompts: what the models have to see, by the number of the job.
         prompt_seconds: within this time a job is claimed that servers have room for, and an event reaches a reader;
             None if nothing is promised, since things go wrong.
     """
@@ -67,10 +90,15 @@ class Ledger:
     ends: Counter[str] = field(default_factory=Counter)
     deliveries: dict[str, tuple[str, str]] = field(default_factory=dict)
     received: dict[str, list[str]] = field(default_factory=dict)
+    items: dict[str, dict[str, int]] = field(default_factory=dict)
+    inputs: dict[tuple[str, int], str] = field(default_factory=dict)
+    deleting: set[str] = field(default_factory=set)
+    prompts: dict[int, Prompt] = field(default_factory=dict)
     prompt_seconds: float | None = None
     _queued_at: dict[str, float] = field(default_factory=dict)
     _stored_at: dict[tuple[str, int], float] = field(default_factory=dict)
     _gone: set[str] = field(default_factory=set)
+    _ended: set[str] = field(default_factory=set)
     _logs: dict[str, dict[int, Json]] = field(default_factory=dict)
     _progress: dict[str, Progress] = field(default_factory=dict)
     _claimed: dict[tuple[str, str], Progress] = field(default_factory=dict)
@@ -167,7 +195,10 @@ class Ledger:
         response_id = op.key.removeprefix("r/")
         if isinstance(op, Delete):
             return
-        status = codec.decode(op.value)["response"]["status"]
+        response = codec.decode(op.value)["response"]
+        status = response["status"]
+        if abs(response["created_at"] - self.world.now) > _CLOCK_SECONDS:
+            self.fail(f"{response_id} has the time of a machine whose clock is wrong")
         before = store.get(op.key)
         if before is None and response_id in self.created:
             self.fail(f"{response_id} is stored again after it was deleted")
@@ -203,6 +234,37 @@ class Ledger:
             if self.lines[op.key] > 1:
                 self.fail(f"line {op.key.removeprefix('bt/d/')} ends twice")
 
+    def _on_item(self, who: str, op: Op, store: SharedStore) -> None:
+        """An item of a conversation: each is added once, behind all others, and stays until it is deleted."""
+        assert isinstance(op, Put | Ensure | Delete)
+        _, conversation_id, position = op.key.split("/")
+        if isinstance(op, Delete):
+            row = store.get(op.key)
+            if row and store.get(f"c/{conversation_id}") and codec.decode(row.value)["id"] not in self.deleting:
+                self.fail(f"{who} deletes an item of {conversation_id} that nobody wants deleted: {op.key}")
+            return
+        item, added = codec.decode(op.value), self.items.setdefault(conversation_id, {})
+        if item["id"] in added:
+            self.fail(f"{item['id']} is added to {conversation_id} twice")
+        elif int(position, 16) != len(added):
+            self.fail(f"an item is added to {conversation_id} at {int(position, 16)}, behind {len(added)} others")
+        added[item["id"]] = int(position, 16)
+        for number in _TEXT.findall(str(item.get("content")) if item.get("role") == "user" else ""):
+            self.inputs[conversation_id, int(number)] = item["id"]
+
+    def _on_lease(self, who: str, op: Op, store: SharedStore) -> None:
+        """The lease of a worker: a renewal ends later than the one before, and none comes after its end."""
+        assert isinstance(op, Put | Ensure | Delete)
+        worker = op.key.removeprefix("p/")
+        if isinstance(op, Delete):
+            self._ended.add(worker)
+            return
+        before, until = store.get(op.key), float(op.value)
+        if worker in self._ended:
+            self.fail(f"a lease of {who} is written after its end")
+        if before and until < float(before.value):
+            self.fail(f"a lease of {who} is cut short: from {float(before.value):.1f} to {until:.1f}")
+
     _checks: Mapping[str, Callable[..., None]] = field(
         default_factory=lambda: {
             "j": Ledger._on_job,
@@ -212,10 +274,22 @@ class Ledger:
             "y": Ledger._on_key,
             "wh": Ledger._on_webhook,
             "bt": Ledger._on_batch,
+            "m": Ledger._on_item,
+            "p": Ledger._on_lease,
         }
     )
 
     # What servers do beside commits.
+
+    def on_prompt(self, number: int, numbers: Sequence[int]) -> None:
+        """Check that the model of a job sees what its conversation has: the texts with these numbers."""
+        if (prompt := self.prompts.get(number)) is None:
+            return
+        missing = [each for each, of in prompt.seen.items() if each not in numbers and of not in prompt.deleting]
+        if missing:
+            self.fail(f"the model of job {number} does not see what has joined its conversation: {missing}")
+        if deleted := prompt.gone & set(numbers):
+            self.fail(f"the model of job {number} sees what was deleted from its conversation: {sorted(deleted)}")
 
     def on_round(self, who: str, response_id: str, number: int) -> None:
         """Check that a round of the model, from 1, is not one that was finished when its worker claimed the job."""

@@ -24,6 +24,11 @@ type Json = dict[str, Any]
 _JOB: Final = re.compile(r"job (\d+): (\d+) rounds, (\d+) calls")
 
 
+def numbers_of(content: str) -> list[int]:
+    """Return the numbers of the jobs that are in a text."""
+    return [int(number) for number, _, _ in _JOB.findall(content)]
+
+
 def asked(number: int, rounds: int, calls: int) -> str:
     """Return the input of a response whose model takes some rounds, each but the last with some calls."""
     return f"job {number}: {rounds} rounds, {calls} calls"
@@ -84,6 +89,8 @@ class SimulatedModel:
         number, rounds, calls = map(int, _JOB.findall(str(messages[newest]["content"]))[-1])
         this = 1 + sum(each["role"] == "assistant" and bool(each.get("tool_calls")) for each in messages[newest:])
         self._process.log(f"asks the model for round {this} of {rounds} of job {number}")
+        users = [str(each["content"]) for each in messages if each["role"] == "user"]
+        self._ledger.on_prompt(number, numbers_of(" ".join(users)))
         self._ledger.on_round(self._process.name, known("response_id") or "", this)
         for piece in ("Round ", f"{this} of job {number}", " is said."):
             await self._wait()

@@ -15,13 +15,17 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.features.webhooks.rows import Delivery
+from llama_stack_responses.jobs import queue
 from llama_stack_responses.jobs.background import BackgroundJobs
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.job_writer import JobWriter
 from llama_stack_responses.jobs.notifier import Subscription, _end
 from llama_stack_responses.jobs.runner import JobRunner
-from llama_stack_responses.store import garbage_collector
+from llama_stack_responses.service import response_writer
+from llama_stack_responses.store import commit_outcome, garbage_collector
 from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.clock import StoreClock
+from llama_stack_responses.store.conversation_store import ConversationAppend, ConversationStore
 from llama_stack_responses.store.records import Delete, Op
 from tests.simulation import store
 from tests.simulation.store import RemoteRecords
@@ -127,6 +131,84 @@ def _no_deadline(patch: Patch) -> None:
     patch.setattr(store, "APPLIED_SECONDS", float("inf"))
 
 
+def _forgotten_outcome(patch: Patch) -> None:
+    """A commit that was not answered is settled and made again, also if it was applied."""
+    settle = RemoteRecords._settle
+
+    async def forgets(self: RemoteRecords, commit_id: bytes) -> bool:
+        await settle(self, commit_id)
+        return False
+
+    patch.setattr(RemoteRecords, "_settle", forgets)
+
+
+def _repeated_join(patch: Patch) -> None:
+    """A response that is not stored joins its conversation again if the answer was lost, also if it has joined it."""
+
+    async def until_known(call: Callable[[bool], Any], *given: Any) -> Any:
+        return await once(lambda _: call(False), *given)
+
+    once = commit_outcome.until_known
+    patch.setattr(response_writer, "until_known", until_known)
+
+
+def _join_without_condition(patch: Patch) -> None:
+    """A turn is added to a conversation that was changed since it was read."""
+    plan = ConversationAppend.plan
+
+    def unfenced(self: ConversationAppend, known: Any) -> Any:
+        return plan(self, known)[0], []
+
+    patch.setattr(ConversationAppend, "plan", unfenced)
+
+
+def _turn_after_response(patch: Patch) -> None:
+    """A response that has ended joins its conversation in a second commit."""
+    save = Archive.save
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    async def split(self: Archive, response: Any, **named: Any) -> int:
+        with patch.context() as apart:
+            apart.setattr(Archive, "_joining", nothing)
+            version = await save(self, response, **named)
+        given = {name: named[name] for name in ("owner", "input_items")}
+        await self.join(response, **given, exchanges=named.get("exchanges") or {})
+        return version
+
+    patch.setattr(Archive, "save", split)
+
+
+def _deleted_item_shown(patch: Patch) -> None:
+    """The deletion of an item leaves its row."""
+    gone = ConversationStore._gone
+
+    async def forgets(self: ConversationStore, *given: Any) -> list[Op]:
+        ops = await gone(self, *given)
+        return [op for op in ops if not getattr(op, "key", "").startswith("m/")] if len(given[-1]) == 1 else ops
+
+    patch.setattr(ConversationStore, "_gone", forgets)
+
+
+def _unsettled_renewal(patch: Patch) -> None:
+    """A worker renews its lease although an earlier renewal may still come."""
+
+    async def once(call: Callable[[], Any]) -> Any:
+        return await call()
+
+    patch.setattr(queue, "RepeatedCommit", lambda: once)
+
+
+def _clock_of_the_machine(patch: Patch) -> None:
+    """A server stores responses before it knows the time of the store."""
+
+    async def ready(_: StoreClock) -> None:
+        pass
+
+    patch.setattr(StoreClock, "ready", ready)
+
+
 MUTATIONS: Final[dict[str, Callable[[Patch], None]]] = {
     "missing fence": _missing_fence,
     "lost wake-up": _lost_wake_up,
@@ -138,6 +220,13 @@ MUTATIONS: Final[dict[str, Callable[[Patch], None]]] = {
     "garbage without condition": _garbage_without_condition,
     "unsettled repetition": _unsettled_repetition,
     "no deadline": _no_deadline,
+    "forgotten outcome": _forgotten_outcome,
+    "repeated join": _repeated_join,
+    "join without condition": _join_without_condition,
+    "turn after response": _turn_after_response,
+    "deleted item shown": _deleted_item_shown,
+    "unsettled renewal": _unsettled_renewal,
+    "clock of the machine": _clock_of_the_machine,
 }
 
 

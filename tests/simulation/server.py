@@ -38,14 +38,16 @@ from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles
 from llama_stack_responses.inputs.moderation import NoModeration
 from llama_stack_responses.intervals import Intervals
-from llama_stack_responses.lifecycle.sweeper import ResponseSweeper
+from llama_stack_responses.lifecycle.clock_check import ClockCheck
+from llama_stack_responses.lifecycle.sweeper import ConversationSweeper, ResponseSweeper
 from llama_stack_responses.process_pool.pool import WorkerPool
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.idempotency import IdempotencyKeys
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.clock import StoreClock
 from llama_stack_responses.store.object_events import ObjectEvents
-from llama_stack_responses.store.sweep_guard import SweepGuard
+from llama_stack_responses.store.retention import Retention
+from llama_stack_responses.store.sweep_guard import SweepGuard, conversation_guard
 from llama_stack_responses.telemetry.instrumentation import Telemetry
 from llama_stack_responses.tools.registry import HostedTool, HostedToolServices
 from tests.simulation.faults import Faults
@@ -157,15 +159,14 @@ class Sender:
 class _Service(OpenAIResponsesImpl):
     """The service, on virtual time and without the signals and threads of a process."""
 
-    def __init__(self, world: World, *given: Any) -> None:
-        self._world = world
+    def __init__(self, process: Process, *given: Any) -> None:
+        self._process = process
         super().__init__(*given)
 
     @cached_property
     def clock(self) -> StoreClock:
         """The store's clock."""
-        world = self._world
-        return StoreClock(self._records, wall=lambda: world.now, elapsed=lambda: world.now)
+        return StoreClock(self._records, wall=self._process.wall, elapsed=self._process.time)
 
     def start(self) -> bool:
         """Do nothing: the simulation starts the tasks."""
@@ -232,7 +233,7 @@ class Server:
             at_end=[ends.ops, partial(recorded, _KEPT_SECONDS)] if features else (),
             on_end=[self._batch_work.ended, self._webhooks.ended],
         )
-        self.impl = _Service(world, CONFIG, self.records, self.sealer, dependencies, self.access, intervals)
+        self.impl = _Service(process, CONFIG, self.records, self.sealer, dependencies, self.access, intervals)
         self._batch_work.parts = BatchParts(
             impl=self.impl,
             inference=None,  # type: ignore[arg-type]
@@ -248,7 +249,14 @@ class Server:
             telemetry=self.telemetry,
         )
         guard = SweepGuard(self.records, self.impl.archive.count, CONFIG.max_swept_share, lambda: world.now)
-        self._sweeper = ResponseSweeper(self.impl.archive, self.impl.clock, guard, CONFIG.sweep_seconds)
+        archive, clock, interval = self.impl.archive, self.impl.clock, CONFIG.sweep_seconds
+        talks = conversation_guard(self.records, archive.conversations, CONFIG.max_swept_share, lambda: world.now)
+        rule = Retention(RETENTION_DAYS * DAY_SECONDS, clock)
+        self._periodic = [
+            ClockCheck(clock, intervals),
+            ResponseSweeper(archive, clock, guard, interval),
+            ConversationSweeper(archive.conversations, rule, clock, talks, interval),
+        ]
         self._features = features
         ledger.workers[self.impl.jobs.foreground.worker] = name
         process.start(self._start)
@@ -261,7 +269,8 @@ class Server:
     async def _start(self) -> None:
         self.process.log("starts")
         self.impl.jobs.start()
-        self._sweeper.start()
+        for each in self._periodic:
+            each.start()
         if self._features:
             self._batch_work.start()
             self._webhooks.start()
@@ -283,7 +292,8 @@ class Server:
         async def stop() -> None:
             self.impl.jobs.worker.hand_over()
             self.impl.jobs.events.close()
-            await self._sweeper.stop()
+            for each in self._periodic:
+                await each.stop()
             await self.impl.jobs.worker.stop()
             await self._batch_work.stop()
             await self._webhooks.stop()

@@ -22,6 +22,7 @@ from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.store.records import UNAVAILABLE
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
+from tests.simulation.talks import Talks
 from tests.simulation.workload import OWNERS, Clients
 from tests.simulation.world import Endless, World
 
@@ -40,7 +41,7 @@ _RETAINED_SECONDS: Final = 5 * 86_400.0
 _SWEPT_SECONDS: Final = 200.0
 _WORK: Final = ("j/resp_", "q/", "h/", "k/", "d/", "v/", "o/", "g/", "bt/q/", "bt/r/", "bt/t/", "wh/e/", "wh/q/")
 """Rows of work that is not done yet."""
-_KEPT: Final = ("p/", "sw/reached", "bt/c/", "wh/c/")
+_KEPT: Final = ("p/", "sw/reached", "sw/conversations", "bt/c/", "wh/c/")
 """Rows that stay when all that users had is gone: `docs/explanation/storage.md`."""
 
 _POLLED: Final = Intervals(poll_seconds=1.0, event_poll_seconds=1.0, fast_poll_seconds=0.2)
@@ -84,6 +85,7 @@ class Schedule:
             self.world, random.choice((1, 2, 2, 3)), calm, intervals, notifies=notifies, features=features
         )
         self.clients = Clients(self.cluster)
+        self.talks = Talks(self.clients)
         self.ledger = self.cluster.ledger
 
     def run(self) -> None:
@@ -116,9 +118,7 @@ class Schedule:
         self.cluster.torment(until)
         world.run_until(lambda: not self.clients.waiting or bool(self._failed), until)
         world.log("world", "nothing goes wrong any more")
-        faults.heal()
-        if not self.cluster.alive:
-            self.cluster.start()
+        self.cluster.heal()
         self._await("do not end: ")
 
     def _begin(self) -> None:
@@ -136,12 +136,14 @@ class Schedule:
         """Return what a client does."""
         random, clients = self.world.random, self.clients
         owner, kind = random.choice(OWNERS), random.random()
-        if kind < 0.5 or self._is_burst:
+        if kind < 0.4 or self._is_burst:
             return partial(clients.background, owner, random.choice((0, 1, 2)))
-        if kind < 0.75:
+        if kind < 0.6:
             senders, background = random.choice((1, 2, 3)), random.random() < 0.5
             return partial(clients.keyed, owner, f"key {number}", senders, background=background)
-        if kind < 0.85 or not self.cluster.features:
+        if kind < 0.8:
+            return partial(self.talks.hold, owner, random.choice((1, 2, 3)), random.choice((2, 4)))
+        if kind < 0.9 or not self.cluster.features:
             return partial(clients.foreground, owner, random.choice((1, 1, 6)))
         return partial(clients.batch, owner, random.choice((1, 3, 6)))
 
@@ -192,6 +194,8 @@ class Schedule:
         if self.world.random.random() < 0.5:
             for response_id, owner in promises.stored.items():
                 clients.start(f"deletion of {response_id}", partial(clients.delete, owner, response_id))
+            for each, owner in promises.conversations.items():
+                clients.start(f"deletion of {each}", partial(clients.delete_conversation, owner, each))
         for endpoint_id, owner in promises.endpoints.items():
             clients.start(f"deletion of {endpoint_id}", partial(clients.delete_endpoint, owner, endpoint_id))
         self._await("do not end: ")

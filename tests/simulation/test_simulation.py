@@ -18,7 +18,15 @@ MINUTE_SECONDS: Final = 60.0
 FIXED: Final = range(40)
 """Seeds that each run has."""
 
-OFTEN: Final = ("commits out of order", "events from the checkpoint", "forgotten key", "key after response")
+OFTEN: Final = (
+    "commits out of order",
+    "events from the checkpoint",
+    "forgotten key",
+    "key after response",
+    "join without condition",
+    "turn after response",
+    "unsettled renewal",
+)
 """Bugs that one of a few schedules finds. Which ones do changes with the code."""
 
 BUDGET: Final = 1_000

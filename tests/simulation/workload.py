@@ -49,6 +49,7 @@ class Promises:
         stored: the responses whose creation was acknowledged, each with its owner.
         final: the responses that were returned as ended, each as it was.
         deleted: the responses whose deletion was acknowledged or begun.
+        conversations: the owners of the conversations whose creation was acknowledged, by their ids.
         batches: the owners of the batches whose creation was acknowledged, by their ids.
         endpoints: the owners of the webhook endpoints, by their ids.
     """
@@ -57,6 +58,7 @@ class Promises:
     background: set[str] = field(default_factory=set)
     final: dict[str, Json] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
+    conversations: dict[str, Owner] = field(default_factory=dict)
     batches: dict[str, Owner] = field(default_factory=dict)
     endpoints: dict[str, Owner] = field(default_factory=dict)
 
@@ -95,7 +97,7 @@ class Clients:
 
     async def background(self, owner: Owner, readers: int) -> None:
         """Create a background response and follow it; perhaps cancel or delete it, or continue it."""
-        body = self._body(background=True)
+        body = self.body(background=True)
         response_id = await self._created(owner, body)
         if response_id is None:
             return
@@ -109,26 +111,26 @@ class Clients:
         elif chance < 0.4:
             await asyncio.sleep(self._random.uniform(0.0, 20.0))
             await self.delete(owner, response_id)
-        elif chance < 0.7 and await self._ended(owner, response_id):
+        elif chance < 0.7 and await self.ended(owner, response_id):
             if self._random.random() < 0.3:
                 self.start(f"deletion of {response_id}", lambda: self.delete(owner, response_id))
-            await self._created(owner, self._body(background=True, previous_response_id=response_id))
+            await self._created(owner, self.body(background=True, previous_response_id=response_id))
 
     async def keyed(self, owner: Owner, key: str, senders: int, *, background: bool) -> None:
         """Send a request with an Idempotency-Key several times; all get the same response."""
-        body, got = self._body(background=background), list[str]()
+        body, got = self.body(background=background), list[str]()
 
         async def send() -> None:
             while True:
                 try:
-                    response = await self._call(owner, lambda server: _create(server, body, key, finish=not background))
+                    response = await self.call(owner, lambda server: create(server, body, key, finish=not background))
                 except ApiError as error:
                     if error.status not in (429, 502, 503):
                         raise
                     await asyncio.sleep(self._random.uniform(0.0, _RETRY))
                 else:
                     got.append(response["id"])
-                    self._promise(owner, response)
+                    self.promise(owner, response)
                     return
 
         await asyncio.gather(*(send() for _ in range(senders)))
@@ -138,14 +140,14 @@ class Clients:
     async def foreground(self, owner: Owner, count: int) -> None:
         """Create responses and wait for them, one after the other; perhaps delete one as soon as it is there."""
         for _ in range(count):
-            body = self._body(background=False)
+            body = self.body(background=False)
             try:
-                response = await self._call(owner, partial(_create, body=body, key=None, finish=True), 1)
+                response = await self.call(owner, partial(create, body=body, key=None, finish=True), 1)
             except ApiError as error:
                 if error.status not in (429, 500, 502, 503):
                     raise
                 continue
-            self._promise(owner, response)
+            self.promise(owner, response)
             if self._random.random() < 0.5:
                 await self.delete(owner, response["id"])
 
@@ -154,14 +156,14 @@ class Clients:
         ids = [f"line {number}" for number in range(lines)]
         texts = [self._line(custom_id) for custom_id in ids]
         file_id = await self.cluster.files.write("input", BytesIO(b"\n".join(texts)), None)
-        batch = await self._once(owner, lambda server: _create_batch(server, owner, file_id))
+        batch = await self.once(owner, lambda server: _create_batch(server, owner, file_id))
         if batch is None:
             return
         self.promises.batches[batch.id] = owner
         of = Hasher(owner).owner
         while True:
             await asyncio.sleep(3.0)
-            found = await self._call(owner, lambda server: server.batches.find(of, batch.id))
+            found = await self.call(owner, lambda server: server.batches.find(of, batch.id))
             if found is None:
                 self.ledger.fail(f"{batch.id} is lost")
                 return
@@ -172,34 +174,46 @@ class Clients:
     async def endpoint(self, owner: Owner) -> None:
         """Create a webhook endpoint."""
         url = f"https://receiver/{len(self.promises.endpoints)}"
-        made, _ = await self._call(owner, lambda server: server.endpoints.create(owner, "", url, EVENT_TYPES, 20))
+        made, _ = await self.call(owner, lambda server: server.endpoints.create(owner, "", url, EVENT_TYPES, 20))
         self.promises.endpoints[made.id] = owner
 
     async def delete(self, owner: Owner, response_id: str) -> None:
         """Delete a response."""
         self.promises.deleted.add(response_id)
-        await self._settled(owner, lambda server: server.impl.delete(response_id))
+        await self.settled(owner, lambda server: server.impl.delete(response_id))
         self._process.log(f"{response_id} is deleted")
         if self.cluster.store.get(f"r/{response_id}"):
             self.ledger.fail(f"{response_id} is stored although its deletion was acknowledged")
 
+    async def delete_conversation(self, owner: Owner, conversation_id: str) -> None:
+        """Delete a conversation with its items."""
+        await self.settled(owner, lambda server: server.impl.conversations.delete(conversation_id))
+
     async def delete_endpoint(self, owner: Owner, endpoint_id: str) -> None:
         """Delete a webhook endpoint."""
-        await self._settled(owner, lambda server: server.endpoints.delete(owner, endpoint_id))
+        await self.settled(owner, lambda server: server.endpoints.delete(owner, endpoint_id))
 
     # How they do it.
 
-    def _body(self, **fields: Any) -> Json:
+    def log(self, what: str) -> None:
+        """Add a line to the trace."""
+        self._process.log(what)
+
+    def text(self, rounds: int, calls: int) -> tuple[int, str]:
+        """Return the number of a new job, and its text."""
         self._jobs += 1
-        rounds, calls = self._random.choice((1, 1, 2, 3)), self._random.choice((1, 2))
-        text = asked(self._jobs, rounds, calls)
+        return self._jobs, asked(self._jobs, rounds, calls)
+
+    def body(self, **fields: Any) -> Json:
+        """Return the body of a request for a new job."""
+        _, text = self.text(self._random.choice((1, 1, 2, 3)), self._random.choice((1, 2)))
         return {"model": "m", "input": text, "tools": [{"type": "web_search"}], **fields}
 
     def _line(self, custom_id: str) -> bytes:
-        line = {"custom_id": custom_id, "method": "POST", "url": "/v1/responses", "body": self._body()}
+        line = {"custom_id": custom_id, "method": "POST", "url": "/v1/responses", "body": self.body()}
         return orjson.dumps(line)
 
-    def _promise(self, owner: Owner, response: Json) -> None:
+    def promise(self, owner: Owner, response: Json) -> None:
         """Note what a client was told of a response."""
         self._process.log(f"{response['id']} is acknowledged: {response['status']}")
         self.promises.stored[response["id"]] = owner
@@ -210,23 +224,23 @@ class Clients:
 
     async def _created(self, owner: Owner, body: Json) -> str | None:
         """Return the id of a background response; None if its creation was not acknowledged."""
-        response = await self._once(owner, lambda server: _create(server, body, None, finish=False))
+        response = await self.once(owner, lambda server: create(server, body, None, finish=False))
         if response is None:
             return None
-        self._promise(owner, response)
+        self.promise(owner, response)
         response_id: str = response["id"]
         return response_id
 
-    async def _once[Result](self, owner: Owner, work: Callable[[Server], Awaitable[Result]]) -> Result | None:
+    async def once[Result](self, owner: Owner, work: Callable[[Server], Awaitable[Result]]) -> Result | None:
         """Return the answer of any server; None if it is not known whether there is one, or the request is refused."""
         try:
-            return await self._call(owner, work, 1)
+            return await self.call(owner, work, 1)
         except ApiError as error:
             if error.status not in (400, 404, 429, 503):
                 raise
             return None
 
-    async def _call[Result](
+    async def call[Result](
         self, owner: Owner, work: Callable[[Server], Awaitable[Result]], tries: int = 10_000
     ) -> Result:
         """Return the answer of any server, which is asked again at another one if it is lost.
@@ -246,28 +260,28 @@ class Clients:
             await asyncio.sleep(self._random.uniform(0.0, _RETRY))
         raise ApiError(503, "No server has answered.")
 
-    async def _settled(self, owner: Owner, work: Callable[[Server], Awaitable[object]]) -> None:
+    async def settled(self, owner: Owner, work: Callable[[Server], Awaitable[object]]) -> None:
         """Have something done, or learn that the object does not exist."""
         try:
-            await self._call(owner, work)
+            await self.call(owner, work)
         except ApiError as error:
             if error.status != 404:
                 raise
 
     async def _cancel(self, owner: Owner, response_id: str) -> None:
-        await self._settled(owner, lambda server: server.impl.cancel(response_id))
+        await self.settled(owner, lambda server: server.impl.cancel(response_id))
 
-    async def _ended(self, owner: Owner, response_id: str) -> bool:
+    async def ended(self, owner: Owner, response_id: str) -> bool:
         """Wait until a response has ended; return whether it is stored."""
         while True:
             try:
-                response = await self._call(owner, lambda server: server.impl.reader.retrieve(response_id))
+                response = await self.call(owner, lambda server: server.impl.reader.retrieve(response_id))
             except ApiError as error:
                 if error.status != 404:
                     raise
                 return False
             if response["status"] not in UNFINISHED:
-                self._promise(owner, response)
+                self.promise(owner, response)
                 return True
             await asyncio.sleep(2.0)
 
@@ -289,7 +303,7 @@ class Clients:
         while not ended:
             since = self.world.now
             try:
-                await self._call(owner, lambda server: self._stream(server, response_id, after, connect))
+                await self.call(owner, lambda server: self._stream(server, response_id, after, connect))
             except ApiError as error:
                 if error.status == 404 and response_id in self.promises.deleted:
                     return
@@ -325,7 +339,7 @@ class Clients:
             self.ledger.fail(f"{batch.id} ends as {batch.status} with the lines {found} of {ids}")
 
 
-async def _create(server: Server, body: Json, key: str | None, *, finish: bool) -> Json:
+async def create(server: Server, body: Json, key: str | None, *, finish: bool) -> Json:
     """Create a response as the route does; wait for its end with `finish`."""
     created = await server.impl.create(body, key)
     if isinstance(created, ForegroundRun):

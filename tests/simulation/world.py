@@ -131,12 +131,13 @@ class Process(_EventLoop):  # type: ignore[misc]
         alive: whether it runs. One that was killed never does anything again.
         buried: whether the schedule is over, and everything of it ends.
         paused_until: it stands still until then, in seconds since the epoch.
+        clock_ahead: seconds by which the clock of its machine is ahead.
     """
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
         self.alive, self.buried = True, False
-        self.paused_until = 0.0
+        self.paused_until = self.clock_ahead = 0.0
         self._ready = deque[asyncio.Handle]()
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._threads: dict[Callable[[], None], None] = {}
@@ -159,6 +160,15 @@ class Process(_EventLoop):  # type: ignore[misc]
     def start(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Start a task from outside."""
         self.ready(lambda: self.create_task(work()))
+
+    def wall(self) -> float:
+        """Return the time of the clock of its machine, in seconds since the epoch."""
+        return self.world.now + self.clock_ahead
+
+    def set_clock(self, ahead: float) -> None:
+        """Set the clock of its machine to be ahead by some seconds, or behind."""
+        self.clock_ahead = ahead
+        self.log(f"has a clock that is ahead by {ahead:.0f} s")
 
     def pause(self, seconds: float) -> None:
         """Stand still for a time, as a machine that sleeps; afterwards everything goes on."""
