@@ -72,7 +72,8 @@ from llama_stack_responses.store.kept_secret import SecretInMemory
 from llama_stack_responses.store.learned_adaptations import LearnedSteps
 from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Condition, Delete, Op, Put, Records
+from llama_stack_responses.store.partitions import PartitionedRecords
+from llama_stack_responses.store.records import Condition, Delete, Ensure, Op, Put, Records
 from llama_stack_responses.store.saving import Recording
 from llama_stack_responses.store.scores import Score
 from llama_stack_responses.stream.replay import replay
@@ -80,6 +81,7 @@ from llama_stack_responses.stream.transcript import Transcript
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user
 from tests.support.cold import AFTER, ObjectsInRows
+from tests.support.records import WatchedRecords
 from tests.unit.items.test_items import INPUT_TEXT, WHOLE
 
 ALICE: Final = Owner("alice", {"teams": ["search"]}, "shop")
@@ -592,6 +594,27 @@ async def _read_scores(records: Records, clock: Clock) -> Json:
     return {"score": score and score.fields(), "links": [each.fields() for each in links]}
 
 
+async def _fill_noted(records: Records, _: Clock) -> None:
+    """Write what a commit has noted for another partition, which does not answer."""
+    away = WatchedRecords(MemoryRecords())
+    parts = PartitionedRecords([records, away])
+    await parts.get_many(["ms/here"])
+    away.away = True
+    with patch.object(secrets, "token_hex", lambda size: "0" * 2 * size):
+        there: list[Op] = [Put("p/one.001", b"\xff1", CREATED + 60), Ensure("p/two.001", b"2"), Delete("p/three.001")]
+        await parts.commit([Put("ms/here", b"0"), *there])
+
+
+async def _read_noted(records: Records, clock: Clock) -> Json:
+    """Return what is written once the partition answers."""
+    clock.now = CREATED
+    there = MemoryRecords(clock=clock)
+    await there.commit([Put("p/three.001", b"3")])
+    await PartitionedRecords([records, there]).sweep(CREATED)
+    rows = {key: record.value.decode("latin-1") for key, record in await there.range("p/", "p0", limit=9)}
+    return {"there": rows, "noted": [key for key, _ in await records.range("ob/", "ob0", limit=9)]}
+
+
 _PACKED: Final = ("resp_packed_1", "resp_packed_2", "resp_packed_3")
 
 
@@ -723,6 +746,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "refused-requests": (_fill_refused, _read_refused),
     "scores": (_fill_scores, _read_scores),
     "packed": (_fill_packed, _read_packed),
+    "noted": (_fill_noted, _read_noted),
 }
 
 
