@@ -53,6 +53,7 @@ class Crowd:
         self._late: list[int] = []
         self.gaps: list[float] = []
         self.firsts: list[float] = []
+        self.firsts_cpu: list[int] = []
 
     def read(self, stamps: list[int], before: int) -> None:
         """Note the tokens of one read by one stream that had `before` tokens until now."""
@@ -70,6 +71,11 @@ class Crowd:
             self._open, self._after = 2, cpu_nanoseconds(self.job["pid"])
         elif total >= self.job["tokens"] - tenth and not self._open:
             self._open = 3  # One stream ends before another has begun: they never all run.
+
+    def note_first(self, seconds: float) -> None:
+        """Note the first token of a stream, and the CPU time of the server until now."""
+        self.firsts.append(seconds)
+        self.firsts_cpu.append(cpu_nanoseconds(self.job["pid"]))
 
     def end(self, error: str | None) -> None:
         """Note the end of a stream."""
@@ -140,7 +146,7 @@ class Stream(asyncio.Protocol):
             stamps.append(int(found[1]))
         if stamps:
             if not self._count:
-                self._crowd.firsts.append(time.perf_counter() - self._requested_at)
+                self._crowd.note_first(time.perf_counter() - self._requested_at)
             self._crowd.read(stamps, self._count)
             if self._measures_gaps:
                 self._note_gaps(len(stamps))
@@ -184,7 +190,8 @@ async def _run(job: Json) -> Json:
         for transport, _ in opened:
             transport.abort()
     whole = (cpu_nanoseconds(job["pid"]) - began) / 1e9 / (job["streams"] * job["tokens"])
-    return crowd.found() | {"whole": whole, "seconds": took}
+    firsts_cpu = [(each - began) / 1e9 for each in crowd.firsts_cpu]
+    return crowd.found() | {"whole": whole, "seconds": took, "firsts_cpu": firsts_cpu}
 
 
 async def _ask(crowd: Crowd, streams: list[Stream], every: float) -> None:

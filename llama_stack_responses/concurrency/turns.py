@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Final, Self
 
 from .fair_budget import FairBudget
 from .share import Share
+from .waiting_work import Precedence
 
 _ITERATIONS: Final = 24
 """About as many as a response takes to begin."""
@@ -38,6 +40,17 @@ class Turns:
     async def take(self) -> Turn:
         """Wait for a turn, and begin it; the caller has to end it."""
         return Turn(self._budget, await self._budget.enter(), self._seconds)
+
+    async def give_way(self, seconds: float) -> None:
+        """Let the waiting work of the current user go first, for this time at most; the caller gets no turn.
+
+        Others who give way go on one after the other, as turns come free.
+        """
+        if not self._budget.waiting:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                self._budget.leave(await self._budget.enter(precedence=Precedence.LATER))
 
 
 class Turn:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from ..admission import Admission, Reservation
+from ..concurrency.turns import Turns
 from ..core.errors import NotBegunError
+from ..core.types import Json
 from ..generation.connection_options import ConnectionOptions
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationFactory
@@ -22,6 +24,13 @@ from ..logs import about
 from ..store.archive import Archive
 from ..stream.transcript import Transcript
 from .response_writer import ResponseWriter
+
+
+_GIVES_WAY_SECONDS: Final = 1.0
+"""Time for which the end of a stream lets other responses of its user begin first.
+
+Its client has read all of the output, while theirs have nothing yet. It is longer than 256 responses take to begin.
+"""
 
 
 class Stoppable(Protocol):
@@ -40,6 +49,7 @@ class ForegroundResponses:
         archive: stores them.
         leases: the leases of streamed responses.
         admission: how many responses may run at a time.
+        beginnings: the turns of responses that begin.
         finishing: how long a shutdown waits for the running ones, and how long it accepts connections before.
         refusal_seconds: time for which a stream waits for the model server's refusal.
         intervals: how often and how long to ask the store for the outcome of a commit.
@@ -55,6 +65,7 @@ class ForegroundResponses:
         archive: Archive,
         leases: ForegroundLeases,
         admission: Admission,
+        beginnings: Turns,
         finishing: tuple[float, float],
         refusal_seconds: float,
         intervals: Intervals,
@@ -64,6 +75,7 @@ class ForegroundResponses:
         self._archive = archive
         self._leases = leases
         self._admission = admission
+        self._beginnings = beginnings
         self._refusal_seconds = refusal_seconds
         self._intervals = intervals
         self._new_objects = new_objects
@@ -133,7 +145,7 @@ class ForegroundResponses:
                 generation,
                 context.assembler,
                 event_buffer,
-                writer.keep,
+                partial(self._kept_later, writer.keep) if request.stream else writer.keep,
                 writer.drop,
                 self._refusal_seconds,
                 # The balancer cannot give a message of a WebSocket to another server.
@@ -143,6 +155,10 @@ class ForegroundResponses:
         self._runs.add(run)
         run.on_ended(partial(self._ended, run, writer, slot))
         return run
+
+    async def _kept_later(self, keep: Callable[[Json], Awaitable[None]], final: Json) -> None:
+        await self._beginnings.give_way(_GIVES_WAY_SECONDS)
+        await keep(final)
 
     def _ended(self, run: ForegroundRun, writer: ResponseWriter, slot: Reservation, _: object) -> None:
         self._runs.discard(run)

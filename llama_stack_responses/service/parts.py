@@ -258,6 +258,7 @@ class Parts:
             self.archive,
             self.jobs.foreground,
             self._admission,
+            self._beginnings,
             (config.finish_seconds, config.leave_seconds),
             config.stream_refusal_seconds,
             self.intervals,

@@ -99,3 +99,76 @@ async def test_while_one_user_begins_another_begins_no_more_than_two_of_many() -
     await as_user("one", begin("one"))
     assert begun.count("many") <= 3, "one had begun before, and two meanwhile"
     await asyncio.gather(*many)
+
+
+async def test_work_that_gives_way_goes_on_once_nothing_of_its_user_waits() -> None:
+    turns, done = Turns(1, 1, 3600), list[str]()
+
+    async def begin(name: str) -> None:
+        with await turns.take():
+            done.append(name)
+            await asyncio.sleep(0)
+
+    async def end(name: str) -> None:
+        await turns.give_way(3600)
+        done.append(name)
+
+    with await as_user("a", turns.take()):
+        first = as_user("a", begin("first"))
+        await iterations(2)
+        others = [as_user("a", work) for work in (end("end"), end("other end"), begin("second"))]
+        await iterations(4)
+        assert not done
+    await asyncio.gather(first, *others)
+    assert done == ["first", "second", "end", "other end"]
+    assert turns.is_idle
+
+
+async def test_nothing_gives_way_to_other_users_for_long() -> None:
+    turns, begun = Turns(8, 1, 3600), list[str]()
+
+    async def begin() -> None:
+        with await turns.take():
+            begun.append("many")
+            await asyncio.sleep(0)
+
+    many = [as_user("many", begin()) for _ in range(20)]
+    await iterations(2)
+    await as_user("one", turns.give_way(3600))
+    assert len(begun) < 4
+    await asyncio.gather(*many)
+
+
+async def test_work_gives_way_for_some_time_at_most() -> None:
+    turns = Turns(1, 1, 3600)
+    with await as_user("a", turns.take()):
+        waiting = as_user("a", turns.take())
+        await iterations(2)
+        async with asyncio.timeout(60):
+            await as_user("a", turns.give_way(0.01))
+        assert not waiting.done()
+    (await waiting).end()
+    assert turns.is_idle
+
+
+async def test_work_that_is_cancelled_while_it_gives_way_leaves_no_turn() -> None:
+    turns = Turns(1, 1, 3600)
+    with await as_user("a", turns.take()):
+        waiting, giving_way = as_user("a", turns.take()), as_user("a", turns.give_way(3600))
+        await iterations(3)
+        giving_way.cancel()
+        await asyncio.wait([giving_way])
+        assert giving_way.cancelled()
+    (await waiting).end()
+    assert turns.is_idle
+
+
+async def test_work_gives_way_to_nothing_at_once() -> None:
+    turns = Turns(1, 1, 3600)
+    with await as_user("a", turns.take()):
+        coroutine = turns.give_way(3600)
+        try:
+            coroutine.send(None)
+        except StopIteration:
+            return
+    raise AssertionError("it waited")

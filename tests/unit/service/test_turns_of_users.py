@@ -59,6 +59,23 @@ async def test_request_of_one_user_begins_before_most_of_sixty_of_another(
     assert len(begun) == MANY + 1
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_stream_ends_after_all_others_of_its_user_have_begun(impl: OpenAIResponsesImpl, *, stream: bool) -> None:
+    """A request without a stream has shown nothing before its end, and gives way to no other."""
+    seen: list[str] = []
+
+    async def ask() -> None:
+        run = await impl.create({**BODY, "stream": stream})
+        assert isinstance(run, ForegroundRun)
+        seen.append("begun")
+        await run.finish()
+        seen.append("ended")
+
+    await asyncio.gather(*(as_user("many", ask()) for _ in range(MANY)))
+    ended_before = seen[: len(seen) - seen[::-1].index("begun")].count("ended")
+    assert (ended_before < MANY / 5) if stream else (ended_before > MANY / 3)
+
+
 async def test_server_that_has_started_lets_users_take_turns_for_threads(impl: OpenAIResponsesImpl) -> None:
     impl.start()
     began, may_end = list[str](), threading.Event()
