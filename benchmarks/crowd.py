@@ -5,7 +5,8 @@
 
 The streams begin within two minutes, and each gets a token a second. Each takes two files of the server: the client's
 connection and that to the model server. A process that may not open so many measures fewer streams. Python's garbage
-collections are timed in the server, in CPU time of its thread, from the first stream on. Linux only.
+collections are timed in the server, from the first stream until a while after the last has ended: in CPU time of its
+thread, which other programs lengthen little, and by the clock. Linux only.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from threading import Thread
 from typing import Any, Final
 
 from benchmarks.paced import program
+from benchmarks.report import markdown_table
 from benchmarks.servers import REPOSITORY, Worker, add_auth_option, auth_endpoint, configured
 from tests.support.memory import resident_bytes
 from tests.support.stack import LiveStack
 
 type Json = dict[str, Any]
+type Collection = tuple[int, int, float, float]
+"""The generation, the objects visited, and the milliseconds of CPU time and by the clock."""
 
 STREAMS: Final = 10_000
 TOKENS: Final = 180
@@ -34,6 +39,8 @@ BEGIN_SECONDS: Final = 120.0
 """Seconds in which the streams begin, one after another, if there are as many as by default."""
 _OTHER_FILES: Final = 200
 _WARM: Final = 64
+_AFTERWARDS: Final = 25.0
+"""Seconds for which collections are timed after the last stream has ended: two looks at old objects."""
 
 
 def possible(streams: int) -> int:
@@ -93,6 +100,7 @@ def measure(folder: Path, streams: int, tokens: int, auth: str | None) -> Json:
             asking.start()
             peak.watch(asking)
             asking.join()
+            time.sleep(_AFTERWARDS)
             measured = {
                 "streams": streams,
                 "rest": rest,
@@ -103,24 +111,35 @@ def measure(folder: Path, streams: int, tokens: int, auth: str | None) -> Json:
             return measured | {"collections": collections(timed)[before:]}
 
 
-def collections(timed: Path) -> list[tuple[int, int, float]]:
-    """Return the generation, the objects visited and the milliseconds of each collection of a server until now."""
+def collections(timed: Path) -> list[Collection]:
+    """Return each collection of a server until now."""
     lines = [line.split() for line in timed.read_text().splitlines()]
-    return [(int(generation), int(visited), float(took)) for generation, visited, took in lines]
+    return [(int(generation), int(visited), float(took), float(waited)) for generation, visited, took, waited in lines]
 
 
 def shown(found: Json) -> str:
-    """Return the measurements as sentences."""
+    """Return the measurements as sentences, and the garbage collections as a table."""
     each = (found["peak"] - found["rest"]) / found["streams"] / 1e3
     late = f", late by {found['late']['50'] * 1e3:.0f} ms (median)" if found["late"] else ""
     together = f"{found['cpu'] * 1e6:.0f} µs of CPU for a token{late}" if found["cpu"] else "they never all ran"
-    passes = found["collections"]
     return (
         f"{found['streams']} streams, none lost: {each:.0f} kB each, {found['rest'] / 1e6:.0f} MB at rest, "
-        f"{found['peak'] / 1e6:.0f} MB at most; {together}.\n"
-        f"{len(passes)} garbage collections of {median(took for *_, took in passes):.1f} ms (median), at most "
-        f"{max(took for *_, took in passes):.1f} ms and {max(visited for _, visited, _ in passes)} objects.\n"
+        f"{found['peak'] / 1e6:.0f} MB at most; {together}.\n\n{passes_table(found['collections'])}"
     )
+
+
+def passes_table(passes: Sequence[Collection]) -> str:
+    """Return the number and the longest of the garbage collections of each generation as a table."""
+    head = ["garbage collections", "number", "CPU: all", "median", "longest", "its objects", "longest by the clock"]
+    rows = []
+    for generation, name in enumerate(("of new objects", "of middle ones", "of all objects")):
+        if chosen := [each for each in passes if each[0] == generation]:
+            times = [took for _, _, took, _ in chosen]
+            _, visited, longest, _ = max(chosen, key=lambda each: each[2])
+            cells = [sum(times), median(times), longest, max(waited for *_, waited in chosen)]
+            whole, middle, most, by_clock = (f"{each:,.1f} ms" for each in cells)
+            rows.append([name, str(len(chosen)), whole, middle, most, f"{visited:,}", by_clock])
+    return markdown_table(head, rows)
 
 
 def main() -> None:

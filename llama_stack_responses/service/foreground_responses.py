@@ -25,7 +25,6 @@ from ..store.archive import Archive
 from ..stream.transcript import Transcript
 from .response_writer import ResponseWriter
 
-
 _GIVES_WAY_SECONDS: Final = 1.0
 """Time for which the end of a stream lets other responses of its user begin first.
 
@@ -53,7 +52,7 @@ class ForegroundResponses:
         finishing: how long a shutdown waits for the running ones, and how long it accepts connections before.
         refusal_seconds: time for which a stream waits for the model server's refusal.
         intervals: how often and how long to ask the store for the outcome of a commit.
-        new_objects: counts the responses that have ended.
+        new_objects: counts the responses that begin and end.
 
     Attributes:
         finishing: the wait of a shutdown for the running ones.
@@ -153,15 +152,15 @@ class ForegroundResponses:
                 context.factory.clock,
             )
         self._runs.add(run)
-        run.on_ended(partial(self._ended, run, writer, slot))
+        run.on_ended(partial(self._ended, run, writer, slot, self._new_objects.note_begun()))
         return run
 
     async def _kept_later(self, keep: Callable[[Json], Awaitable[None]], final: Json) -> None:
         await self._beginnings.give_way(_GIVES_WAY_SECONDS)
         await keep(final)
 
-    def _ended(self, run: ForegroundRun, writer: ResponseWriter, slot: Reservation, _: object) -> None:
+    def _ended(self, run: ForegroundRun, writer: ResponseWriter, slot: Reservation, begun: int, _: object) -> None:
         self._runs.discard(run)
         writer.ended()
         slot.release()
-        self._new_objects.note_response()
+        self._new_objects.note_ended(begun)

@@ -122,7 +122,6 @@ class OpenAIResponsesImpl(Parts):
         self, create: Callable[[], Awaitable[Created]]
     ) -> Created:
         """Create a response once it is the user's turn, which lasts until the model server has accepted it."""
-        self._new_objects.note_response()
         turn = await self._beginnings.take()
         try:
             created = await create()
@@ -133,6 +132,7 @@ class OpenAIResponsesImpl(Parts):
             created.on_accepted(turn.end)
         else:
             turn.end()
+            self._new_objects.note_ended(self._new_objects.note_begun())
         return created
 
     async def _parsed(self, body: Any, *, may_be_empty: bool = False) -> CreateRequest:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from llama_stack_responses.lifecycle.garbage import RESPONSES, NewObjects, OldGarbage, OldObjects
+from llama_stack_responses.lifecycle.garbage import RESPONSES, STREAMS, NewObjects, OldGarbage, OldObjects
 from tests.support.memory import no_garbage_collection
 
 FEW = 150_000
@@ -107,22 +107,50 @@ def test_least_growth_counts_from_the_smallest_number_of_blocks() -> None:
     assert [objects.are_few() for _ in range(4)] == [True, True, False, True]
 
 
-def test_new_objects_are_visited_after_some_responses_although_old_ones_were_freed() -> None:
-    new_objects = NewObjects()
-    gc.set_threshold(0)  # none by itself
+@pytest.fixture
+def new_cycle() -> Iterator[weakref.ref[Cycle]]:
+    """Return a reference to a cycle that only a pass over new objects frees, which Python does not make by itself."""
+    gc.set_threshold(0)
     gc.enable()
+    yield weakref.ref(Cycle())
+    gc.disable()
+
+
+def test_new_objects_are_visited_after_some_responses_although_they_have_ended(new_cycle: weakref.ref[Cycle]) -> None:
+    new_objects = NewObjects()
+    for _ in range(RESPONSES // 2):
+        assert new_cycle() is not None
+        new_objects.note_ended(new_objects.note_begun())
+    assert new_cycle() is None
+
+
+def test_new_objects_are_visited_after_fewer_responses_that_still_run(new_cycle: weakref.ref[Cycle]) -> None:
+    new_objects = NewObjects()
+    for _ in range(STREAMS):
+        assert new_cycle() is not None
+        new_objects.note_begun()
+    assert new_cycle() is None
+
+
+def test_responses_from_before_a_pass_count_no_longer(new_cycle: weakref.ref[Cycle]) -> None:
+    new_objects = NewObjects()
+    for each in [new_objects.note_begun() for _ in range(STREAMS - 1)]:
+        new_objects.note_ended(each)
+    assert new_cycle() is not None
+    old = [new_objects.note_begun() for _ in range(STREAMS)]
+    assert new_cycle() is None
     cycle = weakref.ref(Cycle())
-    for _ in range(RESPONSES - 1):
-        new_objects.note_response()
-    before = cycle()
-    assert before is not None
-    del before
-    new_objects.note_response()
+    for each in old[:2]:
+        new_objects.note_ended(each)
+    for _ in range(STREAMS):
+        assert cycle() is not None
+        new_objects.note_begun()
     assert cycle() is None
 
 
-def test_no_new_objects_are_visited_while_collections_are_disabled() -> None:
-    new_objects, cycle = NewObjects(), weakref.ref(Cycle())
+def test_no_new_objects_are_visited_while_collections_are_disabled(new_cycle: weakref.ref[Cycle]) -> None:
+    gc.disable()
+    new_objects = NewObjects()
     for _ in range(RESPONSES):
-        new_objects.note_response()
-    assert cycle() is not None
+        new_objects.note_begun()
+    assert new_cycle() is not None
