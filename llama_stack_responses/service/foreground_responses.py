@@ -30,6 +30,10 @@ _GIVES_WAY_SECONDS: Final = 1.0
 
 Its client has read all of the output, while theirs have nothing yet. It is longer than 256 responses take to begin.
 """
+_ENDS: Final = 16
+"""Streams that are stored at a time. Those of hundreds that end together would all be stored late, and hold much."""
+_END_SECONDS: Final = 0.001
+"""Time after which one that waits for the store no longer counts if the server is idle."""
 
 
 class Stoppable(Protocol):
@@ -75,6 +79,7 @@ class ForegroundResponses:
         self._leases = leases
         self._admission = admission
         self._beginnings = beginnings
+        self._ends = Turns(_ENDS, _ENDS, _END_SECONDS)
         self._refusal_seconds = refusal_seconds
         self._intervals = intervals
         self._new_objects = new_objects
@@ -144,7 +149,7 @@ class ForegroundResponses:
                 generation,
                 context.assembler,
                 event_buffer,
-                partial(self._kept_later, writer.keep) if request.stream else writer.keep,
+                partial(self._keep_stream, writer.keep) if request.stream else writer.keep,
                 writer.drop,
                 self._refusal_seconds,
                 # The balancer cannot give a message of a WebSocket to another server.
@@ -155,9 +160,10 @@ class ForegroundResponses:
         run.on_ended(partial(self._ended, run, writer, slot, self._new_objects.note_begun()))
         return run
 
-    async def _kept_later(self, keep: Callable[[Json], Awaitable[None]], final: Json) -> None:
+    async def _keep_stream(self, keep: Callable[[Json], Awaitable[None]], final: Json) -> None:
         await self._beginnings.give_way(_GIVES_WAY_SECONDS)
-        await keep(final)
+        with await self._ends.take():
+            await keep(final)
 
     def _ended(self, run: ForegroundRun, writer: ResponseWriter, slot: Reservation, begun: int, _: object) -> None:
         self._runs.discard(run)

@@ -11,8 +11,8 @@ import pytest
 from llama_stack_responses.lifecycle.garbage import RESPONSES, STREAMS, NewObjects, OldGarbage, OldObjects
 from tests.support.memory import no_garbage_collection
 
-FEW = 150_000
-MANY = 150_001
+FEW = 60_000
+MANY = 60_001
 
 
 class Cycle:
@@ -102,7 +102,7 @@ async def test_day_begins_with_each_collection() -> None:
 
 
 def test_least_growth_counts_from_the_smallest_number_of_blocks() -> None:
-    blocks = iter([500_000, 100_000, 250_001, 250_000])
+    blocks = iter([500_000, 100_000, 100_000 + MANY, 100_000 + FEW])
     objects = OldObjects(lambda: next(blocks))
     assert [objects.are_few() for _ in range(4)] == [True, True, False, True]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -15,8 +15,10 @@ from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.inputs.connection_memory import ConnectionMemory
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Condition, Op, writes_of
 from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, finish, text
+from tests.support.records import WatchedRecords
 from tests.support.shares import as_user
 from tests.support.waiting import turns
 from tests.unit.service.test_running_share import ROOM
@@ -74,6 +76,42 @@ async def test_stream_ends_after_all_others_of_its_user_have_begun(impl: OpenAIR
     await asyncio.gather(*(as_user("many", ask()) for _ in range(MANY)))
     ended_before = seen[: len(seen) - seen[::-1].index("begun")].count("ended")
     assert (ended_before < MANY / 5) if stream else (ended_before > MANY / 3)
+
+
+class SlowRecords(WatchedRecords):
+    """Records whose commits of responses that have ended take some iterations of the event loop.
+
+    Attributes:
+        most: of these commits at a time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(MemoryRecords())
+        self.most = self._now = 0
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        is_end = any(op.key.startswith("r/") for op in writes_of(ops))
+        self._now += is_end
+        self.most = max(self.most, self._now)
+        try:
+            if is_end:
+                await turns(2)
+            await super().commit(ops, conditions)
+        finally:
+            self._now -= is_end
+
+
+async def test_streams_that_end_together_are_stored_a_few_at_a_time() -> None:
+    records, answer_now = SlowRecords(), asyncio.Event()
+    inference = FakeInference(*[[text("Hello"), answer_now, finish()]] * MANY)
+    impl = server(records, inference, SingleUserAccess(), config=ResponsesConfig())
+    created = [await impl.create(BODY) for _ in range(MANY)]
+    answer_now.set()
+    for run in created:
+        assert isinstance(run, ForegroundRun)
+        await run.finish()
+    assert 1 < records.most <= MANY / 3
+    await impl.shutdown()
 
 
 async def test_server_that_has_started_lets_users_take_turns_for_threads(impl: OpenAIResponsesImpl) -> None:
