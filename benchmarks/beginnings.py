@@ -5,7 +5,8 @@
 
 The relay passes the model server's bytes on unread; the web framework does the same in a route of FastAPI. All servers
 run at once and take turns, in the reverse order every other round, and each ratio is the median of the rounds' ratios:
-it depends little on what else the machine does, and the CPU less than the time. Linux only.
+it depends little on what else the machine does, and the CPU less than the time. "CPU until half" is what the server has
+used when half of the streams have their first token: the time without all that others do meanwhile. Linux only.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from benchmarks.report import markdown_table, with_half
 from benchmarks.servers import Worker, add_auth_option, auth_endpoint
 
 type Json = dict[str, Any]
-type Figures = tuple[float, float]
-"""The median seconds to the first token, and the CPU seconds of the server, of one stream."""
+type Figures = tuple[float, float, float]
+"""The median seconds to the first token; the CPU seconds of the server until then, and those of one whole stream."""
 
 TOKENS: Final = 3
 """Tokens of a stream: few, so that its CPU is that of its beginning and its end."""
@@ -44,19 +45,23 @@ def measure(folder: Path, rounds: int, streams: Sequence[int], ways: Sequence[Wa
                 for way in ways[:: -1 if number % 2 else 1]:
                     sys.stderr.write(f"round {number + 1} of {rounds}: {way.name}, {count} streams\n")
                     answer = load.ask(job_of(way, servers[way.server], count, TOKENS))
-                    found[str(count)][way.name].append((median(answer["firsts"]), answer["whole"] * TOKENS))
+                    figures = median(answer["firsts"]), median(answer["firsts_cpu"]), answer["whole"] * TOKENS
+                    found[str(count)][way.name].append(figures)
     return found
 
 
 def table(found: Json) -> str:
     """Return the medians, and the ratios to the first way, as a table."""
-    head = ["", "streams", "first token: median", "ratio", "half of the rounds"]
-    head += ["CPU of a stream", "ratio", "half of the rounds"]
+    head = ["", "streams"]
+    for name in ("first token: median", "CPU until half", "CPU of a stream"):
+        head += [name, "ratio", "half of the rounds"]
     rows = []
     for count, by_way in found.items():
         [floor, *_] = by_way.values()
         for name, rounds in by_way.items():
-            rows.append([name, count, *_cells(rounds, floor, 0, 1e3, "ms"), *_cells(rounds, floor, 1, 1e6, "µs")])
+            scales = ((1e3, "ms"), (1e3, "ms"), (1e6, "µs"))
+            cells = [cell for place, scale in enumerate(scales) for cell in _cells(rounds, floor, place, *scale)]
+            rows.append([name, count, *cells])
     return markdown_table(head, rows)
 
 

@@ -17,7 +17,7 @@ from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, writes_of
 from tests.support.access import SingleUserAccess
-from tests.support.inference import FakeInference, finish, text
+from tests.support.inference import FakeInference, Round, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.shares import as_user
 from tests.support.waiting import turns
@@ -103,7 +103,8 @@ class SlowRecords(WatchedRecords):
 
 async def test_streams_that_end_together_are_stored_a_few_at_a_time() -> None:
     records, answer_now = SlowRecords(), asyncio.Event()
-    inference = FakeInference(*[[text("Hello"), answer_now, finish()]] * MANY)
+    rounds: list[Round] = [[text("Hello"), answer_now, finish()]] * MANY
+    inference = FakeInference(*rounds)
     impl = server(records, inference, SingleUserAccess(), config=ResponsesConfig())
     created = [await impl.create(BODY) for _ in range(MANY)]
     answer_now.set()
