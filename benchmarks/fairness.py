@@ -4,6 +4,7 @@
     .venv/bin/python -m benchmarks.fairness --store postgres
     .venv/bin/python -m benchmarks.fairness --slots 32              # model rounds that run at a time
     .venv/bin/python -m benchmarks.fairness --websocket
+    .venv/bin/python -m benchmarks.fairness --background            # responses of the queue, all of them streamed
 
 Both users have tokens of the host's `custom` auth. The streams of the first user are sent together, and those of the
 second one after another while they run.
@@ -87,10 +88,16 @@ async def over_websocket(server: LiveStack, user: str) -> Moment:
     raise AssertionError("the stream has no end")
 
 
-async def over_http(server: LiveStack, user: str) -> Moment:
+async def in_background(server: LiveStack, user: str) -> Moment:
+    """As `over_http`, for a background response."""
+    return await over_http(server, user, background=True)
+
+
+async def over_http(server: LiveStack, user: str, *, background: bool = False) -> Moment:
     """Send one streamed request on a new connection, and read it to its end; return the time to the first token."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    body = json.dumps({"model": "local/slow", "input": "Hello", "stream": True}).encode()
+    request = {"model": "local/slow", "input": "Hello", "stream": True, "background": background}
+    body = json.dumps(request).encode()
     head = f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {user}\r\nconnection: close\r\n"
     began, received = Moment.now(server), b""
     found: Moment | None = None
@@ -125,7 +132,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", choices=TEMPLATES, default="sqlite")
     parser.add_argument("--slots", type=int, help="model rounds that run at a time (default: any number)")
-    parser.add_argument("--websocket", action="store_true", help="over WebSockets instead of HTTP")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--websocket", action="store_true", help="over WebSockets instead of HTTP")
+    ways.add_argument("--background", action="store_true", help="in the background")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, ExitStack() as opened:
         folder = Path(name)
@@ -144,7 +153,8 @@ def main() -> None:
         config = variant(template, folder / "config.yaml", change)
         env = host_environment(model.base_url) | (database.environment if database else {})
         server = opened.enter_context(LiveStack(config, env, folder / "state"))
-        found = asyncio.run(measure(server, over_websocket if options.websocket else over_http))
+        ways_of: dict[bool, FirstToken] = {options.background: in_background, options.websocket: over_websocket}
+        found = asyncio.run(measure(server, ways_of.get(True, over_http)))
     sys.stdout.write("| first token | median | longest | event loop: median | longest |\n|---|---:|---:|---:|---:|\n")
     for label, took in zip(("alone", f"beside {STREAMS} streams", "of these streams"), found, strict=True):
         columns = [each.seconds for each in took], [each.cpu for each in took]

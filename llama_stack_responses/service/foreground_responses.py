@@ -32,6 +32,8 @@ Its client has read all of the output, while theirs have nothing yet. It is long
 """
 _ENDS: Final = 16
 """Streams that are stored at a time. Those of hundreds that end together would all be stored late, and hold much."""
+_ENDS_PER_USER: Final = 8
+"""Those of one authenticated user: a stream of another one does not wait until one of theirs is stored."""
 _END_SECONDS: Final = 0.001
 """Time after which one that waits for the store no longer counts if the server is idle."""
 
@@ -79,7 +81,7 @@ class ForegroundResponses:
         self._leases = leases
         self._admission = admission
         self._beginnings = beginnings
-        self._ends = Turns(_ENDS, _ENDS, _END_SECONDS)
+        self._ends = Turns(_ENDS, _ENDS_PER_USER, _END_SECONDS)
         self._refusal_seconds = refusal_seconds
         self._intervals = intervals
         self._new_objects = new_objects
