@@ -46,6 +46,9 @@ Half of them are objects that are visited, with some thousands that are always t
 little of them in a cache, 1,000 take up to a millisecond.
 """
 
+RESTING_BLOCKS: Final = 150_000
+"""The same for a process that has grown and grows no further: what a load has left may be a part of it."""
+
 _SOME_GARBAGE: Final = 100_000
 """Objects in cycles, found among new ones, from which there may be many among the old ones too."""
 
@@ -101,11 +104,11 @@ class OldObjects:
         self._blocks = blocks
         self._least: int | None = None
 
-    def are_few(self) -> bool:
-        """Return whether a collection of all reference cycles is short."""
+    def are_few(self, growth: int = _MAX_BLOCKS) -> bool:
+        """Return whether a collection of all reference cycles is short: blocks have grown by no more than this."""
         now = self._blocks()
         self._least = now if self._least is None else min(self._least, now)
-        return now - self._least <= _MAX_BLOCKS
+        return now - self._least <= growth
 
 
 class OldGarbage(Periodic):
