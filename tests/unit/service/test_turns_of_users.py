@@ -13,6 +13,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.generation.connection_options import ConnectionOptions
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.inputs.connection_memory import ConnectionMemory
+from llama_stack_responses.service import foreground_responses
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, writes_of
@@ -62,8 +63,11 @@ async def test_request_of_one_user_begins_before_most_of_sixty_of_another(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_stream_ends_after_all_others_of_its_user_have_begun(impl: OpenAIResponsesImpl, *, stream: bool) -> None:
+async def test_stream_ends_after_all_others_of_its_user_have_begun(
+    impl: OpenAIResponsesImpl, monkeypatch: pytest.MonkeyPatch, *, stream: bool
+) -> None:
     """A request without a stream has shown nothing before its end, and gives way to no other."""
+    monkeypatch.setattr(foreground_responses, "_GIVES_WAY_SECONDS", 3600.0)
     seen: list[str] = []
 
     async def ask() -> None:
