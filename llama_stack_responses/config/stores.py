@@ -78,9 +78,9 @@ def _without_database(url: str) -> str:
     return url
 
 
-def _supported(partitions: int) -> int:
-    if partitions > 1:
-        raise ValueError("more than 1 partition is not supported yet: set 'partitions' to 1")
+def _power_of_two(partitions: int) -> int:
+    if partitions & (partitions - 1):
+        raise ValueError("the number of partitions is a power of two: 1, 2, 4 and so on, up to 1024")
     return partitions
 
 
@@ -93,8 +93,8 @@ class ClusterStore(BaseModel):
         password: separate from the URL, because the host may log the URL.
         prefix: the beginning of all keys, in braces with the number of their partition.
         connections: maximum connections per server process to each node.
-        partitions: the parts of the store, each with its primary; fixed when the store is made. 1 is supported as of
-            yet: the whole store has one primary, and its replicas.
+        partitions: the parts of the store, each of which lies on one primary: a power of two up to 1024, fixed when
+            the store is made.
         volatile: whether a node is accepted that may lose acknowledged responses: in a restart, because it has no
             append-only file, or because it evicts keys when its memory is full.
     """
@@ -108,7 +108,7 @@ class ClusterStore(BaseModel):
     password: SecretStr | None = None
     prefix: str = Field(default="responses:", pattern=r"^[^{}]*$")
     connections: int = Field(default=16, ge=1)
-    partitions: Annotated[int, AfterValidator(_supported)] = Field(default=1, ge=1, le=1024)
+    partitions: Annotated[int, AfterValidator(_power_of_two)] = Field(default=1, ge=1, le=1024)
     volatile: bool = False
 
 

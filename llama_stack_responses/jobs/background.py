@@ -107,6 +107,7 @@ class BackgroundJobs:
             self._intervals.lease_seconds,
             decoder=self._archive.decoder,
             clock=self._archive.clock,
+            look_seconds=self._intervals.poll_seconds,
         )
 
     def start(self) -> None:

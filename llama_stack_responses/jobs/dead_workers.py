@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
+from ..core.errors import ApiError
 from ..core.ids import tag_of
 from ..store.clock import MAX_DIFFERENCE_SECONDS
 from ..store.layout import with_tag
-from ..store.records import Condition, Delete, Record, Records, VersionIs, committed, pages_of
+from ..store.records import Condition, Delete, Record, Records, VersionIs, committed, pages_in
 
 
 def lease_key(worker: str, tag: int = 0) -> str:
@@ -23,17 +24,32 @@ def is_stalled(worker: str, response_id: str) -> Condition:
     return VersionIs(lease_key(worker, tag_of(response_id)), None)
 
 
-async def iter_stalled(records: Records, prefix: str, by: str) -> AsyncIterator[tuple[str, str]]:
+async def iter_stalled(
+    records: Records, prefix: str, by: str, numbers: Iterable[int] = (0,)
+) -> AsyncIterator[tuple[str, str]]:
     """Yield the worker and the response id of each row `<prefix><worker>/<response>` whose worker has no lease.
 
     A lease that ends later than that of `by` was written while the clock was ahead. It is deleted: a worker that died
     meanwhile would count as alive until the clock reaches that time, and one that lives has renewed its lease by now.
 
     Args:
+        numbers: the partitions that are looked at.
         by: the worker that looks, right after it has renewed its lease. Once that has expired too, it learns nothing of
             the others: this ends.
     """
-    async for rows in pages_of(records, prefix):
+    failure: ApiError | None = None
+    for number in numbers:
+        try:
+            async for each in _stalled_in(records, number, prefix, by):
+                yield each
+        except ApiError as error:
+            failure = error
+    if failure:
+        raise failure
+
+
+async def _stalled_in(records: Records, number: int, prefix: str, by: str) -> AsyncIterator[tuple[str, str]]:
+    async for rows in pages_in(records, number, prefix):
         held = [key.split("/")[1:] for key, _ in rows]
         keys = [lease_key(worker, tag_of(response_id)) for worker, response_id in held]
         leases = await records.get_many(list(dict.fromkeys([lease_key(by), *keys])))

@@ -23,7 +23,19 @@ from ..generation.shared_events import SharedEvents
 from ..intervals import DEFAULT
 from ..store import codec
 from ..store.decoder import Decoder
-from ..store.records import Condition, Delete, Ensure, Notify, Op, Put, Records, VersionIs, after_prefix, committed
+from ..store.records import (
+    Condition,
+    Delete,
+    Ensure,
+    Notify,
+    Op,
+    Put,
+    Records,
+    VersionIs,
+    after_prefix,
+    committed,
+    range_in,
+)
 from ..stream.delta_forms import DeltaRun
 from ..stream.events import TERMINAL, Event
 from .direct_delivery import DirectClient, Reader, Readers
@@ -270,10 +282,10 @@ class EventLog:
         row = f"t/{int(second):08x}/{response_id}"
         return [Put(row, b""), Put(f"s/{response_id}", row.encode())]
 
-    async def sweep(self, *, limit: int = 10) -> int:
-        """Delete at most `limit` expired event logs, and return how many were deleted."""
+    async def sweep(self, number: int = 0, *, limit: int = 10) -> int:
+        """Delete at most `limit` expired event logs of a partition, and return how many were deleted."""
         now = int(await self._records.now())
-        due = await self._records.range("t/", f"t/{now:08x}", limit=limit)
+        due = await range_in(self._records, number, "t/", f"t/{now:08x}", limit=limit)
         for row, _ in due:
             await self.forget(row.rpartition("/")[2])
             await self._records.commit([Delete(row)])

@@ -23,7 +23,7 @@ from ..logs import get_logger
 from ..store import codec
 from ..store.archive import Archive
 from ..store.commit_outcome import until_known
-from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_of
+from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_in
 from ..store.running_response import RunningResponse
 from .dead_workers import is_stalled, iter_stalled
 from .heartbeat import Heartbeat
@@ -183,12 +183,13 @@ class ForegroundLeases:
     async def _acquired(self) -> set[str]:
         """Return the ids of the responses for which the store has a lease of this worker."""
         prefix = f"o/{self.worker}/"
-        pages = pages_of(self._records, prefix)
-        return {key.removeprefix(prefix) async for rows in pages for key, _ in rows}
+        numbers = self._heartbeat.numbers
+        pages = [rows for number in numbers async for rows in pages_in(self._records, number, prefix)]
+        return {key.removeprefix(prefix) for rows in pages for key, _ in rows}
 
     async def fail_abandoned(self) -> None:
         """Store the responses of dead workers as failed, as long as this worker has a lease itself."""
-        async for worker, response_id in iter_stalled(self._records, "o/", self.worker):
+        async for worker, response_id in iter_stalled(self._records, "o/", self.worker, self._heartbeat.own):
             try:
                 await self._fail(worker, response_id, server_died_error(), [is_stalled(worker, response_id)])
             except codec.UnreadableError as error:

@@ -6,7 +6,7 @@ The worker renews it every `Intervals.heartbeat_seconds`; a lease that is not re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ..intervals import DEFAULT, Intervals
 from ..store.records import Put
@@ -41,6 +41,16 @@ class Heartbeat:
         during an outage or a sleep of the machine no worker renews its lease, and a clock that is set expires leases.
         """
         return self._renewed is not None and self._renewed >= self._patient_until
+
+    @property
+    def numbers(self) -> set[int]:
+        """The partitions in which this worker may hold responses."""
+        return self._jobs.numbers_of(self._worker)
+
+    @property
+    def own(self) -> Sequence[int]:
+        """The partitions that this worker looks after."""
+        return self._jobs.served.own
 
     async def ensure(self) -> None:
         """Renew the lease unless it is held.

@@ -49,7 +49,9 @@ from ..store.records import (
     VersionIs,
     after_prefix,
     committed,
+    pages_in,
     pages_of,
+    range_in,
 )
 from ..store.routing import by_tag
 from ..telemetry.trace_context import trace_headers
@@ -58,6 +60,7 @@ from .dead_workers import is_stalled, iter_stalled, lease_key
 from .hints import HintWriter
 from .job import QUEUED_EVENTS, Checkpoint, InQueue, Job, JobState, Verdict, name_of, owner_prefix
 from .row_quota import RowQuota
+from .served_partitions import ServedPartitions
 from .work_class import BACKGROUND, Work, WorkClass
 
 logger = get_logger(__name__)
@@ -96,6 +99,9 @@ _OTHERS_TURN: Final = 16
 """Of so many claims of a server, one begins at a lower class, so that no class waits for ever."""
 
 _RETRY_AFTER_SECONDS: Final = 10
+
+_COUNTED_SECONDS: Final = 7 * 86_400.0
+"""Seconds for which a job counts for its owner, if the row that counts it is in another partition."""
 
 
 class Backlog(NamedTuple):
@@ -143,13 +149,14 @@ class JobQueue:
 
     Args:
         records: the store.
-        limit: how many jobs may wait; concurrent processes may exceed it a little, and owners who have less than their
-            share of it still queue jobs.
+        limit: how many jobs may wait in each partition; concurrent processes may exceed it a little, and owners who
+            have less than their share of it still queue jobs.
         per_user: how many background responses of one authenticated owner may wait or run; as exact as `limit`.
         lease_seconds: how long a worker counts as alive after a heartbeat, on the store's clock.
         page_rows: maximum number of rows of the queue that one round trip reads.
         decoder: decodes checkpoints.
         clock: returns the time of the store's clock, in seconds since the epoch, without a round trip.
+        look_seconds: as of `ServedPartitions`.
     """
 
     def __init__(
@@ -161,6 +168,7 @@ class JobQueue:
         page_rows: int = _PAGE_ROWS,
         decoder: Decoder | None = None,
         clock: Callable[[], float] = time.time,
+        look_seconds: float | None = None,
     ) -> None:
         self._records = records
         self._clock = clock
@@ -172,7 +180,9 @@ class JobQueue:
         self._quota = RowQuota(records)
         self._fair_order = fair_order.FairOrder()
         self._claims, self._lower = 0, cycle((WorkClass.WINDOW, WorkClass.FLEX, WorkClass.BATCH))
-        self._looked_at, self._due_at = -inf, inf
+        self._windows: dict[int, tuple[float, float]] = {}
+        self.served = ServedPartitions(records, look_seconds)
+        """The partitions that this process looks after."""
         self._hints = HintWriter(records)
         self._renewals: dict[str, RepeatedCommit] = {}
         self._leases: dict[str, dict[int, float]] = {}
@@ -189,9 +199,9 @@ class JobQueue:
             ApiError: 429, the owner has too many jobs, or too many of its class wait and the owner has a share of them.
         """
         counts = work.kind is not WorkClass.BATCH
-        async with self._admitted(owner, work.kind) if counts else nullcontext():
+        tag = tag_of(response_id)
+        async with self._admitted(owner, work.kind, tag) if counts else nullcontext():
             of, now = name_of(owner), await self._records.now()
-            tag = tag_of(response_id)
             rows = fair_order.rows_of(of, work, tag)
             known = self._hints.overlay(await self._records.get_many(rows) if rows else {})
             order, hints = self._fair_order.assign(of, known, now, current_share().weight, work, tag)
@@ -202,12 +212,15 @@ class JobQueue:
                 _in_queue(response_id, state),
             ]
             if counts and not owner.is_anonymous:
-                ops.append(Put(f"{owner_prefix(owner)}{response_id}", b""))
+                # In another partition, it may be written after the job's end has deleted it.
+                ends = now + _COUNTED_SECONDS if self.served.count > 1 else None
+                ops.append(Put(f"{owner_prefix(owner)}{response_id}", b"", ends))
             yield ops
+            self.served.found(self.served.number_of(tag))
             self._hints.schedule(*hints)
 
     @asynccontextmanager
-    async def _admitted(self, owner: Owner, kind: WorkClass) -> AsyncIterator[None]:
+    async def _admitted(self, owner: Owner, kind: WorkClass, tag: int) -> AsyncIterator[None]:
         """Admit one more waiting job, which the block stores; errors as of `enqueued`."""
         with ExitStack() as admitted:
             theirs = None
@@ -216,20 +229,21 @@ class JobQueue:
                 if theirs is None:
                     raise _full(f"You have {self._per_user} background responses queued or running.")
                 admitted.callback(theirs.finish)
-            if waiting := await self._quota.take(_waiting(kind), self._limit):
+            number = self.served.number_of(tag)
+            if waiting := await self._quota.take(_waiting(kind), self._limit, number):
                 admitted.callback(waiting.finish)
-            elif theirs is None or theirs.count > await self._fair_share(owner, kind):
+            elif theirs is None or theirs.count > await self._fair_share(owner, kind, number):
                 raise _full("Too many background responses are queued.")
             yield
 
-    async def _fair_share(self, owner: Owner, kind: WorkClass) -> int:
+    async def _fair_share(self, owner: Owner, kind: WorkClass, number: int) -> int:
         """Return how many jobs an owner may have although those of others fill the queue of a class.
 
         All owners who have no more than their share have as many jobs together as the limit says, or one each if there
         are more owners than that.
         """
         owners = {name_of(owner)}
-        async for rows in pages_of(self._records, _waiting(kind), self._page_rows):
+        async for rows in pages_in(self._records, number, _waiting(kind), self._page_rows):
             owners.update(InQueue.decode(row.value).owner for _, row in rows)
         return max(1, self._limit // len(owners))
 
@@ -258,16 +272,34 @@ class JobQueue:
             passed_over: the jobs that are skipped.
             can_wait: whether jobs that can wait are claimed too.
         """
-        for start, end in await self._ranges(can_wait=can_wait):
-            if job := await self._claim_within(start, end, worker, passed_over):
+        failure: ApiError | None = None
+        async for number in self.served.in_order():
+            try:
+                job = await self._claim_in(number, worker, passed_over, can_wait=can_wait)
+            except ApiError as error:
+                failure = error
+                self.served.emptied(number)
+                continue
+            if job:
                 self._claims += 1
+                self.served.taken(number)
+                return job
+            if can_wait and not passed_over.any:
+                self.served.emptied(number)
+        if failure:
+            raise failure
+        return None
+
+    async def _claim_in(self, number: int, worker: str, passed_over: PassedOver, *, can_wait: bool) -> Job | None:
+        for start, end in await self._ranges(number, can_wait=can_wait):
+            if job := await self._claim_within(number, (start, end), worker, passed_over):
                 return job
         return None
 
-    async def _ranges(self, *, can_wait: bool) -> list[tuple[str, str]]:
-        """Return the ranges of the queue in which a job is looked for, in order."""
+    async def _ranges(self, number: int, *, can_wait: bool) -> list[tuple[str, str]]:
+        """Return the ranges of a partition's queue in which a job is looked for, in order."""
         end = after_prefix("q/")
-        if await self._is_window_due():
+        if await self._is_window_due(number):
             return [(f"q/{WorkClass.WINDOW}", f"q/{WorkClass.FLEX}"), ("q/", end)]
         first = f"q/{_ALL_TIMES}" if self._claims % _PRIORITY_TURNS == _PRIORITY_TURNS - 1 else "q/"
         if not can_wait:
@@ -276,19 +308,22 @@ class JobQueue:
             first = f"q/{next(self._lower)}"
         return list(dict.fromkeys([(first, end), ("q/", end)]))  # usually one
 
-    async def _is_window_due(self) -> bool:
-        """Return whether the job with the first deadline should go before all others."""
+    async def _is_window_due(self, number: int) -> bool:
+        """Return whether the job of a partition with the first deadline should go before all others."""
         now = self._clock()
-        if now >= self._due_at or abs(now - self._looked_at) >= _LOOK_SECONDS:
-            first = await self._records.range(f"q/{WorkClass.WINDOW}", f"q/{WorkClass.FLEX}", limit=1)
-            self._looked_at = now
-            self._due_at = fair_order.tag_of(first[0][0].split("/")[1]) - _DUE_SECONDS if first else inf
-        return now >= self._due_at
+        looked_at, due_at = self._windows.get(number, (-inf, inf))
+        if now >= due_at or abs(now - looked_at) >= _LOOK_SECONDS:
+            first = await range_in(self._records, number, f"q/{WorkClass.WINDOW}", f"q/{WorkClass.FLEX}", limit=1)
+            due_at = fair_order.tag_of(first[0][0].split("/")[1]) - _DUE_SECONDS if first else inf
+            self._windows[number] = now, due_at
+        return now >= due_at
 
-    async def _claim_within(self, start: str, end: str, worker: str, passed_over: PassedOver) -> Job | None:
+    async def _claim_within(
+        self, number: int, within: tuple[str, str], worker: str, passed_over: PassedOver
+    ) -> Job | None:
         reach = 1
         unreadable: set[str] = set()
-        while rows := await self._next((start, end), reach, unreadable, passed_over):
+        while rows := await self._next(number, within, reach, unreadable, passed_over):
             row = random.choice(rows)  # noqa: S311 (no secret)
             try:
                 job = await self._take(row, worker)
@@ -303,13 +338,13 @@ class JobQueue:
         return None
 
     async def _next(
-        self, within: tuple[str, str], reach: int, unreadable: Set[str], passed_over: PassedOver
+        self, number: int, within: tuple[str, str], reach: int, unreadable: Set[str], passed_over: PassedOver
     ) -> list[str]:
-        """Return the keys of the next waiting jobs of a range, at most `reach` of one class."""
+        """Return the keys of the next waiting jobs of a range of a partition, at most `reach` of one class."""
         (start, end), keys = within, list[str]()
         # With jobs to skip, read whole pages: many of their rows may come before another one.
         limit = self._page_rows if passed_over.any else reach + len(unreadable)
-        while rows := await self._records.range(start, end, limit=limit):
+        while rows := await range_in(self._records, number, start, end, limit=limit):
             keys += [key for key, row in rows if key not in unreadable and not passed_over.has(row.value)]
             if len(keys) >= reach or len(rows) < limit:
                 break
@@ -416,7 +451,10 @@ class JobQueue:
 
     async def notify_workers(self) -> None:
         """Notify the other processes of waiting jobs, if there are any."""
-        if await self._records.range("q/", after_prefix("q/"), limit=1):
+        if self.served.count > 1:
+            if announced := await self.served.announced():
+                await self._records.commit([*announced, Notify(QUEUE)])
+        elif await self._records.range("q/", after_prefix("q/"), limit=1):
             await self._records.commit([Notify(QUEUE)])
 
     async def heartbeat(self, worker: str, holding: Iterable[str] = ()) -> float:
@@ -432,6 +470,7 @@ class JobQueue:
         leases = self._leases[worker] = {tag: until for tag, until in known.items() if until > now}
         puts = [self._lease(worker, tag, now + self._lease_seconds) for tag in {0, *leases}]
         await self._write_leases(puts)
+        await self.served.share(worker)
         return now
 
     async def _write_leases(self, ops: Iterable[Put | Delete]) -> None:
@@ -445,9 +484,11 @@ class JobQueue:
             renewal = self._renewals.setdefault(some[0].key, RepeatedCommit())
             await renewal(lambda: self._records.commit(some))
 
-        for failure in await asyncio.gather(*map(write, by_tag(ops)), return_exceptions=True):
-            if failure:
-                raise failure
+        results = await asyncio.gather(*map(write, by_tag(ops)), return_exceptions=True)
+        failures = [each for each in results if each]
+        # In a partition that does not answer, no commit of the worker is made either.
+        if failures and (len(failures) == len(results) or not isinstance(failures[0], ApiError)):
+            raise failures[0]
 
     def lease_ops(self, worker: str, response_id: str) -> list[Put]:
         """Return the ops of the worker's lease for a response, for the commit from which on it runs the response."""
@@ -473,7 +514,7 @@ class JobQueue:
             by: the worker that requeues them; it needs a lease itself.
         """
         requeued = 0
-        async for worker, response_id in iter_stalled(self._records, "h/", by):
+        async for worker, response_id in iter_stalled(self._records, "h/", by, self.served.own):
             try:
                 requeued += await self._requeue_stalled(worker, response_id)
             except codec.UnreadableError as error:
@@ -483,8 +524,13 @@ class JobQueue:
     async def held_by(self, worker: str) -> set[str]:
         """Return the response ids of the jobs that the worker holds."""
         prefix = f"h/{worker}/"
-        pages = pages_of(self._records, prefix)
-        return {key.removeprefix(prefix) async for rows in pages for key, _ in rows}
+        numbers = self.numbers_of(worker)
+        pages = [rows for number in numbers async for rows in pages_in(self._records, number, prefix)]
+        return {key.removeprefix(prefix) for rows in pages for key, _ in rows}
+
+    def numbers_of(self, worker: str) -> set[int]:
+        """Return the partitions in which the worker has leases, and so may hold responses."""
+        return {self.served.number_of(tag) for tag in (0, *self._leases.get(worker, ()))}
 
     async def requeue_own(self, worker: str, response_id: str, *, counts: bool) -> bool:
         """Requeue a job that this worker holds and does not run; return whether it was requeued.
@@ -533,7 +579,10 @@ class JobQueue:
             Notify(takeover_channel(job.state.worker)),
             Notify(QUEUE),
         ]
-        return await self._change(job, state, ops, conditions) is not None
+        changed = await self._change(job, state, ops, conditions) is not None
+        if changed:
+            self.served.found(self.served.number_of(tag_of(job.response_id)))
+        return changed
 
     async def _change(self, job: Job, state: JobState, ops: list[Op], conditions: list[Condition]) -> Job | None:
         """Commit the job's new state and return the job as it is then; return None if a condition does not hold."""

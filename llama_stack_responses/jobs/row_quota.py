@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..store.records import Records, after_prefix
+from ..store.records import Records, after_prefix, range_in
 
 
 @dataclass(slots=True)
@@ -67,30 +67,34 @@ class RowQuota:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._prefixes: dict[str, _Prefix] = {}
+        self._prefixes: dict[tuple[str, int | None], _Prefix] = {}
 
-    async def take(self, prefix: str, limit: int) -> AdmittedRow | None:
+    async def take(self, prefix: str, limit: int, number: int | None = None) -> AdmittedRow | None:
         """Admit one more row with the prefix; return None if there are `limit` rows already.
+
+        Args:
+            number: the partition whose rows count; None for all.
 
         Raises:
             ApiError: 503, the store does not answer.
         """
-        state = self._prefixes.setdefault(prefix, _Prefix())
+        key = prefix, number
+        state = self._prefixes.setdefault(key, _Prefix())
         state.requests += 1
         try:
-            count = await self._take(state, prefix, limit)
+            count = await self._take(state, prefix, limit, number)
         finally:
             state.requests -= 1
-            self._forget(prefix, state)
-        return None if count is None else AdmittedRow(count, partial(self._finish, prefix, state))
+            self._forget(key, state)
+        return None if count is None else AdmittedRow(count, partial(self._finish, key, state))
 
-    async def _take(self, state: _Prefix, prefix: str, limit: int) -> int | None:
+    async def _take(self, state: _Prefix, prefix: str, limit: int, number: int | None) -> int | None:
         """Return how many rows there may be with the new one; None if there are `limit` without it."""
         # A count in the store may or may not include rows that are pending when it ends, or finished while it ran.
         # Where they decide, the rows are counted again after them.
         while True:
             finished = state.finished
-            rows = len(await self._records.range(prefix, after_prefix(prefix), limit=limit))
+            rows = len(await self._rows(prefix, limit, number))
             uncertain = state.pending + state.finished - finished
             if rows + uncertain < limit:
                 state.pending += 1
@@ -99,10 +103,15 @@ class RowQuota:
                 return None
             await state.wait_pending()
 
-    def _finish(self, prefix: str, state: _Prefix) -> None:
-        state.finish()
-        self._forget(prefix, state)
+    async def _rows(self, prefix: str, limit: int, number: int | None) -> Sequence[object]:
+        if number is None:
+            return await self._records.range(prefix, after_prefix(prefix), limit=limit)
+        return await range_in(self._records, number, prefix, after_prefix(prefix), limit=limit)
 
-    def _forget(self, prefix: str, state: _Prefix) -> None:
+    def _finish(self, key: tuple[str, int | None], state: _Prefix) -> None:
+        state.finish()
+        self._forget(key, state)
+
+    def _forget(self, key: tuple[str, int | None], state: _Prefix) -> None:
         if not state.requests and not state.pending:
-            self._prefixes.pop(prefix, None)
+            self._prefixes.pop(key, None)

@@ -205,8 +205,9 @@ class Worker:
 
     async def sweep(self) -> None:
         """Delete the event logs that have expired."""
-        while await self._event_log.sweep():
-            pass
+        for number in self._jobs.served.own:
+            while await self._event_log.sweep(number):
+                pass
 
     async def _heartbeat_loop(self) -> None:
         """Renew the lease. If it cannot be renewed in time, drop all jobs: another worker may have taken them."""
@@ -284,7 +285,7 @@ class Worker:
                         self.run(job)
                         continue
                     outage.over()
-                    if notified and (at_limit.any or not has_room or not can_wait):
+                    if (notified or self._jobs.served.count > 1) and (at_limit.any or not has_room or not can_wait):
                         await self._jobs.notify_workers()
                 except ApiError as error:
                     if outage.should_log(error):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..telemetry.instrumentation import Telemetry
-from .records import Condition, Op, Record, Records
+from .records import Condition, Op, Record, Records, range_in
 from .wrapped import WrappedRecords
 
 
@@ -46,3 +46,10 @@ class MeasuredRecords(WrappedRecords):
         """Sweep and time the call."""
         with self._telemetry.storing("sweep"):
             return await self._records.sweep(now)
+
+    async def range_in(
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+    ) -> list[tuple[str, Record]]:
+        """Read a range of one partition and time the call."""
+        with self._telemetry.storing("range"):
+            return await range_in(self._records, number, start, end, limit=limit, reverse=reverse)

@@ -30,9 +30,11 @@ from .layout import TAGS_OF_OWNER, with_tag
 from .records import (
     UNAVAILABLE,
     Condition,
+    Configured,
     Conflict,
     Delete,
     Ensure,
+    Limited,
     Notify,
     Op,
     Persistent,
@@ -55,6 +57,8 @@ _APPLIED: Final = "oa/"
 _APPLIED_SECONDS: Final = 7 * 86_400.0
 _LATE_SECONDS: Final = 2 * APPLIED_SECONDS
 _AT_ONCE: Final = 100
+_AWAY_SECONDS: Final = 5.0
+"""Seconds for which no request waits for a partition that did not answer, to write there what can wait."""
 _KNOWN: Final = 100_000
 _KNOWN_SECONDS: Final = 5.0
 """How many rows about tags are taken to be there, and for how long: the deletion of an owner deletes them."""
@@ -76,6 +80,19 @@ class Numbered(Protocol):
         ...
 
 
+@runtime_checkable
+class Placed(Protocol):
+    """A partition that may be on the same server as others."""
+
+    async def server(self) -> str:
+        """Return the address of the server.
+
+        Raises:
+            ApiError: 503, no server says so.
+        """
+        ...
+
+
 class PartitionedRecords:
     """Records in partitions.
 
@@ -88,6 +105,8 @@ class PartitionedRecords:
         self.partitions: Final = len(parts)
         """The number of partitions."""
         self._checked = False
+        self._clock = 0
+        self._away: dict[int, float] = {}
         self._known: LruCache[str, float] = LruCache(_KNOWN)
         self._marks: dict[int, deque[tuple[float, str]]] = {}
 
@@ -126,7 +145,10 @@ class PartitionedRecords:
             else:
                 elsewhere[number].append(op)
         for op in first:
-            await self._first(op)
+            try:
+                await self._first(op)
+            except ApiError:
+                elsewhere[self._part_of(op)].append(op)
         await self._commit(home, here, conditions, elsewhere)
 
     async def range(
@@ -145,6 +167,13 @@ class PartitionedRecords:
         merged = merge(*rows, key=lambda row: row[0], reverse=reverse)
         return list(islice(until(merged, max_bytes), max(limit, 0)))
 
+    async def range_in(
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+    ) -> list[tuple[str, Record]]:
+        """Return what `range` does, of one partition."""
+        await self._check()
+        return await self._parts[number].range(start, end, limit=limit, reverse=reverse)
+
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
         """Receive the notifications of all partitions, each over a connection that is opened when a name needs it."""
         if self.partitions == 1:
@@ -152,7 +181,12 @@ class PartitionedRecords:
         return _opened(self._parts) if self._parts[0].pubsub() is not None else None
 
     async def now(self) -> float:
-        return await self._parts[0].now()
+        """Return the time of the clock of a partition; if that does not answer, of the next ones."""
+        for _ in range(self.partitions - 1):
+            with suppress(ApiError):
+                return await self._parts[self._clock].now()
+            self._clock = (self._clock + 1) % self.partitions
+        return await self._parts[self._clock].now()
 
     async def sweep(self, now: float) -> int:
         if self.partitions > 1:
@@ -160,7 +194,27 @@ class PartitionedRecords:
         return sum(await _all(part.sweep(now) for part in self._parts))
 
     async def size(self) -> int | None:
-        return await self._parts[0].size()
+        sizes = [size for size in await _all(part.size() for part in await self._of_servers()) if size is not None]
+        return sum(sizes) if sizes else None
+
+    async def free(self) -> int | None:
+        """Return the bytes that can still be stored on the fullest server; None if unknown, or without a limit."""
+        parts = [part for part in await self._of_servers() if isinstance(part, Limited)]
+        return min((free for free in await _all(part.free() for part in parts) if free is not None), default=None)
+
+    async def losses(self) -> Mapping[str, str] | None:
+        """Return how any of the servers may lose records, as `Configured`."""
+        parts = [part for part in await self._of_servers() if isinstance(part, Configured)]
+        known = await _all(part.losses() for part in parts)
+        found = {kind: what for losses in known for kind, what in (losses or {}).items()}
+        return found if found or None not in known else None
+
+    async def _of_servers(self) -> list[Records]:
+        """Return a partition on each server that has some."""
+        if self.partitions == 1:
+            return list(self._parts)
+        servers = await _all(part.server() for part in self._parts if isinstance(part, Placed))
+        return list(dict(zip(servers, self._parts, strict=True)).values()) if servers else [self._parts[0]]
 
     async def exists(self) -> bool:
         """Return whether any partition was made."""
@@ -261,11 +315,20 @@ class PartitionedRecords:
         if here or conditions:
             await self._parts[home].commit(here, conditions)
         for number, ops in elsewhere.items():
-            with suppress(ApiError):
-                if number in notes:
-                    await self._apply(home, notes[number], number, ops)
-                else:
-                    await self._parts[number].commit(ops)
+            await self._try_elsewhere(home, notes.get(number), number, ops)
+
+    async def _try_elsewhere(self, home: int, note: str | None, number: int, ops: Sequence[Op]) -> None:
+        """Apply what a commit writes in another partition, unless that did not answer a moment ago."""
+        loop = asyncio.get_running_loop()
+        if self._away.get(number, -inf) > loop.time() - _AWAY_SECONDS:
+            return
+        try:
+            if note:
+                await self._apply(home, note, number, ops)
+            else:
+                await self._parts[number].commit(ops)
+        except ApiError:
+            self._away[number] = loop.time()
 
     async def _apply(self, home: int, note: str, number: int, ops: Sequence[Op]) -> None:
         """Apply what was noted, unless it is applied, and delete the note."""
@@ -289,9 +352,10 @@ class PartitionedRecords:
     async def _apply_left(self) -> None:
         """Apply what processes noted that died before they applied it."""
         for home, part in enumerate(self._parts):
-            for note, record in await part.range(_OUTBOX, after_prefix(_OUTBOX), limit=_AT_ONCE):
-                number, ops = codec.decode(record.value)
-                await self._apply(home, note, number, [_decoded(op) for op in ops])
+            with suppress(ApiError):  # another sweep applies it
+                for note, record in await part.range(_OUTBOX, after_prefix(_OUTBOX), limit=_AT_ONCE):
+                    number, ops = codec.decode(record.value)
+                    await self._apply(home, note, number, [_decoded(op) for op in ops])
 
 
 def _encoded(op: Write) -> list[Any]:

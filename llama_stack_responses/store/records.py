@@ -310,6 +310,21 @@ class Partitioned(Protocol):
         """Their number."""
         ...
 
+    async def range_in(
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+    ) -> list[tuple[str, Record]]:
+        """Return what `Records.range` does, of one partition."""
+        ...
+
+
+async def range_in(
+    records: Records, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+) -> list[tuple[str, Record]]:
+    """Return a range of one partition of records, which is 0 for those that have no partitions."""
+    if isinstance(records, Partitioned):
+        return await records.range_in(number, start, end, limit=limit, reverse=reverse)
+    return await records.range(start, end, limit=limit, reverse=reverse)
+
 
 def partitions_of(records: object) -> int:
     """Return the number of partitions of records."""
@@ -403,6 +418,16 @@ def until(rows: Iterable[tuple[str, Record]], max_bytes: int | None) -> Iterator
 def after_prefix(prefix: str) -> str:
     """Return the first key after all keys that begin with `prefix`: the `end` of their range."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+async def pages_in(
+    records: Records, number: int, prefix: str, size: int = 500
+) -> AsyncIterator[list[tuple[str, Record]]]:
+    """Yield all rows of one partition under a prefix, as `pages_of`."""
+    start = prefix
+    while rows := await range_in(records, number, start, after_prefix(prefix), limit=size):
+        yield list(rows)
+        start = rows[-1][0] + "\0"
 
 
 async def pages_of(

@@ -254,6 +254,10 @@ class RedisRecords:
     async def exists(self) -> bool:
         return bool(await self._connections.ready().call(self._made, lambda client: client.exists(self._made)))
 
+    async def server(self) -> str:
+        """Return the address of the server with this partition."""
+        return await self._connections.ready().address(self._made)
+
     async def made_with(self, number: int, *, makes: bool) -> int | None:
         """Return with how many partitions the store was made, of which this is the first; as `Numbered`."""
 

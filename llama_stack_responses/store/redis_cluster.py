@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, override
 from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -30,6 +30,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..concurrency.tasks import LoopTask
+from .connection_slots import ConnectionSlots
 from .redis_connections import BACKOFF, MAX_RETRIES, Access, Command, Connections
 from .redis_errors import errors_as_503, is_moving
 
@@ -65,11 +66,29 @@ class ClusterConnections(Connections):
         self._connections = connections
         self._seeds, self._settings = _parsed(access)
         self._clients: dict[_Node, Redis] = {}
+        self._slots_by_node: dict[_Node, ConnectionSlots] = {}
         self._map: list[_Range] = []
         self._owners: dict[int, _Node] = {}
         self._suspect: _Node | None = None
         self._unread: RedisError | None = None
         self._reading = LoopTask(self._read_map)
+
+    @override
+    def _slots_of(self, key: str) -> ConnectionSlots:
+        """Return what admits calls to the primary of the key: the calls to a dead one hold up no others."""
+        node = self._owners.get(key_slot(key.encode()))
+        if node is None or self.closing:
+            return self._slots
+        if node not in self._slots_by_node:
+            self._slots_by_node[node] = ConnectionSlots(self._connections, self._timeout)
+        return self._slots_by_node[node]
+
+    @override
+    async def close(self) -> None:
+        """Let waiting calls fail, wait until the others have ended, and disconnect."""
+        for slots in self._slots_by_node.values():
+            await slots.close()
+        await super().close()
 
     async def _call[Result](self, key: str, command: Command[Result]) -> Result:
         slot = key_slot(key.encode())
@@ -97,6 +116,12 @@ class ClusterConnections(Connections):
         with errors_as_503():
             owner = await self._owner(key_slot(key.encode()))
         return self._opened(owner)
+
+    @override
+    async def address(self, key: str) -> str:
+        with errors_as_503():
+            owner = await self._owner(key_slot(key.encode()))
+        return f"{owner.host}:{owner.port}"
 
     async def _disconnect(self) -> None:
         await self._reading.stop()

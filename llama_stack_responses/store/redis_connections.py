@@ -67,9 +67,13 @@ class Connections(ABC):
         Raises:
             ApiError: 503, the server refused the call or did not answer it.
         """
-        async with self._slots.taken():
+        async with self._slots_of(key).taken():
             with errors_as_503():
                 return await self._call(key, command)
+
+    @abstractmethod
+    def _slots_of(self, key: str) -> ConnectionSlots:
+        """Return what admits calls to the server that holds `key`."""
 
     @abstractmethod
     async def _call[Result](self, key: str, command: Command[Result]) -> Result:
@@ -82,6 +86,14 @@ class Connections(ABC):
     @abstractmethod
     async def listener(self, key: str) -> Redis:
         """Return a client for subscriptions at the server that holds `key`: no call of it is repeated.
+
+        Raises:
+            ApiError: 503, no server says which one that is.
+        """
+
+    @abstractmethod
+    async def address(self, key: str) -> str:
+        """Return the address of the server that holds `key`.
 
         Raises:
             ApiError: 503, no server says which one that is.
@@ -112,12 +124,20 @@ class ServerConnections(Connections):
         self._redis = Redis(connection_pool=self._pool(max_connections=connections, retry=retry))
 
     @override
+    def _slots_of(self, key: str) -> ConnectionSlots:
+        return self._slots
+
+    @override
     async def _call[Result](self, key: str, command: Command[Result]) -> Result:
         return await command(self._redis)
 
     @override
     async def listener(self, key: str) -> Redis:
         return Redis.from_pool(self._pool(retry=Retry(NoBackoff(), 0)))
+
+    @override
+    async def address(self, key: str) -> str:
+        return self._access.url
 
     async def _disconnect(self) -> None:
         await self._redis.aclose(close_connection_pool=True)

@@ -56,14 +56,14 @@ _ENDING: Final = ("p", "u", "x", "ob", "cl", "co", "cp")
 
 _TAGS: Final[Mapping[str, tuple[int, Callable[[str], int]]]] = {
     **dict.fromkeys(("a", "c", "ch", "cr", "e", "k", "m", "r", "s", "sl", "v", "w", "z"), (1, _id(1))),
-    **dict.fromkeys(("d", "h", "o", "t"), (2, _id(2))),
+    **dict.fromkeys(("d", "up"), (1, lambda key: home_of(_part(key, 1)))),
+    **dict.fromkeys(("h", "o", "t"), (2, _id(2))),
     **dict.fromkeys(("l", "sc"), (3, _id(3))),
     "q": (2, _id(2)),
     "y": (2, _branch_or_key),
     **dict.fromkeys(("b", "f", "i", "n"), (1, _name(1))),
     "g": (2, _name(2)),
     "j": (1, _job_or_pointer),
-    "up": (1, lambda key: home_of(_part(key, 1))),
     **dict.fromkeys(_ENDING, (2, _at_end)),
 }
 """What says the tag of a row, by the first part of its key: which of the parts between slashes, and how it is read."""
@@ -103,6 +103,6 @@ def tag_of_range(start: str, end: str) -> int | None:
 def owner_of_range(start: str, end: str) -> str | None:
     """Return the owner of all rows with start <= key < end, if these are listed for owners; None otherwise."""
     match start.split("/"):
-        case ["d" | "l" | "sc" as kind, of, *rest] if rest and end.startswith(f"{kind}/{of}"):
+        case ["l" | "sc" as kind, of, *rest] if rest and end.startswith(f"{kind}/{of}"):
             return of
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from .records import Condition, Configured, Inspected, Limited, Op, PubSub, Record, Records, partitions_of
+from .records import Condition, Configured, Inspected, Limited, Op, PubSub, Record, Records, partitions_of, range_in
 from .search_index import SearchIndex, index_of
 
 
@@ -71,6 +71,12 @@ class WrappedRecords:
     def partitions(self) -> int:
         """The partitions of the wrapped records."""
         return partitions_of(self._records)
+
+    async def range_in(
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+    ) -> list[tuple[str, Record]]:
+        """Read a range of one partition."""
+        return await range_in(self._records, number, start, end, limit=limit, reverse=reverse)
 
     async def damage(self) -> str:
         """Return what is damaged of the wrapped records."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,9 @@ from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.ids import new_id
+from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.store import redis_cluster
 from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import Delete, Notify, Op, Put, VersionIs
@@ -22,7 +25,7 @@ from llama_stack_responses.store.redis import RedisRecords, cluster_parts
 from llama_stack_responses.store.redis_scripts import IN_CLUSTER
 from tests.contract.backends import SECONDS
 from tests.contract.test_server_faults import hearing
-from tests.support.cluster import Cluster, Node, OneNode
+from tests.support.cluster import Cluster, Node, OneNode, state_of
 from tests.support.valkey import Valkey
 from tests.support.waiting import until
 
@@ -191,6 +194,44 @@ async def test_commits_and_notifications_go_on_after_their_slot_has_moved(cluste
             await records.commit([Notify("a")])
             assert await again.receive() == "a"
     await there.close()
+
+
+@pytest.mark.extended
+async def test_partitions_of_a_dead_primary_answer_503_and_the_others_go_on(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "nodes", "--appendfsync", "no") as cluster:
+        parts = cluster_parts(cluster.url, 8, prefix="p", timeout=SECONDS)
+        records = PartitionedRecords(parts)
+        jobs = JobQueue(records, 100)
+        await jobs.heartbeat("worker")
+        ids = [new_id("resp", tag) for tag in range(8)]
+        for each in ids:
+            async with jobs.enqueued(each, ANONYMOUS, {"model": "m"}) as ops:
+                await records.commit(ops)
+        dead = cluster.owner("{p0}:")
+        away = {tag for tag in range(8) if cluster.owner(f"{{p{tag}}}:") is dead}
+        cluster.replica_of(dead).kill()
+        dead.kill()
+        claimed = []
+        with suppress(ApiError):
+            while job := await jobs.claim("worker"):
+                claimed.append(job.response_id)
+        assert set(claimed) == {each for tag, each in enumerate(ids) if tag not in away}
+        for tag, each in enumerate(ids):
+            if tag in away:
+                with pytest.raises(ApiError) as error:
+                    await records.get_many([f"j/{each}"])
+                assert (error.value.status, error.value.retry_after) == (503, 1)
+            else:
+                # What it writes in a partition that is away follows.
+                await records.commit([Delete(f"k/{each}"), Put("us/p/1", b"")])
+        await jobs.heartbeat("worker", claimed)
+        dead.start()
+        await until(lambda: "cluster_state:ok" in state_of(dead))
+        for each in ids:
+            await records.commit([Put(f"k/{each}", b"")])
+        await records.sweep(0)
+        assert len(await records.get_many(["us/p/1"])) == 1
+        await records.close()
 
 
 @pytest.mark.extended

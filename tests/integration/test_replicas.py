@@ -102,7 +102,7 @@ def template(kind: str, folder: Path) -> Path:
     config = folder / "config.yaml"
     text = (REPOSITORY / "templates" / "redis" / "config.yaml").read_text()
     assert text.count("type: redis\n") == 1
-    config.write_text(text.replace("type: redis\n", "type: cluster\n"))
+    config.write_text(text.replace("type: redis\n", "type: cluster\n        partitions: 8\n"))
     return config
 
 

@@ -78,9 +78,9 @@ class OneNode(Node):
         """Whether it serves all slots."""
         if not super().answers():
             return False
-        if "cluster_slots_assigned:0" in _state(self):
+        if "cluster_slots_assigned:0" in state_of(self):
             self.told("CLUSTER ADDSLOTSRANGE", 0, SLOTS - 1)
-        return "cluster_state:ok" in _state(self)
+        return "cluster_state:ok" in state_of(self)
 
 
 class Cluster:
@@ -145,14 +145,15 @@ class Cluster:
         wait_until(lambda: all(self._is_ready(node) for node in self.nodes), READY_SECONDS)
 
     def _knows_all(self, node: Node) -> bool:
-        return f"cluster_known_nodes:{len(self.nodes)}" in _state(node)
+        return f"cluster_known_nodes:{len(self.nodes)}" in state_of(node)
 
     def _is_ready(self, node: Node) -> bool:
         """Whether the node knows the primary and the replica of all slots."""
         ranges = node.told("CLUSTER SLOTS")
-        return "cluster_state:ok" in _state(node) and [len(nodes) for _, _, *nodes in ranges] == [2] * PRIMARIES
+        return "cluster_state:ok" in state_of(node) and [len(nodes) for _, _, *nodes in ranges] == [2] * PRIMARIES
 
 
-def _state(node: Node) -> str:
+def state_of(node: Node) -> str:
+    """Return what a node says of the cluster."""
     told = node.told("CLUSTER INFO")
     return told if isinstance(told, str) else "\n".join(f"{name}:{value}" for name, value in told.items())

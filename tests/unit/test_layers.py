@@ -132,6 +132,7 @@ LAYERS: Final = {
             "job_secrets",
             "notifier",
             "row_quota",
+            "served_partitions",
             "recorded_requests",
             "store_retry",
         },

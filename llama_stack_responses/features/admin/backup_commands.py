@@ -24,7 +24,7 @@ _COMMIT_ROWS: Final = 200
 _COMMIT_BYTES: Final = 4 * 2**20
 """Size of a commit of `restore`."""
 
-_OWN: Final = ("p/", "se/", "sw/", KEPT_SECRET, "u/", "z/turn")
+_OWN: Final = ("p/", "se/", "sw/", KEPT_SECRET, "u/", "z/turn", "oa/", "qh/")
 """Rows that servers write by themselves, also to a store without responses: leases, secrets and hints."""
 
 

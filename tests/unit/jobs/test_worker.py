@@ -821,7 +821,7 @@ async def test_lease_is_renewed_while_many_event_logs_are_deleted(start: Start) 
     here = start(HELLO)
     deleting = asyncio.Event()
 
-    async def sweep(*, limit: int = 10) -> int:
+    async def sweep(number: int = 0, *, limit: int = 10) -> int:
         deleting.set()
         await asyncio.sleep(0)
         return limit

@@ -51,7 +51,7 @@ async def test_each_store_opens_without_its_server(store: dict[str, Any], kind: 
         ),
         (CLUSTER | {"url": "redis+sentinel://sesame/responses"}, "begins with redis://HOST"),
         (CLUSTER | {"prefix": "{a}"}, "prefix"),
-        (CLUSTER | {"partitions": 2}, "more than 1 partition is not supported yet: set 'partitions' to 1"),
+        (CLUSTER | {"partitions": 12}, "the number of partitions is a power of two"),
         (POSTGRES | {"url": "postgresql://me:sesame@localhost"}, "set the password as 'password'"),
         (REDIS | {"url": "sesame:6379"}, "begins with redis://HOST"),
         (POSTGRES | {"url": "mysql://sesame/x"}, "begins with postgresql://HOST"),

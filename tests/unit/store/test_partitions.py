@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pytest
@@ -175,6 +175,31 @@ async def test_store_is_only_opened_with_the_partitions_that_it_was_made_with() 
         with pytest.raises(ApiError, match="was made with 8 partitions, and its settings have") as error:
             await PartitionedRecords(parts[:number]).get_many(["al/1"])
         assert error.value.status == 503
+
+
+async def test_losses_and_room_are_those_of_each_server_once() -> None:
+    class OnServer(Part):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        async def server(self) -> str:
+            return self.name
+
+        async def size(self) -> int:
+            return len(self.name)
+
+        async def free(self) -> int | None:
+            return 10 if self.name == "full" else None
+
+        async def losses(self) -> Mapping[str, str]:
+            return {"crash": "set appendonly"} if self.name == "volatile" else {}
+
+    records = PartitionedRecords([OnServer(name) for name in ("good", "full", "good", "volatile")])
+    assert await records.size() == len("good" + "full" + "volatile")
+    assert await records.free() == 10
+    assert await records.losses() == {"crash": "set appendonly"}
+    assert await PartitionedRecords([OnServer("volatile")]).losses() == {"crash": "set appendonly"}
 
 
 def test_resent_conversation_is_in_the_partition_of_its_beginning() -> None:
