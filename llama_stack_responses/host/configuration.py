@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -103,7 +105,14 @@ def check_running_stack() -> None:
     Raises:
         WrongConfiguration: settings are wrong, or are where nothing would read them.
     """
-    for text, _, path in _running_stack():
+    for text, path in _running_files():
+        _check_running(text, path, frozenset(os.environ.items()))
+
+
+@lru_cache(maxsize=2)
+def _check_running(text: str, path: Path, _: frozenset[tuple[str, str]]) -> None:
+    """Check a file unless it was, with these environment variables: the host asks once for each provider."""
+    if _mapping(text, path) is not None:
         _refuse_wrong(text, path, _settings_of)
 
 
@@ -123,25 +132,30 @@ def check_running_auth(*, has_keys: bool) -> None:
     Raises:
         WrongConfiguration: it does not, so that anyone could use the server; or it does, so that nobody could.
     """
-    for _, content, _ in _running_stack():
-        if wrong := wrong_auth(content, os.environ, has_keys=has_keys):
+    for text, path in _running_files():
+        content = _mapping(text, path)
+        if content is not None and (wrong := wrong_auth(content, os.environ, has_keys=has_keys)):
             raise WrongConfiguration(wrong)
 
 
-def _running_stack() -> Iterator[tuple[str, dict[str, Any], Path]]:
-    """Yield the text of the file that the host has started from, its content, and its path."""
+def _running_files() -> Iterator[tuple[str, Path]]:
+    """Yield the text and the path of the file that the host has started from."""
     # OGX writes what it has read to the file of its variable, without what it ignores.
     arguments = [each for each in sys.argv[1:] if each.endswith((".yaml", ".yml"))]
     for path in dict.fromkeys(map(Path, [*arguments, os.environ.get(CONFIG_VARIABLE) or "/"])):
-        try:
-            text = path.read_text()
-            content = parsed_yaml(text)
-        except RepeatedKey as error:
-            raise WrongConfiguration(f"{path}: {error}.") from None
-        except (OSError, ValueError, yaml.YAMLError):
-            continue  # the host has read it somehow
-        if isinstance(content, dict):
-            yield text, content, path
+        with suppress(OSError, ValueError):  # the host has read it somehow
+            yield path.read_text(), path
+
+
+def _mapping(text: str, path: Path) -> dict[str, Any] | None:
+    """Return the content of a file that the host has started from; None if it is none that this can read."""
+    try:
+        content = parsed_yaml(text)
+    except RepeatedKey as error:
+        raise WrongConfiguration(f"{path}: {error}.") from None
+    except (ValueError, yaml.YAMLError):
+        return None  # the host has read it somehow
+    return content if isinstance(content, dict) else None
 
 
 def _host_fields() -> HostFields:

@@ -1,4 +1,4 @@
-"""The files of the page, served from memory.
+"""The files of the page, served from memory once the page has been opened.
 
 Their addresses have a hash of all of them, `/ui/v-<hash>/app.js`, so that a browser keeps them as long as it can, and a
 page never has files of two versions. The index alone has an address without one, and names the others.
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from ...core.discovery import folders_of_features
@@ -77,11 +78,24 @@ class Assets:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         override = environment.get(_OVERRIDE)
         self._changing = Path(override) if override else None
-        self._files, self._version = _files(_FOLDER) if override is None else ({}, "")
+        self._reading = Lock()
+        self._files: Mapping[str, Asset] = {}
+        self._version = ""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the files are in memory."""
+        return bool(self._files) and not self._changing
+
+    def read(self) -> None:
+        """Read and compress the files, once. This takes a tenth of a second, so it is no work of the event loop."""
+        with self._reading:
+            if not self.is_read:
+                self._files, self._version = _files(self._changing or _FOLDER)
 
     def find(self, path: str) -> Asset | None:
-        """Return a file; the index for the path of a view; None for a file that does not exist."""
-        files = _files(self._changing)[0] if self._changing else self._files
+        """Return a file that was read; the index for the path of a view; None for a file that does not exist."""
+        files = self._files
         path = _VERSION.sub("", path, count=1)
         name = path.rpartition("/")[2]
         return files.get(path) or (None if "." in name else files.get(_INDEX))
@@ -89,7 +103,7 @@ class Assets:
     def is_lasting(self, path: str) -> bool:
         """Return whether the path never has another content: it has the hash of the files."""
         found = _VERSION.match(path)
-        return found is not None and found[1] == self._version
+        return not self._changing and found is not None and found[1] == self._version
 
 
 def _files(folder: Path) -> tuple[dict[str, Asset], str]:

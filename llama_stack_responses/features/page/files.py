@@ -8,6 +8,7 @@ from typing import Final
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
+from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError
 from ...wire.public_routes import PublicRoute
 from ...wire.request_handling import Handler
@@ -46,6 +47,9 @@ async def _to_page(request: Request) -> Response:
 def _file(assets: Assets) -> Handler:
     async def get_file(request: Request) -> Response:
         path = "/".join(request.path_params[name] for name in "abcd" if name in request.path_params)
+        if not assets.is_read:
+            # Most servers start more often than somebody opens their page, and no start has to wait for this.
+            await in_thread(assets.read)
         asset = assets.find(path)
         if asset is None:
             raise ApiError(404, f"The page has no file '{path[:80]}'.")

@@ -10,8 +10,9 @@ import pytest
 
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.host import get_provider_impl
-from llama_stack_responses.host.platform import Api, fastapi_router_registry
+from llama_stack_responses.host import configuration, get_provider_impl
+from llama_stack_responses.host.configuration import check_running_stack
+from llama_stack_responses.host.platform import CONFIG_VARIABLE, Api, fastapi_router_registry
 from llama_stack_responses.host.replaced_routes import enter_router
 from llama_stack_responses.lifecycle.garbage import THRESHOLDS
 
@@ -91,6 +92,23 @@ def test_import_of_provider_leaves_garbage_collection_on_and_spares_what_is_load
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
     )
     assert run.stdout.split()[-2:] == ["True", "True"]
+
+
+def test_file_of_the_stack_is_checked_once_for_all_providers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, checked = tmp_path / "config.yaml", []
+    config.write_text("providers: {}")
+    monkeypatch.setattr("sys.argv", ["llama", "stack", "run", str(config)])
+    monkeypatch.delenv(CONFIG_VARIABLE, raising=False)
+    monkeypatch.setattr(configuration, "wrong_settings", lambda text, *_: checked.append(text) or ())
+    for _ in range(3):
+        check_running_stack()
+    assert checked == ["providers: {}"]
+    monkeypatch.setenv("OF_THE_FILE", "1")
+    check_running_stack()
+    assert len(checked) == 2
+    config.write_text("providers: {inference: []}")
+    check_running_stack()
+    assert checked == ["providers: {}", "providers: {}", "providers: {inference: []}"]
 
 
 def test_routes_are_made_once_for_all_that_the_host_asks() -> None:
