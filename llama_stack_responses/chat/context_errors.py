@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from ..core.errors import TooLongError
+from ..core.late_patterns import LatePattern
 
 _READ_CHARACTERS: Final = 2_000
 """Maximum characters of the beginning and of the end of a message that are searched: a server may repeat the request in
@@ -28,7 +29,7 @@ _KINDS: Final = (
 )
 """What they say of it in general: many servers and gateways have words of their own."""
 
-_TOO_LONG: Final = re.compile(
+_TOO_LONG: Final = LatePattern(
     "|".join(
         (
             r"context[ _](?:length|size|window)",  # OpenAI, vLLM, SGLang, llama.cpp, LM Studio, Together, MiniMax
@@ -85,7 +86,7 @@ _TOO_LONG: Final = re.compile(
 pull request 5929 and octo-agent pull request 2124.
 """
 
-_OF_ANSWER: Final = re.compile(
+_OF_ANSWER: Final = LatePattern(
     r"\bmax_(?:completion_|output_|new_)?tokens\b\W{0,3}(?: or \W?max_\w{1,20}\W?)? must be less than or equal to"
     r"|\bmax(?:imum)? (?:output |completion )?tokens must be (?:less|at most|<=)|\bmaximum output\b"
     r"|range of max_tokens|\bmax_tokens\W{0,2}\d{0,15} cannot be greater than",
@@ -93,7 +94,7 @@ _OF_ANSWER: Final = re.compile(
 )
 """What they say of a limit on the answer that is too high, with which they may mention the context too."""
 
-_RATE: Final = re.compile(
+_RATE: Final = LatePattern(
     r"rate[ _-]?limit|(?:tokens|requests|input) per (?:second|minute|hour|day)|\b[TR]P[SMHD]\b|too many requests|quota"
     r"|\bto queue\b|\bdaily\b|\bmonthly\b|\b(?:your|the|team|user|key|project)(?:'s)? budget\b|\bspend(?:ing)?\b"
     r"|\bcredits?\b|\bbalance\b|\b(?:time[sd]?|timed) out\b|\btoo long to\b|\bfor too long\b",
@@ -102,7 +103,7 @@ _RATE: Final = re.compile(
 """What they say of too many requests, of what they cost or of time, with which they may mention the context too."""
 
 _PART: Final = r"\b(?:file ?names?|stop sequences?|(?:tool|function)s? (?:names?|descriptions?)|urls?|cache keys?)"
-_OF_PART: Final = re.compile(
+_OF_PART: Final = LatePattern(
     rf"{_PART}\b[^.]{{0,60}}\b(?:too long|at most|less than|limit of|maximum|exceed\w*)\b"
     rf"|\btoo long\b[^.]{{0,30}}{_PART}\b",
     re.IGNORECASE,
@@ -122,7 +123,7 @@ _CODES: Final = frozenset(
 )
 """Codes and types of the errors."""
 
-_LENGTH: Final = re.compile(
+_LENGTH: Final = LatePattern(
     r"(?:context (?:length|size|window)(?:(?! by |exceed)[^\d.]){0,30}?|number of tokens allowed \(|tokens > "
     r"|maximum prompt length is |maximum model length of |model token limit: |supports up to "
     r"|should be \[\d{1,3}, ?|token length must be in \(0, ?|the limit of |while limit is "
@@ -139,19 +140,19 @@ _LENGTH: Final = re.compile(
 _MIN_LENGTH: Final = 256
 """The fewest tokens that are taken for a context: a smaller number is one of images, of tools or of megabytes."""
 
-_GROUPED: Final = re.compile(r"(?<![\d,])(?![01],\d{3}[\])])\d{1,3}(?:,\d{3})++(?![\d,])")
+_GROUPED: Final = LatePattern(r"(?<![\d,])(?![01],\d{3}[\])])\d{1,3}(?:,\d{3})++(?![\d,])")
 """A number with commas, but no bounds as in `[1,512]`."""
 
-_OF_TOKENS: Final = re.compile(
+_OF_TOKENS: Final = LatePattern(
     r"token|context|\blength\b|n_ctx|seq_len|sequence length|cache size|\u4e0a\u4e0b\u6587|\u957f\u5ea6", re.IGNORECASE
 )
 """What is beside the number of a context."""
 _OTHER: Final = r"(?:messages?|bytes?|char\w*|tools?|images?|files?|items?|parts?|turns?|words?|requests?|[KMG]i?B)\b"
-_OF_OTHERS: Final = re.compile(rf"\b{_OTHER}", re.IGNORECASE)
+_OF_OTHERS: Final = LatePattern(rf"\b{_OTHER}", re.IGNORECASE)
 _BESIDE: Final = 40
 """Characters before a number, or behind it, that are read."""
 
-_TOKENS: Final = re.compile(
+_TOKENS: Final = LatePattern(
     r"(?<!\d)(\d{1,15}) in the messages"
     r"|(?:has|passed|contains|contains at least|resulted in|Given:) (\d{1,15}) (?:input )?(?:`inputs` )?tokens"
     r"|(?:request|input|too long:|token count|prompt|requested:|current length is|token count is|token count of)"

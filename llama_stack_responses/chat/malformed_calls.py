@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from ..core.errors import MalformedCallError
+from ..core.late_patterns import LatePattern
 from ..core.types import Json
 from .adaptation.refusal import places_of
 
@@ -28,7 +29,7 @@ _CODES: Final = ("tool_use_failed", "output_parse_failed", "tool_call_failed", "
 """Groq's first two, and Cerebras' next two."""
 _QUOTED: Final = "failed_generation"
 _CALL_WORDS: Final = r"(?:tool|function)[ _]?calls?\b"
-_WORDS: Final = re.compile(
+_WORDS: Final = LatePattern(
     r"\bfailed to call a function\b|\btool call validation failed\b"
     rf"|\b(?:error parsing|failed to (?:parse|generate)(?: a)?) {_CALL_WORDS}(?! arguments)"
     # Bedrock, Mistral, LM Studio, Cerebras: what the model did, and what is wrong with it, in any order
@@ -39,13 +40,13 @@ _WORDS: Final = re.compile(
     r"|^failed to parse fc related info\b|^xml syntax error on line \d",
     re.IGNORECASE,
 )
-_OF_ANOTHER: Final = re.compile(
+_OF_ANOTHER: Final = LatePattern(
     r"\bdid not call a tool\b|\bquota\b|\blimit \d|\b(?:rate|usage|spend\w*) limit\b|\btoo many requests\b",
     re.IGNORECASE,
 )
 """Groq has the same code for an answer without a required call, which `adaptation/enforced.py` answers. Other errors
 are about a limit."""
-_OF_REQUEST: Final = re.compile(
+_OF_REQUEST: Final = LatePattern(
     # A place in the request (OpenAI, pydantic, JSON pointers, Gemini), or a message of it
     r"\b(?:messages|input|contents|history)(?:\[|\.|/|\]\[)\d|\bmessage (?:at |with )?(?:index|position|#)? ?\d"
     r"|\b(?:tool|assistant|user|system|previous|earlier|last|input) messages?\b|\b(?:tool_call_id|role)\b"
@@ -53,9 +54,9 @@ _OF_REQUEST: Final = re.compile(
     re.IGNORECASE,
 )
 """Words of errors about calls of the history."""
-_QUOTE: Final = re.compile(r"raw=|[{<\n]")
+_QUOTE: Final = LatePattern(r"raw=|[{<\n]")
 """Where what the model wrote may begin in a text."""
-_OF_TEMPLATE: Final = re.compile(
+_OF_TEMPLATE: Final = LatePattern(
     # llama.cpp: its parser first read the output in another way, or not at all; it may quote it.
     r"(?:Invalid diff: |Failed to parse input at pos |The model produced output that does not match the expected "
     # vLLM with gpt-oss.
@@ -74,9 +75,9 @@ _READ_CHARACTERS: Final = 16_384
 _SHOWN_CHARACTERS: Final = 1_000
 _MAX_CALLS: Final = 32
 
-_TAGGED: Final = re.compile(r"\s*(?:<function[=:(]\s*)?([\w.:-]{1,128})\s*[=>(,:]{0,2}\s*(?=\{)")
+_TAGGED: Final = LatePattern(r"\s*(?:<function[=:(]\s*)?([\w.:-]{1,128})\s*[=>(,:]{0,2}\s*(?=\{)")
 """The name before the arguments, as Llama writes it: `<function=name>{...}</function>`, or a part of that."""
-_AFTER: Final = re.compile(r"[\s)>;]*(?:</?function>?)?\s*")
+_AFTER: Final = LatePattern(r"[\s)>;]*(?:</?function>?)?\s*")
 _FENCES: Final = (("```json", "```"), ("```", "```"), ("<tool_call>", "</tool_call>"), ("[TOOL_CALLS]", ""))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from ...core.late_patterns import LatePattern
 from ...core.types import Json
 from .refusal import Refusal
 
@@ -65,7 +65,7 @@ Form: Final = partial(Adaptation, withholds=False)
 """A kind that changes the form of a request alone."""
 
 
-def answers(pattern: re.Pattern[str], apply: Callable[[Json, Any], Json]) -> Callable[[Refusal, Json], Iterator[None]]:
+def answers(pattern: LatePattern, apply: Callable[[Json, Any], Json]) -> Callable[[Refusal, Json], Iterator[None]]:
     """Return `asks` of a kind without an argument that answers these words, if `apply` changes the request."""
 
     def asks(refusal: Refusal, chat: Json) -> Iterator[None]:

@@ -10,10 +10,11 @@ import json
 import re
 from typing import Any, Final
 
+from ...core.late_patterns import LatePattern
 from ...core.types import Json
 from .schema_members import each_schema, with_parts
 
-LONE: Final = re.compile(r"\balongside any_?of\b|\bany_?of\b[^.]{0,40}\bmust be the only\b", re.IGNORECASE)
+LONE: Final = LatePattern(r"\balongside any_?of\b|\bany_?of\b[^.]{0,40}\bmust be the only\b", re.IGNORECASE)
 """Words of the refusal."""
 
 _ALTERNATIVES: Final = ("anyOf", "oneOf", "type")

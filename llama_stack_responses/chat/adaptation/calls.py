@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from string import ascii_letters, digits
 from typing import Any, Final
 
+from ...core.late_patterns import LatePattern
 from ...core.types import Json
 from .adaptation import Form, answers
 from .message_edits import are_same, each_message, walking, with_instructions, with_messages
@@ -19,26 +20,26 @@ _LETTERS: Final = digits + ascii_letters
 _ID_CHARACTERS: Final = 9
 _CALL_NOTHING: Final = "Do not call any tool now."
 _ANY_ARGUMENTS: Final[Json] = {"description": "", "parameters": {"type": "object", "properties": {}}}
-_SHORT_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
+_SHORT_ID: Final = LatePattern(r"[A-Za-z0-9]{9}")
 
-_ID: Final = re.compile(r"tool.?call.?ids?\b|tool_calls\b.{0,8}\bid\b|\btool_use(?:_|\.)id\b", re.IGNORECASE)
+_ID: Final = LatePattern(r"tool.?call.?ids?\b|tool_calls\b.{0,8}\bid\b|\btool_use(?:_|\.)id\b", re.IGNORECASE)
 _ID_PLACES: Final = ("tool_call_id", "tool_calls.id", "tool_use.id", "tool_use_id")
-_ID_FORM: Final = re.compile(r"length|a-z|alphanumeric|too long|characters|pattern|match|format", re.IGNORECASE)
-_OBJECTS: Final = re.compile(
+_ID_FORM: Final = LatePattern(r"length|a-z|alphanumeric|too long|characters|pattern|match|format", re.IGNORECASE)
+_OBJECTS: Final = LatePattern(
     r"has no attribute '(?:items|get|keys)'|item pairs from a mapping|expected a map\b"
     r"|arguments\b[^.]{0,60}\b(?:must be|should be|expected|not)\b[^.]{0,20}\b(?:objects?|mappings?|dict\w*)\b"
     r"|cannot unmarshal string\b[^.]{0,80}\barguments\b",
     re.IGNORECASE,
 )
-_NO_DECLARATION: Final = re.compile(
+_NO_DECLARATION: Final = LatePattern(
     r"must define tools|tool_?config field must be defined|without\W{1,3}tools\b|\btools?\W{1,3} param\w* to be passed"
     r"|\btools\b[^.]{0,20}(?:is|are) required\b[^.]{0,60}\bcalls?\b",
     re.IGNORECASE,
 )
-_NOT_UNIQUE: Final = re.compile(
+_NOT_UNIQUE: Final = LatePattern(
     r"\bids?\b[^.]{0,40}\bmust be unique\b|\bduplicate\w*\b[^.]{0,30}\btool.?(?:call|use)\w*.?ids?\b", re.IGNORECASE
 )
-_NO_NAME: Final = re.compile(r"\bfunction_?response\.name\b|\bfunction response\b[^.]{0,40}\bname\b", re.IGNORECASE)
+_NO_NAME: Final = LatePattern(r"\bfunction_?response\.name\b|\bfunction response\b[^.]{0,40}\bname\b", re.IGNORECASE)
 
 
 # Ids

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from ...core.late_patterns import LatePattern
 from ...core.types import Json
 from ..reasoning_entries import BLOCKS, DETAILS, SIGNATURES, TEXT_FIELDS, signatures_in
 from .adaptation import Adaptation, Form, answers
@@ -29,7 +30,7 @@ _REASONING: Final = (*TEXT_FIELDS, DETAILS, BLOCKS)
 _SIGNATURES: Final = ("extra_content", "provider_specific_fields", *SIGNATURES)
 """Members of a message with its reasoning, and of a message, a call or its function with a signature."""
 
-_TAKES_NO_IMAGES: Final = re.compile(
+_TAKES_NO_IMAGES: Final = LatePattern(
     r"\b(?:images?|image_url|multi-?modal|vision)\b(?: inputs?| content| parts?)?(?: is| are)? ?"
     r"not (?:currently )?(?:support|allow|accept|enabl|available)"
     r"|(?:not|n't|cannot|unable to|no) (?:support|accept|see|view|allow|take|have)\w*[^.]{0,24}"
@@ -50,7 +51,7 @@ _TAKES_NO_IMAGES: Final = re.compile(
     re.IGNORECASE,
 )
 """Words that say that a model or a server takes no images at all."""
-_SUCH_IMAGES: Final = re.compile(
+_SUCH_IMAGES: Final = LatePattern(
     r"\bimages? (?:with (?!this|the|your)|larger|smaller|bigger|over|above|of|at|from|that|which|exceed)"
     r"|\b(?:dimensions?|pixels?|resolution|transparen\w*|animated|truncated|corrupt\w*|broken|decod\w*)\b"
     r"|\b(?:webp|gif|svg|heic|avif|tiff|bmp|cmyk|colou?r space)\b|\d ?[KMG]i?B\b"
@@ -59,7 +60,7 @@ _SUCH_IMAGES: Final = re.compile(
     re.IGNORECASE,
 )
 """Words about the size, the form, the content or the state of one image, or about a rule: another one may be taken."""
-_SOME_IMAGES: Final = re.compile(
+_SOME_IMAGES: Final = LatePattern(
     r"\b(?:at most|up to|max(?:imum)?(?: of)?|only|more than|limit of|limited to)\W{1,3}([1-9]\d{0,2}) images?\b"
     r"|\bimages?\b[^.]{0,40}\b(?:at most|maximum(?: of| is)?|limit(?: of| is)?)\W{1,3}([1-9]\d{0,2})\b"
     # vLLM, and texts that compare
@@ -69,7 +70,7 @@ _SOME_IMAGES: Final = re.compile(
 )
 """Words about too many images, with the number that there may be."""
 LEFT_OUT: Final = "(an earlier image, which is left out)"
-_NO_AUDIO: Final = re.compile(
+_NO_AUDIO: Final = LatePattern(
     r"\b(?:audio|input_audio)\b(?: inputs?| content| parts?)?(?: is| are)? ?not (?:currently )?(?:support|allow|accept)"
     r"|(?:not|n't|no) (?:support|accept|allow|take)\w*[^.]{0,24}\baudio\b"
     r"(?! (?:formats?|types?|output|longer|larger|over|with|of))"
@@ -77,7 +78,7 @@ _NO_AUDIO: Final = re.compile(
     r"|(?:unknown|unsupported|invalid|unexpected|unrecogni[sz]ed)[^.]{0,40}\b(?:type|variant|kind|part|chunk|content)\b[^.]{0,20}\binput_audio\b",
     re.IGNORECASE,
 )
-_TEXT_CONTENT: Final = re.compile(
+_TEXT_CONTENT: Final = LatePattern(
     r"(?:expect\w*|must be|should be|needs to be|require\w*|not)\W+(?:an? )?(?:valid )?(?:(?:of )?type )?"
     r"\W?(?:string|str)\b"
     r"|(?:got|is|received|found|wrong type:|not support\w*)(?: an?)? \W?(?:array|list|sequence)|invalid type: sequence"
@@ -89,7 +90,7 @@ _TEXT_CONTENT: Final = re.compile(
     r"|\(not \"list\"\) to str|only (?:string|plain text) content",
     re.IGNORECASE,
 )
-_NULL_CONTENT: Final = re.compile(
+_NULL_CONTENT: Final = LatePattern(
     r"\bcontent\b.{0,200}(?:\bnull\b|\bNone(?:Type)?\b|missing|required|string)"
     r"|(?:\bnull\b|\bNone(?:Type)?\b|missing|required|string)\b.{0,200}\bcontent\b|\bNoneType\b"
     # serde without the name of the member, Ollama, Chinese servers
@@ -103,16 +104,16 @@ _NULL_CONTENT: Final = re.compile(
     r"|(?<!\w)content['\"`]?\s?(?:\u4e0d\u80fd|\u4e0d\u5f97|\u4e0d\u53ef)?(?:\u4e3a|\u662f)(?:\u7a7a|null)",
     re.DOTALL | re.IGNORECASE,
 )
-_LOST_CALLS: Final = re.compile(
+_LOST_CALLS: Final = LatePattern(
     r"\btool\b[^.]{0,40}\bmust (?:be a response to|follow)\b[^.]{0,60}\btool_?calls?\b"
     r"|\bno (?:previous|preceding)\b[^.]{0,40}\btool call|\btool id\b[^.]{0,80}\bnot found\b",
     re.IGNORECASE,
 )
 """What servers say of outputs if they drop messages without content, with the calls in them."""
-_NO_CONTENT: Final = re.compile(
+_NO_CONTENT: Final = LatePattern(
     r"\bcontent\b.{0,80}\b(?:missing|required)|\b(?:missing|required)\b.{0,80}\bcontent\b", re.DOTALL | re.IGNORECASE
 )
-_BLANK_CONTENT: Final = re.compile(
+_BLANK_CONTENT: Final = LatePattern(
     r"\b(?:empty|blank|non-?empty|non-?whitespace|min_length|at least (?:1|one) char\w*"
     r"|have either(?![^.]{0,80}\bnot both))\b"
     # GLM
@@ -120,20 +121,20 @@ _BLANK_CONTENT: Final = re.compile(
     r"|\u8f93\u5165\u4e0d\u80fd\u4e3a\u7a7a",
     re.IGNORECASE,
 )
-_NOT_BESIDE_CALLS: Final = re.compile(
+_NOT_BESIDE_CALLS: Final = LatePattern(
     r"\bcontent\b[^.]{0,20}\btool_?calls\b[^.]{0,20}\bnot both\b|\bboth\W{1,3}content\W{1,3}and\W{1,3}tool_?calls\b"
     r"|\bcontent\b\W{1,3}must be\W{1,3}(?:null|empty|omitted)\b[^.]{0,20}\btool_?calls\b",
     re.IGNORECASE,
 )
-_NO_SPACE_LAST: Final = re.compile(r"\b(?:end|trailing)\b[^.]{0,30}\bwhitespace\b", re.IGNORECASE)
-_NO_THINKING_PARTS: Final = re.compile(
+_NO_SPACE_LAST: Final = LatePattern(r"\b(?:end|trailing)\b[^.]{0,30}\bwhitespace\b", re.IGNORECASE)
+_NO_THINKING_PARTS: Final = LatePattern(
     r"\b(?:tag|type|part|chunk|variant|kind)\b[^.]{0,30}\b(?:redacted_)?thinking\b(?! (?:mode|is|budget))",
     re.IGNORECASE,
 )
 SAID_BEFORE: Final = "(You said this before the call:)"
 OUTPUT: Final = "(The output of the call:)"
 """What is before the text of the assistant and the output, where the text cannot be beside the call."""
-_DEMANDED: Final = re.compile(
+_DEMANDED: Final = LatePattern(
     r"(?:reasoning_content|reasoning_details|\bthinking\b|\breasoning\b).{0,80}"
     r"(?:passed back|must be (?:passed|provided|included|returned|present|set)|is (?:missing|required)|not provided"
     r"|must not be (?:empty|null))"
@@ -142,20 +143,20 @@ _DEMANDED: Final = re.compile(
 )
 
 
-_NOT_BESIDE_REASONING: Final = re.compile(
+_NOT_BESIDE_REASONING: Final = LatePattern(
     r"\b(?:both|either)\b[^.]{0,40}\bcontent\b[^.]{0,20}\b(?:thinking|reasoning)"
     r"|\b(?:thinking|reasoning)\b[^.]{0,20}\bcontent\b[^.]{0,40}\bnot both",
     re.IGNORECASE,
 )
-_INVALID_SIGNATURE: Final = re.compile(
+_INVALID_SIGNATURE: Final = LatePattern(
     r"(?:invalid|corrupted|not valid|mismatch\w*|could not be (?:verified|decrypted))\b[^.]{0,30}\bsignature"
     r"|\bsignature\b[^.]{0,30}(?:invalid|corrupted|not valid|mismatch|could not be verified)"
     r"|encrypted[_ ]content\b[^.]{0,40}could not be"
     r"|thinking\W{1,3}blocks\b[^.]{0,60}\bcannot be modified\b",
     re.IGNORECASE,
 )
-_SIGNATURE: Final = re.compile(r"\bthought.?signature", re.IGNORECASE)
-_NO_SIGNATURE: Final = re.compile(
+_SIGNATURE: Final = LatePattern(r"\bthought.?signature", re.IGNORECASE)
+_NO_SIGNATURE: Final = LatePattern(
     # Of an image, it is another one than that of a call.
     r"(?<!image part is )\b(?:missing|lacks?|without|no)\b(?: an?| the| its| any)?\W{1,4}thought.?signature"
     r"|\bthought.?signature\b\W{1,3}(?:is |was |are )?(?:missing|required|not (?:found|provided|present|set)|must be)",

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ...core.late_patterns import LatePattern
 from ...core.types import Json
 from .adaptation import Adaptation, Form, Step
 from .message_edits import with_instructions
@@ -22,7 +23,7 @@ SCHEMA: Final = "schema_in_words"
 FORMAT: Final = "format_in_words"
 OBJECT: Final = "json_object_as_schema"
 
-_OF_FORMAT: Final = re.compile(
+_OF_FORMAT: Final = LatePattern(
     r"\b(?:response[ _](?:format|mime[ _]type)|json[ _]schema|structured[ _]outputs?|output_config\.format"
     r"|json mode|grammar)\b"
     r"|\bcontrolled generation\b"
@@ -31,7 +32,7 @@ _OF_FORMAT: Final = re.compile(
     r"|^content path must be a string",
     re.IGNORECASE,
 )
-_OF_ONE_SCHEMA: Final = re.compile(
+_OF_ONE_SCHEMA: Final = LatePattern(
     r"invalid (?:json ?)?schema|unimplemented key|grammar|compil|\$ref|\bpatterns?\b|keyword|additionalproperties"
     r"|\brequired\b|\bproperties\b|recursi",
     re.IGNORECASE,
@@ -192,7 +193,7 @@ def _format_in_words(chat: Json, _: Any) -> Json:
     return changed if told else with_instructions(changed, _JSON_WORDS)
 
 
-_WRONG_CHOICE: Final = re.compile(r"\bnot found in\b|\bonly allowed when\b", re.IGNORECASE)
+_WRONG_CHOICE: Final = LatePattern(r"\bnot found in\b|\bonly allowed when\b", re.IGNORECASE)
 """Words about a choice that does not fit the tools of the request: it is the client's error."""
 
 ENFORCED: Final = (

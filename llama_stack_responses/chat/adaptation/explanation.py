@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...core.errors import ApiError
+from ...core.late_patterns import LatePattern
 from ...core.types import Json
 from .enforced import names_format
 from .parameters import LIMITS, STRICT, names_effort
@@ -23,14 +24,14 @@ _FIELDS: Final = {
 """Responses API names of the chat request fields that differ in name or place."""
 
 _NEVER: Final = frozenset({"model", "messages", "stream"})
-_TOOL: Final = re.compile(r"\btools(?:\[|\.|/)(\d{1,4})\b")
-_NO_TOOLS: Final = re.compile(
+_TOOL: Final = LatePattern(r"\btools(?:\[|\.|/)(\d{1,4})\b")
+_NO_TOOLS: Final = LatePattern(
     r"(?:not|n't) support (?:tools?|functions?)\b|\bsupport tool use\b|\btool.?call.?parser\b", re.IGNORECASE
 )
 """Words that say that a model takes no tools: OpenRouter's with status 404, vLLM's without its options for tools."""
-_NO_ENDPOINTS: Final = re.compile(r"\bno endpoints found that\b", re.IGNORECASE)
+_NO_ENDPOINTS: Final = LatePattern(r"\bno endpoints found that\b", re.IGNORECASE)
 """Words of OpenRouter, with status 404, that say that the model is there but not with what the request has."""
-_OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]{1,40}")
+_OPTION: Final = LatePattern(r"(?<![\w-])--[a-z][a-z-]{1,40}")
 """An option of a server's command line (llama.cpp's `--jinja`, vLLM's `--enable-auto-tool-choice`)."""
 _START: Final = " Start the model server with this option."
 _ADVICE: Final = " A profile with 'parameters' can change what this model server gets: docs/guides/model-servers.md."

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ...core.late_patterns import LatePattern
 from ...core.types import Json
 from .adaptation import Adaptation, Form
 from .contents import refused_members
@@ -62,13 +63,13 @@ _EFFORT_PLACES: Final = frozenset({"reasoning", "reasoning.effort", "effort", "o
 
 LIMITS: Final = ("max_completion_tokens", "max_tokens")
 
-_NOT_BOTH: Final = re.compile(r"(?:cannot|can't|not) both\b|only one of\b|mutually exclusive", re.IGNORECASE)
-_NO_THINKING: Final = re.compile(
+_NOT_BOTH: Final = LatePattern(r"(?:cannot|can't|not) both\b|only one of\b|mutually exclusive", re.IGNORECASE)
+_NO_THINKING: Final = LatePattern(
     r"(?:not|n't) support (?:thinking|reasoning)\b(?! \w)|(?:thinking|reasoning) is not (?:support|enabl|available)",
     re.IGNORECASE,
 )
 """Words that say that a model does not reason."""
-_MUST_REASON: Final = re.compile(
+_MUST_REASON: Final = LatePattern(
     r"\b(?:reasoning|thinking)\b[^.]{0,40}"
     r"\b(?:mandatory|required|always (?:on|enabled)|cannot be (?:disabled|turned off))"
     r"|(?:cannot|can't|not|n't)\b[^.]{0,20}\b(?:disabl|turn\w* off)\w*\b[^.]{0,20}\b(?:reasoning|thinking)\b"
@@ -76,19 +77,21 @@ _MUST_REASON: Final = re.compile(
     re.IGNORECASE,
 )
 """Words that say that a model always reasons, as OpenRouter and Gemini have them."""
-_NO_THINKING_BEFORE: Final = re.compile(
+_NO_THINKING_BEFORE: Final = LatePattern(
     r"expected\W{1,3}thinking\W{1,3}or\W{1,3}redacted_thinking|\bmust start with a thinking block", re.IGNORECASE
 )
 """Words of Anthropic about a conversation with calls that another model made, or this one without reasoning."""
-_MAY_BE_UNSET: Final = re.compile(r"\bor (?:be )?(?:unset|omitted|left out)\b|\bmay only be set to\b", re.IGNORECASE)
+_MAY_BE_UNSET: Final = LatePattern(r"\bor (?:be )?(?:unset|omitted|left out)\b|\bmay only be set to\b", re.IGNORECASE)
 """Words of Anthropic about a parameter that has hardly any value beside reasoning."""
-_LISTS_EFFORTS: Final = re.compile(r"['\"`]low['\"`], ?['\"`]medium['\"`],? (?:and |or )?['\"`]high['\"`]")
+_LISTS_EFFORTS: Final = LatePattern(r"['\"`]low['\"`], ?['\"`]medium['\"`],? (?:and |or )?['\"`]high['\"`]")
 """A list of efforts, which says of what a refused value is."""
-_NO_BUDGET: Final = re.compile(r"\binvalid thinking\.type\b|\bthinking[ _]budget\b[^.]{0,40}\binvalid\b", re.IGNORECASE)
+_NO_BUDGET: Final = LatePattern(
+    r"\binvalid thinking\.type\b|\bthinking[ _]budget\b[^.]{0,40}\binvalid\b", re.IGNORECASE
+)
 """Words of MiniMax and Gemini about what their gateways have made of an effort."""
-_BUDGET: Final = re.compile(r"\b(?:thinking|reasoning)?[_. ]?budget(?:_tokens|\b)", re.IGNORECASE)
+_BUDGET: Final = LatePattern(r"\b(?:thinking|reasoning)?[_. ]?budget(?:_tokens|\b)", re.IGNORECASE)
 """What gateways make of an effort: a number of tokens."""
-_UNKNOWN_ERROR: Final = re.compile(r"\bunknown error\b", re.IGNORECASE)
+_UNKNOWN_ERROR: Final = LatePattern(r"\bunknown error\b", re.IGNORECASE)
 """Words of a failure, in which a server may quote the request."""
 _LEAST: Final = "low"
 """The least effort that all models take that always reason."""

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any, Final
 
 from ...core.errors import ApiError
+from ...core.late_patterns import LatePattern
 
 _READ_CHARACTERS: Final = 2_000
 """Maximum characters of a text that are searched: a server may repeat the request in it."""
@@ -24,7 +25,7 @@ _PLACES: Final = ("param", "loc", "field", "path")
 _OUTER: Final = frozenset({"body", "request", "data", "json"})
 """First parts of a place that stand for the request."""
 
-_UNSUPPORTED: Final = re.compile(
+_UNSUPPORTED: Final = LatePattern(
     r"not (?:\w+ )?(?:support|permit|allow|implement|available|enabl|recogni[sz]|accept|compatible)|incompatible"
     r"|n't support|unsupported|no longer (?:support|allow|accept|available)|not (?:in|among|one of) the\b"
     r"|unrecogni[sz]ed|unknown(?! error)|unexpected(?! error)|unavailable"
@@ -38,7 +39,7 @@ _UNSUPPORTED: Final = re.compile(
 )
 """Words that say that a parameter cannot be used at all, not that its value is wrong."""
 
-_BOUNDED: Final = re.compile(
+_BOUNDED: Final = LatePattern(
     r"(?:less|greater|smaller|larger|more) than|at (?:most|least)|too (?:large|small|high|low|long|big)|out of range"
     r"|\bup to \d|\d to \d|between|must be (?:in|positive|a |an )|exceed|range of|maximum|minimum"
     r"|[<>]=|\u2264|\u2265|\brange\b",
@@ -46,15 +47,15 @@ _BOUNDED: Final = re.compile(
 )
 """Words that say that a value is out of its bounds."""
 
-_WITHOUT_LETTERS: Final = re.compile(r"(?<![A-Za-z0-9_.-])[0-9.-]++(?![A-Za-z0-9_.%-])")
-_RANGE: Final = re.compile(r"\d(?:\.\.|-)\d")
-_NUMBER: Final = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
-_BOUNDED_BY: Final = re.compile(
+_WITHOUT_LETTERS: Final = LatePattern(r"(?<![A-Za-z0-9_.-])[0-9.-]++(?![A-Za-z0-9_.%-])")
+_RANGE: Final = LatePattern(r"\d(?:\.\.|-)\d")
+_NUMBER: Final = LatePattern(r"\d{1,9}(?:\.\d{1,9})?")
+_BOUNDED_BY: Final = LatePattern(
     r"[<>] ?-?\d|\b(?:above|below|over|under|through|until|max|min)\W{1,3}(?:of )?-?\d", re.IGNORECASE
 )
 """Words and marks beside the numbers of a bound, if they do not say that a value is out of it."""
 
-_WORD: Final = re.compile(r"[a-z][a-z0-9_]*")
+_WORD: Final = LatePattern(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -206,10 +207,10 @@ _PARAMETERS: Final = frozenset(
 _LEADING: Final = frozenset(name for name in _PARAMETERS if "_" in name) | {"strict", "temperature", "verbosity"}
 """Names of parameters that are no words with which a sentence about another parameter begins."""
 _QUOTES: Final = tuple("'\"`")
-_LISTED: Final = re.compile(r"['\"`]?(?:\s?[,;]\s?(?:(?:and|or)\s)?|\s(?:and|or|&)\s)['\"`]?")
-_LIST: Final = re.compile(rf"\b[a-z_]{{1,40}}+(?:{_LISTED.pattern}[a-z_]{{1,40}}+)+", re.IGNORECASE)
+_LISTED: Final = LatePattern(r"['\"`]?(?:\s?[,;]\s?(?:(?:and|or)\s)?|\s(?:and|or|&)\s)['\"`]?")
+_LIST: Final = LatePattern(rf"\b[a-z_]{{1,40}}+(?:{_LISTED.pattern}[a-z_]{{1,40}}+)+", re.IGNORECASE)
 """Names with a separator between them."""
-_FIRST: Final = re.compile(r"\W*([A-Za-z]\w*)")
+_FIRST: Final = LatePattern(r"\W*([A-Za-z]\w*)")
 
 
 def _is_parameter(place: str) -> bool:
@@ -262,14 +263,14 @@ class RefusedError(ApiError):
         self.refusal = refusal
 
 
-_DETAIL: Final = re.compile(
+_DETAIL: Final = LatePattern(
     r"""['"]loc['"]: ?[\[(]([^\[\]()]{0,200})[\])](?:, ?['"][a-z]+['"]: ?[^,]{0,200})??, ?['"]msg['"]: ?"""
     r"""(?:'([^']{0,500})'|"([^"]{0,500})")"""
 )
 """An entry of a list of invalid fields that a server has written into its text, as Python or as JSON."""
 
 
-_LISTED_FIELD: Final = re.compile(r"^([A-Za-z_][\w.]{0,199})\n {2}\S", re.MULTILINE)
+_LISTED_FIELD: Final = LatePattern(r"^([A-Za-z_][\w.]{0,199})\n {2}\S", re.MULTILINE)
 """A field in the text of pydantic's error: its place, and what is wrong on the next line."""
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ...core.late_patterns import LatePattern
 from ...core.types import Json
 from ..reasoning_entries import BLOCKS, DETAILS, TEXT_FIELDS
 from .adaptation import Adaptation, Form, answers
@@ -23,7 +24,7 @@ OPENING: Final = "(The conversation begins.)"
 CONTINUE: Final = "Continue."
 """What the user seems to have said behind the last message of the assistant."""
 
-_SYSTEM_ORDER: Final = re.compile(
+_SYSTEM_ORDER: Final = LatePattern(
     r"system (?:message|role|prompt|instruction)s?\b[^.]{0,80}"
     r"\b(?:begin|first|start|top|once|one|single|multiple|(?:index|position) 0)"
     r"|\b(?:only|multiple|single|one|first|several)\b[^.]{0,40}\bsystem (?:message|role|prompt)"
@@ -33,7 +34,7 @@ _SYSTEM_ORDER: Final = re.compile(
     r"|\bsystem role\b[^.]{0,20}\bin the middle\b|\binvalid chat setting\b",
     re.IGNORECASE,
 )
-_NO_SYSTEM: Final = re.compile(
+_NO_SYSTEM: Final = LatePattern(
     r"(?:\bsystem\b\W{0,3}(?:roles?|messages?|instructions?|prompts?)\b|['\"`]system['\"`])[^.]{0,40}"
     r"(?:\bnot (?:support|allow|enabl|permit|recogni|accept)|unsupported|n't support)"
     r"|(?:not|n't) support\w*[^.]{0,30}"
@@ -42,12 +43,12 @@ _NO_SYSTEM: Final = re.compile(
     r"|developer instruction is not enabled",
     re.IGNORECASE,
 )
-_DEVELOPER: Final = re.compile(
+_DEVELOPER: Final = LatePattern(
     r"developer\b[^.]{0,60}(?:\bnot\b|unsupported|unknown|unexpected|invalid|n't|unrecogni[sz]ed)"
     r"|(?:\bnot\b|unsupported|unknown|unexpected|invalid|n't|unrecogni[sz]ed)[^.]{0,60}\bdeveloper\b",
     re.IGNORECASE,
 )
-_ALTERNATE: Final = re.compile(
+_ALTERNATE: Final = LatePattern(
     r"\balternat\w+\b.{0,100}\b(?:user|assistant|roles?|messages?)\b"
     r"|\b(?:user|assistant|roles?|messages?)\b.{0,100}\balternat"
     r"|(?:consecutive|successive|two|2 or more|multiple|repeated)\b[^.]{0,30}\b(?:user|assistant)\b"
@@ -57,7 +58,7 @@ _ALTERNATE: Final = re.compile(
     r"|\b(user|assistant)\W{1,3}(?:can|must|may|should|does)(?: ?no|n')t follow\W{1,3}(?:another )?\W?\1\b",
     re.IGNORECASE | re.DOTALL,
 )
-_AFTER_TOOL: Final = re.compile(
+_AFTER_TOOL: Final = LatePattern(
     r"role\W{1,3}(?:\w+\.)?user\W{1,3}(?:\w+ ){0,2}after\b[^.]{0,12}\W(?:\w+\.)?tool\b"
     r"|\bassistant\b[^.]{0,20}\bafter\b[^.]{0,12}\btool\b[^.]{0,30}\buser\b"
     r"|\buser\b[^.]{0,40}\b(?:after|follow\w*)\b[^.]{0,30}\btool\b"
@@ -65,7 +66,7 @@ _AFTER_TOOL: Final = re.compile(
     r"|\btool result\b[^.]{0,40}\b(?:same turn|same message)",
     re.IGNORECASE,
 )
-_USER_FIRST: Final = re.compile(
+_USER_FIRST: Final = LatePattern(
     r"\b(?:first|begin|start)\w*\b[^.]{0,60}\buser\b|\bno user (?:query|message)|at least one (?:user|message)\b"
     # DashScope, Gemini
     r"|\bnot contain elements with the role of user\b|\bfunction call turn comes immediately after a user turn\b",
@@ -74,10 +75,10 @@ _USER_FIRST: Final = re.compile(
 _ILLEGAL: Final = r"|\bmessages parameter is illegal\b|\bmessages \u53c2\u6570\u975e\u6cd5"
 """What GLM says of any order that it does not take."""
 _FIRST_SYSTEM, _FIRST_USER = (
-    re.compile(each.pattern + _ILLEGAL, re.IGNORECASE) for each in (_SYSTEM_ORDER, _USER_FIRST)
+    LatePattern(each.pattern + _ILLEGAL, re.IGNORECASE) for each in (_SYSTEM_ORDER, _USER_FIRST)
 )
-_USER_LAST: Final = re.compile(r"\b(?:last|ends?|final)\b[^.]{0,60}\buser\b|\bprefill", re.IGNORECASE)
-_LISTED: Final = re.compile(
+_USER_LAST: Final = LatePattern(r"\b(?:last|ends?|final)\b[^.]{0,60}\buser\b|\bprefill", re.IGNORECASE)
+_LISTED: Final = LatePattern(
     r"(?:one of|should be|must be|expected|supported:?)\b([^.]{0,200})|\bonly ([a-z, ]{1,60}) roles\b", re.IGNORECASE
 )
 

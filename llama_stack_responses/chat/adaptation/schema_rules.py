@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Final
 
+from ...core.late_patterns import LatePattern
 from ...core.types import Json
 from .adaptation import Adaptation, answers
 from .message_edits import are_same
@@ -18,7 +19,7 @@ from .refusal import Refusal
 from .schema_members import each_function, each_schema, with_parts
 
 _NOTE_CHARACTERS: Final = 500
-_UNKNOWN_NAME: Final = re.compile(
+_UNKNOWN_NAME: Final = LatePattern(
     r"\bunknown name [^\w$]{1,3}([\w$-]{1,64})\W{1,3} at "
     r"|\badditionalProperties [^\w$]{1,3}([\w$-]{1,64})\W{1,3}not allowed"
     r"|\bunsupported[_ ]keyword\W{1,3}([\w$-]{1,64})",
@@ -28,14 +29,14 @@ _UNKNOWN_NAME: Final = re.compile(
 _SELDOM_KNOWN: Final = ("allOf", "default", "deprecated", "examples", "prefixItems", "readOnly", "writeOnly")
 """Keywords that a profile leaves out; a refusal names one."""
 _COMBINING: Final = ("allOf", "anyOf", "oneOf")
-_ENUM: Final = re.compile(r"\benum\[\d", re.IGNORECASE)
-_REQUIRED: Final = re.compile(r"\brequired\[\d{1,6}\]\W{1,3}property is not defined\b", re.IGNORECASE)
-_EMPTY: Final = re.compile(r"\bproperties\b\W{1,3}should be non-empty\b", re.IGNORECASE)
-_UNTYPED: Final = re.compile(r"\btype is (?:not defined|missing|required)\b", re.IGNORECASE)
+_ENUM: Final = LatePattern(r"\benum\[\d", re.IGNORECASE)
+_REQUIRED: Final = LatePattern(r"\brequired\[\d{1,6}\]\W{1,3}property is not defined\b", re.IGNORECASE)
+_EMPTY: Final = LatePattern(r"\bproperties\b\W{1,3}should be non-empty\b", re.IGNORECASE)
+_UNTYPED: Final = LatePattern(r"\btype is (?:not defined|missing|required)\b", re.IGNORECASE)
 """Kimi (pi issue 4138): each part of a schema has a type."""
 _TYPED_BY: Final = frozenset({"type", "$ref", "not", *_COMBINING})
 _TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-_TOP: Final = re.compile(r"\b(?:oneOf|anyOf|allOf)\b[^.]{0,60}\btop level\b", re.IGNORECASE)
+_TOP: Final = LatePattern(r"\b(?:oneOf|anyOf|allOf)\b[^.]{0,60}\btop level\b", re.IGNORECASE)
 
 
 def unknown_keywords(refusal: Refusal) -> list[str]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from ...core.late_patterns import LatePattern
 from ...core.types import Json
 from .adaptation import Adaptation, Form, answers
 from .alternatives import LONE, lone_alternatives
@@ -20,7 +21,7 @@ _MAX_NODES: Final = 10_000
 """Maximum number of schemas in one, with those that are referred to. What is beyond that may be anything."""
 _NOTE_CHARACTERS: Final = 500
 
-_SCHEMA: Final = re.compile(
+_SCHEMA: Final = LatePattern(
     r"\bgrammar|\bschema|\bpattern\b|\bregex|\$ref\b|\$defs\b|unknown name \W{0,3}\$?(?:ref|schema|defs)"
     r"|\bitems: missing\b|\bproto field is not repeating\b"
     r"|function_declarations|(?:unsupported|unknown|conflicting) (?:schema )?keyword",
@@ -151,7 +152,7 @@ def _plain_schemas(chat: Json, _: Any) -> Json:
     return each_schema(chat, simplified)
 
 
-_CLOSED: Final = re.compile(
+_CLOSED: Final = LatePattern(
     r"\badditional_?properties\b[^.]{0,60}(?:cannot find field|not (?:\w+ )?(?:support|allow|permit)"
     r"|unsupported|unknown|unrecogni[sz]ed|unexpected)"
     r"|(?:unknown|unsupported|unrecogni[sz]ed|unexpected)\b[^.]{0,40}\badditional_?properties\b",
@@ -175,14 +176,14 @@ def _open_schemas(chat: Json, _: Any) -> Json:
     return each_schema(chat, _open)
 
 
-_OBJECT: Final = re.compile(
+_OBJECT: Final = LatePattern(
     r"\b(?:input_?)?schema\b.{0,80}\btype\b.{0,60}\bobject\b"
     r"|\binput_?schema(?:\.\w+)?\.type\b|\bobject schema\b[^.]{0,40}\b(?:missing|properties)"
     r"|\b(?:parameters|input_?schema)(?:\.\w+){0,2}\b[^.]{0,60}\b(?:required|missing|null|none)\b"
     r"|\b(?:required|missing)\b[^.]{0,60}\b(?:parameters|input_?schema)\b",
     re.IGNORECASE,
 )
-_NO_DESCRIPTION: Final = re.compile(
+_NO_DESCRIPTION: Final = LatePattern(
     r"\bdescription\b[^.]{0,80}\b(?:length|empty|required|missing|blank|at least|minimum|null|none)\b"
     r"|\b(?:empty|required|missing|blank|length|null)\b[^.]{0,80}\bdescription\b",
     re.IGNORECASE,

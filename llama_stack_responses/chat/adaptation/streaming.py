@@ -6,17 +6,18 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from ...core.late_patterns import LatePattern
 from ...core.types import Json
 from .adaptation import Adaptation
 from .refusal import Refusal
 
-_UNSTREAMED: Final = re.compile(
+_UNSTREAMED: Final = LatePattern(
     r"\bstream(?:ing)?\b(?: mode| responses?)?[^.]{0,40}(?:not (?:\w+ )?support|unsupported|not allowed|disabled)"
     r"|(?:not|n't) support\b[^.]{0,40}\bstreaming\b"
     r"|not (?:\w+ )?(?:support|allow|accept|available)\w*\b[^.]{0,24}\b(?:when|while|if|with|during) stream",
     re.IGNORECASE,
 )
-_TOOLS: Final = re.compile(r"\b(?:tools?|functions?)\b", re.IGNORECASE)
+_TOOLS: Final = LatePattern(r"\b(?:tools?|functions?)\b", re.IGNORECASE)
 
 
 def _refuses_stream(refusal: Refusal, chat: Json) -> bool:

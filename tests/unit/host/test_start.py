@@ -95,11 +95,16 @@ def test_import_of_provider_leaves_garbage_collection_on_and_spares_what_is_load
 
 
 def test_file_of_the_stack_is_checked_once_for_all_providers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, checked = tmp_path / "config.yaml", []
+    config, checked = tmp_path / "config.yaml", list[str]()
+
+    def check(text: str, *_: object) -> list[str]:
+        checked.append(text)
+        return []
+
     config.write_text("providers: {}")
     monkeypatch.setattr("sys.argv", ["llama", "stack", "run", str(config)])
     monkeypatch.delenv(CONFIG_VARIABLE, raising=False)
-    monkeypatch.setattr(configuration, "wrong_settings", lambda text, *_: checked.append(text) or ())
+    monkeypatch.setattr(configuration, "wrong_settings", check)
     for _ in range(3):
         check_running_stack()
     assert checked == ["providers: {}"]
