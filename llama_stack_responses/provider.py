@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from .installed_host import LLAMA_STACK, OGX, wrong_mcp
 
@@ -33,7 +34,7 @@ def _kept_from_collections() -> Iterator[None]:
 
 
 with _kept_from_collections():
-    from .host.configuration import check_running_stack
+    from .host.configuration import RunningStack
     from .host.platform import InlineProviderSpec, RemoteProviderSpec
     from .host.provider_specs import provider_specs
     from .host.replaced_routes import enter_router
@@ -41,6 +42,8 @@ with _kept_from_collections():
     from .lifecycle.memory_return import keep_one_heap
 
 __all__ = ["get_provider_spec"]
+
+_STACK: Final = RunningStack()
 
 enter_router()
 # The host has hardly started threads by now.
@@ -54,5 +57,5 @@ def get_provider_spec() -> list[InlineProviderSpec | RemoteProviderSpec]:
         WrongConfiguration: settings in the host's configuration are wrong.
     """
     with sentence_last():
-        check_running_stack()
+        _STACK.check()
     return provider_specs()

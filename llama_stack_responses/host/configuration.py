@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,23 +96,28 @@ def read_stack(path: Path, find: FindSettings = _of_responses, names: ProviderNa
     return stack
 
 
-def check_running_stack() -> None:
-    """Check the settings of this project's providers in the file that the host starts from, if it starts from one.
+class RunningStack:
+    """Checks the settings of this project's providers in the file that the host starts from, if it starts from one.
 
     The host would name those of the first wrong provider only, without their places.
-
-    Raises:
-        WrongConfiguration: settings are wrong, or are where nothing would read them.
     """
-    for text, path in _running_files():
-        _check_running(text, path, frozenset(os.environ.items()))
 
+    def __init__(self) -> None:
+        self._checked: object = None
 
-@lru_cache(maxsize=2)
-def _check_running(text: str, path: Path, _: frozenset[tuple[str, str]]) -> None:
-    """Check a file unless it was, with these environment variables: the host asks once for each provider."""
-    if _mapping(text, path) is not None:
-        _refuse_wrong(text, path, _settings_of)
+    def check(self) -> None:
+        """Check the file, unless it was checked as it is now: the host asks once for each provider.
+
+        Raises:
+            WrongConfiguration: settings are wrong, or are where nothing would read them.
+        """
+        files, environment = list(_running_files()), dict(os.environ)
+        if self._checked == (files, environment):
+            return
+        for text, path in files:
+            if _mapping(text, path) is not None:
+                _refuse_wrong(text, path, _settings_of)
+        self._checked = files, environment
 
 
 def _refuse_wrong(text: str, path: Path, find: FindSettings, names: ProviderNames | None = None) -> None:

@@ -11,7 +11,7 @@ import pytest
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host import configuration, get_provider_impl
-from llama_stack_responses.host.configuration import check_running_stack
+from llama_stack_responses.host.configuration import RunningStack
 from llama_stack_responses.host.platform import CONFIG_VARIABLE, Api, fastapi_router_registry
 from llama_stack_responses.host.replaced_routes import enter_router
 from llama_stack_responses.lifecycle.garbage import THRESHOLDS
@@ -105,14 +105,15 @@ def test_file_of_the_stack_is_checked_once_for_all_providers(tmp_path: Path, mon
     monkeypatch.setattr("sys.argv", ["llama", "stack", "run", str(config)])
     monkeypatch.delenv(CONFIG_VARIABLE, raising=False)
     monkeypatch.setattr(configuration, "wrong_settings", check)
+    stack = RunningStack()
     for _ in range(3):
-        check_running_stack()
+        stack.check()
     assert checked == ["providers: {}"]
     monkeypatch.setenv("OF_THE_FILE", "1")
-    check_running_stack()
+    stack.check()
     assert len(checked) == 2
     config.write_text("providers: {inference: []}")
-    check_running_stack()
+    stack.check()
     assert checked == ["providers: {}", "providers: {}", "providers: {inference: []}"]
 
 
