@@ -5,9 +5,10 @@ A feature of another distribution is a package that an entry point of the group 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from importlib.metadata import distributions
+from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
@@ -28,10 +29,11 @@ def _found() -> dict[str, str]:
 
 def _foreign() -> Iterator[tuple[str, str]]:
     """Yield the names and the packages of features of other distributions."""
-    for distribution in distributions():
-        # `entry_points` would parse those of all distributions, which takes twice as long.
-        if FEATURES in (distribution.read_text("entry_points.txt") or ""):
-            yield from ((each.name, each.value) for each in distribution.entry_points.select(group=FEATURES))
+    # `importlib.metadata` would make an object of each distribution, and parse the entry points of all.
+    for file in (found for folder in dict.fromkeys(sys.path) for found in Path(folder).glob("*-info/entry_points.txt")):
+        if FEATURES in file.read_text("utf-8"):
+            found = Distribution.at(file.parent).entry_points.select(group=FEATURES)
+            yield from ((each.name, each.value) for each in found)
 
 
 _PACKAGES: Final[Mapping[str, str]] = _found()

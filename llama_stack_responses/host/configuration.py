@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..config import ResponsesConfig
 from ..config.provider_names import ProviderNames
-from ..config.stack_file import PROVIDER_TYPE, wrong_auth
+from ..config.stack_file import KEYS_ENDPOINT, PROVIDER_TYPE, wrong_auth
 from ..config.stores import HostStore, MemoryStore
 from ..config.unknown_settings import models_in
 from ..config.wrong_settings import FindSettings, HostFields, wrong_fields, wrong_settings
@@ -137,7 +137,7 @@ def check_running_auth(*, has_keys: bool) -> None:
         WrongConfiguration: it does not, so that anyone could use the server; or it does, so that nobody could.
     """
     for text, path in _running_files():
-        content = _mapping(text, path)
+        content = _mapping(text, path) if has_keys or KEYS_ENDPOINT in text else None
         if content is not None and (wrong := wrong_auth(content, os.environ, has_keys=has_keys)):
             raise WrongConfiguration(wrong)
 

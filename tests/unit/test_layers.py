@@ -51,6 +51,7 @@ LAYERS: Final = {
             "image_structure",
             "json_decoding",
             "json_values",
+            "late_patterns",
             "lru_cache",
             "owner",
             "program_names",
