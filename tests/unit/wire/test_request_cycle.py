@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from traceback import walk_stack
 
 import pytest
-from fastapi import Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from llama_stack_responses.wire.request_cycle import while_connected
+from llama_stack_responses.wire.request_handling import JsonErrorRoute
 from tests.support.asgi import Answer as Sent
 from tests.support.asgi import App, Body, scope_of
 from tests.support.waiting import until
@@ -116,6 +117,26 @@ def test_route_whose_endpoint_takes_more_than_request_and_path_is_refused() -> N
 
     with pytest.raises(TypeError, match="the request and texts of its path"):
         App().serve(wants_query)
+
+
+def test_route_of_included_router_is_described_with_the_texts_of_its_path_once() -> None:
+    async def get_part(request: Request, thing_id: str) -> Response:
+        """Describe a part."""
+        return Response(f"{request.method} {thing_id}")
+
+    inner = APIRouter(route_class=JsonErrorRoute)
+    extra = {"parameters": [{"name": "limit", "in": "query", "schema": {"type": "integer"}}]}
+    inner.add_api_route("/{thing_id}/{part}", get_part, openapi_extra=extra)
+    outer = APIRouter()
+    outer.include_router(inner, prefix="/things")
+    app = FastAPI()
+    app.include_router(outer)
+    described = app.openapi()["paths"]["/things/{thing_id}/{part}"]["get"]
+    assert [(each["name"], each["in"]) for each in described["parameters"]] == [
+        ("thing_id", "path"),
+        ("limit", "query"),
+    ]
+    assert (described["summary"], described["description"]) == ("Get Part", "Describe a part.")
 
 
 class Endless:
