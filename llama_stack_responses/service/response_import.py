@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from ..core.errors import ApiError
-from ..core.ids import check_response_id
+from ..core.ids import check_response_id, tag_of
 from ..core.owner import Owner
 from ..core.shapes import RequestLimits
 from ..core.types import Json
@@ -126,7 +126,7 @@ class _Importer:
                     owner=source.owner,
                     base=base.history if base else None,
                     input_items=read,
-                    conditions=_unchanged(base),
+                    conditions=_unchanged(base, source.id),
                 )
             except Conflict:
                 # The response that it continues was changed or deleted meanwhile.
@@ -157,8 +157,11 @@ class _Importer:
         return base, [item for each in reversed(chain) for item in (*each.input, *each.output)]
 
 
-def _unchanged(base: StoredResponse | None) -> Sequence[Condition]:
-    return [VersionIs(f"r/{base.response['id']}", base.version)] if base else []
+def _unchanged(base: StoredResponse | None, response_id: str) -> Sequence[Condition]:
+    """Return the condition that the base is unchanged; none of one with another tag, which is stored again."""
+    if base is None or tag_of(base.response["id"]) != tag_of(response_id):
+        return []
+    return [VersionIs(f"r/{base.response['id']}", base.version)]
 
 
 def _with_ids(items: Sequence[Any]) -> list[tuple[str | None, Any]]:

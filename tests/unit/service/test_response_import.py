@@ -1,6 +1,7 @@
 """Import of another server's responses into the archive, in one run or in several."""
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from llama_stack_responses.service.conversation_import import ImportReport
 from llama_stack_responses.service.response_import import FoundResponse, import_responses
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.partitions import PartitionedRecords
 
 type Json = dict[str, Any]
 
@@ -87,6 +89,14 @@ async def test_imported_chain_with_expired_beginning_has_whole_history(archive: 
     assert (report.responses, report.expired) == (1, 2)
     assert await history(archive, 3) == WHOLE
     assert await archive.load(named(1)) is None
+
+
+async def test_imported_chain_over_several_partitions_has_whole_history() -> None:
+    archive = Archive(PartitionedRecords([MemoryRecords() for _ in range(8)]), retention=None)
+    first = replace(found(1), id=f"resp_p005{1:024x}")
+    second = replace(found(2), continues=first.id)
+    assert (await run_import(archive, Table(first, second, found(3, 2)))).responses == 3
+    assert await history(archive, 3) == WHOLE
 
 
 async def test_imported_chain_with_cycle_is_read_once(archive: Archive) -> None:
