@@ -15,7 +15,7 @@ from ..core.owner import Owner
 from ..core.types import Json
 from ..logs import Outage, get_logger
 from .commit_outcome import RepeatedCommit
-from .records import Condition, Conflict, Op, Records, Unanswered, VersionIs, writes_of
+from .records import Op, Records
 
 logger = get_logger(__name__)
 
@@ -48,7 +48,7 @@ class Ended:
 
 
 AtEnd = Callable[[Ended], Sequence[Op]]
-"""Returns what the commit of a response's end writes for it. The first op writes a row that only this response has."""
+"""Returns what the commit of a response's end writes for it."""
 
 OnEnd = Callable[[Ended], None]
 """Is called once the end of a response is written."""
@@ -69,8 +69,10 @@ class Ends:
     ) -> None:
         self._records, self._at_end, self._on_end, self._retry_seconds = records, at_end, on_end, retry_seconds
         self._waiting = deque[_Unstored]()
+        self._together: list[_Unstored] = []
         self._commit = RepeatedCommit()
         self._task = LoopTask(self._write)
+        self._stopping = False
 
     def ops(self, ended: Ended | None) -> list[Op]:
         """Return the ops with which the commit of a response's end begins; None is no end.
@@ -104,45 +106,40 @@ class Ends:
 
     async def stop(self) -> None:
         """Write what waits, if the store answers, and end."""
-        await self._task.stop()
-        while self._waiting:
-            try:
-                await self._commit(self._write_some)
-            except ApiError as error:
-                logger.error("lost what %d responses have used: %s", len(self._waiting), error)
-                return
+        self._stopping = True
+        if self._waiting:
+            self._task.start()
+        # It is not cancelled: nobody would know whether its commit was applied.
+        await self._task.wait()
 
     async def _write(self) -> None:
         outage = Outage()
         while self._waiting:
             try:
-                await self._commit(self._write_some)
+                await self._write_some()
                 outage.over()
             except ApiError as error:
+                if self._stopping:
+                    logger.error("lost what %d responses have used: %s", len(self._waiting), error)
+                    return
                 if outage.should_log(error):
                     logger.warning("could not write what responses have used: %s", error)
                 await asyncio.sleep(self._retry_seconds)
 
     async def _write_some(self) -> None:
-        some = list(islice(self._waiting, _TOGETHER))
-        # An earlier commit may have been applied although it was not answered: then their first rows exist.
-        repeated = [each for each in some if each.tried]
-        known = await self._records.get_many([each.key for each in repeated]) if repeated else {}
-        new = [each for each in some if each.key not in known]
-        conditions: list[Condition] = [VersionIs(each.key, None) for each in new]
-        if new:
-            try:
-                await self._records.commit([op for each in new for op in each.ops], conditions)
-            except Conflict:
-                _mark_tried(new)
-                return
-            except Unanswered:
-                _mark_tried(new)
-                raise
-        for each in some:
+        # The same ends again until the store has confirmed them: a commit that was not answered may be applied.
+        self._together = self._together or list(islice(self._waiting, _TOGETHER))
+        commit = self._commit
+        await commit(lambda: self._apply(commit.applied))
+        for each in self._together:
             self._waiting.popleft()
             if not each.written.done():
                 each.written.set_result(None)
+        self._together, self._commit = [], RepeatedCommit()
+
+    async def _apply(self, applied: bool) -> None:
+        if not applied:
+            await self._records.commit([op for each in self._together for op in each.ops])
 
 
 @dataclass(slots=True, eq=False)
@@ -152,19 +149,7 @@ class _Unstored:
     Attributes:
         ops: what is written.
         written: is done once it is.
-        tried: whether a commit of it may have been applied.
     """
 
     ops: Sequence[Op]
     written: asyncio.Future[None]
-    tried: bool = False
-
-    @property
-    def key(self) -> str:
-        """The key of its first row."""
-        return writes_of(self.ops)[0].key
-
-
-def _mark_tried(some: Sequence[_Unstored]) -> None:
-    for each in some:
-        each.tried = True

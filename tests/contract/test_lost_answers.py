@@ -25,7 +25,8 @@ from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.service.conversations import Conversations
 from llama_stack_responses.service.response_writer import ResponseWriter
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.records import Condition, Op, Records, Unanswered, committed
+from llama_stack_responses.store.ends import Ended, Ends
+from llama_stack_responses.store.records import Condition, Delete, Op, Put, Records, Unanswered, committed
 from llama_stack_responses.stream.transcript import Transcript
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, assistant, response, user
@@ -421,3 +422,17 @@ async def test_save_succeeds_although_its_cleanup_fails(records: Records) -> Non
     await harness.archive.save(first | again, **on)
     cut._after = away
     assert await cleaning.archive.delete(again["id"])
+
+
+async def test_end_whose_rows_were_taken_meanwhile_is_not_written_again(records: Records) -> None:
+    lossy = ReplyLosingRecords(records)
+    ends = Ends(lossy, [lambda _: [Put("wh/e/1", b"event"), Put("u/c/1", b"count")]], [], 0.0)
+
+    async def send() -> None:
+        await records.commit([Delete("wh/e/1")])
+
+    lossy.losing, lossy.meanwhile = 1, send
+    await ends.unstored(Ended(response(), ANNA, None, CREATED))
+
+    assert lossy.lost == 1
+    assert [*await records.get_many(["wh/e/1", "u/c/1"])] == ["u/c/1"]
