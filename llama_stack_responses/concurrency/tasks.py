@@ -14,17 +14,21 @@ async def gather_or_cancel[Result](works: Iterable[Coroutine[Any, Any, Result]])
     try:
         return await asyncio.gather(*tasks)
     finally:
-        await _end(tasks)
+        await end_all(tasks)
         # An exception whose traceback includes this frame would otherwise keep the tasks and their data alive until the
         # cyclic garbage collector runs.
         tasks.clear()
 
 
-async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
+async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel those of these tasks that still run, and wait until all have ended."""
     for task in tasks:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # asyncio logs an exception that is not retrieved
 
 
 class LoopTask:

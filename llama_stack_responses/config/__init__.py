@@ -112,8 +112,9 @@ class ResponsesConfig(BaseModel):
             garbage less often.
         auth_cache_seconds: time for which the host's auth is not asked again for a token that it has accepted, so also
             until a revoked token is refused; 0 asks for each request.
-        store_chat_completions: whether the host may also write every model round, with its whole message list, to its
-            own inference store: quadratic in a conversation's length, and not bound by `store: false`.
+        store_chat_completions: whether the host may also write every model round, with its whole message list, and
+            every chat line of a batch to its own inference store: quadratic in a conversation's length, and not bound
+            by `store: false`.
         profiles: settings for single models; the first whose `match` fits the model's name applies.
         profiles_file: a YAML file with profiles of model servers, in addition to those of this package.
         stored_prompts: whether requests may name prompts of the stack. llama-stack keeps no owner of a prompt, so all

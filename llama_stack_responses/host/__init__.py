@@ -78,7 +78,7 @@ async def _provider(config: ResponsesConfig, deps: dict[Api, Any], policy: list[
     records = _records(config, access, telemetry)
     refresh = _model_refresh(deps[Api.inference])
     inference = _inference(config, deps[Api.inference], refresh)
-    plain_inference = HostPlainInference(deps[Api.inference])
+    plain_inference = HostPlainInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
     stack = await _stack(config, deps, access, records, (inference, plain_inference), telemetry)
     features = open_features(stack)
     for name in {name for feature in features for name in feature.replaces}:

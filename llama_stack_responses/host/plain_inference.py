@@ -11,6 +11,7 @@ from ..core.errors import ApiError, bad_request
 from ..core.types import Json
 from ..model_server.errors import no_model, to_api_error
 from ..service.limited_requests import LimitedRequests
+from .chat_store import unstored
 from .platform import (
     ChatRequest,
     CompletionRequest,
@@ -33,12 +34,13 @@ class HostPlainInference:
 
     Args:
         router: the host's implementation of its Inference API.
+        store_chat_completions: whether the router may record requests in the host's inference store.
     """
 
     _limited: LimitedRequests
 
-    def __init__(self, router: Any) -> None:
-        self._router = router
+    def __init__(self, router: Any, *, store_chat_completions: bool) -> None:
+        self._router = router if store_chat_completions else unstored(router)
 
     def limit(self, limited: LimitedRequests) -> None:
         """Have the requests admitted and counted. Called before the first one."""

@@ -21,6 +21,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.batches.dispatcher import Dispatcher
 from llama_stack_responses.features.batches.ends import LineEnds, Tries
 from llama_stack_responses.features.batches.file_expiry import FileExpiry
+from llama_stack_responses.features.batches.input_lines import LineReader
 from llama_stack_responses.features.batches.model_slots import ModelSlots
 from llama_stack_responses.features.batches.objects import batch_object
 from llama_stack_responses.features.batches.parts import Parts
@@ -624,6 +625,36 @@ async def test_cancelled_batch_ends_what_its_server_asks(records: Records, clock
         ended = await server.ended(batch_id, ending=False)
     assert (ended["status"], ended["request_counts"]["failed"]) == ("cancelled", 5)
     assert {each["error"]["code"] for each in server.lines(ended["error_file_id"]).values()} == {"batch_cancelled"}
+
+
+async def test_cancelled_batch_does_not_wait_until_its_lines_have_begun(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, memory=1)
+    batch_id = await server.create(*["m"] * 4, endpoint=CHAT)
+    async with server.working():
+        await until(lambda: len(server.models.asked) == 1 and server.memory.waiting > 0)
+        await server.batches.change(OF, batch_id, partial(cancelled, clock()))
+        ended = await server.ended(batch_id, ending=False)
+    assert (ended["status"], ended["request_counts"]["failed"]) == ("cancelled", 4)
+    assert (server.models.asked, server.memory.is_idle) == (["input 1"], True)
+
+
+async def test_batch_is_cancelled_while_its_file_is_checked(
+    records: Records, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = asyncio.Event()
+
+    async def page(_: LineReader) -> Any:
+        reads.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(LineReader, "page", page)
+    server = Server(records, clock)
+    batch_id = await server.create("m")
+    async with server.working():
+        await reads.wait()
+        await server.batches.change(OF, batch_id, partial(cancelled, clock()))
+        ended = await server.ended(batch_id, ending=False)
+    assert (ended["status"], ended["request_counts"]["total"], ended["error_file_id"]) == ("cancelled", 0, None)
 
 
 async def test_lines_of_a_slow_model_do_not_hold_those_of_others(records: Records, clock: Clock) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from ...concurrency.offloading import INLINE_BYTES, in_thread
+from ...concurrency.offloading import INLINE_BYTES, in_thread, in_thread_until_done
 from ...core import json_decoding
 from ...core.errors import ApiError
 from ...core.json_values import fits
@@ -77,8 +78,11 @@ class LineReader:
         self._number, self._offset = number, offset
 
     async def page(self, most: int = _PAGE_LINES) -> list[RawLine]:
-        """Return the next lines, at most so many; none at the end of the file."""
-        return await in_thread(self._read, most)
+        """Return the next lines, at most so many; none at the end of the file.
+
+        If this is cancelled, it waits until it has read: another reader may have the same file.
+        """
+        return await in_thread_until_done(partial(self._read, most))
 
     def _read(self, most: int) -> list[RawLine]:
         lines, size = list[RawLine](), 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Coroutine, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, Final
 
 from ...concurrency.share import working_for
+from ...concurrency.tasks import end_all
 from ...core.errors import ApiError
 from ...core.types import Json
 from ...logs import Outage, get_logger
@@ -27,7 +28,7 @@ logger = get_logger(__name__)
 _TOGETHER: Final = 8
 """Lines that begin at the same time."""
 _LOOK_SECONDS: Final = 0.5
-"""Interval in which it looks for lines that other servers have ended."""
+"""Interval in which it looks for lines that other servers have ended, and whether the batch is cancelled."""
 _GATHER_SECONDS: Final = 0.05
 """Time in which further lines may end before it looks for those that have ended."""
 _LOST_SECONDS: Final = 10.0
@@ -104,15 +105,28 @@ class BatchRun:
             with self._parts.impl.access.acting_for(batch.owner, keys), working_for(share):
                 match batch.status:
                     case "validating":
-                        await self._validate(batch)
+                        await self._while_open(self._validate(batch))
                     case "in_progress":
-                        await self._advance(batch, self._lines)
+                        await self._while_open(self._advance(batch, self._lines))
                     case _:
                         await self._finalize(batch)
         except _Broken as broken:
             await self._cancel_lines(self._lines)
             await self._change(partial(_failed, [broken.problem], int(await self._batches.now())))
         return False
+
+    async def _while_open(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work, and drop it soon after the batch is cancelled or deleted: it may take or wait for minutes."""
+        task = asyncio.create_task(work)
+        try:
+            while not (await asyncio.wait([task], timeout=_LOOK_SECONDS))[0]:
+                batch = await self._batches.find(self._of, self._id)
+                if batch is None or not batch.open:
+                    return
+            await task
+        finally:
+            await end_all([task])
+            del task  # an exception's traceback has this frame, and the task the exception
 
     def _lines_of(self, batch: Batch) -> QueuedLines | AskedLines:
         if batch.endpoint == RESPONSES:

@@ -60,7 +60,7 @@ class Asked:
 
 
 def inference(router: Router, admit: Admit | None = None, *ended: list[Ended]) -> HostPlainInference:
-    asked = HostPlainInference(router)
+    asked = HostPlainInference(router, store_chat_completions=False)
     records = MemoryRecords(10_000, 2**24)
     archive = Archive(records, retention=None, on_end=[each.append for each in ended])
     asked.limit(LimitedRequests(admit, archive, SingleUserAccess()))
