@@ -15,6 +15,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.webhooks import dispatcher
 from llama_stack_responses.features.webhooks.deliveries import Deliveries
 from llama_stack_responses.features.webhooks.dispatcher import Dispatcher, Retries, Target
 from llama_stack_responses.features.webhooks.endpoints import Endpoints
@@ -55,6 +56,7 @@ class Server:
         configured: dict[str, Target] | None = None,
         policy: AddressPolicy = LOOPBACK,
         telemetry: Telemetry | None = None,
+        seconds: float = 10,
     ) -> None:
         self.records, self.clock = records, clock
         self.endpoints = Endpoints(records, Sealer([b"k" * 32]))
@@ -65,7 +67,7 @@ class Server:
             self.endpoints,
             self.deliveries,
             configured or {},
-            Sender(policy, 10),
+            Sender(policy, seconds),
             Retries(5, 3 * DAY),
             telemetry or Telemetry(),
             poll_seconds=0.01,
@@ -120,6 +122,12 @@ def receiver() -> Iterator[Web]:
     with Web() as web:
         web.answer_all = lambda _: Answer(b"ok")
         yield web
+
+
+def answer_after(event: Event) -> Answer:
+    """Return an answer once the event is set."""
+    event.wait()
+    return Answer()
 
 
 def verified(request: ReceivedRequest, secret: str) -> Any:
@@ -258,7 +266,7 @@ async def test_endless_answer_is_cut(server: Server, receiver: Web) -> None:
 async def test_receiver_that_does_not_answer_delays_no_other(server: Server, receiver: Web) -> None:
     hold = Event()
     with Web() as slow:
-        slow.answer_all = lambda _: Answer([hold])
+        slow.answer_all = lambda _: answer_after(hold)
         await server.create(slow.url("/hook"))
         for _ in range(9):
             await server.end()
@@ -268,6 +276,54 @@ async def test_receiver_that_does_not_answer_delays_no_other(server: Server, rec
             await until(lambda: bool(receiver.seen))
             assert len(slow.seen) <= 4
             hold.set()
+
+
+async def test_owners_share_the_slots_of_a_server(
+    records: Records, clock: Clock, receiver: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with slow receivers do not have all; one whose turn it is waits for one attempt, not for all that wait."""
+    monkeypatch.setattr(dispatcher, "_ENDPOINTS", 4)
+    monkeypatch.setattr(dispatcher, "_ENDPOINTS_OF_OWNER", 2)
+    server, round_of_one, others = Server(records, clock, seconds=600), Event(), Event()
+    with Web() as slow:
+
+        def hung(request: ReceivedRequest) -> Answer:
+            tried = [each.path for each in slow.seen]
+            ends = request.path == tried[0] and tried.count(request.path) <= 4
+            return answer_after(round_of_one if ends else others)
+
+        async def hang(owner: Owner) -> None:
+            for name in "abcd":
+                await server.create(slow.url(f"/{owner.principal}/{name}"), owner)
+            for _ in range(5):
+                await server.end(owner)
+
+        slow.answer_all = hung
+        await server.create(receiver.url("/hook"), BOB)
+        await hang(ADA)
+        async with server.delivering():
+            await until(lambda: len(slow.seen) == 8)
+            await server.end(BOB)
+            await until(lambda: len(receiver.seen) == 1)
+            await hang(Owner("cem"))
+            await until(lambda: len(slow.seen) == 16)
+            await server.end(BOB)
+            await until(lambda: server.dispatcher._slots.waiting == 5)
+            round_of_one.set()
+            await until(lambda: len(receiver.seen) == 2)
+            others.set()
+
+
+async def test_status_of_an_answer_decides_though_its_body_does_not_end(server: Server, receiver: Web) -> None:
+    hold = Event()
+    receiver.answer_all = lambda _: Answer([b"taken", hold], 202)
+    await server.create(receiver.url("/hook"))
+    await server.end()
+    async with server.delivering():
+        [delivery] = await server.settled()
+    hold.set()
+
+    assert (delivery.status, delivery.attempts[0]) == ("delivered", (delivery.attempts[0].at, 202, "taken"))
 
 
 async def test_endpoint_that_answers_410_is_disabled_until_it_is_changed(server: Server, receiver: Web) -> None:
@@ -328,14 +384,15 @@ async def test_delivery_is_sent_again_on_request_with_its_id(server: Server, rec
     assert (await server.deliveries.page(endpoint.id, None, 20))[0][0].id == delivery.id
 
 
-async def test_rotation_that_keeps_the_old_secret_signs_with_both_for_a_day(server: Server, receiver: Web) -> None:
-    endpoint, old = await server.create(receiver.url("/hook"))
+async def test_rotations_that_keep_the_old_secret_sign_with_all_for_a_day(server: Server, receiver: Web) -> None:
+    endpoint, oldest = await server.create(receiver.url("/hook"))
+    _, old = await server.endpoints.rotate(ADA, endpoint.id, DAY)
     _, new = await server.endpoints.rotate(ADA, endpoint.id, DAY)
     async with server.delivering():
         await server.end()
         await until(lambda: len(receiver.seen) == 1)
-        verified(receiver.seen[0], old)
-        verified(receiver.seen[0], new)
+        for secret in (oldest, old, new):
+            verified(receiver.seen[0], secret)
         server.clock.now += DAY + 1
         await server.end()
         await until(lambda: len(receiver.seen) == 2)

@@ -1,7 +1,9 @@
 """Sends the deliveries that are due, on any server of the store.
 
-A server that sends to an endpoint holds its lease, a row that expires, and sends a few messages at a time. So a slow
-or dead receiver delays only its own messages, and no message is sent by two servers at a time. A message whose server
+A server that sends to an endpoint holds its lease, a row that expires, and sends a few messages at a time. So no
+message is sent by two servers at a time. The owners of endpoints share the slots of a server: while endpoints wait, one
+gives its slot back after each round of messages, and the next one is that of the owner who holds least. So the slow or
+dead receivers of an owner delay the messages of others by one attempt at most. A message whose server
 dies before it has stored the answer is sent again with the same id. A response has one end, and so one event: the
 events of different responses are not ordered.
 """
@@ -17,6 +19,8 @@ from typing import Final
 
 import orjson
 
+from ...concurrency.fair_budget import FairBudget
+from ...concurrency.share import Share, working_for
 from ...concurrency.tasks import LoopTask
 from ...core.backoff import pause_after
 from ...core.errors import ApiError
@@ -54,6 +58,10 @@ _AT_ONCE: Final = 4
 """Messages that are sent to one endpoint at the same time."""
 _ENDPOINTS: Final = 200
 """Endpoints to which a server sends at the same time."""
+_ENDPOINTS_OF_OWNER: Final = 50
+"""Those of one owner, so that a few owners with slow receivers leave slots free."""
+_KNOWN: Final = 4_000
+"""Endpoints to which a server sends, or for which something is due and that wait for a slot."""
 _MAX_RETRY_SECONDS: Final = 4 * 3_600.0
 _GONE: Final = 410
 
@@ -120,6 +128,8 @@ class Dispatcher:
         self._task = LoopTask(self._repeat)
         self._wake = asyncio.Event()
         self._sending: dict[str, asyncio.Task[None]] = {}
+        self._slots = FairBudget(_ENDPOINTS, _ENDPOINTS_OF_OWNER)
+        self._due_again: set[str] = set()  # endpoints for which something was due while their task went on
         self._place = ""
         self._oldest: float | None = None
         self._measuring = Periodic(self._measure, "could not measure how long webhooks wait", logger, _MEASURE_SECONDS)
@@ -174,7 +184,7 @@ class Dispatcher:
     async def _send_due(self) -> None:
         """Begin to send to each endpoint for which something is due, as far as there is room."""
         now, start, wrapped = await self._records.now(), self._place, False
-        while len(self._sending) < _ENDPOINTS:
+        while len(self._sending) < _KNOWN:
             first = await self._deliveries.first(self._place)
             if first is None or (wrapped and first.endpoint > start):
                 self._place = ""
@@ -183,14 +193,21 @@ class Dispatcher:
                 wrapped = True
                 continue
             self._place = first.endpoint
-            if first.due <= now and first.endpoint not in self._sending:
-                task = asyncio.create_task(self._send_all(first.endpoint))
-                self._sending[first.endpoint] = task
+            if first.due > now:
+                continue
+            if first.endpoint in self._sending:
+                self._due_again.add(first.endpoint)
+                continue
+            with working_for(Share(first.endpoint_of or None)):
+                self._sending[first.endpoint] = asyncio.create_task(self._send_all(first.endpoint))
 
     async def _send_all(self, endpoint: str) -> None:
-        """Send what is due to an endpoint, unless another server does."""
+        """Send what is due to an endpoint, in the turns of its owner, unless another server does."""
         try:
-            await self._with_lease(endpoint)
+            more = True
+            while more:
+                async with self._slots.hold(1):
+                    more = await self._with_lease(endpoint)
         except ApiError as error:
             # The rows stay, so it is done again.
             logger.warning("could not deliver to webhook endpoint %s: %s", endpoint, error)
@@ -198,8 +215,12 @@ class Dispatcher:
             logger.exception("could not deliver to webhook endpoint %s", endpoint)
         finally:
             self._sending.pop(endpoint, None)
+            if endpoint in self._due_again:
+                self._due_again.discard(endpoint)
+                self.look()
 
-    async def _with_lease(self, endpoint: str) -> None:
+    async def _with_lease(self, endpoint: str) -> bool:
+        """Send what is due until other endpoints wait for a slot; return whether more may be due."""
         key, holder, version = lease_key(endpoint), token_hex(8).encode(), 0
         try:
             while True:
@@ -207,15 +228,18 @@ class Dispatcher:
                 held = VersionIs(key, version or None)
                 if not await committed(self._records, [Put(key, holder, now + _LEASE_SECONDS)], [held]):
                     version = 0
-                    return
+                    self._due_again.discard(endpoint)  # that is for the server with the lease
+                    return False
                 version += 1
+                self._due_again.discard(endpoint)
                 if not (rows := await self._deliveries.due(endpoint, now, _AT_ONCE)):
-                    return
+                    return False
                 await self._send(rows, now)
+                if self._slots.waiting:
+                    return True
         finally:
             if version:
                 await committed(self._records, [Delete(key)], [VersionIs(key, version)])
-                self.look()  # something may have become due meanwhile
 
     async def _send(self, rows: Sequence[Queued], now: float) -> None:
         endpoint = rows[0].endpoint

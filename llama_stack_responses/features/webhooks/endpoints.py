@@ -19,6 +19,8 @@ from .signing import hint_of, new_secret
 OVERLAP_SECONDS: Final = DAY_SECONDS
 """Time for which the old secret is valid after a rotation that keeps it."""
 
+_FORMER: Final = 8
+"""Former secrets that are kept at most: each makes messages longer by a signature."""
 _PURPOSE: Final = "webhook secret"
 _MOST: Final = 1_000
 """Endpoints of one owner that are read, more than any setting allows."""
@@ -170,9 +172,7 @@ class Endpoints:
             now, old = await self._records.now(), Endpoint.decode(found.value)
             new = replace(old, **changes)
             if secret:
-                former = old.secrets[0]
-                ends = [Secret(former.sealed, former.hint, now + secret[1])] if secret[1] else []
-                new = replace(new, secrets=[secret[0], *ends])
+                new = replace(new, secrets=[secret[0], *_still_valid(old.secrets, now, secret[1])])
             if new != old:
                 new = replace(new, updated_at=int(now))
             ops: list[Op] = [Put(key, new.encode()), Delete(state_key(endpoint_id))]
@@ -189,6 +189,15 @@ def no_endpoint(endpoint_id: str) -> ApiError:
     """Return the error for an endpoint that does not exist."""
     message = f"Webhook endpoint '{endpoint_id[:80]}' not found."
     return ApiError(404, message, param="webhook_endpoint_id", code="webhook_endpoint_not_found")
+
+
+def _still_valid(secrets: Sequence[Secret], now: float, seconds: float) -> list[Secret]:
+    """Return what stays of secrets after a rotation that keeps the current one for this time: the last few."""
+    if not seconds:
+        return []
+    current, *former = secrets
+    kept = [each for each in former if each.expires_at is not None and each.expires_at > now]
+    return [Secret(current.sealed, current.hint, now + seconds), *kept][:_FORMER]
 
 
 def _counter(of: str) -> str:

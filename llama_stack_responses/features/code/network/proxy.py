@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from ipaddress import IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final
@@ -140,7 +141,10 @@ class Proxy:
             self._report(refused)
             await client.refuse(refused)
         except h11.RemoteProtocolError as error:
-            await client.refuse(Refused(error.error_status_hint, "The request is not valid HTTP/1.1."))
+            status = error.error_status_hint
+            too_large = status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            message = "The headers of the request are too large." if too_large else "The request is not valid HTTP/1.1."
+            await client.refuse(Refused(status, message))
 
     async def _connect(self, serving: _Serving, request: h11.Request) -> None:
         """Serve a tunnel, with the requests in it if its host has secrets."""

@@ -563,6 +563,7 @@ async def test_huge_headers_are_431(certificates: Certificates) -> None:
     async with site() as web, proxy(certificates, web.port) as running:
         answer = await running.asks(get(f"http://api.localhost:{web.port}/", "x: " + "y" * 2**20))
     assert (status(answer), web.connections) == (431, 0)
+    assert b"headers of the request are too large" in answer
 
 
 async def test_placeholders_do_not_multiply_without_end(certificates: Certificates) -> None:
