@@ -48,8 +48,13 @@ class Server(ProcessHarness):
 
 
 async def left(records: Records) -> list[str]:
-    """Return all keys except those that expire: an owner's hours with responses, workers, and turns in the queue."""
-    return [key for key, _ in await records.range("!", "~", limit=1000) if key[0] not in "xupz"]
+    """Return all keys except those that expire.
+
+    They are an owner's hours with responses, workers, turns in the queue, and marks of what was written in another
+    partition.
+    """
+    rows = await records.range("!", "~", limit=1000)
+    return [key for key, _ in rows if key[0] not in "xupz" and not key.startswith("oa/")]
 
 
 async def left_in_the_end(records: Records, clock: Clock) -> list[str]:

@@ -515,7 +515,7 @@ def test_readiness_needs_no_token(guarded: LiveStack, token: str | None) -> None
         wait_until(lambda: wire.http.get("/ready").json().get("status") == "ready")
         assert wire.get("").status_code == 401
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-            assert wire.http.request(method, "/ready").status_code == 401
+            assert wire.http.request(method, "/ready").status_code == 405
 
 
 # On a WebSocket, which the hosts authenticate in part or not at all
