@@ -17,6 +17,7 @@ from ..core.owner import Owner
 from ..core.types import Json
 from ..intervals import DEFAULT, Intervals
 from ..stream.transcript import Mark
+from .all_lists import AllLists
 from .commit_outcome import until_known
 from .conflict_retry import ConflictRetry
 from .conversation_store import ConversationAppend, ConversationStore, without_stand_in
@@ -67,6 +68,7 @@ class Archive:
 
     Attributes:
         load, entry, entry_version, own_inputs: read responses, as `ResponseLoader` does.
+        listing, all_lists: the lists of owners, and those of all owners as one, without the responses themselves.
         list: reads a page of an owner's responses, as `ResponseList` does.
         history, recent, recent_of_conversation: read histories, as `Histories` does.
         find_items: finds items by their ids, as `ItemFinder` does.
@@ -116,7 +118,7 @@ class Archive:
         self.own_inputs = loader.own_inputs
         self.list = ResponseList(records, decoder, retention_rule, loader, scan_rows, scan_seconds).page
         self.listing = Listing(records, retention_rule, loader)
-        """The lists of owners, without the responses themselves."""
+        self.all_lists = AllLists(records, retention_rule, loader)
         self.scores = Scores(records)
         self._expiry = Expiry(records, self.delete)
 
@@ -288,6 +290,13 @@ class Archive:
     async def running(self, response_id: str) -> RunningResponse | None:
         """Return the foreground response that any server of the store is running; None if there is none."""
         return await find_running(self._records, self.decoder, response_id) if self._records.transactional else None
+
+    async def owner_of(self, response_id: str) -> Owner | None:
+        """Return the owner of a response, stored or running; None if it is unknown."""
+        found = await self.entry(response_id) or await self.running(response_id)
+        # It may have ended between the two reads.
+        found = found or await self.entry(response_id)
+        return found.owner if found else None
 
     async def resting(self, response_id: str) -> Owner | None:
         """Return the owner of a response that rests at another place and has not expired; None if it does not."""

@@ -36,7 +36,7 @@ _SEARCHED_ROWS: Final = 1_000
 """Maximum number of rows that are searched for the answers to calls."""
 
 
-_SCAN_SECONDS: Final = 1.0
+SCAN_SECONDS: Final = 1.0
 """Seconds after which the page of a filtered list ends."""
 
 
@@ -203,14 +203,16 @@ async def page_of_rows(
     limit: int,
     wanted: Callable[[Row], bool] | None = None,
     blocks: tuple[int, int] = (_BLOCK_ROWS, _LARGE_BLOCK_ROWS),
+    seconds: float = SCAN_SECONDS,
 ) -> Rows:
     """Return at most `limit` rows of a range of keys, in the order of the span.
 
     Args:
         wanted: as in `Listing.page`.
         blocks: how many rows the first read takes, if rows have to be wanted, and how many later ones take at most.
+        seconds: after these, the page ends with the read that takes it past them.
     """
-    (start, end), page, scanned, until = bounds, Rows(), 0, time.monotonic() + _SCAN_SECONDS
+    (start, end), page, scanned, until = bounds, Rows(), 0, time.monotonic() + seconds
     size = limit + 1 if wanted is None else blocks[0]
     while True:
         block = await read(start, end, limit=size, reverse=not span.oldest_first)

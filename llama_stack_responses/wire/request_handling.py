@@ -220,11 +220,11 @@ class Query:
     def __init__(self, request: Request) -> None:
         self._query = request.query_params
 
-    def text(self, name: str) -> str | None:
-        """Return the value, or None if it is missing or empty."""
+    def text(self, name: str, most: int = _MAX_TEXT_CHARACTERS) -> str | None:
+        """Return the value, of at most so many characters, or None if it is missing or empty."""
         value = self._query.get(name) or None
-        if value and len(value) > _MAX_TEXT_CHARACTERS:
-            message = f"Invalid '{name}': expected at most {_MAX_TEXT_CHARACTERS} characters."
+        if value and len(value) > most:
+            message = f"Invalid '{name}': expected at most {most} characters."
             raise bad_request(message, name, "string_above_max_length")
         return value
 

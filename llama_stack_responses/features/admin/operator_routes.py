@@ -175,7 +175,7 @@ class _Responses(_Acting):
     async def _owner(self, request: Request, act: str, response_id: str) -> Owner:
         await self._operators.admit(request, act, response_id)
         check_response_id(response_id, "response_id")
-        owner = await self._admitted(request, act, response_id, await self._view.owner_of(response_id))
+        owner = await self._admitted(request, act, response_id, await self._impl.archive.owner_of(response_id))
         if owner is None:
             raise not_found(response_id)
         return owner

@@ -16,11 +16,12 @@ from ...jobs.job import JobState
 from ...jobs.notifier import Notifier
 from ...jobs.queue import JobQueue
 from ...jobs.work_class import WorkClass
+from ...store.all_lists import buckets_of
 from ...store.archive import Archive
 from ...store.codec import TooLarge
 from ...store.content_names import Hasher
 from ...store.conversation_store import Conversation
-from ...store.layout import BUCKET, owner_of_bucket, tags_of, used
+from ...store.layout import owner_of_bucket, tags_of, used
 from ...store.read_allowance import ReadAllowance
 from ...store.records import Conflict, Delete, Empty, Op, Records, after_prefix, pages_of
 
@@ -111,13 +112,6 @@ class StoreView:
             raise bad_request(f"Response with id '{response_id}' not found.", "after", "invalid_value")
         return f"{entry.order}/{response_id}"
 
-    async def owner_of(self, response_id: str) -> Owner | None:
-        """Return the owner of a response, stored or running; None if it is unknown."""
-        found = await self.archive.entry(response_id) or await self.archive.running(response_id)
-        # It may have ended between the two reads.
-        found = found or await self.archive.entry(response_id)
-        return found.owner if found else None
-
     async def conversations(self, tenant: str, owner: Owner | None, limit: int, after: str | None) -> Conversations:
         """Return a page of the conversations of a tenant's owners, by their ids.
 
@@ -150,13 +144,9 @@ class StoreView:
             since: only buckets with this order and greater ones.
             before: only buckets with positions before this one.
         """
-        of, oldest = Hasher(owner).owner if owner else None, since[:BUCKET]
-        end = after_prefix(f"x/{before[:BUCKET]}/" if before else "x/")
-        while last := await self._records.range(f"x/{oldest}", end, limit=1, reverse=True):
-            digits = last[0][0].split("/")[1]
-            owners = [owner_of_bucket(key) async for rows in pages_of(self._records, f"x/{digits}/") for key, _ in rows]
-            yield [(each, digits) for each in dict.fromkeys(owners) if of in (None, each)]
-            end = f"x/{digits}/"
+        of = Hasher(owner).owner if owner else None
+        async for digits, owners in buckets_of(self._records, since, before):
+            yield [(each, digits) for each in owners if of in (None, each)]
 
     async def rows(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from .settings import SETTINGS, BuiltInPage
 
 if TYPE_CHECKING:
     from ...service.responses import OpenAIResponsesImpl
+    from ...wire.response_routes import Routes
     from .cards import ShownCards
     from .refused.writer import RefusedWriter
     from .search.finding import Search
@@ -31,8 +33,6 @@ def open_feature(stack: Stack) -> Feature:
     from .assets import Assets
     from .cards import shown_cards
     from .files import file_routes
-    from .page_routes import ui_router
-    from .refused.rows import RefusedRequests
     from .store_card import StoreSizes
 
     writer, sizes = _writer(stack, settings), StoreSizes(stack.records)
@@ -52,7 +52,7 @@ def open_feature(stack: Stack) -> Feature:
         return shown_cards(impl, stack, sizes)
 
     return Feature(
-        routes=[*(each.routes for each in shared), partial(ui_router, RefusedRequests(stack.records), search, cards)],
+        routes=[*(each.routes for each in shared), *_routes(stack, search, cards)],
         public_routes=[lambda *_: files, *(each.public_routes for each in shared)],
         keeps_chat_requests=settings.record_requests,
         on_refused=writer.add if writer else None,
@@ -60,6 +60,17 @@ def open_feature(stack: Stack) -> Feature:
         start=start,
         close=close,
     )
+
+
+def _routes(
+    stack: Stack, search: Search | None, cards: Callable[[OpenAIResponsesImpl], ShownCards]
+) -> Sequence[Routes]:
+    from .operator_routes import operator_routes
+    from .page_routes import ui_router
+    from .refused.rows import RefusedRequests
+
+    refused = RefusedRequests(stack.records)
+    return [*operator_routes(stack, refused, search), partial(ui_router, refused, search, cards)]
 
 
 def _writer(stack: Stack, settings: BuiltInPage) -> RefusedWriter | None:

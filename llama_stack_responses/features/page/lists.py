@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from ...concurrency.fair_budget import FairBudget
@@ -17,6 +18,7 @@ from ...core.statuses import UNFINISHED
 from ...core.types import Json
 from ...items.listed_items import Order
 from ...jobs.background import BackgroundJobs
+from ...store.all_lists import OwnedRows
 from ...store.archive import Archive
 from ...store.layout import SECOND_DIGITS
 from ...store.list_row_pages import ReadRange, Rows, Span, merged
@@ -26,6 +28,7 @@ from ...store.scores import Score
 from .refused.rows import STATUS, RefusedRequests
 from .search.box import NOTHING_SEARCHED, Searched, is_of_model, tightest
 from .search.finding import Finding, Search
+from .view import owner_of
 
 _CURSOR: Final = re.compile("([0-9a-f]{14})-((?:resp|refused)_[0-9a-zA-Z_-]{1,64})")
 
@@ -141,8 +144,10 @@ class Lists:
         self._search = search
         self._searching = FairBudget(_SEARCHES, per_user=1)
 
-    async def page(self, owner: Owner, wanted: ListFilter, after: str | None, limit: int, order: Order) -> Json:
-        """Return a page of the owner's list.
+    async def page(
+        self, owner: Owner, wanted: ListFilter, after: str | None, limit: int, order: Order, *, refused: bool = True
+    ) -> Json:
+        """Return a page of the owner's list, with the refused requests unless they are not `refused`.
 
         Raises:
             ApiError: 400, `after` is not a cursor.
@@ -151,24 +156,65 @@ class Lists:
         terms = wanted.searched.terms
         async with self._searching.hold(1) if terms else nullcontext():
             finding = await self._search.begin(terms) if self._search and terms else None
-            page = await self._page(owner, span, limit, wanted, finding)
+            page = await self._page(owner, span, limit, wanted, finding, refused=refused)
             snippets = await finding.snippets([row["id"] for row in page.rows]) if finding else {}
-        scores = await self._archive.scores.of_cursors(owner, page.cursors)
-        current = [scored_row(row, scores) for row in await self.current(page.rows)]
-        rows = await self._archive.listing.unanswered(owner, current)
-        return {
-            "object": "list",
-            "data": [row | {"snippet": snippets.get(row["id"], [])} for row in rows if wanted.matches(row)],
-            "has_more": page.next is not None,
-            "next": cursor_text(page.next),
-            "read_to": created_at(page.next) if page.next else None,
-            "search": (finding.coverage if finding else _FIRST_WORDS) if terms else None,
-        }
+        rows = await self._whole(owner, page.rows, page.cursors)
+        data = [row | {"snippet": snippets.get(row["id"], [])} for row in rows if wanted.matches(row)]
+        return _page_of(data, page, (finding.coverage if finding else _FIRST_WORDS) if terms else None)
 
-    async def _page(self, owner: Owner, span: Span, limit: int, wanted: ListFilter, finding: Finding | None) -> Rows:
+    async def page_of_all(self, tenant: str, wanted: ListFilter, after: str | None, limit: int) -> Json:
+        """Return a page of the lists of all owners of a tenant as one, newest first, each row with its `owner`.
+
+        Refused requests are not part of it, and of words the first ones are searched.
+
+        Raises:
+            ApiError: 400, `after` is not a cursor.
+        """
+        span = Span(wanted.since, wanted.until, parsed_cursor(after) if after else None)
+        matches: Callable[[Row], bool] | None = wanted.may_match_and_says if wanted.restricts_rows else None
+        read: ReadRange | None = None
+        if wanted.searched.scores:
+            read, matches = self._with_scores(wanted, read, matches)
+        found = OwnedRows()
+        if wanted.statuses != {STATUS}:
+            found = await self._archive.all_lists.page(tenant, span, limit, matches, read)
+        rows = [
+            row | {"snippet": [], "owner": owner_of(found.owners[row["id"]])}
+            for row in await self._whole_of_several(found)
+            if wanted.matches(row)
+        ]
+        return _page_of(rows, found.page, _FIRST_WORDS if wanted.searched.terms else None)
+
+    async def _whole_of_several(self, found: OwnedRows) -> list[Row]:
+        """Return the rows as `_whole` does, in their order."""
+        parts: dict[tuple[str, str], list[int]] = {}
+        for number, row in enumerate(found.page.rows):
+            parts.setdefault(found.owners[row["id"]].identity, []).append(number)
+        whole = await asyncio.gather(
+            *(
+                self._whole(
+                    found.owners[found.page.rows[numbers[0]]["id"]],
+                    [found.page.rows[each] for each in numbers],
+                    [found.page.cursors[each] for each in numbers],
+                )
+                for numbers in parts.values()
+            )
+        )
+        by_number = dict(zip(chain(*parts.values()), chain(*whole), strict=True))
+        return [by_number[number] for number in range(len(found.page.rows))]
+
+    async def _whole(self, owner: Owner, found: Sequence[Row], cursors: Sequence[tuple[str, str]]) -> list[Row]:
+        """Return an owner's rows with their current status and scores, and whether they still wait."""
+        scores = await self._archive.scores.of_cursors(owner, cursors)
+        current = [scored_row(row, scores) for row in await self.current(found)]
+        return await self._archive.listing.unanswered(owner, current)
+
+    async def _page(
+        self, owner: Owner, span: Span, limit: int, wanted: ListFilter, finding: Finding | None, *, refused: bool
+    ) -> Rows:
         """Return the rows of responses and of refused requests, as the statuses say."""
         matches = wanted.may_match_and_says if wanted.restricts_rows else None
-        has_refused = not wanted.searched.wants_score and (not wanted.statuses or STATUS in wanted.statuses)
+        has_refused = refused and not wanted.searched.wants_score and (not wanted.statuses or STATUS in wanted.statuses)
         pages = []
         if wanted.statuses != {STATUS}:
             read: ReadRange | None = finding.read if finding else None
@@ -198,6 +244,17 @@ class Lists:
         jobs = await self._jobs.find_many(queued)
         running = {each for each, job in jobs.items() if job.state.worker}
         return [row | {"status": "in_progress"} if row["id"] in running else row for row in rows]
+
+
+def _page_of(data: Sequence[Json], page: Rows, search: Json | None) -> Json:
+    return {
+        "object": "list",
+        "data": data,
+        "has_more": page.next is not None,
+        "next": cursor_text(page.next),
+        "read_to": created_at(page.next) if page.next else None,
+        "search": search,
+    }
 
 
 def scored_row(row: Row, scores: Mapping[str, Score]) -> Row:

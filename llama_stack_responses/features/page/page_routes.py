@@ -45,7 +45,7 @@ _TEXTS: Final = 100
 _STATUSES: Final = (*STATUSES, STATUS)
 
 _SEVERAL: Final[Schema] = {"type": "array", "items": TEXT, "maxItems": _MAX_PAIRS}
-_FILTERS: Final[Mapping[str, Schema]] = {
+FILTERS: Final[Mapping[str, Schema]] = {
     "status": array_of(one_of(*_STATUSES)),
     "model": TEXT,
     "conversation": TEXT,
@@ -58,6 +58,7 @@ _FILTERS: Final[Mapping[str, Schema]] = {
     "from": {"type": "number", "minimum": 0},
     "to": {"type": "number", "minimum": 0},
 }
+"""The query parameters of `filter_of`."""
 
 
 class _Add(Protocol):
@@ -96,13 +97,13 @@ def ui_router(
     list_cards, refresh_cards = _cards(cards(impl))
     add("/cards", list_cards, "List what features show on the page", described(schemas.CARDS))
     add("/cards", refresh_cards, "Renew what features show on the page", described(schemas.CARDS), "POST")
-    paged = {**_FILTERS, "limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
+    paged = {**FILTERS, "limit": limit_of(100), "after": TEXT, "order": one_of("asc", "desc")}
     add("/responses", _list(impl, lists), "List responses for the page", described(schemas.ROWS, query=paged))
     add("/sessions", _sessions(impl, lists), "List sessions", described(schemas.SESSIONS, query={"after": TEXT}))
-    lines = {**paged, "limit": _limit(_EXPORTED)}
+    lines = {**paged, "limit": limit_of(_EXPORTED)}
     add("/export", _export(impl, lists, limits), "Export responses", described(schemas.LINES, query=lines))
     streams = Streams(impl, lists, refused)
-    watched = described(EVENTS, query=_FILTERS, media="text/event-stream")
+    watched = described(EVENTS, query=FILTERS, media="text/event-stream")
     add("/responses/stream", _changes(impl, streams, limits), "Follow the list of responses", watched)
     one = described(EVENTS, query={"response": TEXT}, media="text/event-stream")
     add("/live", _live(impl, streams, limits), "Follow running responses", one)
@@ -123,14 +124,14 @@ def _add_parts(add: _Add, impl: OpenAIResponsesImpl, views: Views, limits: Route
     )
     texts = described(schemas.HTML, body=schemas.MARKDOWN, example={"texts": ["**Salt** wind"]})
     add("/markdown", _markdown(views, limits), "Render Markdown", texts, "POST")
-    numbered = described(schemas.EVENT_PAGE, query={"limit": _limit(1000), "after": WHOLE})
+    numbered = described(schemas.EVENT_PAGE, query={"limit": limit_of(1000), "after": WHOLE})
     add("/responses/{response_id}/events", _events(views, limits), "List a response's events", numbered)
-    numbered = described(schemas.REQUESTS, query={"limit": _limit(20), "after": WHOLE})
+    numbered = described(schemas.REQUESTS, query={"limit": limit_of(20), "after": WHOLE})
     add("/responses/{response_id}/requests", _requests(views, limits), "List a response's chat requests", numbered)
-    chained = described(schemas.CHAIN, query={"limit": _limit(50), "after": TEXT, "newest": {"type": "boolean"}})
+    chained = described(schemas.CHAIN, query={"limit": limit_of(50), "after": TEXT, "newest": {"type": "boolean"}})
     add("/chain/{response_id}", _chain(ChainViews(impl, views), limits), "Show a chain of responses", chained)
     ordered = described(
-        schemas.CONVERSATION, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")}
+        schemas.CONVERSATION, query={"limit": limit_of(100), "after": TEXT, "order": one_of("asc", "desc")}
     )
     add("/conversations/{conversation_id}", _conversation(views, limits), "Show a conversation", ordered)
 
@@ -173,7 +174,8 @@ def _stream(events: AsyncIterator[NamedEvent | None]) -> Response:
     return StreamingResponse(frames(), media_type="text/event-stream", headers=stream_headers())
 
 
-def _limit(maximum: int) -> Schema:
+def limit_of(maximum: int) -> Schema:
+    """Return the schema of a number of rows."""
     return {"type": "integer", "minimum": 1, "maximum": maximum}
 
 

@@ -270,6 +270,7 @@ def settings_of(impl: OpenAIResponsesImpl, version: str) -> Json:
     return {
         "object": "ui.session",
         "owner": {**owner_of(owner), "anonymous": owner.is_anonymous},
+        "operator": config.roles.is_operator(owner),
         "version": version,
         "retention_days": config.retention_days,
         "record_requests": settings.record_requests,

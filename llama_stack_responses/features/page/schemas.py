@@ -16,6 +16,7 @@ _NAME: Final = whole(name=TEXT, tenant=TEXT)
 SESSION: Final = whole(
     object=constant("ui.session"),
     owner=whole(name=TEXT, tenant=TEXT, anonymous=YES_OR_NO),
+    operator=YES_OR_NO,
     version=TEXT,
     retention_days=or_null(_NUMBER),
     record_requests=YES_OR_NO,
@@ -103,7 +104,12 @@ def _list(data: Schema, after: Schema, **more: Schema) -> Schema:
 
 _SCORE: Final = or_null(whole(score=or_null(_NUMBER), note=TEXT, by=TEXT, at=WHOLE))
 _FOUND: Final = whole(**ROW["properties"], score=_SCORE, snippet=array_of(whole(text=TEXT, match=YES_OR_NO)))
-ROWS: Final = _list(_FOUND, TEXT, read_to=_COUNT, search=or_null(whole(covers=TEXT, indexed=_COUNT, waiting=WHOLE)))
+_READ: Final[dict[str, Schema]] = {
+    "read_to": _COUNT,
+    "search": or_null(whole(covers=TEXT, indexed=_COUNT, waiting=WHOLE)),
+}
+ROWS: Final = _list(_FOUND, TEXT, **_READ)
+OWNED_ROWS: Final = _list(whole(**_FOUND["properties"], owner=_NAME), TEXT, **_READ)
 
 _ASKED: Final = whole(
     id=TEXT,

@@ -14,6 +14,7 @@ const ROUTES = [
   [/^\/ui\/conversations\/([^/]+)$/, "ui-conversation", "./chain.js"],
   [/^\/ui\/refused\/([^/]+)$/, "ui-refused", "./refused.js"],
   [/^\/ui\/compare$/, "ui-compare", "./compare.js"],
+  [/^\/ui\/owners\/([^/]+)$/, "ui-owned", "./owned.js"],
   [/^\/ui\/shared$/, "ui-shared", "./shared.js"],
   [/^\/ui\/sessions$/, "ui-sessions", "./sessions.js"],
   [/^\/ui\/live$/, "ui-live", "./live.js"],
@@ -150,15 +151,18 @@ document.addEventListener("keydown", (event) => {
   if (event.key === " " && event.target.closest?.("button, summary, input")) return;
   const name = waiting ? `${waiting} ${event.key}` : event.key;
   waiting = !waiting && event.key === "g" ? "g" : null;
-  const bound = [...(view?.keys ?? []), ...GLOBAL].find(([key]) => key === name);
+  const bound = [...ownKeys(), ...GLOBAL].find(([key]) => key === name);
   if (!bound) return;
   event.preventDefault();
   bound[2]();
 });
 
+/** The keys of the view that do something now. */
+const ownKeys = () => (view?.keys ?? []).filter(([, , , when]) => !when || when());
+
 function help() {
   const rows = (keys) => keys.map(([key, what]) => h("div", null, h("dt", null, key.split(" ").map((one) => h("kbd", null, one === "Escape" ? "Esc" : one === " " ? "Space" : one))), h("dd", null, what)));
-  const own = view?.keys ?? [];
+  const own = ownKeys();
   const taken = new Set(own.map(([key]) => key));
   dialog(
     "Keyboard",
@@ -227,6 +231,7 @@ async function session() {
   }
   const found = await get("/v1/ui/session");
   document.documentElement.dataset.owner = JSON.stringify([found.owner.tenant, found.owner.name]);
+  if (found.operator) document.documentElement.dataset.operator = "yes";
   document.documentElement.dataset.linkSeconds = found.link_seconds;
   document.documentElement.dataset.recording = found.record_requests ? "yes" : "no";
   const tools = document.getElementById("tools");

@@ -252,7 +252,7 @@ function link(text, address) {
 /** The name of a page, which links to it, or of a stored file, which downloads it. */
 function cited({ title, name, link: address, file_id: file, container_id: container }) {
   const text = title || name || address || file || "File";
-  if (address || !file || document.documentElement.dataset.shared) return link(text, address);
+  if (address || !file || document.querySelector("[data-files=none]")) return link(text, address);
   const path = container ? `/v1/containers/${encodeURIComponent(container)}/files/${encodeURIComponent(file)}/content` : `/v1/files/${encodeURIComponent(file)}/content`;
   return h("button", { type: "button", class: "as-link", title: "Download", onclick: () => download(path, name) }, text);
 }

@@ -3,11 +3,11 @@
 import { follow, get } from "./api.js";
 import { button, empty, h, hush, icon, say, View } from "./dom.js";
 import { asks, brief, count, exactly, line, modelName, RUNS, seconds, STATUS } from "./format.js";
-import { rowStatus, status, time, to } from "./pieces.js";
+import { isMine, rowStatus, status, time, to } from "./pieces.js";
 import { VirtualList } from "./virtual.js";
 
 const PAGE = 50;
-const FIELDS = ["text", "model", "metadata", "conversation", "from", "to", "min_tokens", "min_seconds"];
+const FIELDS = ["text", "owner", "model", "metadata", "conversation", "from", "to", "min_tokens", "min_seconds"];
 const SEARCHES = "Search responses";
 const HINT = "All words have to be there; “in this order” with quotes. Filters: model:name, status:failed, tool:web_search, score:good, conversation:conv_…, after:2026-01-31, before:12h, and key:value of the metadata.";
 const ORDERS = { desc: "Newest first", asc: "Oldest first" };
@@ -29,6 +29,12 @@ function goesOn(row) {
 
 /** The part of a text that was found, with what is searched marked. */
 const snippet = (pieces) => h("span", { class: "snippet" }, pieces.map(({ text, match }) => (match ? h("mark", null, text) : text)));
+
+/** Whether the server has said that the user may see what others have stored. */
+const isOperator = () => document.documentElement.dataset.operator === "yes";
+
+/** The owner of a row, in the list of all owners. */
+const ownerMark = ({ owner }) => owner && h("span", { class: "tag row-owner", title: line(owner.name, 300) }, h("span", { class: "hidden-text" }, "Owner: "), line(owner.name, 60), h("span", { class: "hidden-text" }, ". "));
 
 /** Whether a query restricts the list. */
 const filtered = (query) => [...query.keys()].some((name) => name !== "order");
@@ -64,9 +70,10 @@ export class ListView extends View {
     ["k", "Previous response", () => this.move(-1)],
     ["Enter", "Open the response", () => this.open()],
     ["f", "Show or hide the filters", () => this.toggleFilters()],
-    ["o", "Newest or oldest first", () => this.turnOrder()],
-    ["s", "Select, to run again", () => this.selectHere()],
-    ["c", "Mark for comparison", () => this.mark()],
+    ["o", "Newest or oldest first", () => this.turnOrder(), () => !this.ofAll],
+    ["s", "Select, to run again", () => this.selectHere(), () => !this.ofAll],
+    ["c", "Mark for comparison", () => this.mark(), () => !this.ofAll],
+    ["w", "Your own responses, or those of all owners", () => this.everyone.click(), () => isOperator()],
   ];
 
   start() {
@@ -126,6 +133,7 @@ export class ListView extends View {
     this.more_ = h(
       "div",
       { class: "filter-fields", id: "filters", hidden: used === 0 },
+      h("div", { class: "for-operators" }, input("owner", "Owner", { placeholder: "name, as it signs in", onchange: (event) => ((this.everyone.checked ||= Boolean(event.target.value.trim())), submit()) })),
       input("model", "Model", { list: "models", placeholder: "provider/name" }),
       input("metadata", "Metadata", { placeholder: "key:value", value: query.getAll("metadata").join(", ") }),
       input("conversation", "Conversation", { placeholder: "conv_…" }),
@@ -136,21 +144,25 @@ export class ListView extends View {
       h("datalist", { id: "models" }),
     );
     this.toggle = button(used ? `Filters (${used})` : "Filters", () => this.toggleFilters(), { icon: "filter", "aria-expanded": String(used > 0), "aria-controls": "filters" });
-    this.sorter = button(ORDERS[this.order], () => this.turnOrder(), { icon: "sort", title: "Change the order (o)" });
+    this.sorter = button(ORDERS[this.order], () => this.turnOrder(), { icon: "sort", title: "Change the order (o)", kind: "for-own" });
     const chosen = new Set(query.getAll("status"));
     const chips = Object.entries(STATUS).map(([value, text]) =>
       h("label", { class: "choice" }, h("input", { type: "checkbox", name: "status", value, checked: chosen.has(value), onchange: submit }), status(value, text)),
     );
     chips.push(h("label", { class: "choice" }, h("input", { type: "checkbox", name: "failed_tools", value: "true", checked: query.get("failed_tools") === "true", onchange: submit }), h("span", { class: "status", "data-status": "failed" }, icon("tool"), "Failed tool calls")));
     chips.push(h("label", { class: "choice" }, h("input", { type: "checkbox", name: "waits", value: "true", checked: query.get("waits") === "true", onchange: submit }), status("waits", "Waiting for an answer")));
-    this.exports = h("details", { class: "menu" }, h("summary", { class: "button" }, icon("file"), h("span", null, "Export")), h("div", { class: "menu-list" }, [["jsonl", "JSON lines for evals"], ["csv", "CSV"]].map(([kind, text]) => button(text, () => this.export(kind), { kind: "ghost" }))));
+    this.everyone = h("input", { type: "checkbox", name: "owners", value: "all", checked: this.ofAll, onchange: (event) => (event.target.checked || (this.form.elements.owner.value = ""), submit()) });
+    chips.push(h("label", { class: "choice for-operators" }, this.everyone, h("span", null, "All owners")));
+    this.exports = h("details", { class: "menu for-own" }, h("summary", { class: "button" }, icon("file"), h("span", null, "Export")), h("div", { class: "menu-list" }, [["jsonl", "JSON lines for evals"], ["csv", "CSV"]].map(([kind, text]) => button(text, () => this.export(kind), { kind: "ghost" }))));
     this.live = h("span", { class: "connection", "data-state": "wait" }, h("i", { "aria-hidden": "true" }), h("span", null, "Connecting"));
-    this.selecter = button("Select", () => this.selects(this.chooser.hidden), { icon: "check", "aria-expanded": "false", "aria-controls": "selection", title: "Select responses (s)" });
+    this.selecter = button("Select", () => this.selects(this.chooser.hidden), { icon: "check", "aria-expanded": "false", "aria-controls": "selection", title: "Select responses (s)", kind: "for-own" });
+    const ofOwners = [h("a", { class: "button usage-link", href: "/ui/usage?span=day&by=user_id" }, icon("chart"), h("span", null, "Usage by owner")), button("Read again", () => this.again(), { icon: "again" })];
+    this.ofOwners = h("span", { class: "row of-owners", hidden: !this.ofAll }, ofOwners);
     this.clear = h("a", { class: "button ghost", href: "/ui", hidden: !filtered(query) }, "Clear");
     this.form = h(
       "form",
       { class: "filters", role: "search", onsubmit: (event) => (event.preventDefault(), this.apply()) },
-      h("div", { class: "row" }, h("div", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")), this.toggle, this.sorter, this.exports, this.selecter, this.clear, h("span", { class: "spring" }), this.live),
+      h("div", { class: "row" }, h("div", { class: "search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/")), this.toggle, this.sorter, this.exports, this.selecter, this.ofOwners, this.clear, h("span", { class: "spring" }), this.live),
       h("p", { class: "search-hint dim", id: "search-hint" }, HINT),
       h("fieldset", { class: "choices" }, h("legend", { class: "hidden-text" }, "Status"), chips),
       this.more_,
@@ -228,6 +240,16 @@ export class ListView extends View {
     }
   }
 
+  /** Whether the list is that of others too, which only operators get. */
+  get ofAll() {
+    return this.query.has("owners") || this.query.has("owner");
+  }
+
+  /** Where the rows are read. */
+  get source() {
+    return this.ofAll ? "/v1/admin/ui/responses" : "/v1/ui/responses";
+  }
+
   get order() {
     return this.query.get("order") === "asc" ? "asc" : "desc";
   }
@@ -260,19 +282,23 @@ export class ListView extends View {
     clearTimeout(this.timer);
     const form = new FormData(this.form);
     const query = new URLSearchParams();
-    for (const value of form.getAll("status")) query.append("status", value);
+    if (form.get("owner").trim()) query.set("owner", form.get("owner").trim());
+    else if (form.has("owners")) query.set("owners", "all");
+    const others = query.size > 0;
+    for (const value of form.getAll("status")) if (!others || value !== "refused") query.append("status", value);
     for (const name of ["text", "model", "conversation", "min_tokens", "min_seconds", "failed_tools", "waits"]) if (form.get(name)?.trim()) query.set(name, form.get(name).trim());
     for (const pair of (form.get("metadata") ?? "").split(",")) if (pair.trim()) query.append("metadata", pair.trim());
     for (const name of ["from", "to"]) if (form.get(name)) query.set(name, toEpoch(form.get(name)));
-    if (order === "asc") query.set("order", order);
+    if (order === "asc" && !others) query.set("order", order);
     const address = "/ui" + (query.size ? "?" + query : "");
     history.replaceState(history.state, "", address);
     if (query.toString() === this.query.toString()) return;
     this.query = query;
+    this.everyone.checked = others;
     this.clear.hidden = !filtered(query);
-    this.sorter.lastChild.textContent = ORDERS[order];
+    this.sorter.lastChild.textContent = ORDERS[this.order];
     this.again();
-    if (!stay) say(`${ORDERS[order]}, filters applied`, { quiet: true });
+    if (!stay) say(`${ORDERS[this.order]}, filters applied`, { quiet: true });
   }
 
   /** Read the list from the beginning. */
@@ -309,7 +335,7 @@ export class ListView extends View {
     const signal = AbortSignal.any([reading.signal, this.signal]);
     for (let pages = 0, found = 0; found === 0 && this.more; pages += 1) {
       if (pages === EMPTY_PAGES) return this.stall();
-      const page = await get("/v1/ui/responses", { signal, query: [...this.query, ["limit", PAGE], ["after", this.next]] });
+      const page = await get(this.source, { signal, query: [...this.query, ["limit", PAGE], ["after", this.next]] });
       this.coverage = page.search;
       found = this.add(page.data);
       this.more = page.has_more;
@@ -352,6 +378,7 @@ export class ListView extends View {
   /** Return notes about what the filters cannot find. */
   searched() {
     if (!this.coverage) return [];
+    if (this.query.has("owners")) return ["Of all owners, only the first 120 characters of the last question and of the answer are searched. Choose one owner to search whole texts."];
     const { covers, indexed, waiting } = this.coverage;
     if (covers === "everything" && waiting === 0) return [];
     const first = "only the first 120 characters of the last question and of the answer are searched";
@@ -373,9 +400,9 @@ export class ListView extends View {
       row.status !== "refused" && h("input", { type: "checkbox", class: "select-row", checked: this.selected.has(row.id), "aria-label": `Select: ${line(row.words, 60) || row.id}`, onchange: (event) => this.select(row, event.target.checked) }),
       h(
         "a",
-        { href: row.status === "refused" ? to.refused(row.id) : to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
+        { href: row.status === "refused" ? to.refused(row.id) : row.owner && !isMine(row.owner) ? to.owned(row.id) : to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
         h("span", { class: "cell-status" }, rowStatus(row)),
-        h("span", { class: "cell-words" }, scoreMark(row), goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.snippet?.length ? snippet(row.snippet) : row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.http_status ? `${row.http_status} ${row.error}: ${row.message}` : row.error)),
+        h("span", { class: "cell-words" }, ownerMark(row), scoreMark(row), goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.snippet?.length ? snippet(row.snippet) : row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.http_status ? `${row.http_status} ${row.error}: ${row.message}` : row.error)),
         h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
         h("span", { class: "cell-tokens num", title: "Input and output tokens" }, tokens),
         h("span", { class: "cell-time num" }, seconds(row.seconds)),
@@ -390,6 +417,10 @@ export class ListView extends View {
   followRows() {
     this.followed = new AbortController();
     this.opened = false;
+    this.dataset.of = this.ofAll ? "all" : "own";
+    this.ofOwners.hidden = !this.ofAll;
+    this.live.hidden = this.ofAll;
+    if (this.ofAll) return this.selects(false); // what others do is read when the operator asks, and each time is written
     follow("/v1/ui/responses/stream", {
       query: this.query,
       signal: AbortSignal.any([this.signal, this.followed.signal]),
@@ -412,6 +443,7 @@ export class ListView extends View {
 
   /** Read the newest rows again, in either order, and of the others those that ran: these hardly change otherwise. */
   async refreshNewest() {
+    if (this.ofAll) return;
     const filters = [...this.query].filter(([name]) => name !== "order");
     const page = await get("/v1/ui/responses", { signal: this.signal, query: [...filters, ["limit", PAGE]] }).catch(() => null);
     if (!page) return;

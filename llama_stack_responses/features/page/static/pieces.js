@@ -118,8 +118,12 @@ export function idChip(id) {
   return h("button", { type: "button", class: "id", title: "Copy " + id, onclick: () => copy(id, "Id copied") }, id);
 }
 
+/** Whether an owner is the user who has signed in; false until the server has said who that is. */
+export const isMine = ({ name, tenant }) => document.documentElement.dataset.owner === JSON.stringify([tenant, name]);
+
 export const to = {
   response: (id) => "/ui/responses/" + encodeURIComponent(id),
+  owned: (id) => "/ui/owners/" + encodeURIComponent(id),
   refused: (id) => "/ui/refused/" + encodeURIComponent(id),
   replay: (id) => `/ui/responses/${encodeURIComponent(id)}/replay`,
   chain: (id) => "/ui/chain/" + encodeURIComponent(id),

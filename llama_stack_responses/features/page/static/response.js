@@ -7,7 +7,7 @@ import { asks, bytes, count, duration, exactly, line, RUNS, seconds, STALLED, ST
 import { GrowingConversation } from "./growing.js";
 import { conversation, inOrder } from "./items.js";
 import { Lease } from "./lease.js";
-import { code, facts, fold, idChip, jsonBlock, jsonText, plain, rowStatus, status, time, to } from "./pieces.js";
+import { code, facts, fold, idChip, isMine, jsonBlock, jsonText, plain, rowStatus, status, time, to } from "./pieces.js";
 import { apply, newState, shown } from "./reducer.js";
 import { isDefault, LANGUAGES, withHidden } from "./snippets.js";
 import { waterfall } from "./waterfall.js";
@@ -32,6 +32,7 @@ function anchor() {
 }
 
 export class ResponseView extends View {
+  to = to; // where its links lead
   keys = [
     ["j", "Next item", () => step(this, 1)],
     ["k", "Previous item", () => step(this, -1)],
@@ -119,9 +120,8 @@ export class ResponseView extends View {
 
   /** The owner of a response that is not the viewer's, which the host's access policy lets the viewer read. */
   owner() {
-    const { name, tenant } = this.found.owner;
-    const viewer = document.documentElement.dataset.owner;
-    return viewer && name && viewer !== JSON.stringify([tenant, name]) ? h("span", { class: "tag" }, `owner: ${name}`) : null;
+    const { owner } = this.found;
+    return document.documentElement.dataset.owner && owner.name && !isMine(owner) ? h("span", { class: "tag", title: line(owner.name, 300) }, `owner: ${line(owner.name, 80)}`) : null;
   }
 
   links() {
@@ -194,9 +194,10 @@ export class ResponseView extends View {
   context() {
     const known = this.found.facts;
     const parts = [];
-    if (known.previous_response_id) parts.push(h("a", { href: to.response(known.previous_response_id) }, "Continues an earlier response"), h("a", { href: to.chain(this.subject) }, "show the whole chain"));
-    if (known.conversation) parts.push(h("a", { href: to.conversation(known.conversation) }, "Part of a conversation"));
-    for (const one of this.found.continued_by ?? []) parts.push(h("a", { href: to.response(one.id), title: exactly(one.created_at) }, `Continued by: ${line(one.words, 60) || one.id}`));
+    if (known.previous_response_id) parts.push(h("a", { href: this.to.response(known.previous_response_id) }, "Continues an earlier response"));
+    if (known.previous_response_id && this.to.chain) parts.push(h("a", { href: this.to.chain(this.subject) }, "show the whole chain"));
+    if (known.conversation && this.to.conversation) parts.push(h("a", { href: this.to.conversation(known.conversation) }, "Part of a conversation"));
+    for (const one of this.found.continued_by ?? []) parts.push(h("a", { href: this.to.response(one.id), title: exactly(one.created_at) }, `Continued by: ${line(one.words, 60) || one.id}`));
     return parts.length ? h("p", { class: "context dim" }, icon("branch"), parts.flatMap((part, index) => [index ? " · " : "", part])) : null;
   }
 
@@ -220,11 +221,16 @@ export class ResponseView extends View {
   outcome() {
     const { error, incomplete_reason: reason, status: now } = this.found.facts;
     const waits = this.found.summary.waits_for;
-    if (waits) return h("div", { class: "notice warn", role: "note" }, icon("clock"), h("div", null, h("strong", null, WAITS[waits]), h("p", null, WAITING[waits], " ", h("a", { href: to.playground(this.subject) }, "Answer in the playground"), ".")));
+    if (waits) return h("div", { class: "notice warn", role: "note" }, icon("clock"), h("div", null, h("strong", null, WAITS[waits]), h("p", null, WAITING[waits], " ", this.answering())));
     if (error) return h("div", { class: "notice bad", role: "note" }, icon("alert"), h("div", null, h("strong", null, error.code ?? "Error"), h("p", null, error.message ?? String(error))));
     if (reason) return h("div", { class: "notice warn", role: "note" }, icon("alert"), h("div", null, h("strong", null, "Incomplete"), h("p", null, REASONS[reason] ?? reason)));
     if (now === "cancelled") return h("div", { class: "notice", role: "note" }, icon("stop"), h("p", null, "Cancelled. What is above had been written until then."));
     return null;
+  }
+
+  /** Where to answer what the response waits for. */
+  answering() {
+    return [h("a", { href: to.playground(this.subject) }, "Answer in the playground"), "."];
   }
 
   panel() {
@@ -233,7 +239,7 @@ export class ResponseView extends View {
       this.scores(),
       block("Usage", RUNS.has(known.status) ? h("p", { class: "dim" }, "Not known before its end.") : [usage(known.usage), toolUsage(known.tool_usage), cacheDiagnostics(known.prompt_cache_diagnostics)]),
       timing ? block("Timing", waterfall(timing, known.status, (id) => this.jump(id)), duration(timing.total_ms)) : block("Timing", h("p", { class: "dim" }, RUNS.has(known.status) ? "Not known before its end." : "Not recorded for this response."), summary.seconds === null ? null : seconds(summary.seconds)),
-      block("Request", settings(known, this.found)),
+      block("Request", settings(known, this.found, this.to)),
       known.tools?.length > 0 && block("Tools", [leftOut(timing), toolList(known.tools)], known.tools.length),
       Object.keys(known.metadata ?? {}).length > 0 && block("Metadata", facts(Object.entries(known.metadata))),
       this.sources(),
@@ -243,8 +249,12 @@ export class ResponseView extends View {
   sources() {
     return [
       h("section", { class: "block" }, fold(h("span", { class: "what" }, "Chat requests", h("span", { class: "dim" }, ` ${this.found.requests || ""}`)), () => this.requests(), { kind: "plain-fold" })),
-      h("section", { class: "block" }, fold(h("span", { class: "what" }, "Raw JSON"), () => this.raw(), { kind: "plain-fold" })),
+      this.whole(),
     ];
+  }
+
+  whole() {
+    return h("section", { class: "block" }, fold(h("span", { class: "what" }, "Raw JSON"), () => this.raw(), { kind: "plain-fold" }));
   }
 
   scores() {
@@ -255,9 +265,14 @@ export class ResponseView extends View {
     this.querySelector(".scoring")?.toggle(score);
   }
 
+  /** Where the whole response is read. */
+  get source() {
+    return "/v1/responses/";
+  }
+
   raw() {
     const holder = h("div", { class: "raw" }, "Reading…");
-    get("/v1/responses/" + encodeURIComponent(this.subject), { signal: this.signal })
+    get(this.source + encodeURIComponent(this.subject), { signal: this.signal })
       .then((found) => holder.replaceChildren(jsonBlock(found, "The response as JSON")))
       .catch((error) => holder.replaceChildren(h("p", { class: "error-text" }, error.message)));
     return holder;
@@ -482,7 +497,7 @@ function asText(value) {
 }
 
 /** What the request set, and behind a fold what it left at its default. */
-function settings(known, found) {
+function settings(known, found, to) {
   const all = Object.entries(known.settings ?? {}).filter(([name, value]) => value !== null && name !== "tools" && !(typeof value === "object" && !Object.keys(value).length));
   const set = all.filter(([name, value]) => !isDefault(name, value));
   const left = all.filter(([name, value]) => isDefault(name, value));
@@ -496,7 +511,7 @@ function settings(known, found) {
     ["Tries", found.timing?.tries > 1 ? found.timing.tries : null],
     ["Adapted to the model server", found.timing?.adaptations.join(", ") || null],
     ["Continues", known.previous_response_id ? h("a", { href: to.response(known.previous_response_id) }, known.previous_response_id) : null],
-    ["Conversation", known.conversation ? h("a", { href: to.conversation(known.conversation) }, known.conversation) : null],
+    ["Conversation", known.conversation && to.conversation ? h("a", { href: to.conversation(known.conversation) }, known.conversation) : known.conversation],
     ...set.map(([name, value]) => [name, asText(value)]),
   ]);
   return h("div", null, listed, left.length > 0 && fold([h("span", { class: "dim" }, `${left.length} settings at their defaults`)], () => facts(left.map(([name, value]) => [name, asText(value)])), { kind: "defaults" }));

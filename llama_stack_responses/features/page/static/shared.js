@@ -11,6 +11,7 @@ export class SharedView extends ResponseView {
   keys = this.keys.filter(([key]) => OWN_KEYS.has(key));
 
   async start() {
+    this.dataset.files = "none";
     document.title = "Shared response";
     this.append(h("p", { class: "loading" }, "Reading…"));
     addEventListener("hashchange", () => location.reload(), { signal: this.signal });

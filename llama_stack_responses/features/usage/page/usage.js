@@ -186,7 +186,8 @@ export class UsageView extends View {
   /** The name of a group, which leads to its responses if the list can be filtered by it. */
   link(value, result, span) {
     const key = this.options.metadata_key;
-    const filter = this.by === "model" ? ["model", value] : this.by === "metadata" && value && key ? ["metadata", `${key}:${value}`] : null;
+    const operates = document.documentElement.dataset.operator === "yes";
+    const filter = this.by === "model" ? ["model", value] : this.by === "user_id" && value && operates ? ["owner", value] : this.by === "metadata" && value && key ? ["metadata", `${key}:${value}`] : null;
     return filter ? h("a", { href: listed(span, [filter]) }, this.name(result)) : this.name(result);
   }
 

@@ -1,0 +1,100 @@
+"""The routes from which the page shows operators what all users of their tenant have stored."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from ...core.errors import not_found
+from ...core.ids import check_response_id
+from ...core.owner import Owner
+from ...core.types import Json
+from ...feature import Stack
+from ...service.responses import OpenAIResponsesImpl
+from ...store.audit_log import AuditLog
+from ...wire.http_responses import JsonResponse
+from ...wire.openapi import TEXT, described
+from ...wire.operators import Operators
+from ...wire.request_cycle import cycle_of, while_connected
+from ...wire.request_handling import Query, routes_within
+from ...wire.response_routes import Routes
+from ...wire.route_admission import RouteAdmission
+from . import schemas
+from .lists import Lists
+from .page_routes import FILTERS, filter_of, limit_of
+from .refused.rows import RefusedRequests
+from .response_views import Views
+from .search.finding import Search
+from .view import owner_of
+
+_OWNER_CHARACTERS: Final = 8192
+"""Longer names than the hosts' tokens have."""
+
+
+def operator_routes(stack: Stack, refused: RefusedRequests, search: Search | None) -> Sequence[Routes]:
+    """Return the routes; nothing if the setting `roles` names no operators.
+
+    Args:
+        refused, search: as for the routes of the page's other lists.
+    """
+    roles = stack.config.roles
+    if not roles.operator:
+        return []
+    operators = Operators(roles, stack.current_user, AuditLog(stack.records, roles.audit_seconds))
+
+    def routes(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
+        shown = _Shown(operators, Lists(impl.archive, impl.jobs, refused, search), impl, limits)
+        router = APIRouter(prefix="/v1/admin/ui", tags=["Administration"], route_class=routes_within(limits))
+        query = {**FILTERS, "owner": TEXT, "limit": limit_of(100), "after": TEXT}
+        for path, answer, summary, description in (
+            (
+                "/responses",
+                shown.list,
+                "List all users' responses for the page",
+                described(schemas.OWNED_ROWS, query=query),
+            ),
+            ("/responses/{response_id}", shown.one, "Show any user's response", described(schemas.VIEW)),
+        ):
+            router.add_api_route(path, answer, methods=["GET"], summary=summary, **description)
+        return router
+
+    return [routes]
+
+
+class _Shown:
+    def __init__(self, operators: Operators, lists: Lists, impl: OpenAIResponsesImpl, limits: RouteAdmission) -> None:
+        self._operators, self._lists, self._impl, self._limits = operators, lists, impl, limits
+        self._views = Views(impl, lists)
+
+    async def list(self, request: Request) -> Response:
+        query, wanted = Query(request), filter_of(request)
+        limit, after = query.integer("limit", 1, 100) or 50, query.text("after")
+        tenant = (await self._operators.admit(request, "response.listed")).user.tenant
+        name = query.text("owner", _OWNER_CHARACTERS)
+        owner = None if name is None else Owner(name, tenant=tenant)
+        await self._operators.record(request, "response.listed", owner=owner)
+        if owner is None:
+            page = self._lists.page_of_all(tenant, wanted, after, limit)
+        else:
+            page = _owned(owner, self._lists.page(owner, wanted, after, limit, "desc", refused=False))
+        return JsonResponse(await while_connected(request.scope, page))
+
+    async def one(self, response_id: str, request: Request) -> Response:
+        act = "response.read"
+        await self._operators.admit(request, act, response_id)
+        found = await self._impl.archive.owner_of(check_response_id(response_id, "response_id"))
+        owner = await self._operators.owner_for(request, act, response_id, found)
+        if owner is None:
+            raise not_found(response_id)
+        _ = cycle_of(request.scope).answer_reservation  # What the answer holds counts for the operator.
+        hold = self._limits.hold_value(request.scope)
+        with self._impl.access.acting_for(owner, {}):
+            return JsonResponse(await self._views.response(response_id, hold))
+
+
+async def _owned(owner: Owner, page: Awaitable[Json]) -> Json:
+    """Return a page of an owner's list, each row with its `owner`."""
+    found = await page
+    return found | {"data": [row | {"owner": owner_of(owner)} for row in found["data"]]}
