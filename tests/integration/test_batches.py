@@ -36,6 +36,7 @@ def served(
     def change(config: Json) -> None:
         responses_config(config)["batches"] = {"retry_seconds": 0.01, "tries": 3, "line_bytes": 10_000}
         responses_config(config)["webhooks"] = {"allow_http": True}
+        config["storage"]["stores"]["inference"]["enabled"] = True
         config["providers"]["inference"][0]["config"]["embedding_models"] = {"words-64": 64}
 
     with user_stack(host, stack_env, upstream_process, tmp_path_factory.mktemp("batches"), change) as live:
