@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 
-from ...concurrency.offloading import in_thread, in_thread_if_large
+from ...concurrency.offloading import in_thread
 from ...concurrency.tasks import gather_or_cancel
 from ...core.json_blocks import dumps
 from ...core.types import Json
 from ...inputs.large_files import LargeFiles
-from .input_lines import LineReader, RawLine, value_of
+from .input_lines import LineReader, RawLine, decoded
 from .objects import line_object
 from .rows import Batch, Line, Result
 from .stored_batches import StoredBatches
@@ -22,6 +21,9 @@ _AT_ONCE: Final = 64
 """Lines whose results are read together."""
 _LOADED: Final = 8
 """Responses that are read at the same time."""
+
+_Ended = tuple[RawLine, Result | None, Json | None]
+"""A line of the input file, what it ended with, and its stored response."""
 
 Load = Callable[[str], Awaitable[Json | None]]
 """Returns a stored response; None if it is not stored any more."""
@@ -40,12 +42,15 @@ class _Files:
     completed: int = 0
     failed: int = 0
 
-    def add(self, output: Sequence[bytes], error: Sequence[bytes]) -> None:
+    def add(self, batch: Batch, lines: Iterable[_Ended]) -> None:
         """Write lines."""
-        self.output.writelines(output)
-        self.error.writelines(error)
-        self.completed += len(output)
-        self.failed += len(error)
+        for raw, result, response in lines:
+            line, custom_id = Line(batch.id, raw.number), decoded(raw.text)["custom_id"]
+            shown = line_object(line, custom_id, result, response, batch.end)
+            succeeded = shown["error"] is None and shown["response"]["status_code"] == 200
+            (self.output if succeeded else self.error).write(dumps(shown) + b"\n")
+            self.completed += succeeded
+            self.failed += not succeeded
 
 
 class Output:
@@ -92,21 +97,11 @@ class Output:
 
     async def _write_some(self, batch: Batch, lines: Sequence[RawLine], files: _Files) -> None:
         results = await self._batches.results([Line(batch.id, each.number) for each in lines])
-        for start in range(0, len(lines), _LOADED):
-            some = lines[start : start + _LOADED]
-            responses = await gather_or_cancel(self._response_of(results.get(each.number)) for each in some)
-            output, error = list[bytes](), list[bytes]()
-            for each, response in zip(some, responses, strict=True):
-                custom_id = (await value_of(each.text))["custom_id"]
-                shown = line_object(
-                    Line(batch.id, each.number), custom_id, results.get(each.number), response, batch.end
-                )
-                succeeded = shown["error"] is None and shown["response"]["status_code"] == 200
-                text = await in_thread_if_large(partial(dumps, shown), shown)
-                (output if succeeded else error).append(text + b"\n")
-            await in_thread(files.add, output, error)
+        most = _LOADED if results else _AT_ONCE
+        for start in range(0, len(lines), most):
+            some = [(each, results.get(each.number)) for each in lines[start : start + most]]
+            loaded = await gather_or_cancel(self._response_of(result) for _, result in some)
+            await in_thread(files.add, batch, [(*each, response) for each, response in zip(some, loaded, strict=True)])
 
     async def _response_of(self, result: Result | None) -> Json | None:
-        if result is None or result.response is None or not result.status:
-            return None
-        return await self._load(result.response)
+        return await self._load(result.response) if result and result.response and result.status else None
