@@ -75,6 +75,9 @@ class HostLargeFiles:
         """Open a file, as `LargeFiles` says: that of the host's disk, or a copy without a name."""
         try:
             stored = await self._files.openai_retrieve_file(RetrieveFileRequest(file_id=file_id))
+            if stored.purpose != _INPUT:
+                message = f"The file '{file_id[:80]}' was not uploaded with the purpose '{_INPUT}'."
+                raise bad_request(message, "input_file_id", "invalid_file_purpose")
             if stored.bytes > max_bytes:
                 message = f"The file '{file_id[:80]}' has more than {max_bytes} bytes, the maximum of this server."
                 raise bad_request(message, "input_file_id", "file_too_large")

@@ -9,11 +9,11 @@ class LargeFiles(Protocol):
     """The host's file store."""
 
     async def open(self, file_id: str, max_bytes: int) -> BinaryIO:
-        """Open a file that the current user may read. The caller closes it.
+        """Open an input file of a batch that the current user may read. The caller closes it.
 
         Raises:
-            ApiError: 400 for a file that does not exist, belongs to another user or is larger; 503, the file store
-                fails.
+            ApiError: 400 for a file that does not exist, belongs to another user, has another purpose or is larger;
+                503, the file store fails.
         """
         ...
 

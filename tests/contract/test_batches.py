@@ -477,6 +477,17 @@ async def test_refused_line_is_in_the_error_file_with_its_error(records: Records
     assert error["response"]["body"] == refusal.body()
 
 
+async def test_line_has_no_other_character_that_ends_one(records: Records, clock: Clock) -> None:
+    said = "a\u2028b\u2029c\x85d\x0be"
+    refusal = ApiError(400, said)
+    server = Server(records, clock, behaviour={"nobody": [refusal]})
+    batch_id = await server.create("nobody")
+    async with server.working():
+        ended = await server.ended(batch_id)
+    [line] = server.files.contents[ended["error_file_id"]].decode().splitlines()
+    assert json.loads(line)["response"]["body"]["error"]["message"] == said
+
+
 async def test_batch_that_expires_has_its_other_lines_in_the_error_file(records: Records, clock: Clock) -> None:
     server = Server(records, clock, ahead=4)
     batch_id = await server.create(*["m"] * 10)

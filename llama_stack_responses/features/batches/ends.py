@@ -16,7 +16,7 @@ from .rows import Line, ended_ops, retry_ops
 
 LINES: Final = Metric("llama_stack_responses.batch.lines", "{line}", "Ended tries of lines of batches, by their result")
 
-_BUSY: Final = frozenset({429, 500})
+_BUSY: Final = frozenset({429, 500, 504})
 _LONGEST_SECONDS: Final = 300.0
 
 

@@ -19,6 +19,8 @@ from .stored_batches import StoredBatches
 
 _AT_ONCE: Final = 64
 """Lines whose results are read together."""
+_LINE_ENDS: Final = "\u0085\u2028\u2029"
+"""What ends a line for Unicode, such as for Python's `str.splitlines`, and is allowed in JSON."""
 _LOADED: Final = 8
 """Responses that are read at the same time."""
 
@@ -48,9 +50,17 @@ class _Files:
             line, custom_id = Line(batch.id, raw.number), decoded(raw.text)["custom_id"]
             shown = line_object(line, custom_id, result, response, batch.end)
             succeeded = shown["error"] is None and shown["response"]["status_code"] == 200
-            (self.output if succeeded else self.error).write(dumps(shown) + b"\n")
+            (self.output if succeeded else self.error).write(_text(shown))
             self.completed += succeeded
             self.failed += not succeeded
+
+
+def _text(line: Json) -> bytes:
+    """Return the text of a line, which has no other character that some programs read as the end of a line."""
+    text = dumps(line)
+    for character in _LINE_ENDS:
+        text = text.replace(character.encode(), b"\\u%04x" % ord(character))
+    return text + b"\n"
 
 
 class Output:

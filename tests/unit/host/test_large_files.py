@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host.large_files import HostLargeFiles
-from llama_stack_responses.host.platform import fastapi_router_registry
+from llama_stack_responses.host.platform import OpenAIFilePurpose, fastapi_router_registry
 
 
 class LocalFiles:
@@ -27,12 +27,13 @@ class LocalFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.uploaded: dict[str, Any] = {}
+        self.purpose = OpenAIFilePurpose.BATCH
 
     async def openai_retrieve_file(self, request: Any) -> Any:
         path = self.folder / request.file_id
         if not path.exists():
             raise ValueError(f"File '{request.file_id}' not found")
-        return SimpleNamespace(bytes=path.stat().st_size, filename="lines.jsonl")
+        return SimpleNamespace(bytes=path.stat().st_size, filename="lines.jsonl", purpose=self.purpose)
 
     async def _lookup_file_id(self, file_id: str) -> tuple[Any, Path]:
         return None, self.folder / file_id
@@ -92,6 +93,14 @@ async def test_file_that_is_too_large_is_refused(folder: Path) -> None:
     with pytest.raises(ApiError) as refused:
         await HostLargeFiles(LocalFiles(folder)).open("file-1", 12)
     assert (refused.value.status, refused.value.code) == (400, "file_too_large")
+
+
+async def test_file_of_another_purpose_is_refused(folder: Path) -> None:
+    files = LocalFiles(folder)
+    files.purpose = OpenAIFilePurpose.ASSISTANTS
+    with pytest.raises(ApiError) as refused:
+        await HostLargeFiles(files).open("file-1", 100)
+    assert (refused.value.status, refused.value.code) == (400, "invalid_file_purpose")
 
 
 async def test_missing_file_is_not_found(folder: Path) -> None:

@@ -239,7 +239,7 @@ async def _answer(client: HttpStream, upstream: HttpStream, target: Target, mask
         while not isinstance(event := await upstream.event(), h11.Response):
             if not isinstance(event, h11.InformationalResponse):
                 raise Refused(502, f"'{target.host}' has closed the connection without an answer.", target.host)
-    headers = [(name, mask.whole(value)) for name, value in _passed(event.headers)]
+    headers = [(mask.header_name(name), mask.whole(value)) for name, value in _passed(event.headers)]
     reason = mask.whole(bytes(event.reason))
     await client.send(h11.Response(status_code=event.status_code, headers=headers, reason=reason))
     while True:

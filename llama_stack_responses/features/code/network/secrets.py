@@ -8,7 +8,8 @@ import re
 import string
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 from urllib.parse import quote, quote_plus
 
@@ -18,6 +19,14 @@ _HIDDEN_CHARACTERS: Final = 8
 
 _REPEATED_CHARACTERS: Final = 256
 _BASE64: Final = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
+_JSON_ESCAPES: Final = tuple(
+    {ord(each): f"\\u{ord(each):{digits}}" for each in characters}
+    for characters, digits in (("", ""), ("<>&", "04x"), ("<>&", "04X"), ("<>&'", "04x"), ("<>&'+`", "04X"))
+)
+"""What is escaped in JSON beside what has to be: by most; Go and Ruby; Django; PHP; .NET."""
+_URL_SAFE_CHARACTERS: Final = ("", "/", "*", "!'()*", ";,/?:@&=+$#!'()*")
+"""What is not escaped in URLs: by most; by Python's `quote`; in forms; `encodeURIComponent`; `encodeURI`."""
+_PERCENT: Final = re.compile("%[0-9A-F]{2}")
 _URL_SAFE: Final = str.maketrans("+/", "-_")
 
 
@@ -50,7 +59,7 @@ class Placeholders:
         return self._form.sub(lambda found: self._values[found[1] or found[2]], text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Form:
     """A secret as it is in a text: with all of its bits, so that a text shows no more than whether it is the secret.
 
@@ -65,15 +74,17 @@ class _Form:
     middle: str
     after: str
 
-    period: str = field(init=False)
-    """The shortest end of the middle after which, if it follows, another middle ends."""
-    _repeated: str = field(init=False)
+    @cached_property
+    def period(self) -> str:
+        """The shortest end of the middle after which, if it follows, another middle ends."""
+        # Only once the middle is found: a long one takes a while, and most forms are in no text.
+        return self.middle[-_period(self.middle) :]
 
-    def __post_init__(self) -> None:
-        period = self.middle[-_period(self.middle) :]
-        object.__setattr__(self, "period", period)
-        overlaps = len(period) < len(self.middle)
-        object.__setattr__(self, "_repeated", period * (_REPEATED_CHARACTERS // len(period) or 1) if overlaps else "")
+    @cached_property
+    def _repeated(self) -> str:
+        """The period several times; empty if middles do not overlap."""
+        overlaps = len(self.period) < len(self.middle)
+        return self.period * (_REPEATED_CHARACTERS // len(self.period) or 1) if overlaps else ""
 
     def __len__(self) -> int:
         return bool(self.before) + len(self.middle) + bool(self.after)
@@ -115,12 +126,18 @@ class SecretForms:
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        self._forms = [form for value in _long(values) for form in (*_escaped(value), *_in_base64(value))]
+        hidden = _long(values)
+        self._forms = [form for value in hidden for form in (*_escaped(value), *_in_base64(value))]
+        self._names = [form for value in {each.lower() for each in hidden} for form in _escaped(value)]
         self.longest = max(map(len, self._forms), default=1)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the beginnings and ends of all places of a text that are hidden, sorted; they may overlap."""
         return sorted(span for form in self._forms for span in form.spans(text))
+
+    def spans_of_name(self, name: str) -> list[tuple[int, int]]:
+        """Return the same for the name of a header in lower case: servers do not keep the case of names."""
+        return sorted(span for form in self._names for span in form.spans(name))
 
 
 class Mask:
@@ -140,6 +157,11 @@ class Mask:
         """Return data that is complete, without secrets."""
         text = data.decode("latin-1")
         return _starred(text, self._secrets.spans(text)).encode("latin-1")
+
+    def header_name(self, data: bytes) -> bytes:
+        """Return the name of a header, in lower case, without secrets."""
+        text = data.decode("latin-1")
+        return _starred(text, self._secrets.spans_of_name(text)).encode("latin-1")
 
     def next(self, data: bytes) -> bytes:
         """Return what follows in the stream, without secrets, except for the last bytes, which may begin one."""
@@ -194,10 +216,26 @@ def _starred(text: str, spans: Iterable[tuple[int, int]]) -> str:
 
 
 def _escaped(value: str) -> list[_Form]:
-    """Return a text as it is, and as it is in JSON, whose slashes some write with a backslash, and in URLs."""
-    in_json = json.dumps(value)[1:-1]
-    written = {value, in_json, in_json.replace("/", r"\/"), quote(value, safe=""), quote_plus(value)}
-    return [_Form("", each, "") for each in written]
+    """Return a text as it is, and as programs of several languages write it in JSON and in URLs."""
+    return [_Form("", each, "") for each in {value, *_in_json(value), *_in_urls(value)}]
+
+
+def _in_json(value: str) -> Iterator[str]:
+    """Yield a text as it is in JSON: some escape what HTML gives a meaning, and some slashes."""
+    text = json.dumps(value)[1:-1]
+    for escapes in _JSON_ESCAPES:
+        escaped = text.translate(escapes)
+        yield escaped
+        yield escaped.replace("/", r"\/")
+
+
+def _in_urls(value: str) -> Iterator[str]:
+    """Yield a text as it is in URLs: what is escaped there differs, and so do the hexadecimal digits."""
+    for safe in _URL_SAFE_CHARACTERS:
+        for text in (quote(value, safe=safe), quote_plus(value, safe=safe)):
+            for tilde in (text, text.replace("~", "%7E")):
+                yield tilde
+                yield _PERCENT.sub(lambda found: found[0].lower(), tilde)
 
 
 def _in_base64(value: str) -> list[_Form]:

@@ -216,6 +216,28 @@ def test_mask_hides_all_occurrences_across_pieces(values: list[str], data: bytes
     assert masked(data, *values, size=size) == shown
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        r"k/\u003ce\u003e\u0026y+'(1)*~",
+        r"k/\u003Ce\u003E\u0026y\u002B\u0027(1)*~",
+        r"k\/\u003ce\u003e\u0026y+'(1)*~",
+        "k/%3Ce%3E%26y%2B%27%281%29%2A~",
+        "k%2F%3Ce%3E%26y%2B'(1)*~",
+        "k%2f%3ce%3e%26y%2b%27%281%29%2a~",
+        "k%2F%3Ce%3E%26y%2B%27%281%29*%7E",
+        "k/%3Ce%3E&y+'(1)*~",
+    ],
+)
+def test_mask_hides_a_secret_as_other_languages_escape_it(written: str) -> None:
+    data = written.encode()
+    assert masked(data, "k/<e>&y+'(1)*~", size=7) == b"*" * len(data)
+
+
+def test_mask_hides_a_secret_in_the_name_of_a_header() -> None:
+    assert Mask(SecretForms(["sk-CANARY12"])).header_name(b"x-sk-canary12-y") == b"x-***********-y"
+
+
 @pytest.mark.parametrize("size", [1, 7, 200])
 @pytest.mark.parametrize("user", ["", "x", "me", "you:", "~~~~?"])
 @pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])
