@@ -194,11 +194,12 @@ def test_lines_of_other_endpoints_have_the_answers_of_the_host(
     assert [errors[name]["status_code"] for name in ("wrong", "unknown")] == [400, 404]
     assert errors["wrong"]["body"]["error"]["code"] == "invalid_value"
     path = endpoint.removeprefix("/v1")
+    # The model server gives all answers one id, so the host would keep one row of all of them.
+    if endpoint == "/v1/chat/completions":
+        assert rows(served.state_dir / "host-sql.db", "chat_completions") == 0
     direct: Json = ada.post(path, body=body, cast_to=dict[str, Any])
     if endpoint == "/v1/chat/completions":
-        # The host writes in the order of the requests: once the direct one is in its store, those of lines would be.
-        wait_until(lambda: rows(served.state_dir / "host-sql.db", "chat_completions") > 0)
-        assert rows(served.state_dir / "host-sql.db", "chat_completions") == 1
+        wait_until(lambda: rows(served.state_dir / "host-sql.db", "chat_completions") == 1)
     same = ("choices", "data")
     assert {name: output[0]["body"].get(name) for name in same} == {
         name: without_nulls(direct.get(name)) for name in same
