@@ -8,10 +8,18 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator
 
-from ..core.setting_values import host_names, listed
+from ..core.setting_values import listed
 
+_NAME: Final = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+/?")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+
+
+def _host_name(given: str) -> str:
+    name = given.lower()
+    if not _NAME.fullmatch(name):
+        raise ValueError("this is not a host name such as 'responses.example.com' or '*.example.com', without a port")
+    return name.removesuffix(".")
 
 
 def _origin(given: str) -> str:
@@ -26,7 +34,5 @@ def _each(check: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(lambda given: frozenset(map(check, given)))
 
 
-_host_names: Final = host_names("a host name such as 'responses.example.com' or '*.example.com', without a port")
-
-HostNames = Annotated[frozenset[str], BeforeValidator(listed), _each(_host_names)]
+HostNames = Annotated[frozenset[str], BeforeValidator(listed), _each(_host_name)]
 Origins = Annotated[frozenset[str], BeforeValidator(listed), _each(_origin)]

@@ -1,13 +1,10 @@
-"""Values of settings: addresses of servers, host names, lists (in a variable: a text with commas), what is wrong."""
+"""Values of settings: addresses of servers, lists, which a variable has as a text with commas, and what is wrong."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
-
-_HOST_NAMES: Final = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
 
 
 class WrongConfiguration(Exception):  # noqa: N818 (it is the user's)
@@ -24,22 +21,6 @@ def address(*schemes: str) -> Callable[[str], str]:
         if parts.password is not None:
             raise ValueError("the host logs this setting: set the password as 'password' instead")
         return url
-
-    return check
-
-
-def host_names(expected: str) -> Callable[[str], str]:
-    """Return a validator for a host name, `*.NAME` for all names below one, or `*` for all; the result is lower-case.
-
-    Args:
-        expected: what the setting takes, for the error.
-    """
-
-    def check(given: str) -> str:
-        names = given.lower()
-        if not _HOST_NAMES.fullmatch(names):
-            raise ValueError(f"this is not {expected}")
-        return names.removesuffix(".")
 
     return check
 
