@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from ...concurrency.share import Share
+from ...concurrency.tasks import end_all
 from ...core.errors import ApiError
 from ...core.types import Json
 from ...logs import get_logger
@@ -67,11 +68,7 @@ class AskedLines:
 
     async def stop(self) -> None:
         """End the tasks."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_all(list(self._tasks.values()))
 
     def _ended(self, number: int, share: Share, held: int) -> None:
         self._parts.memory.leave(share, held)

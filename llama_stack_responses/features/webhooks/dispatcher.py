@@ -3,9 +3,9 @@
 A server that sends to an endpoint holds its lease, a row that expires, and sends a few messages at a time. So no
 message is sent by two servers at a time. The owners of endpoints share the slots of a server: while endpoints wait, one
 gives its slot back after each round of messages, and the next one is that of the owner who holds least. So the slow or
-dead receivers of an owner delay the messages of others by one attempt at most. A message whose server
-dies before it has stored the answer is sent again with the same id. A response has one end, and so one event: the
-events of different responses are not ordered.
+dead receivers of an owner delay the messages of others by one attempt at most. A message whose server dies before it
+has stored the answer is sent again with the same id. A response has one end, and so one event: the events of different
+responses are not ordered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import orjson
 
 from ...concurrency.fair_budget import FairBudget
 from ...concurrency.share import Share, working_for
-from ...concurrency.tasks import LoopTask
+from ...concurrency.tasks import LoopTask, end_all
 from ...core.backoff import pause_after
 from ...core.errors import ApiError
 from ...feature import Ended
@@ -144,11 +144,7 @@ class Dispatcher:
         """Stop. What was being sent is sent again by another server."""
         await self._measuring.stop()
         await self._task.stop()
-        sending = list(self._sending.values())
-        for task in sending:
-            task.cancel()
-        if sending:
-            await asyncio.wait(sending)
+        await end_all(list(self._sending.values()))
 
     def ended(self, ended: Ended) -> None:
         """Look at once for what is due, after the end of a background response."""
