@@ -108,8 +108,8 @@ def body_of(endpoint: str, model: str, number: int, characters: int = 0) -> Json
     return {"model": model, "messages": [{"role": "user", "content": said}]}
 
 
-def uploaded(client: openai.OpenAI, endpoint: str, model: str, lines: int, characters: int = 0) -> str:
-    """Upload an input file, and return its id."""
+def begun(client: openai.OpenAI, endpoint: Any, model: str, lines: int, characters: int = 0) -> str:
+    """Upload an input file, whose lines are longer by so many characters; create its batch, and return its id."""
     requests = (
         {"custom_id": f"line-{n}", "method": "POST", "url": endpoint, "body": body_of(endpoint, model, n, characters)}
         for n in range(lines)
@@ -117,13 +117,8 @@ def uploaded(client: openai.OpenAI, endpoint: str, model: str, lines: int, chara
     content = "\n".join(map(json.dumps, requests)).encode()
     # LiteLLM reads the header, which tells it whose file it is; others ignore it.
     headers = {"x-litellm-model": model}
-    return client.files.create(file=("lines.jsonl", io.BytesIO(content)), purpose="batch", extra_headers=headers).id
-
-
-def begun(client: openai.OpenAI, endpoint: Any, model: str, lines: int) -> str:
-    """Create a batch, and return its id."""
-    file_id = uploaded(client, endpoint, model, lines)
-    return client.batches.create(input_file_id=file_id, endpoint=endpoint, completion_window="24h").id
+    file = client.files.create(file=("lines.jsonl", io.BytesIO(content)), purpose="batch", extra_headers=headers)
+    return client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h").id
 
 
 def has_ended(client: openai.OpenAI, batch_id: str) -> bool:

@@ -7,9 +7,9 @@
 One server with the starter template, and a scripted model server on the same machine. The same requests run as
 background responses, as a batch of responses and as a batch of chat completions. The store's growth is that of the
 file of SQLite, with the responses that the lines leave. The first token of a streamed request is measured on the idle
-server, and beside a batch whose lines wait for a model that is slow. A batch whose file is as large as it may be is
-uploaded, checked, begun and cancelled; its memory is what the server takes for itself meanwhile. Then come the batches
-of other servers (`benchmarks.batch_peers`).
+server, and beside a batch whose lines wait for a model that is slow. A batch whose file has the maximum size is
+uploaded, checked, begun and cancelled; its memory is the largest growth of the server's own meanwhile. Then come the
+batches of other servers (`benchmarks.batch_peers`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import openai
 from openai.types import BatchRequestCounts
 
 from benchmarks import batch_peers
-from benchmarks.batch_peers import CHAT, PATIENCE, RESPONSES, begun, body_of, run_batch, uploaded
+from benchmarks.batch_peers import CHAT, PATIENCE, RESPONSES, begun, body_of, run_batch
 from tests.support.memory import PeakOwnMemory
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import UpstreamProcess, reply, text
@@ -44,6 +44,8 @@ ECHO: Final = "local/echo"
 SLOW: Final = "local/slow"
 SLOW_SECONDS: Final = 1.0
 CLIENTS: Final = 8
+CHARACTERS: Final = 3_850
+"""Additional length of each line of the large file: 50,000 such lines are about the largest input file, 200 MB."""
 NO_COUNTS: Final = BatchRequestCounts(completed=0, failed=0, total=0)
 
 
@@ -55,17 +57,15 @@ class Plan:
         lines: lines of a batch, and background responses.
         waiting: lines that wait beside an interactive request.
         requests: interactive requests.
-        characters: additional length of each line of the large file.
     """
 
     lines: int
     waiting: int
     requests: int
-    characters: int
 
 
-FULL: Final = Plan(lines=2_000, waiting=50_000, requests=100, characters=3_850)
-SHORT: Final = Plan(lines=60, waiting=200, requests=10, characters=3_850)
+FULL: Final = Plan(lines=2_000, waiting=50_000, requests=100)
+SHORT: Final = Plan(lines=60, waiting=200, requests=10)
 
 
 def run_background(client: openai.OpenAI, count: int) -> None:
@@ -106,14 +106,13 @@ def cancelled_after(client: openai.OpenAI, batch_id: str) -> float:
 def large_file(client: openai.OpenAI, pid: int, plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield what a large file takes."""
     with PeakOwnMemory(pid) as memory:
-        file_id = uploaded(client, RESPONSES, SLOW, plan.waiting, plan.characters)
-        batch = client.batches.create(input_file_id=file_id, endpoint=RESPONSES, completion_window="24h").id
+        batch = begun(client, RESPONSES, SLOW, plan.waiting, CHARACTERS)
         began = time.perf_counter()
         wait_until(lambda: status_of(client, batch) == "in_progress", PATIENCE, 0.05)
         checked = time.perf_counter() - began
         wait_until(lambda: bool((client.batches.retrieve(batch).request_counts or NO_COUNTS).completed), PATIENCE)
         seconds = cancelled_after(client, batch)
-    megabytes = client.files.retrieve(file_id).bytes / 1e6
+    megabytes = client.files.retrieve(client.batches.retrieve(batch).input_file_id).bytes / 1e6
     yield f"a file of {megabytes:.0f} MB with {plan.waiting} lines is checked after", f"{checked:.1f} s"
     yield "its batch is cancelled after", f"{seconds:.1f} s"
     yield "memory of the server for it", f"{memory.grown_bytes / 1e6:.0f} MB"
@@ -171,7 +170,7 @@ def run(plan: Plan, host: Host) -> Iterator[tuple[str, str]]:
                 idle = first_token(client, plan.requests)
                 yield "first token, idle", f"{idle * 1000:.1f} ms"
                 waiting = begun(client, RESPONSES, SLOW, plan.waiting)
-                wait_until(lambda: client.batches.retrieve(waiting).status == "in_progress", PATIENCE)
+                wait_until(lambda: status_of(client, waiting) == "in_progress", PATIENCE)
                 beside = first_token(client, plan.requests)
                 yield f"first token, beside {plan.waiting} lines", f"{beside * 1000:.1f} ms ({beside / idle:.2f} times)"
                 yield f"{plan.waiting} lines are cancelled after", f"{cancelled_after(client, waiting):.1f} s"

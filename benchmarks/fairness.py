@@ -132,9 +132,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", choices=TEMPLATES, default="sqlite")
     parser.add_argument("--slots", type=int, help="model rounds that run at a time (default: any number)")
+    parser.set_defaults(way=over_http)
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument("--websocket", action="store_true", help="over WebSockets instead of HTTP")
-    ways.add_argument("--background", action="store_true", help="in the background")
+    ways.add_argument("--websocket", dest="way", action="store_const", const=over_websocket, help="over WebSockets")
+    ways.add_argument("--background", dest="way", action="store_const", const=in_background, help="in the background")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, ExitStack() as opened:
         folder = Path(name)
@@ -153,8 +154,7 @@ def main() -> None:
         config = variant(template, folder / "config.yaml", change)
         env = host_environment(model.base_url) | (database.environment if database else {})
         server = opened.enter_context(LiveStack(config, env, folder / "state"))
-        ways_of: dict[bool, FirstToken] = {options.background: in_background, options.websocket: over_websocket}
-        found = asyncio.run(measure(server, ways_of.get(True, over_http)))
+        found = asyncio.run(measure(server, options.way))
     sys.stdout.write("| first token | median | longest | event loop: median | longest |\n|---|---:|---:|---:|---:|\n")
     for label, took in zip(("alone", f"beside {STREAMS} streams", "of these streams"), found, strict=True):
         columns = [each.seconds for each in took], [each.cpu for each in took]
