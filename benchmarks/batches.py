@@ -7,7 +7,7 @@
 One server with the starter template, and a scripted model server on the same machine. The same requests run as
 background responses, as a batch of responses and as a batch of chat completions. The store's growth is that of the
 file of SQLite, with the responses that the lines leave. The first token of a streamed request is measured on the idle
-server, and beside a batch whose lines wait for a model that is slow. A batch whose file has the maximum size is
+server, and beside a batch whose lines wait for a model that is slow. A batch with a file near the maximum size is
 uploaded, checked, begun and cancelled; its memory is the largest growth of the server's own meanwhile. Then come the
 batches of other servers (`benchmarks.batch_peers`).
 """

@@ -46,8 +46,8 @@ Half of them are objects that are visited, with some thousands that are always t
 little of them in a cache, 1,000 take up to a millisecond.
 """
 
-RESTING_BLOCKS: Final = 150_000
-"""The same for a process that has grown and grows no further: what a load has left may be a part of it."""
+STEADY_BLOCKS: Final = 150_000
+"""The same limit for a process that no longer grows: garbage that a load has left may be part of its growth."""
 
 _SOME_GARBAGE: Final = 100_000
 """Objects in cycles, found among new ones, from which there may be many among the old ones too."""

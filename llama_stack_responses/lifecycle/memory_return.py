@@ -17,7 +17,7 @@ from typing import Final
 
 from ..concurrency.offloading import in_thread
 from ..logs import get_logger
-from .garbage import RESTING_BLOCKS, OldObjects
+from .garbage import STEADY_BLOCKS, OldObjects
 from .periodic import Periodic
 
 logger = get_logger(__name__)
@@ -90,7 +90,7 @@ class MemoryReturn(Periodic):
         if self._pauses:
             self._pauses -= 1
             return
-        if self._objects.are_few(RESTING_BLOCKS):
+        if self._objects.are_few(STEADY_BLOCKS):
             # In this thread: objects of the event loop must not be freed in another.
             gc.collect()
         await in_thread(self._trim)

@@ -221,7 +221,7 @@ def test_rates_of_many_streams_are_right_and_so_they_are_after_a_reload(page: Br
     assert page.page.evaluate(RATES) == [59, 60, 500]
 
 
-def test_rate_of_a_minute_is_not_told_from_a_second_of_it_or_from_another_process(page: BrowserPage) -> None:
+def test_rate_of_a_minute_is_not_computed_from_a_second_of_it_or_from_another_process(page: BrowserPage) -> None:
     page.goto("/ui/live")
     assert page.page.evaluate(BEGINNINGS) == [NONE, "17.1", NONE, NONE, "10.8"]
 

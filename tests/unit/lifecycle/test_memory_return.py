@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_stack_responses.lifecycle.garbage import RESTING_BLOCKS, OldObjects
+from llama_stack_responses.lifecycle.garbage import STEADY_BLOCKS, OldObjects
 from llama_stack_responses.lifecycle.memory_return import MemoryReturn
 from tests.support.memory import no_garbage_collection, resident_bytes
 
@@ -92,7 +92,7 @@ class Cycle:
 
 @pytest.mark.parametrize(
     ("grown", "is_held"),
-    [(0, False), (RESTING_BLOCKS, False), (RESTING_BLOCKS + 1, True)],
+    [(0, False), (STEADY_BLOCKS, False), (STEADY_BLOCKS + 1, True)],
     ids=["few objects", "those that a load has left", "many objects"],
 )
 async def test_reference_cycles_are_collected_unless_there_are_many_objects(grown: int, *, is_held: bool) -> None:

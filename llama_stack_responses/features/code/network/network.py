@@ -49,8 +49,8 @@ _PASSED: Final = ("PATH", "PYTHONPATH", "VIRTUAL_ENV")
 _LOGGED: Final = 100
 """Maximum number of refused requests that are logged of one container."""
 
-_TOLD: Final = 5
-"""Maximum number of different reasons of refused requests that a call tells."""
+_SHOWN: Final = 5
+"""Maximum number of different reasons of refused requests in the output of a call."""
 
 _REPORTS_BYTES: Final = 2**16
 _READ_BYTES: Final = 2**14
@@ -189,7 +189,7 @@ class Network:
 
     def _note(self, host: str, status: int, reason: str) -> bool:
         """Note a refused request, and log it up to a number. Return whether more may be logged."""
-        if len(self._reasons) < _TOLD:
+        if len(self._reasons) < _SHOWN:
             self._reasons[reason] = None
         if self._logged < _LOGGED:
             self._logged += 1

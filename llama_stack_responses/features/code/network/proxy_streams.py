@@ -21,8 +21,8 @@ class Refused(Exception):  # noqa: N818 (its message is the answer)
     Attributes:
         status: the status of its answer.
         host: the host that the request was for, if it is known.
-        alert: what tells the client of a tunnel, who has its answer already: an alert of TLS; if it is empty, an answer
-            as text. None if nothing can be told.
+        alert: what is sent to a client whose `CONNECT` was accepted already: a TLS alert; if it is empty, an answer as
+            text. None if nothing is sent.
     """
 
     def __init__(self, status: int, message: str, host: str = "", alert: bytes | None = None) -> None:
