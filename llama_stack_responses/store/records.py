@@ -440,6 +440,19 @@ async def pages_of(
         start = rows[-1][0] + "\0"
 
 
+async def pages_of_keys(
+    records: Records, keys: Sequence[str], size: int, max_bytes: int
+) -> AsyncIterator[dict[str, Record]]:
+    """Yield the records of those keys that exist, at most `size` keys at a time; `max_bytes` is as in `get_many`."""
+    while keys:
+        some = keys[:size]
+        found = await records.get_many(some, max_bytes=max_bytes)
+        yield found
+        # A read that has ended with its bytes goes on behind the last key that it has found.
+        is_cut = bytes_of(found.values()) >= max_bytes
+        keys = keys[max(map(some.index, found)) + 1 if is_cut else len(some) :]
+
+
 def writes_of(ops: Sequence[Op]) -> list[Write]:
     """Return the ops of a commit that write, in order."""
     return [op for op in ops if not isinstance(op, Notify)]

@@ -18,7 +18,7 @@ from .decoder import Decoder
 from .feature_store import Sized, open_feature_stores
 from .history_nodes import parent_of
 from .layout import Entry, chat_request
-from .records import Record, Records, bytes_of, pages_of
+from .records import Record, Records, bytes_of, pages_of, pages_of_keys
 
 _ROWS: Final = 100
 """Rows that are read at a time."""
@@ -117,16 +117,10 @@ class StoredBytes:
 
     async def _read(self, keys: Sequence[str]) -> AsyncIterator[dict[str, Record]]:
         """Yield the records of those keys that exist, some at a time."""
-        while keys:
-            some = keys[:_ROWS]
-            found = await self._records.get_many(some, max_bytes=_BYTES)
-            read = bytes_of(found.values())
+        async for found in pages_of_keys(self._records, keys, _ROWS, _BYTES):
             if found:
                 yield found
-            # A read that has ended with its bytes goes on behind the last key that it has found.
-            last = max(map(some.index, found)) + 1 if read >= _BYTES else len(some)
-            keys = keys[last:]
-            await self._pause(read)
+            await self._pause(bytes_of(found.values()))
 
 
 def _new(keys: Sequence[str], counted: set[int]) -> list[str]:

@@ -14,7 +14,7 @@ from ...store.codec import UnreadableError
 from ...store.decoder import Decoder
 from ...store.history_nodes import parent_of
 from ...store.layout import LISTS, Entry
-from ...store.records import Record, Records, after_prefix
+from ...store.records import Record, Records, after_prefix, pages_of_keys
 from .rows import RecordStub, held
 from .units import Found
 
@@ -69,12 +69,8 @@ class Candidates:
 
     async def _resting(self, ids: Sequence[str]) -> list[Found]:
         """Return those of the responses that are in the store, and rest."""
-        found, at = list[Found](), 0
-        while at < len(ids):
-            some = ids[at : at + _READ]
-            records = await self._records.get_many([f"r/{each}" for each in some], max_bytes=_READ_BYTES)
-            last = max((some.index(key.removeprefix("r/")) for key in records), default=len(some) - 1)
-            at += last + 1 if sum(len(each.value) for each in records.values()) >= _READ_BYTES else len(some)
+        found = list[Found]()
+        async for records in self._read([f"r/{each}" for each in ids]):
             whole = [record for record in records.values() if RecordStub.read(record) is None]
             found += await self._decoded(whole)
         finished = [each for each in found if each.entry.response["status"] not in UNFINISHED]
@@ -107,24 +103,18 @@ class Candidates:
         # The node of a turn's output continues that of its input, if they are two.
         for _ in range(2):
             parents = dict[str, int]()
-            async for key, record in self._nodes(list(names)):
-                parent = parent_of(record.value)
-                if parent and parent in ends:
-                    pairs.append((names[key], ends[parent]))
-                elif parent:
-                    pairs.append((names[key], parents.setdefault(f"n/{parent}", names[key])))
+            async for records in self._read(list(names)):
+                for key, record in records.items():
+                    parent = parent_of(record.value)
+                    if parent and parent in ends:
+                        pairs.append((names[key], ends[parent]))
+                    elif parent:
+                        pairs.append((names[key], parents.setdefault(f"n/{parent}", names[key])))
             names = parents
         return pairs
 
-    async def _nodes(self, keys: Sequence[str]) -> AsyncIterator[tuple[str, Record]]:
-        at = 0
-        while at < len(keys):
-            some = keys[at : at + _READ]
-            records = await self._records.get_many(some, max_bytes=_READ_BYTES)
-            last = max((some.index(key) for key in records), default=len(some) - 1)
-            at += last + 1 if sum(len(each.value) for each in records.values()) >= _READ_BYTES else len(some)
-            for each in records.items():
-                yield each
+    def _read(self, keys: Sequence[str]) -> AsyncIterator[dict[str, Record]]:
+        return pages_of_keys(self._records, keys, _READ, _READ_BYTES)
 
 
 def _grouped(
