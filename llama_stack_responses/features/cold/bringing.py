@@ -11,7 +11,6 @@ from typing import Final
 from ...concurrency.fair_budget import FairBudget
 from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError
-from ...logs import get_logger
 from ...store.layout import Entry, unsettled
 from ...store.records import Delete, Op, Put, Record, Records, VersionIs, committed
 from ...telemetry.instrumentation import Telemetry
@@ -19,8 +18,6 @@ from ...telemetry.metrics import SECONDS, Metric
 from .objects import Objects
 from .pack import Rows, opened
 from .rows import Chain, Place, held
-
-logger = get_logger(__name__)
 
 BACK: Final = Metric(
     "llama_stack_responses.cold.back", "s", "Time until a chain was back from the object store", SECONDS

@@ -30,8 +30,6 @@ _SECONDS: Final = 60
 _RETRIES: Final = 2
 _RETRY_SECONDS: Final = 10
 _AWAY: Final = "This response rests in the object store of the server, which does not answer: try it again."
-
-
 _SUFFIX: Final = ".pack"
 
 

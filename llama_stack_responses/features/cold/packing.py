@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...concurrency.offloading import in_thread
@@ -256,9 +256,8 @@ class Packing(Periodic):
         records = await self._records.get_many([key for key in keys if key.startswith("r/")])
         stubs = {key.removeprefix("r/"): RecordStub.read(record) for key, record in records.items()}
         orders = {response_id: stub.order for response_id, stub in stubs.items() if stub}
-        row = Chain(chain.owner, at, chain.size, chain.key, chain.left, chain.rows, chain.gone)
         pointed = set(chain.rows) & set(keys)
-        return [Put(place.key, row.encode()), *stub_ops(orders, [*pointed], place)]
+        return [Put(place.key, replace(chain, at=at).encode()), *stub_ops(orders, [*pointed], place)]
 
     async def _has_turn(self) -> bool:
         """Take the turn, or keep it; return False if another server has it."""

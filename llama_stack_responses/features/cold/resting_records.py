@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ...core.errors import ApiError
@@ -28,7 +29,7 @@ from ...store.records import (
 )
 from ...store.wrapped import WrappedRecords
 from .bringing import Bringing, restored
-from .rows import Chain, Place, RecordStub, Release, own_rows, place_of
+from .rows import CHAINS, Chain, Place, RecordStub, Release, own_rows, place_of
 
 _TRIES: Final = 4
 """How often what was read is packed again before it is read whole."""
@@ -62,13 +63,12 @@ class RestingRecords(WrappedRecords):
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         """Read; bring back what is packed."""
-        found = await self._records.get_many(keys, max_bytes=max_bytes)
         for _ in range(_TRIES):
+            found = await self._records.get_many(keys, max_bytes=max_bytes)
             places = places_of(found.items())
             if not places:
                 return found
             await self._bringing.bring(places)
-            found = await self._records.get_many(keys, max_bytes=max_bytes)
         raise _busy()
 
     async def range(
@@ -135,7 +135,7 @@ class RestingRecords(WrappedRecords):
         async for rows in self._records.snapshot():
             yield [row for row in rows if not own_rows(row.key) and place_of(row.key, Record(row.value, 1)) is None]
             for row in rows:
-                if row.key.startswith("co/"):
+                if row.key.startswith(CHAINS):
                     yield await self._unpacked(Place.of(row.key), Chain.decode(Record(row.value, 1)))
 
     async def _unpacked(self, place: Place, chain: Chain) -> Sequence[Put]:
@@ -190,7 +190,7 @@ def _deletion(response_id: str, stub: RecordStub, chain: Chain) -> list[Op]:
     if chain.left == 1:
         rows += [stub.place.key, *chain.rows]
         return [*map(Delete, rows)]
-    fewer = Chain(chain.owner, chain.at, chain.size, chain.key, chain.left - 1, chain.rows, [*chain.gone, response_id])
+    fewer = replace(chain, left=chain.left - 1, gone=[*chain.gone, response_id])
     return [*map(Delete, rows), Put(stub.place.key, fewer.encode(), before_deletion=True)]
 
 

@@ -30,6 +30,7 @@ RELEASES: Final = "cl/"
 TURN: Final = "cp/turn"
 FOLDER: Final = "cp/folder"
 OPEN: Final = "cp/"
+HELD: Final = "ch/"
 
 _STUB: Final = b"\x0f"
 """The first byte of a stub in place of a record; as a format of `codec`, no version knows it."""
@@ -181,9 +182,9 @@ def packing(name: str, tag: int) -> str:
 
 def held(response_id: str) -> str:
     """Return the key of the row of a response that was brought back."""
-    return f"ch/{response_id}"
+    return f"{HELD}{response_id}"
 
 
 def own_rows(key: str) -> bool:
     """Return whether a row is one of these, which a backup replaces by what is packed."""
-    return key.startswith((CHAINS, RELEASES, OPEN, "ch/"))
+    return key.startswith((CHAINS, RELEASES, OPEN, HELD))
