@@ -4,30 +4,32 @@
     .venv/bin/python -m benchmarks.cold --chains 5000 --stores redis --turns 1
 
 It fills each store with chains of turns with their own texts, tools and instructions in common, and counts its bytes:
-Valkey's memory without what it takes when empty, and SQLite's file after VACUUM. Then all is packed into a folder, a
-share of the chains is read, and it counts again. The time to read a packed response is the median of these reads, with
-that of reading them once more.
+Valkey's memory without what it takes when empty, and the pages of SQLite's file that are in use. Then all is packed
+into a folder, a share of the chains is read, and it counts again. The time to read a packed response is the median of
+these reads, with that of reading them once more.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import redis
 
 from benchmarks.report import markdown_table
 from benchmarks.texts import texts, tools
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.types import Json
 from llama_stack_responses.features.cold.packing import Packing
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Records
@@ -35,10 +37,7 @@ from llama_stack_responses.store.redis import RedisRecords
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.contract.conversations import CREATED, assistant, response, user
 from tests.support.cold import AFTER, ColdStore, in_folder
-from tests.support.database import DatabaseServer
 from tests.support.valkey import Valkey
-
-type Json = dict[str, Any]
 
 STORES: Final = ("sqlite", "redis")
 _USERS: Final = 100
@@ -118,13 +117,11 @@ async def measure(records: Records, size: Callable[[], int], folder: Path, filli
 @contextmanager
 def opened(store: str, folder: Path) -> Iterator[tuple[Records, Callable[[], int]]]:
     """Open a store, and what returns its bytes."""
-    with ExitStack() as stack:
-        if store == "sqlite":
-            path = folder / "responses.db"
-            yield SqliteRecords(path), lambda: _sqlite_bytes(path)
-            return
-        server: DatabaseServer = stack.enter_context(Valkey(folder, "--appendonly", "no"))
-        client = stack.enter_context(redis.Redis.from_url(server.url))
+    if store == "sqlite":
+        path = folder / "responses.db"
+        yield SqliteRecords(path), lambda: _sqlite_bytes(path)
+        return
+    with Valkey(folder, "--appendonly", "no") as server, redis.Redis.from_url(server.url) as client:
         yield RedisRecords(server.url, timeout=60), lambda: int(client.info("memory")["used_memory"])
 
 
@@ -132,8 +129,6 @@ def _sqlite_bytes(path: Path) -> int:
     """Return the bytes of the pages of a file that hold something, without what was deleted."""
     if not path.exists():
         return 0
-    import sqlite3
-
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         [pages], [unused] = (database.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count"))

@@ -18,7 +18,7 @@ from llama_stack_responses.store.backup_format import read_backup
 from llama_stack_responses.store.layout import Entry
 from llama_stack_responses.store.records import Record
 from llama_stack_responses.store.sqlite import SqliteRecords
-from tests.support.s3 import BUCKET, KEYS, S3
+from tests.support.s3 import S3
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import UpstreamProcess
 from tests.support.variants import Json, responses_config, variant
@@ -35,22 +35,12 @@ def bucket(tmp_path: Path) -> Iterator[S3]:
         yield running
 
 
-def settings(bucket: S3) -> Json:
-    return {
-        "url": f"s3://{BUCKET}/cold",
-        "endpoint": bucket.url,
-        "region": "us-east-1",
-        "access_key_id": KEYS["AWS_ACCESS_KEY_ID"],
-        "secret_access_key": KEYS["AWS_SECRET_ACCESS_KEY"],
-    }
-
-
 @pytest.fixture
 def stack(
     bucket: S3, host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path: Path
 ) -> Iterator[LiveStack]:
     def change(config: Json) -> None:
-        responses_config(config)["archive"] = settings(bucket)
+        responses_config(config)["archive"] = bucket.archive
 
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     config = variant(STARTER, tmp_path / "config.yaml", change)
@@ -63,7 +53,7 @@ def pack(stack: LiveStack, bucket: S3) -> None:
 
     async def work() -> None:
         records = SqliteRecords(stack.state_dir / "responses.db")
-        objects = Objects(ColdTier(**settings(bucket)), records)
+        objects = Objects(ColdTier.model_validate(bucket.archive), records)
         packing = Packing(records, objects, -3600, least_bytes=1, keep_seconds=0)
         await packing._pack()
         await packing.release()

@@ -31,6 +31,17 @@ class S3(DatabaseServer):
         return {"S3_URL": self.url, "S3_BUCKET": BUCKET, **KEYS}
 
     @property
+    def archive(self) -> dict[str, str]:
+        """The setting `archive` for this server's bucket."""
+        return {
+            "url": f"s3://{BUCKET}/cold",
+            "endpoint": self.url,
+            "region": "us-east-1",
+            "access_key_id": KEYS["AWS_ACCESS_KEY_ID"],
+            "secret_access_key": KEYS["AWS_SECRET_ACCESS_KEY"],
+        }
+
+    @property
     def objects(self) -> dict[str, bytes]:
         """What the bucket has, by key."""
         client = self._client()

@@ -12,7 +12,7 @@ from llama_stack_responses.features.cold.objects import Objects, Stored
 from llama_stack_responses.features.cold.settings import ColdTier
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.cold import in_folder
-from tests.support.s3 import BUCKET, KEYS, S3
+from tests.support.s3 import S3
 
 
 @pytest.fixture(scope="module")
@@ -21,19 +21,11 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
         yield running
 
 
-def in_bucket(bucket: S3) -> ColdTier:
-    return ColdTier(
-        url=f"s3://{BUCKET}/cold",
-        endpoint=bucket.url,
-        region="us-east-1",
-        access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
-        secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
-    )
-
-
 @pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.extended)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> ColdTier:
-    return in_folder(tmp_path) if request.param == "folder" else in_bucket(request.getfixturevalue("bucket"))
+    if request.param == "folder":
+        return in_folder(tmp_path)
+    return ColdTier.model_validate(request.getfixturevalue("bucket").archive)
 
 
 async def test_objects_are_written_read_listed_and_deleted(place: ColdTier) -> None:
