@@ -117,7 +117,7 @@ class AllLists:
         """Return the owner with this key, of whom this page was read; None if all that it has is deleted."""
         if known := self._known.get(of):
             return known
-        # The last row that was looked at tells it too, if none was wanted.
+        # If no row was wanted, the last one that was read has this owner too.
         for _, response_id in (*page.cursors, *([page.next] if page.next else [])):
             if entry := await self._loader.entry(response_id):
                 if len(self._known) >= _MAX_KNOWN:

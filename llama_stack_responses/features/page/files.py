@@ -48,7 +48,7 @@ def _file(assets: Assets) -> Handler:
     async def get_file(request: Request) -> Response:
         path = "/".join(request.path_params[name] for name in "abcd" if name in request.path_params)
         if not assets.is_read:
-            # Most servers start more often than somebody opens their page, and no start has to wait for this.
+            # Not at start-up, which it would delay: a server starts more often than its page is opened.
             await in_thread(assets.read)
         asset = assets.find(path)
         if asset is None:

@@ -118,6 +118,6 @@ def _add_tables(tables: Iterable[tuple[int, Sequence[Any]]], wanted: Wanted, fou
             if dimensions in known:
                 add(known[dimensions], counts)
             else:
-                known[dimensions] = counts  # has just been decoded, so nobody else has it
+                known[dimensions] = counts  # not a copy: the decoded table is used only here
         if known:
             found[start] = known

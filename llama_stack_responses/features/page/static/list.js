@@ -43,7 +43,7 @@ const filtered = (query) => [...query.keys()].some((name) => name !== "order");
 const scored = new Map();
 document.addEventListener("scored", ({ detail: { id, score } }) => scored.set(id, score));
 
-/** The mark of a row that somebody has scored, or written a note about. */
+/** The mark of a row whose response has a score or a note. */
 function scoreMark(row) {
   const known = scored.has(row.id) ? scored.get(row.id) : row.score;
   if (!known) return null;
@@ -420,7 +420,7 @@ export class ListView extends View {
     this.dataset.of = this.ofAll ? "all" : "own";
     this.ofOwners.hidden = !this.ofAll;
     this.live.hidden = this.ofAll;
-    if (this.ofAll) return this.selects(false); // what others do is read when the operator asks, and each time is written
+    if (this.ofAll) return this.selects(false); // not followed: the audit log has an entry for each read
     follow("/v1/ui/responses/stream", {
       query: this.query,
       signal: AbortSignal.any([this.signal, this.followed.signal]),
@@ -441,7 +441,7 @@ export class ListView extends View {
     if (event === "removed") this.remove(data.id);
   }
 
-  /** Read the newest rows again, in either order, and of the others those that ran: these hardly change otherwise. */
+  /** Read the newest rows again, in either order, and of the others those that ran: ended ones hardly change. */
   async refreshNewest() {
     if (this.ofAll) return;
     const filters = [...this.query].filter(([name]) => name !== "order");

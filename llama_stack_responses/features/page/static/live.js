@@ -93,7 +93,7 @@ export class LiveView extends View {
     if (earlier) for (const chart of this.charts) chart.add(now, earlier);
   }
 
-  /** What was known before says nothing of the rates now. */
+  /** Compute rates from these totals on: the earlier ones are of another process, or too old. */
   begin(now) {
     for (const chart of this.charts) chart.clear();
     if (this.history && now.at - this.history.at > 1) this.readHistory();

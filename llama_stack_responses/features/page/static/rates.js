@@ -35,7 +35,7 @@ const less = (one, other) => Object.fromEntries(Object.keys(NOTHING).map((name) 
 export class Totals {
   samples = [];
 
-  /** Return whether totals go on from the last ones: another process begins anew, and who has slept has missed some. */
+  /** Return whether totals continue the last ones: not if another process counts, or if none came for half a minute. */
   goOn(now) {
     const last = this.samples.at(-1);
     return last?.server === now.server && now.at - last.at < SLOT;
@@ -72,7 +72,7 @@ function ofHour({ value }, { at, since, buckets }) {
   const known = new Map(buckets.map((bucket) => [bucket.at / SLOT, bucket]));
   return Array.from({ length: SPANS.hour.points }, (_, index) => {
     const slot = newest - SPANS.hour.points + 1 + index;
-    if ((slot + 1) * SLOT <= since) return null; // nobody knows
+    if ((slot + 1) * SLOT <= since) return null; // not all processes ran yet, so this was not counted
     const bucket = known.get(slot);
     return bucket ? value(bucket, NOTHING, bucket.seconds) : value(NOTHING, NOTHING, SLOT);
   });

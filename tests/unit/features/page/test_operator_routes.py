@@ -1,4 +1,4 @@
-"""What the page gets of the responses of all owners, for operators and nobody else."""
+"""What the page gets of the responses of all owners, for operators only."""
 
 from __future__ import annotations
 
