@@ -3,7 +3,7 @@
 import { follow, get } from "./api.js";
 import { button, empty, h, hush, icon, say, View } from "./dom.js";
 import { asks, brief, count, exactly, line, modelName, RUNS, seconds, STATUS } from "./format.js";
-import { isMine, rowStatus, status, time, to } from "./pieces.js";
+import { isMine, isOperator, rowStatus, status, time, to } from "./pieces.js";
 import { VirtualList } from "./virtual.js";
 
 const PAGE = 50;
@@ -29,9 +29,6 @@ function goesOn(row) {
 
 /** The part of a text that was found, with what is searched marked. */
 const snippet = (pieces) => h("span", { class: "snippet" }, pieces.map(({ text, match }) => (match ? h("mark", null, text) : text)));
-
-/** Whether the server has said that the user may see what others have stored. */
-const isOperator = () => document.documentElement.dataset.operator === "yes";
 
 /** The owner of a row, in the list of all owners. */
 const ownerMark = ({ owner }) => owner && h("span", { class: "tag row-owner", title: line(owner.name, 300) }, h("span", { class: "hidden-text" }, "Owner: "), line(owner.name, 60), h("span", { class: "hidden-text" }, ". "));
@@ -156,8 +153,8 @@ export class ListView extends View {
     this.exports = h("details", { class: "menu for-own" }, h("summary", { class: "button" }, icon("file"), h("span", null, "Export")), h("div", { class: "menu-list" }, [["jsonl", "JSON lines for evals"], ["csv", "CSV"]].map(([kind, text]) => button(text, () => this.export(kind), { kind: "ghost" }))));
     this.live = h("span", { class: "connection", "data-state": "wait" }, h("i", { "aria-hidden": "true" }), h("span", null, "Connecting"));
     this.selecter = button("Select", () => this.selects(this.chooser.hidden), { icon: "check", "aria-expanded": "false", "aria-controls": "selection", title: "Select responses (s)", kind: "for-own" });
-    const ofOwners = [h("a", { class: "button usage-link", href: "/ui/usage?span=day&by=user_id" }, icon("chart"), h("span", null, "Usage by owner")), button("Read again", () => this.again(), { icon: "again" })];
-    this.ofOwners = h("span", { class: "row of-owners", hidden: !this.ofAll }, ofOwners);
+    const usage = h("a", { class: "button usage-link", href: "/ui/usage?span=day&by=user_id" }, icon("chart"), h("span", null, "Usage by owner"));
+    this.ofOwners = h("span", { class: "row", hidden: !this.ofAll }, usage, button("Read again", () => this.again(), { icon: "again" }));
     this.clear = h("a", { class: "button ghost", href: "/ui", hidden: !filtered(query) }, "Clear");
     this.form = h(
       "form",

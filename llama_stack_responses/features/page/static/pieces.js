@@ -121,6 +121,9 @@ export function idChip(id) {
 /** Whether an owner is the user who has signed in; false until the server has said who that is. */
 export const isMine = ({ name, tenant }) => document.documentElement.dataset.owner === JSON.stringify([tenant, name]);
 
+/** Whether the server has said that the user may see what others have stored. */
+export const isOperator = () => document.documentElement.dataset.operator === "yes";
+
 export const to = {
   response: (id) => "/ui/responses/" + encodeURIComponent(id),
   owned: (id) => "/ui/owners/" + encodeURIComponent(id),

@@ -3,6 +3,7 @@
 import { get } from "../../api.js";
 import { button, empty, h, save, style, svg, View } from "../../dom.js";
 import { brief, count, duration, exactly, iso, modelName, when } from "../../format.js";
+import { isOperator } from "../../pieces.js";
 
 const SPANS = {
   hour: { title: "Last hour", width: "1m", seconds: 60, buckets: 60 },
@@ -186,8 +187,7 @@ export class UsageView extends View {
   /** The name of a group, which leads to its responses if the list can be filtered by it. */
   link(value, result, span) {
     const key = this.options.metadata_key;
-    const operates = document.documentElement.dataset.operator === "yes";
-    const filter = this.by === "model" ? ["model", value] : this.by === "user_id" && value && operates ? ["owner", value] : this.by === "metadata" && value && key ? ["metadata", `${key}:${value}`] : null;
+    const filter = this.by === "model" ? ["model", value] : this.by === "user_id" && value && isOperator() ? ["owner", value] : this.by === "metadata" && value && key ? ["metadata", `${key}:${value}`] : null;
     return filter ? h("a", { href: listed(span, [filter]) }, this.name(result)) : this.name(result);
   }
 
