@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import batched
 from typing import Final
 
+from ..core.lru_cache import LruCache
 from ..core.owner import Owner
 from .layout import BUCKET, owner_of_bucket, second
 from .list_row_pages import SCAN_SECONDS, ReadRange, Rows, Span, bounds_of, merged, page_of_rows
@@ -67,7 +68,7 @@ class AllLists:
 
     def __init__(self, records: Records, retention: Retention, loader: ResponseLoader) -> None:
         self._records, self._retention, self._loader = records, retention, loader
-        self._known: dict[str, Owner] = {}
+        self._known: LruCache[str, Owner] = LruCache(_MAX_KNOWN)
 
     async def page(
         self,
@@ -120,9 +121,9 @@ class AllLists:
         # If no row was wanted, the last one that was read has this owner too.
         for _, response_id in (*page.cursors, *([page.next] if page.next else [])):
             if entry := await self._loader.entry(response_id):
-                if len(self._known) >= _MAX_KNOWN:
-                    self._known.clear()
-                return self._known.setdefault(of, Owner(entry.owner.principal, tenant=entry.owner.tenant))
+                owner = Owner(entry.owner.principal, tenant=entry.owner.tenant)
+                self._known.set(of, owner)
+                return owner
         return None
 
 
