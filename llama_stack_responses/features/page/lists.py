@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 
 from ...concurrency.fair_budget import FairBudget
@@ -187,21 +186,15 @@ class Lists:
 
     async def _whole_of_several(self, found: OwnedRows) -> list[Row]:
         """Return the rows as `_whole` does, in their order."""
-        parts: dict[tuple[str, str], list[int]] = {}
-        for number, row in enumerate(found.page.rows):
-            parts.setdefault(found.owners[row["id"]].identity, []).append(number)
-        whole = await asyncio.gather(
-            *(
-                self._whole(
-                    found.owners[found.page.rows[numbers[0]]["id"]],
-                    [found.page.rows[each] for each in numbers],
-                    [found.page.cursors[each] for each in numbers],
-                )
-                for numbers in parts.values()
-            )
-        )
-        by_number = dict(zip(chain(*parts.values()), chain(*whole), strict=True))
-        return [by_number[number] for number in range(len(found.page.rows))]
+        owners = {each.identity: each for each in found.owners.values()}
+        parts = {each: Rows() for each in owners}
+        for row, cursor in zip(found.page.rows, found.page.cursors, strict=True):
+            part = parts[found.owners[row["id"]].identity]
+            part.rows.append(row)
+            part.cursors.append(cursor)
+        whole = await asyncio.gather(*(self._whole(owners[of], part.rows, part.cursors) for of, part in parts.items()))
+        by_id = {row["id"]: row for rows in whole for row in rows}
+        return [by_id[row["id"]] for row in found.page.rows]
 
     async def _whole(self, owner: Owner, found: Sequence[Row], cursors: Sequence[tuple[str, str]]) -> list[Row]:
         """Return an owner's rows with their current status and scores, and whether they still wait."""
