@@ -131,17 +131,17 @@ class _Endpoint:
         """Do nothing: the route calls the endpoint itself."""
 
 
-def _parameters(path: str, endpoint: Callable[..., Any], known: Collection[str]) -> tuple[str | None, list[str]]:
+def _parameters(path: str, endpoint: Callable[..., Any], names: Collection[str]) -> tuple[str | None, list[str]]:
     """Return the name of the parameter with which an endpoint takes the request, None if it does not, and its texts.
 
     Raises:
-        TypeError: it takes something else than that and texts of its path, whose names are `known`.
+        TypeError: it takes something else than that and texts of its path, whose names are in `names`.
     """
     request, texts = None, []
     for name, parameter in inspect.signature(endpoint).parameters.items():
         if parameter.annotation in ("Request", Request):
             request = name
-        elif parameter.annotation in ("str", str) and name in known:
+        elif parameter.annotation in ("str", str) and name in names:
             texts.append(name)
         else:
             raise TypeError(f"The endpoint of {path} may take the request and texts of its path, and nothing else.")

@@ -48,16 +48,9 @@ def operator_routes(stack: Stack, refused: RefusedRequests, search: Search | Non
         shown = _Shown(operators, Lists(impl.archive, impl.jobs, refused, search), impl, limits)
         router = APIRouter(prefix="/v1/admin/ui", tags=["Administration"], route_class=routes_within(limits))
         query = {**FILTERS, "owner": TEXT, "limit": limit_of(100), "after": TEXT}
-        for path, answer, summary, description in (
-            (
-                "/responses",
-                shown.list,
-                "List all users' responses for the page",
-                described(schemas.OWNED_ROWS, query=query),
-            ),
-            ("/responses/{response_id}", shown.one, "Show any user's response", described(schemas.VIEW)),
-        ):
-            router.add_api_route(path, answer, methods=["GET"], summary=summary, **description)
+        listed, viewed = described(schemas.OWNED_ROWS, query=query), described(schemas.VIEW)
+        router.add_api_route("/responses", shown.list, summary="List all users' responses for the page", **listed)
+        router.add_api_route("/responses/{response_id}", shown.one, summary="Show any user's response", **viewed)
         return router
 
     return [routes]
