@@ -88,6 +88,23 @@ class Operators:
         await write(request, act, object_id, owner)
         return owner
 
+    async def owner_of_response(self, request: Request, act: str, response_id: str, archive: Archive) -> Owner:
+        """Return the owner of a response, stored or running, for whom the user of a request may act.
+
+        Args:
+            act: as in `admit`.
+            archive: the stored responses.
+
+        Raises:
+            ApiError: as from `response_for`.
+        """
+        await self.admit(request, act, response_id)
+        found = await archive.owner_of(check_response_id(response_id, "response_id"))
+        owner = await self.owner_for(request, act, response_id, found)
+        if owner is None:
+            raise not_found(response_id)
+        return owner
+
     async def response_for(self, request: Request, act: str, response_id: str, archive: Archive) -> tuple[Entry, int]:
         """Return a stored response for whose owner the user of a request may act, and the version of its record.
 

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
-from ...core.errors import not_found
 from ...core.ids import check_conversation_id, check_response_id
 from ...core.owner import Owner
 from ...core.shapes import Schema
@@ -115,13 +114,6 @@ class _Acting:
         self._view = view
         self._as = impl.access.acting_for
 
-    async def _admitted(self, request: Request, act: str, object_id: str, found: Owner | None) -> Owner | None:
-        """Return the owner of an object for whom an operator may act, as `Operators.owner_for` does."""
-        owner = await self._operators.owner_for(request, act, object_id, found)
-        # What the answer holds counts for the operator, and not for the owner, for whom the rest is done.
-        _ = cycle_of(request.scope).answer_reservation
-        return owner
-
     async def _listing(self, request: Request, act: str) -> tuple[Query, Owner | None]:
         """Return the query of a list, and the owner that it names."""
         query = Query(request)
@@ -173,11 +165,8 @@ class _Responses(_Acting):
         return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
     async def _owner(self, request: Request, act: str, response_id: str) -> Owner:
-        await self._operators.admit(request, act, response_id)
-        check_response_id(response_id, "response_id")
-        owner = await self._admitted(request, act, response_id, await self._impl.archive.owner_of(response_id))
-        if owner is None:
-            raise not_found(response_id)
+        owner = await self._operators.owner_of_response(request, act, response_id, self._impl.archive)
+        _reserve_answer(request)
         return owner
 
 
@@ -221,9 +210,10 @@ class _Conversations(_Acting):
         await self._operators.admit(request, act, conversation_id)
         check_conversation_id(conversation_id, "conversation_id")
         found = await self._impl.archive.conversations.load(conversation_id)
-        owner = await self._admitted(request, act, conversation_id, found.owner if found else None)
+        owner = await self._operators.owner_for(request, act, conversation_id, found.owner if found else None)
         if owner is None:
             raise no_conversation(conversation_id)
+        _reserve_answer(request)
         return owner
 
 
@@ -247,6 +237,11 @@ class _Audit:
         limit = query.limit()
         found, last = await self._log.page(limit, query.text("after"), wanted)
         return page_of(found, has_more=last is not None, last=last)
+
+
+def _reserve_answer(request: Request) -> None:
+    """Have what the answer holds count for the operator, and not for the owner, for whom the rest is done."""
+    _ = cycle_of(request.scope).answer_reservation
 
 
 def _has(row: Json, wanted: Json) -> bool:

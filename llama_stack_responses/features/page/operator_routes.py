@@ -7,8 +7,6 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from ...core.errors import not_found
-from ...core.ids import check_response_id
 from ...core.owner import Owner
 from ...core.types import Json
 from ...feature import Stack
@@ -75,12 +73,7 @@ class _Shown:
         return JsonResponse(await while_connected(request.scope, page))
 
     async def one(self, response_id: str, request: Request) -> Response:
-        act = "response.read"
-        await self._operators.admit(request, act, response_id)
-        found = await self._impl.archive.owner_of(check_response_id(response_id, "response_id"))
-        owner = await self._operators.owner_for(request, act, response_id, found)
-        if owner is None:
-            raise not_found(response_id)
+        owner = await self._operators.owner_of_response(request, "response.read", response_id, self._impl.archive)
         _ = cycle_of(request.scope).answer_reservation  # What the answer holds counts for the operator.
         hold = self._limits.hold_value(request.scope)
         with self._impl.access.acting_for(owner, {}):
