@@ -1,4 +1,4 @@
-"""The bytes that a store holds with and without an object store for what rests, if few chains are read again.
+"""The bytes that a store holds with and without an object store for idle responses, if few chains are read again.
 
     .venv/bin/python -m benchmarks.cold                                # 100,000 chains in SQLite and in Valkey
     .venv/bin/python -m benchmarks.cold --chains 5000 --stores redis --turns 1

@@ -205,14 +205,14 @@ class ResponseReader:
         self.check_access(response_id, response.owner, action)
         return response if isinstance(response, RunningResponse) else await self._current(response)
 
-    async def rests(self, response_id: str, action: Action) -> bool:
-        """Return whether a response rests at another place, on which the caller may perform `action`.
+    async def is_packed(self, response_id: str, action: Action) -> bool:
+        """Return whether a response is packed, on which the caller may perform `action`.
 
         Raises:
-            ApiError: as from `find`, if it rests and the caller may not.
+            ApiError: as from `find`, if it is packed and the caller may not.
         """
         check_response_id(response_id, "response_id")
-        owner = await self._archive.resting(response_id)
+        owner = await self._archive.owner_of_packed(response_id)
         if owner is not None:
             self.check_access(response_id, owner, action)
         return owner is not None

@@ -243,7 +243,7 @@ class OpenAIResponsesImpl(Parts):
 
     async def delete(self, response_id: str) -> None:
         """Delete a response; content that later responses refer to stays until they are deleted too."""
-        if not await self.reader.rests(response_id, "delete"):
+        if not await self.reader.is_packed(response_id, "delete"):
             response = await self.reader.find(response_id, "delete")
             if isinstance(response, RunningResponse):
                 if await self.jobs.foreground.delete(response):

@@ -298,9 +298,9 @@ class Archive:
         found = found or await self.entry(response_id)
         return found.owner if found else None
 
-    async def resting(self, response_id: str) -> Owner | None:
-        """Return the owner of a response that rests at another place and has not expired; None if it does not."""
-        found = await self._records.resting(response_id) if isinstance(self._records, Moving) else None
+    async def owner_of_packed(self, response_id: str) -> Owner | None:
+        """Return the owner of a response that is packed and has not expired; None if there is none."""
+        found = await self._records.packed(response_id) if isinstance(self._records, Moving) else None
         return found[0] if found and found[1] >= self.horizon(self.clock()).oldest else None
 
     async def delete(

@@ -345,7 +345,7 @@ class Inspected(Protocol):
 
 @runtime_checkable
 class Moving(Protocol):
-    """Records of which responses that rest are moved to another place, and brought back when they are read."""
+    """Records that move idle responses to another place, and bring them back when they are read."""
 
     @property
     def unmoved(self) -> Records:
@@ -353,10 +353,10 @@ class Moving(Protocol):
         ...
 
     def reader(self) -> Records:
-        """Return the records for reading many responses: what rests is read where it is, and stays there."""
+        """Return the records for reading many responses: moved ones are read where they are, and stay there."""
         ...
 
-    async def resting(self, response_id: str) -> tuple[Owner, str] | None:
+    async def packed(self, response_id: str) -> tuple[Owner, str] | None:
         """Return the owner of a response that is at the other place, and its position in their list; None if not."""
         ...
 

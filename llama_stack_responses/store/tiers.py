@@ -1,4 +1,4 @@
-"""Opens what features put between the store and those that use it, such as a second place for what rests."""
+"""Opens what features put between the store and those that use it, such as an object store for idle responses."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVers
 from llama_stack_responses.features.cold.bringing import Bringing
 from llama_stack_responses.features.cold.objects import Objects
 from llama_stack_responses.features.cold.packing import Packing
-from llama_stack_responses.features.cold.resting_records import RestingRecords
 from llama_stack_responses.features.cold.rows import FOLDER, TURN, Release
+from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
 from llama_stack_responses.features.page.refused.fields import put_of
 from llama_stack_responses.features.page.refused.rows import RefusedRequests
 from llama_stack_responses.features.page.shared_links.links import Links
@@ -633,14 +633,14 @@ async def _fill_packed(records: Records, clock: Clock) -> None:
     clock.now += AFTER + 1
     with patch.object(secrets, "token_bytes", bytes), patch.object(secrets, "token_hex", lambda size: "0" * 2 * size):
         await Packing(records, objects, AFTER, least_bytes=1).work()
-    resting = RestingRecords(records, Bringing(records, objects, AFTER, None))
-    assert await resting.forget(_PACKED[0], [], [])
+    unpacking = UnpackingRecords(records, Bringing(records, objects, AFTER, None))
+    assert await unpacking.forget(_PACKED[0], [], [])
     await records.commit([Delete(TURN), Put(FOLDER, b"0" * 16)])
 
 
 async def _read_packed(records: Records, clock: Clock) -> Json:
     objects = cast("Objects", ObjectsInRows(records))
-    archive = Archive(RestingRecords(records, Bringing(records, objects, AFTER, None)), clock=clock)
+    archive = Archive(UnpackingRecords(records, Bringing(records, objects, AFTER, None)), clock=clock)
     found = {each: stored for each in _PACKED if (stored := await archive.load(each))}
     return {
         "responses": {each: stored.response for each, stored in found.items()},

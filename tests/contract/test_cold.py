@@ -1,4 +1,4 @@
-"""Responses that rest are packed into an object store and come back unchanged, on every backend, whatever happens."""
+"""Idle responses are packed into an object store and come back unchanged, on every backend, whatever happens."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def ids(stored: Sequence[StoredResponse]) -> set[str]:
     return {each.response["id"] for each in stored}
 
 
-async def rest(cold: ColdStore, clock: Clock) -> None:
-    """Let two days pass, have what rests packed, and what it leaves behind deleted."""
+async def pack(cold: ColdStore, clock: Clock) -> None:
+    """Let two days pass, have idle responses packed, and what they leave behind deleted."""
     clock.now += AFTER + HOUR
     await cold.packing.work()
     clock.now += HOUR
@@ -104,7 +104,7 @@ async def test_packed_chain_comes_back_unchanged_and_is_continued(cold: ColdStor
     made = await chain(cold.archive)
     before = [await whole(cold.archive, each) for each in ids(made)]
     requests = [record.value for _, record in await cold.hot.range("cr/", "cr0", limit=9)]
-    await rest(cold, clock)
+    await pack(cold, clock)
     assert await cold.packed() == ids(made)
     left_hot = [key for key, _ in await cold.hot.range("!", "~", limit=1000)]
     assert {key[:2] for key in left_hot} <= {"r/", "l/", "i/", "x/", "up", "co", "cp"}
@@ -123,7 +123,7 @@ async def test_packed_chain_comes_back_unchanged_and_is_continued(cold: ColdStor
 async def test_list_has_what_is_packed_without_the_object_store(cold: ColdStore, clock: Clock, tmp_path: Path) -> None:
     made = await chain(cold.archive)
     listed = await cold.hot.range("l/", "l0", limit=10)
-    await rest(cold, clock)
+    await pack(cold, clock)
     (tmp_path / "cold").rename(tmp_path / "away")
     assert {key: record.value for key, record in await cold.hot.range("l/", "l0", limit=10)} == {
         key: record.value for key, record in listed
@@ -134,7 +134,7 @@ async def test_list_has_what_is_packed_without_the_object_store(cold: ColdStore,
 @pytest.mark.every_store
 async def test_packed_chain_is_deleted_without_the_object_store(cold: ColdStore, clock: Clock, tmp_path: Path) -> None:
     made = await chain(cold.archive)
-    await rest(cold, clock)
+    await pack(cold, clock)
     (tmp_path / "cold").rename(tmp_path / "away")
     for each in sorted(ids(made)):
         assert len(await cold.hot.range(CHAINS, "co0", limit=9)) == 1
@@ -149,7 +149,7 @@ async def test_packed_chain_is_deleted_without_the_object_store(cold: ColdStore,
 async def test_deleted_response_stays_deleted_when_its_chain_comes_back(cold: ColdStore, clock: Clock) -> None:
     first, second, third = await chain(cold.archive)
     before = await whole(cold.archive, second.response["id"])
-    await rest(cold, clock)
+    await pack(cold, clock)
     for each in (first, third):
         await cold.archive.delete(each.response["id"])
     assert await whole(cold.archive, second.response["id"]) == before
@@ -167,7 +167,7 @@ async def test_expired_responses_are_deleted_while_they_are_packed(
     cold: ColdStore, clock: Clock, tmp_path: Path
 ) -> None:
     made = await chain(cold.archive)
-    await rest(cold, clock)
+    await pack(cold, clock)
     (tmp_path / "cold").rename(tmp_path / "away")
     clock.now += 30 * DAY
     assert await cold.archive.sweep() == len(made)
@@ -178,7 +178,7 @@ async def test_only_what_is_packed_fails_while_the_object_store_is_away(
     cold: ColdStore, clock: Clock, tmp_path: Path
 ) -> None:
     [old] = await chain(cold.archive, 1)
-    await rest(cold, clock)
+    await pack(cold, clock)
     new = response(assistant("new"), created_at=int(clock.now))
     await cold.archive.save(new, owner=ALICE, base=None, input_items=[user("new")])
     (tmp_path / "cold").rename(tmp_path / "away")
@@ -278,7 +278,7 @@ async def test_response_that_is_deleted_while_it_comes_back_stays_deleted(
 ) -> None:
     here = ColdStore(records, in_folder(tmp_path), clock)
     [made] = await chain(here.archive, 1)
-    await rest(here, clock)
+    await pack(here, clock)
 
     async def delete() -> None:
         assert await here.archive.delete(made.response["id"])
@@ -352,7 +352,7 @@ async def test_object_of_which_most_is_left_over_is_rewritten(cold: ColdStore, c
     prose = Prose()
     made = [await turn(cold.archive, None, number, metadata={"text": prose.text(500)}) for number in range(4)]
     before = await whole(cold.archive, made[0].response["id"])
-    await rest(cold, clock)
+    await pack(cold, clock)
     [(old, size)] = (await cold.stored()).items()
     for each in made[1:]:
         await cold.archive.delete(each.response["id"])
@@ -371,7 +371,7 @@ async def test_what_runs_or_came_back_or_goes_on_is_not_packed(cold: ColdStore, 
     running = response(status="in_progress")
     await cold.archive.save(running, owner=ALICE, base=None, input_items=[user("run")])
     [made] = await chain(cold.archive, 1)
-    await rest(cold, clock)
+    await pack(cold, clock)
     assert await cold.packed() == ids([made])
     back = await cold.archive.load(made.response["id"])
     await cold.packing.work()
@@ -383,7 +383,7 @@ async def test_what_runs_or_came_back_or_goes_on_is_not_packed(cold: ColdStore, 
     await cold.archive.save(created, owner=ALICE, base=back.history, input_items=[user("new")])
     await cold.packing.work()
     assert await cold.packed() == set()
-    await rest(cold, clock)
+    await pack(cold, clock)
     assert await cold.packed() == {made.response["id"], created["id"]}
 
 
@@ -391,7 +391,7 @@ async def test_what_runs_or_came_back_or_goes_on_is_not_packed(cold: ColdStore, 
 async def test_backup_has_what_is_packed(cold: ColdStore, clock: Clock, tmp_path: Path) -> None:
     made = await chain(cold.archive)
     before = [await whole(cold.archive, each) for each in ids(made)]
-    await rest(cold, clock)
+    await pack(cold, clock)
     copy = MemoryRecords(clock=clock)
     async for rows in cold.records.snapshot():
         await copy.commit(rows)
@@ -405,7 +405,7 @@ async def test_backup_has_what_is_packed(cold: ColdStore, clock: Clock, tmp_path
 
 async def test_reader_of_many_reads_packed_responses_where_they_are(cold: ColdStore, clock: Clock) -> None:
     made = await chain(cold.archive, 20)
-    await rest(cold, clock)
+    await pack(cold, clock)
     texts = await Texts(reader_of(cold.records)).of(sorted(ids(made)))
     assert all(f"question {number}" in "".join(texts.values()) for number in range(20))
     assert await cold.packed() == ids(made)
@@ -413,7 +413,7 @@ async def test_reader_of_many_reads_packed_responses_where_they_are(cold: ColdSt
 
 async def test_packed_bytes_count_for_their_owner(cold: ColdStore, clock: Clock) -> None:
     await chain(cold.archive)
-    await rest(cold, clock)
+    await pack(cold, clock)
     [(owner, size)] = [each async for each in PackedChains(cold.records).sizes()]
     assert owner.identity == ALICE.identity
     assert size > sum((await cold.stored()).values())

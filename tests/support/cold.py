@@ -1,4 +1,4 @@
-"""A store of which responses that rest are packed into a folder, or into a bucket."""
+"""A store whose idle responses are packed into a folder, or into a bucket."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 from llama_stack_responses.features.cold.bringing import Bringing
 from llama_stack_responses.features.cold.objects import Objects, Stored
 from llama_stack_responses.features.cold.packing import Packing
-from llama_stack_responses.features.cold.resting_records import RestingRecords
 from llama_stack_responses.features.cold.rows import RecordStub
 from llama_stack_responses.features.cold.settings import ColdTier
+from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Put, Records, after_prefix
 
@@ -19,7 +19,7 @@ OBJECTS: Final = "test-object/"
 """The prefix of objects that are kept in rows."""
 
 AFTER: Final = 48 * 3600.0
-"""Seconds after which a response rests."""
+"""Seconds after which a response is packed."""
 
 
 class ColdStore:
@@ -46,7 +46,7 @@ class ColdStore:
     ) -> None:
         self.hot = hot
         self.objects = Objects(settings, hot)
-        self.records = RestingRecords(hot, Bringing(meddle(hot), self.objects, AFTER, None))
+        self.records = UnpackingRecords(hot, Bringing(meddle(hot), self.objects, AFTER, None))
         self.archive = Archive(self.records, clock=clock)
         self.packing = Packing(meddle(hot), self.objects, AFTER, least_bytes=1)
 

@@ -1,1 +1,1 @@
-"""Keeps responses that have rested for long in an object store, and brings them back when they are read."""
+"""Moves idle responses to an object store, and brings them back when they are read."""

@@ -1,4 +1,4 @@
-"""Finds the responses that rest, and which of them belong together."""
+"""Finds idle responses, and which of them belong together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READ: Final = 100
 """Records that are read at a time."""
 _READ_BYTES: Final = 4 * 2**20
 _WINDOW: Final = 5_000
-"""Responses of one user of which it is found out together which belong together."""
+"""Responses of one user that are grouped into chains at a time."""
 _TOGETHER: Final = 500
 """Most responses that are packed as one chain; of a longer one, the oldest are packed first."""
 
@@ -43,7 +43,7 @@ class Candidates:
     async def before(self, oldest: str) -> AsyncIterator[Sequence[Found]]:
         """Yield responses that belong together, oldest first, whose positions in the lists are before `oldest`.
 
-        Those that run, and those that were brought back, do not rest.
+        Those that are running, and those that were brought back, are left out.
         """
         start, end = LISTS, after_prefix(LISTS)
         while first := await self._records.range(start, end, limit=1):
@@ -57,7 +57,7 @@ class Candidates:
         window = list[Found]()
         while rows := await self._records.range(start, end, limit=_LISTED):
             started = asyncio.get_running_loop().time()
-            window += await self._resting([key.rpartition("/")[2] for key, _ in rows])
+            window += await self._idle([key.rpartition("/")[2] for key, _ in rows])
             if len(window) >= _WINDOW:
                 yield window
                 window = []
@@ -67,8 +67,8 @@ class Candidates:
         if window:
             yield window
 
-    async def _resting(self, ids: Sequence[str]) -> list[Found]:
-        """Return those of the responses that are in the store, and rest."""
+    async def _idle(self, ids: Sequence[str]) -> list[Found]:
+        """Return those of the responses that are idle and in the store."""
         found = list[Found]()
         async for records in self._read([f"r/{each}" for each in ids]):
             whole = [record for record in records.values() if RecordStub.read(record) is None]

@@ -1,4 +1,4 @@
-"""Packs responses that rest, if the stack has the setting `archive`."""
+"""Packs idle responses, if the stack has the setting `archive`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .settings import SETTINGS
 
 
 def open_feature(stack: Stack) -> Feature:
-    """Return what packs; without the setting, what says that responses are packed which cannot be read."""
+    """Return what packs; without the setting, what logs that packed responses cannot be read."""
     settings, records = SETTINGS.of(stack.config), unmoved(stack.records)
     if settings is None:
         from .missing_setting import MissingSetting

@@ -1,4 +1,4 @@
-"""Says that responses are packed which cannot be read without the setting."""
+"""Logs that there are packed responses, which cannot be read without the setting."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ class MissingSetting(Periodic):
             ApiError: 503, the store does not answer.
         """
         if await self._records.range(CHAINS, after_prefix(CHAINS), limit=1):
-            logger.error("responses rest in the object store of the setting 'archive', which is not set here")
+            logger.error("there are responses in the object store of the setting 'archive', which is not set here")

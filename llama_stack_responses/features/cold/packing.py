@@ -1,4 +1,4 @@
-"""Packs the responses that rest, and deletes what is left of objects.
+"""Packs idle responses, and deletes what is left of objects.
 
 Whatever happens, a response is either in the store or in an object whose row the store has: the commit that puts the
 row takes the response out of the store, and it holds only while the object may get chains.
@@ -34,16 +34,16 @@ PACKED: Final = Metric("llama_stack_responses.cold.packed", "{response}", "Respo
 BYTES: Final = Metric("llama_stack_responses.cold.written", "By", "Bytes that were written to the object store")
 
 _SECONDS: Final = 600.0
-"""Seconds between two looks for what rests."""
+"""Seconds between two searches for idle responses."""
 _TURN_SECONDS: Final = 900.0
-"""Seconds for which a server packs, and the others do not, unless it says so again."""
+"""Seconds after which the turn of a server expires, unless it is renewed. Only the server with the turn packs."""
 _UPLOAD_SECONDS: Final = 3600.0
 """Seconds within which the chains of an object are committed, or never."""
 _WAIT_SECONDS: Final = 86_400.0
-"""Seconds for which a little waits until there is enough for an object."""
+"""Seconds after which an object is written even if it is small."""
 _KEEP_SECONDS: Final = 900.0
 _SHARED_TIMES: Final = 8
-"""A chain that shares content with another one is packed once it has rested this many times as long."""
+"""A chain that shares content with another one is packed once it has been idle this many times as long."""
 _LEAST_BYTES: Final = 8 * 2**20
 _OBJECT_BYTES: Final = 24 * 2**20
 """Bytes with which an object ends; it has at most one chain more."""
@@ -82,12 +82,12 @@ class _TurnLost(Exception):  # noqa: N818 - another server packs
 
 
 class Packing(Periodic):
-    """Packs what rests at intervals, and deletes objects without chains.
+    """Packs idle responses at intervals, and deletes objects without chains.
 
     Args:
         records: the store, without what is packed.
         objects: where it goes.
-        after_seconds: how long a response rests until it is packed.
+        after_seconds: the age at which a response is packed.
         telemetry: records metrics.
         least_bytes: an object with fewer waits for more, for a day.
         object_bytes: an object ends with this size.
@@ -104,7 +104,7 @@ class Packing(Periodic):
         object_bytes: int = _OBJECT_BYTES,
         keep_seconds: float = _KEEP_SECONDS,
     ) -> None:
-        super().__init__(self.work, "could not pack what rests", logger, _SECONDS)
+        super().__init__(self.work, "could not pack idle responses", logger, _SECONDS)
         self._records, self._objects, self._telemetry = records, objects, telemetry
         self._after_seconds, self._least_bytes, self._object_bytes = after_seconds, least_bytes, object_bytes
         self._keep_seconds = keep_seconds
@@ -114,7 +114,7 @@ class Packing(Periodic):
         self._turn: int | None = None
 
     async def work(self) -> None:
-        """Pack what rests, unless another server does, and delete what is left of objects.
+        """Pack idle responses, unless another server does, and delete what is left of objects.
 
         Raises:
             ApiError: 503, the store or the object store does not answer.
@@ -151,7 +151,7 @@ class Packing(Periodic):
         try:
             unit = await self._units.read(responses)
         except UnreadableError as error:
-            logger.error("a response that rests cannot be read, leaving it: %s", error)
+            logger.error("an idle response cannot be read, leaving it: %s", error)
             return None
         if unit is None or not unit.is_shared:
             return unit
@@ -172,7 +172,7 @@ class Packing(Periodic):
         if self._telemetry:
             self._telemetry.record(PACKED, count)
             self._telemetry.record(BYTES, pending.size)
-        logger.info("packed responses that rest: %d, in %d bytes", count, pending.size)
+        logger.info("packed idle responses: %d, in %d bytes", count, pending.size)
 
     async def _begin(self, tags: Collection[int]) -> str:
         """Return the name of a new object, to which chains with these tags may be added for a while."""

@@ -1,4 +1,4 @@
-"""Where responses are kept that have rested for long."""
+"""Where idle responses are kept."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def _place(url: str) -> str:
 
 
 class ColdTier(BaseModel):
-    """Where responses are kept that have rested for long: packed and encrypted in an object store.
+    """Where idle responses are kept: packed and encrypted in an object store.
 
     Attributes:
         url: `s3://BUCKET/PREFIX`, or `file:///FOLDER` of a folder that all servers share.
-        after_hours: hours after which a chain of responses rests to which nothing was added and that nobody has read
-            from the object store.
+        after_hours: hours after which a chain of responses is packed, counted from its newest response. A chain that a
+            read has brought back stays in the store for as long.
         endpoint: the URL of a server with the protocol of S3 that is not AWS.
         region: the region of the bucket.
         access_key_id: null takes the credentials of the environment, as other programs for AWS do.

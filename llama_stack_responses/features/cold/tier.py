@@ -12,9 +12,9 @@ from .settings import SETTINGS
 
 
 def open_tier(records: Records, config: BaseModel, telemetry: Telemetry | None) -> Records:
-    """Return records that bring back what rests.
+    """Return records that bring back what is packed.
 
-    Without the setting, a server has the store alone, as nothing rests. A command says what it cannot read.
+    Without the setting, a server has the store alone, as nothing is packed. A command says what it cannot read.
 
     Raises:
         WrongConfiguration: the setting cannot be used, or not with this store.
@@ -26,16 +26,16 @@ def open_tier(records: Records, config: BaseModel, telemetry: Telemetry | None) 
     if settings and isinstance(getattr(config, "store", None), HostStore | MemoryStore):
         _refuse(is_set=True)
     from .bringing import Bringing
-    from .resting_records import RestingRecords
+    from .unpacking_records import UnpackingRecords
 
     if settings is None:
-        return RestingRecords(records, Bringing(records, None, 0.0, telemetry))
+        return UnpackingRecords(records, Bringing(records, None, 0.0, telemetry))
     try:
         from .objects import Objects
     except ImportError as error:
         raise WrongConfiguration("'archive' needs the package obstore: pip install obstore.") from error
     objects = Objects(settings, records)
-    return RestingRecords(records, Bringing(records, objects, settings.after_hours * 3600, telemetry))
+    return UnpackingRecords(records, Bringing(records, objects, settings.after_hours * 3600, telemetry))
 
 
 def _refuse(is_set: bool) -> None:

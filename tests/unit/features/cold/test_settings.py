@@ -14,10 +14,10 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.setting_values import WrongConfiguration
 from llama_stack_responses.features.cold.missing_setting import MissingSetting
-from llama_stack_responses.features.cold.resting_records import RestingRecords
 from llama_stack_responses.features.cold.rows import Chain, Place, RecordStub
 from llama_stack_responses.features.cold.settings import SETTINGS, ColdTier
 from llama_stack_responses.features.cold.tier import open_tier
+from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Put
 from llama_stack_responses.telemetry.instrumentation import Telemetry
@@ -67,7 +67,7 @@ async def test_command_without_the_setting_says_what_it_cannot_read() -> None:
     records = MemoryRecords()
     await records.commit([Put(PLACE.key, CHAIN.encode()), RecordStub(PLACE, "6ab13b80000000").put("resp_1")])
     opened = open_tier(records, ResponsesConfig(), None)
-    assert isinstance(opened, RestingRecords)
+    assert isinstance(opened, UnpackingRecords)
     with pytest.raises(ApiError, match="'archive', which is not set here"):
         await opened.get_many(["r/resp_1"])
     with pytest.raises(ApiError, match="'archive', which is not set here"):
@@ -80,4 +80,4 @@ async def test_server_without_the_setting_says_that_responses_are_packed(caplog:
     assert not caplog.records
     await records.commit([Put(PLACE.key, CHAIN.encode())])
     await MissingSetting(records).look()
-    assert "responses rest in the object store" in caplog.text
+    assert "there are responses in the object store" in caplog.text

@@ -32,14 +32,14 @@ from .bringing import Bringing, restored
 from .rows import CHAINS, Chain, Place, RecordStub, Release, own_rows, place_of
 
 _TRIES: Final = 4
-"""How often what was read is packed again before it is read whole."""
+"""How often a chain may be packed again while it is read."""
 _OPENED_BYTES: Final = 32 * 2**20
 """Bytes of chains that a reader of many responses keeps opened."""
 _KNOWN: Final = 256
 """Chains of which a reader knows which rows they have."""
 
 
-class RestingRecords(WrappedRecords):
+class UnpackingRecords(WrappedRecords):
     """Brings a chain back when a row of it is read.
 
     Args:
@@ -83,7 +83,7 @@ class RestingRecords(WrappedRecords):
             await self._bringing.bring(places)
         raise _busy()
 
-    async def resting(self, response_id: str) -> tuple[Owner, str] | None:
+    async def packed(self, response_id: str) -> tuple[Owner, str] | None:
         """Return the owner of a packed response, and its position in their list."""
         key = f"r/{response_id}"
         record = (await self._records.get_many([key])).get(key)
@@ -143,7 +143,7 @@ class RestingRecords(WrappedRecords):
         return [op for op in ops if isinstance(op, Put)]
 
 
-class _Reader(RestingRecords):
+class _Reader(UnpackingRecords):
     """Reads packed chains where they are. The names of their contents are theirs alone, so they are found by these."""
 
     def __init__(self, records: Records, bringing: Bringing) -> None:
