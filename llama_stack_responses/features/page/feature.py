@@ -69,8 +69,7 @@ def _routes(
     from .page_routes import ui_router
     from .refused.rows import RefusedRequests
 
-    refused = RefusedRequests(stack.records)
-    return [*operator_routes(stack, refused, search), partial(ui_router, refused, search, cards)]
+    return [*operator_routes(stack, search), partial(ui_router, RefusedRequests(stack.records), search, cards)]
 
 
 def _writer(stack: Stack, settings: BuiltInPage) -> RefusedWriter | None:

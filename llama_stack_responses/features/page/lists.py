@@ -130,12 +130,12 @@ class Lists:
     Args:
         archive: the stored responses.
         jobs: says which queued responses have started.
-        refused: the requests that have no response because they were refused.
+        refused: the requests that have no response because they were refused; None if they are in no list.
         search: searches in the index of the store; None if only first words are searched.
     """
 
     def __init__(
-        self, archive: Archive, jobs: BackgroundJobs, refused: RefusedRequests, search: Search | None = None
+        self, archive: Archive, jobs: BackgroundJobs, refused: RefusedRequests | None, search: Search | None = None
     ) -> None:
         self._archive = archive
         self._jobs = jobs
@@ -143,10 +143,8 @@ class Lists:
         self._search = search
         self._searching = FairBudget(_SEARCHES, per_user=1)
 
-    async def page(
-        self, owner: Owner, wanted: ListFilter, after: str | None, limit: int, order: Order, *, refused: bool = True
-    ) -> Json:
-        """Return a page of the owner's list, with the refused requests unless they are not `refused`.
+    async def page(self, owner: Owner, wanted: ListFilter, after: str | None, limit: int, order: Order) -> Json:
+        """Return a page of the owner's list.
 
         Raises:
             ApiError: 400, `after` is not a cursor.
@@ -155,7 +153,7 @@ class Lists:
         terms = wanted.searched.terms
         async with self._searching.hold(1) if terms else nullcontext():
             finding = await self._search.begin(terms) if self._search and terms else None
-            page = await self._page(owner, span, limit, wanted, finding, refused=refused)
+            page = await self._page(owner, span, limit, wanted, finding)
             snippets = await finding.snippets([row["id"] for row in page.rows]) if finding else {}
         rows = await self._whole(owner, page.rows, page.cursors)
         data = [row | {"snippet": snippets.get(row["id"], [])} for row in rows if wanted.matches(row)]
@@ -202,12 +200,10 @@ class Lists:
         current = [scored_row(row, scores) for row in await self.current(found)]
         return await self._archive.listing.unanswered(owner, current)
 
-    async def _page(
-        self, owner: Owner, span: Span, limit: int, wanted: ListFilter, finding: Finding | None, *, refused: bool
-    ) -> Rows:
+    async def _page(self, owner: Owner, span: Span, limit: int, wanted: ListFilter, finding: Finding | None) -> Rows:
         """Return the rows of responses and of refused requests, as the statuses say."""
         matches = wanted.may_match_and_says if wanted.restricts_rows else None
-        has_refused = refused and not wanted.searched.wants_score and (not wanted.statuses or STATUS in wanted.statuses)
+        has_refused = not wanted.searched.wants_score and (not wanted.statuses or STATUS in wanted.statuses)
         pages = []
         if wanted.statuses != {STATUS}:
             read: ReadRange | None = finding.read if finding else None
@@ -216,7 +212,7 @@ class Lists:
                 read, of_responses = self._with_scores(wanted, read, of_responses)
             is_slow = finding is not None and not finding.is_exact
             pages.append(self._archive.listing.page(owner, span, limit, of_responses, read, slow=is_slow))
-        if has_refused:
+        if self._refused and has_refused:
             pages.append(self._refused.page(owner, span, limit, matches))
         return merged(await asyncio.gather(*pages), span, limit)
 

@@ -22,7 +22,6 @@ from ...wire.route_admission import RouteAdmission
 from . import schemas
 from .lists import Lists
 from .page_routes import FILTERS, filter_of, limit_of
-from .refused.rows import RefusedRequests
 from .response_views import Views
 from .search.finding import Search
 from .view import owner_of
@@ -31,11 +30,11 @@ _OWNER_CHARACTERS: Final = 8192
 """Longer names than the hosts' tokens have."""
 
 
-def operator_routes(stack: Stack, refused: RefusedRequests, search: Search | None) -> Sequence[Routes]:
+def operator_routes(stack: Stack, search: Search | None) -> Sequence[Routes]:
     """Return the routes; nothing if the setting `roles` names no operators.
 
     Args:
-        refused, search: as for the routes of the page's other lists.
+        search: as for the routes of the page's other lists.
     """
     roles = stack.config.roles
     if not roles.operator:
@@ -43,7 +42,7 @@ def operator_routes(stack: Stack, refused: RefusedRequests, search: Search | Non
     operators = Operators(roles, stack.current_user, AuditLog(stack.records, roles.audit_seconds))
 
     def routes(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-        shown = _Shown(operators, Lists(impl.archive, impl.jobs, refused, search), impl, limits)
+        shown = _Shown(operators, Lists(impl.archive, impl.jobs, None, search), impl, limits)
         router = APIRouter(prefix="/v1/admin/ui", tags=["Administration"], route_class=routes_within(limits))
         query = {**FILTERS, "owner": TEXT, "limit": limit_of(100), "after": TEXT}
         listed, viewed = described(schemas.OWNED_ROWS, query=query), described(schemas.VIEW)
@@ -69,7 +68,7 @@ class _Shown:
         if owner is None:
             page = self._lists.page_of_all(tenant, wanted, after, limit)
         else:
-            page = _owned(owner, self._lists.page(owner, wanted, after, limit, "desc", refused=False))
+            page = _owned(owner, self._lists.page(owner, wanted, after, limit, "desc"))
         return JsonResponse(await while_connected(request.scope, page))
 
     async def one(self, response_id: str, request: Request) -> Response:

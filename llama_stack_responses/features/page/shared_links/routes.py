@@ -27,7 +27,6 @@ from ....wire.request_cycle import cycle_of
 from ....wire.request_handling import routes_within
 from ....wire.route_admission import RouteAdmission
 from ..lists import Lists
-from ..refused.rows import RefusedRequests
 from ..response_views import Views
 from .links import Link, Links, invalid_link
 
@@ -91,7 +90,7 @@ class SharedLinks:
 
     def public_routes(self, impl: OpenAIResponsesImpl, limits: RouteAdmission) -> list[PublicRoute]:
         """Return the route for those who have a link."""
-        views = Views(impl, Lists(impl.archive, impl.jobs, RefusedRequests(self._records)))
+        views = Views(impl, Lists(impl.archive, impl.jobs, None))
         reader = _Reader(Links(self._records, impl.sealer), self._operators(impl), views, impl, limits)
         return [PublicRoute(SHARED, reader.show)]
 
