@@ -11,7 +11,7 @@ from typing import Final
 
 from ..core.lru_cache import LruCache
 from ..core.owner import Owner
-from .layout import BUCKET, owner_of_bucket, second
+from .layout import BUCKET, ORDER_DIGITS, owner_of_bucket, second
 from .list_row_pages import SCAN_SECONDS, ReadRange, Rows, Span, bounds_of, merged, page_of_rows
 from .list_rows import Row
 from .records import Records, after_prefix, pages_of
@@ -22,7 +22,6 @@ _AT_A_TIME: Final = 16
 """Owners whose rows are read together."""
 _MAX_KNOWN: Final = 4096
 """Owners that are remembered by their keys."""
-_ORDER_DIGITS: Final = 14
 _LEAST_ID: Final = "resp_-"
 """An id before all others."""
 
@@ -98,7 +97,7 @@ class AllLists:
             found.owners.update(of_bucket.owners)
             found.page.next = of_bucket.page.next
             if found.page.next is None and (len(found.page.rows) == limit or time.monotonic() >= until):
-                found.page.next = digits.ljust(_ORDER_DIGITS, "0"), _LEAST_ID
+                found.page.next = digits.ljust(ORDER_DIGITS, "0"), _LEAST_ID
             if found.page.next:
                 break
         return found

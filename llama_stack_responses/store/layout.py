@@ -69,6 +69,9 @@ TAGS_OF_OWNER: Final = "up/"
 SECOND_DIGITS: Final = 8
 """Leading digits of an order that are the second of the creation."""
 
+ORDER_DIGITS: Final = 14
+"""Digits of an order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -290,7 +293,7 @@ def unsettled(key: str, owner: Owner) -> Put:
 def order_of(created_at: float, now: float) -> str:
     """Return a response's position: the second of its creation, then the milliseconds until it was first stored."""
     after = min(max(int((now - int(created_at)) * 1000), 0), 0xFFFFFF)
-    return f"{second(created_at)}{after:06x}"
+    return f"{second(created_at)}{after:0{ORDER_DIGITS - SECOND_DIGITS}x}"
 
 
 def second(moment: float) -> str:

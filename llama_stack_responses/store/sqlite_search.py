@@ -20,6 +20,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
+from .layout import ORDER_DIGITS
 from .records import Record
 from .search_index import (
     CLAIM_SECONDS,
@@ -133,7 +134,6 @@ _OPERATIONS: Final = 2_000
 """Operations of SQLite between two looks at the clock."""
 _SAME_PLACE: Final = 16
 """Rows more than are asked for that are found, since some may have one place."""
-_ORDER_DIGITS: Final = 14
 _OWNER: Final = "§"
 """The beginning of the word that names the owner; no word of a text has it."""
 
@@ -337,7 +337,7 @@ def _put(documents: Sequence[Document], connection: sqlite3.Connection) -> None:
 def _place(key: str) -> int:
     """Return the place in its list of the row with this key, or of the first one with a key from here on."""
     *_, of_list = key.split("/", 2)
-    return int(of_list.partition("/")[0].ljust(_ORDER_DIGITS, "0") or "0", 16)
+    return int(of_list.partition("/")[0].ljust(ORDER_DIGITS, "0") or "0", 16)
 
 
 def _match(owner: str, terms: Sequence[Term]) -> str:
@@ -368,7 +368,7 @@ def _found(
 ) -> _Found:
     """Return the rows by their places: all of one place, so that their keys decide which are the first."""
     order, (start, end, _) = "DESC" if reverse else "ASC", bounds
-    first, last = _place(start), _place(end) if end.count("/") > 1 else 2 ** (4 * _ORDER_DIGITS)
+    first, last = _place(start), _place(end) if end.count("/") > 1 else 2 ** (4 * ORDER_DIGITS)
     rows, size = list[tuple[str, Record]](), limit + _SAME_PLACE
     while True:
         some = connection.execute(_FIND.format(order=order), (match, first, last, size)).fetchall()
