@@ -73,9 +73,9 @@ def add_ready_route(router: APIRouter, impl: OpenAIResponsesImpl, limits: RouteA
     kind = routes_within(limits)
     router.add_api_route(_READY, _report(impl), methods=["GET"], route_class_override=kind, **description)
     rest = APIRouter(route_class=kind)
-    # The hosts' authentication reads one method of each route, whichever a set has first: GET is the route above only.
-    others = sorted(set(METHODS) - {"GET"})
-    rest.add_api_route(_READY, nothing(router), methods=others, include_in_schema=False)
+    # OGX reads these too, by one of their methods, whichever a set has first: none may need a token.
+    extra = {public_key: True}
+    rest.add_api_route(_READY, nothing(router), methods=METHODS, include_in_schema=False, openapi_extra=extra)
     router.include_router(rest)
 
 
