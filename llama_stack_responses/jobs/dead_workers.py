@@ -1,4 +1,4 @@
-"""Finds stalled jobs: those whose worker has no lease, and is dead."""
+"""Finds what workers hold, and of that what is stalled: the worker has no lease, and is dead."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ def is_stalled(worker: str, response_id: str) -> Condition:
     return VersionIs(lease_key(worker, tag_of(response_id)), None)
 
 
+async def held_in(records: Records, numbers: Iterable[int], prefix: str) -> set[str]:
+    """Return the response ids of all rows `<prefix><response>` in these partitions."""
+    return {
+        key.removeprefix(prefix)
+        for number in numbers
+        async for rows in pages_in(records, number, prefix)
+        for key, _ in rows
+    }
+
+
 async def iter_stalled(
     records: Records, prefix: str, by: str, numbers: Iterable[int] = (0,)
 ) -> AsyncIterator[tuple[str, str]]:
@@ -33,9 +43,12 @@ async def iter_stalled(
     meanwhile would count as alive until the clock reaches that time, and one that lives has renewed its lease by now.
 
     Args:
-        numbers: the partitions that are looked at.
         by: the worker that looks, right after it has renewed its lease. Once that has expired too, it learns nothing of
             the others: this ends.
+        numbers: the partitions that are searched.
+
+    Raises:
+        ApiError: 503, a partition does not answer; all others were searched before.
     """
     failure: ApiError | None = None
     for number in numbers:

@@ -71,10 +71,10 @@ class FairOrder:
         hints = [] if virtual_time is not None else [Put(turn, _written(now), expires_at=now + _KEPT_SECONDS)]
         virtual_time = now if virtual_time is None else virtual_time
         known = self._start_tags.get((work.kind, tag), {})
-        tags = self._start_tags[work.kind, tag] = {of: each for of, each in known.items() if each >= virtual_time}
-        last = max(_read(records, row) or 0.0, tags.get(owner_key, 0.0))
+        current = self._start_tags[work.kind, tag] = {of: each for of, each in known.items() if each >= virtual_time}
+        last = max(_read(records, row) or 0.0, current.get(owner_key, 0.0))
         start_tag = last + _FAIR_SHARE_SECONDS / weight if last >= virtual_time else virtual_time
-        tags[owner_key] = start_tag
+        current[owner_key] = start_tag
         order = work.kind + encoded(start_tag) + encoded(now)
         return order, [*hints, Put(row, _written(start_tag), expires_at=now + _DAY_SECONDS)]
 
@@ -105,7 +105,7 @@ def advanced(order: str, records: Mapping[str, Record], tag: int = 0) -> list[Pu
     kind = WorkClass.of(order)
     if kind is WorkClass.WINDOW:
         return []
-    turn, start_tag = virtual_time_of(kind, tag), tag_of(order)
+    turn, start_tag = virtual_time_of(kind, tag), start_tag_of(order)
     virtual_time = _read(records, turn) or start_tag
     virtual_time = max(virtual_time, min(max(virtual_time, start_tag) + _STEP_SECONDS, start_tag + _FAIR_SHARE_SECONDS))
     return [Put(turn, _written(virtual_time), expires_at=queued_at(order) + _KEPT_SECONDS)]
@@ -121,7 +121,7 @@ def virtual_time_of(kind: WorkClass, tag: int = 0) -> str:
     return with_tag(f"z/turn{kind}", tag)
 
 
-def tag_of(order: str) -> float:
+def start_tag_of(order: str) -> float:
     """Return the start tag of the job of this order; of a job with a completion window, its deadline."""
     digits = order.removeprefix(WorkClass.of(order))
     return int(digits[:_DIGITS], 16) / 1000

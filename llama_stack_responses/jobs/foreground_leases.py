@@ -23,9 +23,9 @@ from ..logs import get_logger
 from ..store import codec
 from ..store.archive import Archive
 from ..store.commit_outcome import until_known
-from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_in
+from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed
 from ..store.running_response import RunningResponse
-from .dead_workers import is_stalled, iter_stalled
+from .dead_workers import held_in, is_stalled, iter_stalled
 from .heartbeat import Heartbeat
 
 logger = get_logger(__name__)
@@ -182,10 +182,7 @@ class ForegroundLeases:
 
     async def _acquired(self) -> set[str]:
         """Return the ids of the responses for which the store has a lease of this worker."""
-        prefix = f"o/{self.worker}/"
-        numbers = self._heartbeat.numbers
-        pages = [rows for number in numbers async for rows in pages_in(self._records, number, prefix)]
-        return {key.removeprefix(prefix) for rows in pages for key, _ in rows}
+        return await held_in(self._records, self._heartbeat.numbers, f"o/{self.worker}/")
 
     async def fail_abandoned(self) -> None:
         """Store the responses of dead workers as failed, as long as this worker has a lease itself."""

@@ -56,7 +56,7 @@ from ..store.records import (
 from ..store.routing import by_tag
 from ..telemetry.trace_context import trace_headers
 from . import fair_order
-from .dead_workers import is_stalled, iter_stalled, lease_key
+from .dead_workers import held_in, is_stalled, iter_stalled, lease_key
 from .hints import HintWriter
 from .job import QUEUED_EVENTS, Checkpoint, InQueue, Job, JobState, Verdict, name_of, owner_prefix
 from .row_quota import RowQuota
@@ -182,7 +182,7 @@ class JobQueue:
         self._claims, self._lower = 0, cycle((WorkClass.WINDOW, WorkClass.FLEX, WorkClass.BATCH))
         self._windows: dict[int, tuple[float, float]] = {}
         self.served = ServedPartitions(records, look_seconds)
-        """The partitions that this process looks after."""
+        """The partitions that this process serves."""
         self._hints = HintWriter(records)
         self._renewals: dict[str, RepeatedCommit] = {}
         self._leases: dict[str, dict[int, float]] = {}
@@ -314,7 +314,7 @@ class JobQueue:
         looked_at, due_at = self._windows.get(number, (-inf, inf))
         if now >= due_at or abs(now - looked_at) >= _LOOK_SECONDS:
             first = await range_in(self._records, number, f"q/{WorkClass.WINDOW}", f"q/{WorkClass.FLEX}", limit=1)
-            due_at = fair_order.tag_of(first[0][0].split("/")[1]) - _DUE_SECONDS if first else inf
+            due_at = fair_order.start_tag_of(first[0][0].split("/")[1]) - _DUE_SECONDS if first else inf
             self._windows[number] = now, due_at
         return now >= due_at
 
@@ -465,11 +465,10 @@ class JobQueue:
             holding: the ids of the responses that it runs.
         """
         now = await self._records.now()
-        known = self._leases.setdefault(worker, {})
-        known |= {tag_of(each): now + self._lease_seconds for each in holding}
-        leases = self._leases[worker] = {tag: until for tag, until in known.items() if until > now}
-        puts = [self._lease(worker, tag, now + self._lease_seconds) for tag in {0, *leases}]
-        await self._write_leases(puts)
+        until = now + self._lease_seconds
+        known = self._leases.get(worker, {}) | {tag_of(each): until for each in holding}
+        leases = self._leases[worker] = {tag: ends for tag, ends in known.items() if ends > now}
+        await self._write_leases(self._lease(worker, tag, until) for tag in {0, *leases})
         await self.served.share(worker)
         return now
 
@@ -523,10 +522,7 @@ class JobQueue:
 
     async def held_by(self, worker: str) -> set[str]:
         """Return the response ids of the jobs that the worker holds."""
-        prefix = f"h/{worker}/"
-        numbers = self.numbers_of(worker)
-        pages = [rows for number in numbers async for rows in pages_in(self._records, number, prefix)]
-        return {key.removeprefix(prefix) for rows in pages for key, _ in rows}
+        return await held_in(self._records, self.numbers_of(worker), f"h/{worker}/")
 
     def numbers_of(self, worker: str) -> set[int]:
         """Return the partitions in which the worker has leases, and so may hold responses."""
