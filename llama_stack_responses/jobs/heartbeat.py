@@ -49,7 +49,7 @@ class Heartbeat:
 
     @property
     def own(self) -> Sequence[int]:
-        """The partitions that this worker looks after."""
+        """The partitions that this worker serves (`served_partitions.py`)."""
         return self._jobs.served.own
 
     async def ensure(self) -> None:

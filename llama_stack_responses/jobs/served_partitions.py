@@ -1,8 +1,9 @@
-"""Which partitions of the store a worker looks for jobs in, and in which order.
+"""Which partitions of the store a worker serves, and in which order it looks for jobs in them.
 
-Each partition has one living worker that looks for its jobs: the one whose name, hashed with the number of the
-partition, is the greatest (rendezvous hashing; Thaler and Ravishankar, 1998). So a worker that comes or goes changes
-only its own partitions. A worker without room announces the partitions whose jobs it leaves to others:
+One living worker serves a partition: it looks there for jobs, for what dead workers hold, and for event logs that have
+expired. It is the worker whose name, hashed with the number of the partition, is the greatest (rendezvous hashing;
+Thaler and Ravishankar, 1998). So a worker that starts or ends changes only its own partitions. A worker that has no
+room for the jobs of a partition writes a row for it, and workers that have room look there too:
 
     qh/<partition>    jobs wait in this partition; it expires
 """
@@ -30,11 +31,11 @@ class ServedPartitions:
 
     Args:
         records: the store.
-        look_seconds: minimum interval in which all own partitions are looked at; None if this process looks after all
-            partitions, whenever it looks for a job.
+        look_seconds: minimum interval between two searches of all own partitions for jobs; None if this process serves
+            all partitions, and searches them whenever it is asked for a job.
 
     Attributes:
-        own: the partitions that this process looks after.
+        own: the partitions that this process serves.
     """
 
     def __init__(self, records: Records, look_seconds: float | None) -> None:
@@ -98,13 +99,11 @@ class ServedPartitions:
 
     async def announced(self) -> list[Put]:
         """Return the ops that announce the partitions in which jobs wait."""
-        if self.count == 1:
-            return []
         ends = await self._records.now() + _ANNOUNCED_SECONDS
         return [Put(f"{_ANNOUNCED}{number:03x}", b"", ends) for number in self._waiting]
 
     async def share(self, worker: str) -> None:
-        """Find out which partitions the worker looks after, given the workers that are alive now."""
+        """Find out which partitions the worker serves, given the workers that are alive now."""
         if not self._shares:
             return
         try:
