@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
-from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from tests.simulation.ledger import Prompt
 from tests.simulation.model import numbers_of
 from tests.simulation.server import Server
-from tests.simulation.workload import Clients, create
+from tests.simulation.workload import Clients
 
 type Json = dict[str, Any]
 
 _JOINS: Final = ("completed", "incomplete")
 """Statuses of responses that join their conversation."""
-_TOO_BUSY: Final = (429, 500, 502, 503)
 
 
 @dataclass(slots=True)
@@ -94,24 +91,20 @@ class Talks:
     async def _background(self, talk: Talk) -> None:
         number, body = self._turn(talk, background=True)
         after = self._last(talk)
-        created = await self._clients.once(talk.owner, lambda server: create(server, body, None, finish=False))
-        if created is None:
+        response_id = await self._clients.created(talk.owner, body)
+        if response_id is None:
             return
-        self._clients.promise(talk.owner, created)
         if self._random.random() < 0.2:
             await asyncio.sleep(self._random.uniform(0.0, 8.0))
-            await self._clients.settled(talk.owner, lambda server: server.impl.cancel(created["id"]))
-        if await self._clients.ended(talk.owner, created["id"]):
-            self._joins(talk, number, self._clients.promises.final[created["id"]], after)
+            await self._clients.settled(talk.owner, lambda server: server.impl.cancel(response_id))
+        if await self._clients.ended(talk.owner, response_id):
+            self._joins(talk, number, self._clients.promises.final[response_id], after)
 
     async def _foreground(self, talk: Talk, *, store: bool) -> None:
         number, body = self._turn(talk, background=False, store=store)
         after = self._last(talk)
-        try:
-            final = await self._clients.call(talk.owner, partial(create, body=body, key=None, finish=True), 1)
-        except ApiError as error:
-            if error.status not in _TOO_BUSY:
-                raise
+        final = await self._clients.finished(talk.owner, body)
+        if final is None:
             return
         if store:
             self._clients.promise(talk.owner, final)

@@ -98,7 +98,7 @@ class Clients:
     async def background(self, owner: Owner, readers: int) -> None:
         """Create a background response and follow it; perhaps cancel or delete it, or continue it."""
         body = self.body(background=True)
-        response_id = await self._created(owner, body)
+        response_id = await self.created(owner, body)
         if response_id is None:
             return
         for number in range(readers):
@@ -114,7 +114,7 @@ class Clients:
         elif chance < 0.7 and await self.ended(owner, response_id):
             if self._random.random() < 0.3:
                 self.start(f"deletion of {response_id}", lambda: self.delete(owner, response_id))
-            await self._created(owner, self.body(background=True, previous_response_id=response_id))
+            await self.created(owner, self.body(background=True, previous_response_id=response_id))
 
     async def keyed(self, owner: Owner, key: str, senders: int, *, background: bool) -> None:
         """Send a request with an Idempotency-Key several times; all get the same response."""
@@ -123,7 +123,7 @@ class Clients:
         async def send() -> None:
             while True:
                 try:
-                    response = await self.call(owner, lambda server: create(server, body, key, finish=not background))
+                    response = await self.call(owner, lambda server: _create(server, body, key, finish=not background))
                 except ApiError as error:
                     if error.status not in (429, 502, 503):
                         raise
@@ -140,16 +140,11 @@ class Clients:
     async def foreground(self, owner: Owner, count: int) -> None:
         """Create responses and wait for them, one after the other; perhaps delete one as soon as it is there."""
         for _ in range(count):
-            body = self.body(background=False)
-            try:
-                response = await self.call(owner, partial(create, body=body, key=None, finish=True), 1)
-            except ApiError as error:
-                if error.status not in (429, 500, 502, 503):
-                    raise
-                continue
-            self.promise(owner, response)
-            if self._random.random() < 0.5:
-                await self.delete(owner, response["id"])
+            response = await self.finished(owner, self.body(background=False))
+            if response is not None:
+                self.promise(owner, response)
+                if self._random.random() < 0.5:
+                    await self.delete(owner, response["id"])
 
     async def batch(self, owner: Owner, lines: int) -> None:
         """Create a batch and wait for its end; its files have each line once."""
@@ -222,9 +217,18 @@ class Clients:
         if response["status"] not in UNFINISHED:
             self.promises.final[response["id"]] = response
 
-    async def _created(self, owner: Owner, body: Json) -> str | None:
+    async def finished(self, owner: Owner, body: Json) -> Json | None:
+        """Return a foreground response as it ended; None if its request failed."""
+        try:
+            return await self.call(owner, partial(_create, body=body, key=None, finish=True), 1)
+        except ApiError as error:
+            if error.status not in (429, 500, 502, 503):
+                raise
+            return None
+
+    async def created(self, owner: Owner, body: Json) -> str | None:
         """Return the id of a background response; None if its creation was not acknowledged."""
-        response = await self.once(owner, lambda server: create(server, body, None, finish=False))
+        response = await self.once(owner, lambda server: _create(server, body, None, finish=False))
         if response is None:
             return None
         self.promise(owner, response)
@@ -339,7 +343,7 @@ class Clients:
             self.ledger.fail(f"{batch.id} ends as {batch.status} with the lines {found} of {ids}")
 
 
-async def create(server: Server, body: Json, key: str | None, *, finish: bool) -> Json:
+async def _create(server: Server, body: Json, key: str | None, *, finish: bool) -> Json:
     """Create a response as the route does; wait for its end with `finish`."""
     created = await server.impl.create(body, key)
     if isinstance(created, ForegroundRun):
