@@ -1,10 +1,10 @@
-"""Which partitions a worker looks for jobs in."""
+"""Which partitions a worker serves."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from llama_stack_responses.core.ids import new_id
+from llama_stack_responses.core.ids import new_id, tag_of
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.jobs.served_partitions import ServedPartitions
@@ -93,4 +93,4 @@ async def test_partitions_with_jobs_take_turns() -> None:
     served = ServedPartitions(records, None)
     assert [number async for number in served.in_order()] == [1, 2]
     claimed = [await jobs.claim("one") for _ in range(4)]
-    assert [jobs.served.number_of(int(job.response_id[6:9], 16)) for job in claimed if job] == [1, 2, 1, 1]
+    assert [jobs.served.number_of(tag_of(job.response_id)) for job in claimed if job] == [1, 2, 1, 1]

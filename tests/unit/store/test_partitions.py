@@ -27,19 +27,15 @@ OF: Final = Hasher(ANNA).owner
 
 
 class Part(MemoryRecords):
-    """A partition that may be away, and says whether it was made."""
+    """A partition that may be away, and knows with how many the store was made."""
 
     away = False
+    made: int | None = None
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         if self.away:
             raise ApiError(503, "away")
         await super().commit(ops, conditions)
-
-    made: int | None = None
-
-    async def exists(self) -> bool:
-        return bool(self._keys)
 
     async def made_with(self, number: int, *, makes: bool) -> int | None:
         if makes and self.made is None:
@@ -115,7 +111,7 @@ async def test_rows_in_another_partition_are_never_written_twice() -> None:
     await records.commit([Put(f"r/{response}", b"1"), Put("us/p/1", b"2")])
     parts[3].away, parts[0].__class__ = False, Part
     assert len(await keys(parts[3])) == 2, "the note is left"
-    await records.commit([Delete("us/p/1")])  # somebody has added it to a sum
+    await records.commit([Delete("us/p/1")])  # its value was added to a sum meanwhile
     await records.sweep(0)
     assert not [key for key in await keys(parts[0]) if key.startswith("us/")]
     assert await keys(parts[3]) == [f"r/{response}"]
