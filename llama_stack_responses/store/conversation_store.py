@@ -192,21 +192,20 @@ class ConversationStore:
         Raises:
             Conflict: the id is taken.
         """
-        known = {conversation.key: Record(conversation.encode(), 0)}
-        append = self._append(conversation, items)
-        ops, _ = await in_thread_if_large(lambda: append.plan(known), items)
-        ops = [*used(conversation.owner, tag_of(conversation.id)), *ops]
-        await self._records.commit(ops, [VersionIs(conversation.key, None)])
+        await self._records.commit(*await self._plan_new(conversation, items))
 
     async def import_conversation(self, conversation: Conversation, items: Sequence[Json]) -> bool:
         """Store a conversation of another server; return False if it is stored, or was imported and deleted."""
         mark = imported(conversation.id)
+        ops, new = await self._plan_new(conversation, items)
+        return await committed(self._records, [*ops, mark], [*new, VersionIs(mark.key, None)])
+
+    async def _plan_new(self, conversation: Conversation, items: Sequence[Json]) -> tuple[list[Op], list[Condition]]:
+        """Return the commit that stores a new conversation with these items."""
         known = {conversation.key: Record(conversation.encode(), 0)}
         append = self._append(conversation, items)
         ops, _ = await in_thread_if_large(lambda: append.plan(known), items)
-        new = [VersionIs(conversation.key, None), VersionIs(mark.key, None)]
-        ops = [*used(conversation.owner, tag_of(conversation.id)), *ops]
-        return await committed(self._records, [*ops, mark], new)
+        return [*used(conversation.owner, append.tag), *ops], [VersionIs(conversation.key, None)]
 
     async def load(self, conversation_id: str) -> Conversation | None:
         """Return the conversation; None if it is unknown or deleted."""

@@ -240,18 +240,16 @@ class PartitionedRecords:
         """
         if self._checked:
             return
-        number = self.partitions
         if isinstance(self._parts[0], Numbered):
             made = await self._parts[0].made_with(self.partitions, makes=makes)
             if made is None:
                 return
-            number = made
-        if number != self.partitions:
-            raise ApiError(
-                UNAVAILABLE,
-                f"The response store was made with {number} partitions, and its settings have {self.partitions}: set "
-                f"'partitions' of the store to {number}, or another 'prefix'.",
-            )
+            if made != self.partitions:
+                raise ApiError(
+                    UNAVAILABLE,
+                    f"The response store was made with {made} partitions, and its settings have {self.partitions}: set "
+                    f"'partitions' of the store to {made}, or another 'prefix'.",
+                )
         self._checked = True
 
     def _number(self, tag: int) -> int:

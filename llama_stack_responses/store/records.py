@@ -20,6 +20,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from ..core.errors import ApiError
@@ -420,22 +421,23 @@ def after_prefix(prefix: str) -> str:
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
-async def pages_in(
-    records: Records, number: int, prefix: str, size: int = 500
-) -> AsyncIterator[list[tuple[str, Record]]]:
-    """Yield all rows of one partition under a prefix, as `pages_of`."""
-    start = prefix
-    while rows := await range_in(records, number, start, after_prefix(prefix), limit=size):
-        yield list(rows)
-        start = rows[-1][0] + "\0"
-
-
-async def pages_of(
+def pages_of(
     records: Records, prefix: str, size: int = 500, max_bytes: int | None = None
 ) -> AsyncIterator[list[tuple[str, Record]]]:
     """Yield all rows under a prefix, ordered by key, at most `size` at a time; `max_bytes` is as in `range`."""
+    return _pages(partial(records.range, limit=size, max_bytes=max_bytes), prefix)
+
+
+def pages_in(records: Records, number: int, prefix: str, size: int = 500) -> AsyncIterator[list[tuple[str, Record]]]:
+    """Yield all rows of one partition under a prefix, as `pages_of`."""
+    return _pages(partial(range_in, records, number, limit=size), prefix)
+
+
+async def _pages(
+    read: Callable[[str, str], Awaitable[Sequence[tuple[str, Record]]]], prefix: str
+) -> AsyncIterator[list[tuple[str, Record]]]:
     start = prefix
-    while rows := await records.range(start, after_prefix(prefix), limit=size, max_bytes=max_bytes):
+    while rows := await read(start, after_prefix(prefix)):
         yield list(rows)
         start = rows[-1][0] + "\0"
 

@@ -57,9 +57,8 @@ _ENDING: Final = ("p", "u", "x", "ob", "cl", "co", "cp")
 _TAGS: Final[Mapping[str, tuple[int, Callable[[str], int]]]] = {
     **dict.fromkeys(("a", "c", "ch", "cr", "e", "k", "m", "r", "s", "sl", "v", "w", "z"), (1, _id(1))),
     **dict.fromkeys(("d", "up"), (1, lambda key: home_of(_part(key, 1)))),
-    **dict.fromkeys(("h", "o", "t"), (2, _id(2))),
+    **dict.fromkeys(("h", "o", "q", "t"), (2, _id(2))),
     **dict.fromkeys(("l", "sc"), (3, _id(3))),
-    "q": (2, _id(2)),
     "y": (2, _branch_or_key),
     **dict.fromkeys(("b", "f", "i", "n"), (1, _name(1))),
     "g": (2, _name(2)),
