@@ -109,7 +109,7 @@ class Ends:
         self._stopping = True
         if self._waiting:
             self._task.start()
-        # It is not cancelled: nobody would know whether its commit was applied.
+        # It is not cancelled: then it would be unknown whether its commit was applied.
         await self._task.wait()
 
     async def _write(self) -> None:

@@ -53,7 +53,7 @@ class Connections(ABC):
 
     Attributes:
         loop: the event loop.
-        closing: closes them, once somebody asked for it.
+        closing: the task that closes them; None until `LoopConnections.close`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, access: Access, connections: int) -> None:
