@@ -164,19 +164,19 @@ def _join_without_condition(patch: Patch) -> None:
 
 def _turn_after_response(patch: Patch) -> None:
     """A response that has ended joins its conversation in a second commit."""
-    save = Archive.save
+    save, prepared = Archive.save, Archive._prepared
 
-    async def nothing(*_: object) -> None:
-        return None
+    async def without_turn(self: Archive, *given: Any) -> tuple[None, Any]:
+        _, base_items = await prepared(self, *given)
+        return None, base_items
 
     async def split(self: Archive, response: Any, **named: Any) -> int:
-        with patch.context() as apart:
-            apart.setattr(Archive, "_joining", nothing)
-            version = await save(self, response, **named)
+        version = await save(self, response, **named)
         given = {name: named[name] for name in ("owner", "input_items")}
         await self.join(response, **given, exchanges=named.get("exchanges") or {})
         return version
 
+    patch.setattr(Archive, "_prepared", without_turn)
     patch.setattr(Archive, "save", split)
 
 
