@@ -8,8 +8,9 @@ follow a slot to a primary that has no other one yet, and closes the connections
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, NamedTuple, override
 from urllib.parse import urlsplit
 
@@ -30,7 +31,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..concurrency.tasks import LoopTask
-from .connection_slots import ConnectionSlots
+from .connection_slots import ConnectionSlots, NotSent
+from .records import CLOSED
 from .redis_connections import BACKOFF, MAX_RETRIES, Access, Command, Connections
 from .redis_errors import errors_as_503, is_moving
 
@@ -58,10 +60,12 @@ class ClusterConnections(Connections):
 
     Args:
         access: its URL names one or more nodes, with commas, by which the cluster is found.
+        connections: how many calls to each node are under way at a time. A call waits for its turn at each node that
+            it tries, so that no pool has more calls than connections: pools do not keep the order.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, access: Access, connections: int) -> None:
-        super().__init__(loop, access, connections)
+        super().__init__(loop, access, sys.maxsize)
         self._timeout = access.timeout
         self._connections = connections
         self._seeds, self._settings = _parsed(access)
@@ -73,43 +77,61 @@ class ClusterConnections(Connections):
         self._unread: RedisError | None = None
         self._reading = LoopTask(self._read_map)
 
-    @override
-    def _slots_of(self, key: str) -> ConnectionSlots:
-        """Return what admits calls to the primary of the key: the calls to a dead one hold up no others."""
-        node = self._owners.get(key_slot(key.encode()))
-        if node is None or self.closing:
-            return self._slots
+    def _slots_of(self, node: _Node) -> ConnectionSlots:
+        """Return what admits calls to this node: the calls to a dead one hold up no others."""
         if node not in self._slots_by_node:
+            if self.closing:
+                raise NotSent(CLOSED)
             self._slots_by_node[node] = ConnectionSlots(self._connections, self._timeout)
         return self._slots_by_node[node]
 
     @override
     async def close(self) -> None:
         """Let waiting calls fail, wait until the others have ended, and disconnect."""
-        for slots in self._slots_by_node.values():
-            await slots.close()
+        await asyncio.gather(*(slots.close() for slots in self._slots_by_node.values()))
         await super().close()
 
     async def _call[Result](self, key: str, command: Command[Result]) -> Result:
         slot = key_slot(key.encode())
         failures = redirects = 0
-        node = asked = None
+        node = asked = failure = None
         while True:
-            try:
-                node = asked or await self._owner(slot)
-                return await (_asking(self._client(node), command) if asked else command(self._client(node)))
-            except AskError as error:
-                redirects += 1
-                if node is None or redirects > _MAX_REDIRECTS:
-                    raise
-                asked = self._redirected(slot, error, node)
-            except RedisError as error:
-                failures += 1
-                asked = None
-                self._doubt(node, error)
-                if failures > MAX_RETRIES or not _passes(error):
-                    raise
-                await asyncio.sleep(BACKOFF.compute(failures))
+            async with AsyncExitStack() as held:
+                try:
+                    node = asked or await self._owner(slot)
+                    await self._take_turn(held, node, failure)
+                    # While it waited, others may have learned that the primary is another one.
+                    if asked or node == await self._owner(slot):
+                        return await (_asking(self._client(node), command) if asked else command(self._client(node)))
+                except AskError as error:
+                    redirects += 1
+                    if node is None or redirects > _MAX_REDIRECTS:
+                        raise
+                    asked = self._redirected(slot, error, node)
+                except RedisError as error:
+                    failures += 1
+                    failure, asked = error, None
+                    self._doubt(node, error)
+                    if failures > MAX_RETRIES or not _passes(error):
+                        raise
+                    await asyncio.sleep(BACKOFF.compute(failures))
+
+    async def _take_turn(self, held: AsyncExitStack, node: _Node, failure: RedisError | None) -> None:
+        """Wait for a connection to a node, which is this call's until `held` ends.
+
+        Args:
+            failure: that of an earlier try, which may have been applied: it is the error if there is no other try.
+
+        Raises:
+            NotSent: no connection became free in time, or the connections are being closed.
+        """
+        try:
+            await held.enter_async_context(self._slots_of(node).taken())
+        except NotSent:
+            if failure is None:
+                raise
+            with errors_as_503():
+                raise failure from None
 
     async def listener(self, key: str) -> Redis:
         self._forget_map()
@@ -188,7 +210,9 @@ class ClusterConnections(Connections):
 
     def _opened(self, node: _Node) -> Redis:
         """Return a client of this node alone, which repeats no call: another node may have to be asked."""
-        settings = {**self._settings, "host": node.host, "port": node.port, "max_connections": self._connections}
+        # One more than there are calls, for reading the map.
+        most = self._connections + 1
+        settings = {**self._settings, "host": node.host, "port": node.port, "max_connections": most}
         pool = BlockingConnectionPool(timeout=self._timeout, retry=Retry(NoBackoff(), 0), **settings)
         return Redis.from_pool(pool)
 

@@ -67,13 +67,9 @@ class Connections(ABC):
         Raises:
             ApiError: 503, the server refused the call or did not answer it.
         """
-        async with self._slots_of(key).taken():
+        async with self._slots.taken():
             with errors_as_503():
                 return await self._call(key, command)
-
-    @abstractmethod
-    def _slots_of(self, key: str) -> ConnectionSlots:
-        """Return what admits calls to the server that holds `key`."""
 
     @abstractmethod
     async def _call[Result](self, key: str, command: Command[Result]) -> Result:
@@ -122,10 +118,6 @@ class ServerConnections(Connections):
         # No retry after a timeout: the caller has waited long enough.
         retry = Retry(BACKOFF, MAX_RETRIES, (RedisConnectionError,))
         self._redis = Redis(connection_pool=self._pool(max_connections=connections, retry=retry))
-
-    @override
-    def _slots_of(self, key: str) -> ConnectionSlots:
-        return self._slots
 
     @override
     async def _call[Result](self, key: str, command: Command[Result]) -> Result:

@@ -1,9 +1,16 @@
-"""What a client reads of a cluster: its URL, and the map of slots as nodes tell it."""
+"""What a client reads of a cluster: its URL, and the map of slots as nodes tell it. And what it says of a call that fails."""
+
+import asyncio
+from typing import override
 
 import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from llama_stack_responses.store.redis_cluster import _Node, _parsed, _ranges
+from llama_stack_responses.store.connection_slots import NotSent
+from llama_stack_responses.store.redis_cluster import ClusterConnections, _Node, _parsed, _ranges
 from llama_stack_responses.store.redis_connections import Access
+from llama_stack_responses.store.redis_errors import NoAnswer
 
 
 def test_url_names_nodes_and_settings_of_all_connections() -> None:
@@ -22,3 +29,38 @@ def test_node_that_does_not_know_its_host_is_where_it_was_asked(unknown: bytes |
         (0, 99, [("one", 7000), ("two", 7001)]),
         (100, 16383, [("two", 7001)]),
     ]
+
+
+class KnownPrimary(ClusterConnections):
+    """Connections to a cluster whose map says always the same."""
+
+    @override
+    async def _owner(self, slot: int) -> _Node:
+        return _Node("one", 7000)
+
+
+async def test_call_that_gets_no_second_try_is_said_to_be_unsent_only_if_it_had_no_first_one() -> None:
+    connections = KnownPrimary(asyncio.get_running_loop(), Access("redis://one:7000", None, None, 60.0), 1)
+    tried, began, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def lost(_: Redis) -> None:
+        tried.set()
+        raise RedisConnectionError
+
+    async def long(_: Redis) -> None:
+        began.set()
+        await ended.wait()
+
+    sent = asyncio.create_task(connections.call("k", lost))
+    await tried.wait()
+    holding = asyncio.create_task(connections.call("k", long))
+    unsent = asyncio.create_task(connections.call("k", lost))
+    await began.wait()
+    closing = asyncio.create_task(connections.close())
+    await asyncio.sleep(0)
+    ended.set()
+    with pytest.raises(NoAnswer):
+        await sent
+    with pytest.raises(NotSent):
+        await unsent
+    await asyncio.gather(holding, closing)
