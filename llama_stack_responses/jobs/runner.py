@@ -231,7 +231,7 @@ class JobRunner:
                 generate = partial(self._generate, context, items, checkpoint)
                 if not await driver.run(generate, self._refused) or self._lost:
                     return
-        await self._conclude(context, stored)
+        await self._conclude(context, stored, driver.error)
         log_ended(context.assembler.response, perf_counter() - began, driver.error)
 
     async def _refused(self, error: ApiError) -> bool:
@@ -397,17 +397,26 @@ class JobRunner:
         )
         await self._writer.write()
 
-    async def _conclude(self, context: GenerationContext, stored: StoredResponse) -> None:
-        """Store the response and its last events, and delete the job, in one commit."""
+    async def _conclude(self, context: GenerationContext, stored: StoredResponse, error: ApiError | None) -> None:
+        """Store the response, which failed with an error if there is one, and its last events, and delete the job.
+
+        It is one commit.
+        """
         self._concluding = True
         recording = context.timeline.recording
         await self._writer.conclude(
             self._event_buffer.order.feed(context.assembler.end()),
-            lambda last, requests: self._store(context.assembler, stored, last, recording(), requests),
+            lambda last, requests: self._store(context.assembler, stored, last, recording(), requests, error),
         )
 
     async def _store(
-        self, assembler: Assembler, stored: StoredResponse, last: list[Event], recording: Recording, requests: list[Op]
+        self,
+        assembler: Assembler,
+        stored: StoredResponse,
+        last: list[Event],
+        recording: Recording,
+        requests: list[Op],
+        error: ApiError | None,
     ) -> None:
         expiry = await self._records.now() + self._event_log_seconds
         await self._archive.save(
@@ -420,6 +429,7 @@ class JobRunner:
             transcript=self._writer.transcript.marks(assembler.left_out),
             exchanges=self._generation.exchanges if self._generation else {},
             recording=recording,
+            error=error,
             extra_ops=[
                 *await self._event_log.batch(self.job.response_id, last),
                 *requests,

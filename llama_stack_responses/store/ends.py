@@ -38,6 +38,7 @@ class Ended:
         at: when it ended, in seconds since the epoch, on the store's clock.
         inputs: the items of its own input, with those of a history that the client sent again; None if the response
             is not stored, or if its input was stored before, as that of a background response is.
+        error: why a background response failed, with what its `error` does not say, such as the HTTP status; else None.
     """
 
     response: Json
@@ -45,6 +46,7 @@ class Ended:
     timing: Json | None
     at: float
     inputs: Sequence[Json] | None = None
+    error: ApiError | None = None
 
 
 AtEnd = Callable[[Ended], Sequence[Op]]

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from ..concurrency.offloading import INLINE_BYTES, Computation
+from ..core.errors import ApiError
 from ..core.exchanges import with_exchanges
 from ..core.ids import seeded, tag_of
 from ..core.json_blocks import dumps
@@ -104,11 +105,12 @@ class Saving:
         exchanges: Mapping[str, Json],
         append: ConversationAppend | None,
         recording: Recording,
+        error: ApiError | None,
         computation: Computation,
     ) -> None:
         self.computation = computation
         self._response = response
-        self._recording = recording
+        self._recording, self._error = recording, error
         self._own_items = [*base_items, *input_items] if base is None else input_items
         self._words, self._answers = first_words(self._own_items), answered(self._own_items)
         self._joining = append
@@ -257,7 +259,7 @@ class Saving:
             return None
         # The input of a response that was stored before is in its history, and not among the items of this save.
         own_items = None if old else self._own_items
-        return Ended(self._response, self._owner, self._recording.timing, at, own_items)
+        return Ended(self._response, self._owner, self._recording.timing, at, own_items, self._error)
 
     def _released(self, old: Entry, new: Entry, content: _Content) -> dict[str, str]:
         """Return the keys of the references that the response no longer holds, each with the key of the content.

@@ -59,6 +59,17 @@ USAGE: Final = {
 }
 
 
+FAILURES: Final = {
+    each.code: each
+    for each in (
+        ApiError(400, "No.", code="invalid_prompt"),
+        ApiError(429, "No.", code="rate_limit_exceeded"),
+        ApiError(502, "No.", code="server_error"),
+    )
+}
+"""Why responses fail, by its code."""
+
+
 @dataclass
 class Files:
     """A file store in memory."""
@@ -119,13 +130,12 @@ class Responses:
     async def end(self, response_id: str, status: str | None = None) -> None:
         """End a response, as the commit of its job does."""
         found = self.waiting.pop(response_id)
-        code, status = None, status or found["end"]
-        if status not in ("completed", "cancelled"):
-            code, status = status, "failed"
-        response = {"id": response_id, "status": status, "store": found["store"], "output": found["input"]}
-        response |= {"error": {"code": code, "message": "No."} if code else None, "usage": USAGE}
+        status = status or found["end"]
+        error = FAILURES.get(status)
+        response = {"id": response_id, "status": "failed" if error else status, "store": found["store"]}
+        response |= {"output": found["input"], "error": error.response_error() if error else None, "usage": USAGE}
         self.stored[response_id] = response
-        ended = Ended(response, ADA, None, self._clock())
+        ended = Ended(response, ADA, None, self._clock(), error=error)
         await self._records.commit(self._ends.ops(ended))
         if self.dispatcher:
             self.dispatcher.ended(ended)
@@ -447,7 +457,7 @@ async def test_busy_model_server_is_tried_again_with_pauses(records: Records, cl
         ended = await server.ended(batch_id)
     assert ended["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
     [error] = server.lines(ended["error_file_id"]).values()
-    assert (error["response"]["status_code"], error["response"]["body"]["error"]["message"]) == (500, "No.")
+    assert (error["response"]["status_code"], error["response"]["body"]) == (502, FAILURES["server_error"].body())
     assert [each[-2:] for each in server.responses.stored] == ["03", "03"], "earlier tries are deleted"
 
 

@@ -194,7 +194,7 @@ def test_lines_of_other_endpoints_have_the_answers_of_the_host(
     assert [errors[name]["status_code"] for name in ("wrong", "unknown")] == [400, 404]
     assert errors["wrong"]["body"]["error"]["code"] == "invalid_value"
     path = endpoint.removeprefix("/v1")
-    # The model server gives all answers one id, so the host would keep one row of all of them.
+    # The model server gives all answers of a model one id, so the host would keep one row of all of them.
     if endpoint == "/v1/chat/completions":
         assert rows(served.state_dir / "host-sql.db", "chat_completions") == 0
     direct: Json = ada.post(path, body=body, cast_to=dict[str, Any])
@@ -216,22 +216,30 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-def test_refused_and_failed_lines_are_in_the_error_file(ada: openai.OpenAI, upstream: Upstream) -> None:
+def test_refused_and_failed_lines_are_in_the_error_file_as_answers_of_their_requests(
+    ada: openai.OpenAI, upstream: Upstream
+) -> None:
     upstream.script("failing", error(400, "No."))
+    upstream.script("away", error(404, "No such model."))
+    upstream.script("broken", error(502, "Bad gateway."))
+    upstream.script("keyless", error(401, "Wrong key."))
     lines = [
         line("good", {"model": ECHO, "input": "Hi"}),
         line("unknown", {"model": "nobody/here", "input": "Hi"}),
         line("wrong", {"model": ECHO, "input": "Hi", "temperature": 9}),
-        line("failing", {"model": "local/failing", "input": "Hi"}),
+        *(line(name, {"model": f"local/{name}", "input": "Hi"}) for name in ("failing", "away", "broken", "keyless")),
     ]
     ended = until_ended(ada, created(ada, lines))
     assert ended.request_counts is not None
-    assert ended.request_counts.to_dict() == {"total": 4, "completed": 1, "failed": 3}
+    assert ended.request_counts.to_dict() == {"total": 7, "completed": 1, "failed": 6}
     assert [each["custom_id"] for each in lines_of(ada, ended.output_file_id)] == ["good"]
     errors = {each["custom_id"]: each["response"] for each in lines_of(ada, ended.error_file_id)}
-    assert list(errors) == ["unknown", "wrong", "failing"]
-    assert [each["status_code"] for each in errors.values()] == [404, 400, 400]
-    assert errors["wrong"]["body"]["error"]["param"] == "temperature"
+    assert list(errors) == [each["custom_id"] for each in lines[1:]]
+    for each in lines[1:]:
+        with pytest.raises(openai.APIStatusError) as refused:
+            ada.post("/responses", body=each["body"], cast_to=object)
+        shown = errors[each["custom_id"]]
+        assert (shown["status_code"], shown["body"]["error"]) == (refused.value.status_code, refused.value.body)
     assert ended.model is None
 
 

@@ -119,12 +119,17 @@ def test_stored_request_is_only_in_the_response_store(quiet: LiveStack, wire: Wi
 
 
 def test_host_chat_route_still_stores_its_own_chats(quiet: LiveStack, wire: Wire) -> None:
-    chat = {"model": "local/echo", "messages": [{"role": "user", "content": "canary-chat"}]}
-    assert wire.http.post("/chat/completions", json=chat).status_code == 200
-    wait_until(lambda: rows(quiet.state_dir / "host-sql.db", "chat_completions") == 1)
-    assert traces(quiet.state_dir, "canary-chat")
-    wire.create(model="local/echo", input="not there")
-    assert rows(quiet.state_dir / "host-sql.db", "chat_completions") == 1
+    """One response is created between two chats, each with another model: the host keeps a row for each id of a chat."""
+
+    def chat(model: str) -> None:
+        body = {"model": f"local/{model}", "messages": [{"role": "user", "content": f"canary-{model}"}]}
+        assert wire.http.post("/chat/completions", json=body).status_code == 200
+        wait_until(lambda: bool(traces(quiet.state_dir, f"canary-{model}")))
+
+    chat("echo")
+    wire.create(model="local/fast-1", input="not there")
+    chat("fast-2")
+    assert rows(quiet.state_dir / "host-sql.db", "chat_completions") == 2
 
 
 @pytest.mark.parametrize("status", [401, 403])

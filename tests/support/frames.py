@@ -90,8 +90,8 @@ def _choices(reply: Reply, model: str) -> Iterator[dict[str, Any]]:
 
 
 def _envelope(chunk: Chunk, model: str) -> dict[str, Any]:
-    """Wrap a chunk of the script in a whole chat.completion.chunk."""
-    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": CREATED, "model": model}
+    """Wrap a chunk of the script in a whole chat.completion.chunk; all chats of a model have one id."""
+    head = {"id": f"chatcmpl-{model}", "object": "chat.completion.chunk", "created": CREATED, "model": model}
     if "choices" in chunk or "object" in chunk:
         return {**head, **chunk}
     choice = chunk if "delta" in chunk or "finish_reason" in chunk else {"delta": chunk}

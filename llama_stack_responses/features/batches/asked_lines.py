@@ -81,9 +81,9 @@ class AskedLines:
             async with self._parts.model_slots.hold(body["model"]), self._parts.slots.hold(1):
                 answer = await self._parts.inference.answer(self._endpoint, body)
         except ApiError as error:
-            if (error.status == 429 or error.status >= 500) and line.attempt < self._parts.tries.most:
+            if (pause := self._parts.tries.pause(line.attempt, error)) is not None:
                 self._parts.telemetry.record(LINES, 1, {"result": "retried"})
-                due = await self._parts.batches.now() + self._parts.tries.pause(line.attempt)
+                due = await self._parts.batches.now() + pause
                 await self._stored(lambda: self._parts.batches.again(line, due))
                 return
             await self._end(line, refusal(error), Counted(False))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...core.backoff import pause_after
+from ...core.errors import ApiError
 from ...feature import Ended
 from ...store.records import Op
 from ...telemetry.instrumentation import Telemetry
@@ -16,7 +17,6 @@ from .rows import Line, ended_ops, retry_ops
 
 LINES: Final = Metric("llama_stack_responses.batch.lines", "{line}", "Ended tries of lines of batches, by their result")
 
-_BUSY: Final = frozenset({429, 500, 504})
 _LONGEST_SECONDS: Final = 300.0
 
 
@@ -32,9 +32,11 @@ class Tries:
     most: int
     first: float
 
-    def pause(self, attempt: int) -> float:
-        """Return the seconds after this try, with jitter."""
-        return pause_after(attempt, self.first, _LONGEST_SECONDS)
+    def pause(self, attempt: int, error: ApiError) -> float | None:
+        """Return the seconds after a try that failed, with jitter; None if it was the last one."""
+        if attempt >= self.most or not (error.status == 429 or error.status >= 500):
+            return None
+        return max(pause_after(attempt, self.first, _LONGEST_SECONDS), min(error.retry_after or 0.0, _LONGEST_SECONDS))
 
 
 class LineEnds:
@@ -53,10 +55,10 @@ class LineEnds:
         line = Line.of_response(ended.response["id"])
         if line is None:
             return ()
-        result = result_of(ended.response)
-        if result.status in _BUSY and line.attempt < self._tries.most:
+        result = result_of(ended)
+        if ended.error and result.status != 200 and (pause := self._tries.pause(line.attempt, ended.error)) is not None:
             self._telemetry.record(LINES, 1, {"result": "retried"})
-            return retry_ops(line, ended.at + self._tries.pause(line.attempt))
+            return retry_ops(line, ended.at + pause)
         counted = counted_of(ended.response, result)
         self._telemetry.record(LINES, 1, {"result": "completed" if counted.completed else "failed"})
         return ended_ops(line, result, counted)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ...core.errors import ApiError
+from ...core.errors import ApiError, UnusableAnswerError
 from ...core.types import Json
+from ...feature import Ended
 from .rows import Batch, Counted, Line, Result
 
 TIMES: Final = (
@@ -26,8 +27,6 @@ _NEVER_RUN: Final = {
     ),
     "completed": ("request_cancelled", "The response of this request was cancelled or deleted before it had ended."),
 }
-_STATUSES: Final = {"server_error": 500, "rate_limit_exceeded": 429, "vector_store_timeout": 504}
-"""HTTP statuses of failed responses by their codes; others are the client's errors."""
 
 
 def batch_object(batch: Batch, ended: Iterable[Counted] = ()) -> Json:
@@ -76,20 +75,18 @@ def line_object(line: Line, custom_id: str, result: Result | None, response: Jso
     if result is None or result.status == 0 or (response is None and result.body is None):
         code, message = _NEVER_RUN[end]
         return shown | {"error": {"code": code, "message": message}}
-    body = result.body
-    if body is None and response is not None:
-        body = response if result.status == 200 else _error_body(response, result.status)
+    body = response if result.body is None else result.body
     return shown | {"response": {"status_code": result.status, "request_id": line.request_id, "body": body}}
 
 
-def result_of(response: Json) -> Result:
-    """Return the result of a line whose response has ended."""
-    status = 200
-    if response["status"] == "cancelled":
-        status = 0
-    elif response["status"] == "failed":
-        status = _STATUSES.get((response.get("error") or {}).get("code") or "", 400)
-    return Result(response["id"], bool(response.get("store", True)), status)
+def result_of(ended: Ended) -> Result:
+    """Return the result of a line whose response has ended: what its request would have got as the answer."""
+    response, error = ended.response, ended.error
+    status = 0 if response["status"] == "cancelled" else 200
+    result = Result(response["id"], bool(response.get("store", True)), status)
+    if error is None or isinstance(error, UnusableAnswerError):
+        return result
+    return result._replace(status=error.status, body=error.body())
 
 
 def counted_of(response: Json, result: Result) -> Counted:
@@ -114,8 +111,3 @@ def counted_of_answer(answer: Json) -> Counted:
 def refusal(error: ApiError) -> Result:
     """Return the result of a line whose request was refused."""
     return Result(None, False, error.status, error.body())
-
-
-def _error_body(response: Json, status: int) -> Json:
-    error = response.get("error") or {}
-    return ApiError(status, error.get("message") or "The response failed.", code=error.get("code")).body()

@@ -114,4 +114,6 @@ class Output:
             await in_thread(files.add, batch, [(*each, response) for each, response in zip(some, loaded, strict=True)])
 
     async def _response_of(self, result: Result | None) -> Json | None:
-        return await self._load(result.response) if result and result.response and result.status else None
+        if result is None or result.response is None or result.status == 0 or result.body is not None:
+            return None
+        return await self._load(result.response)

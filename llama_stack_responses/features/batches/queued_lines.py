@@ -62,9 +62,7 @@ class QueuedLines:
         if error.status in (UNAVAILABLE, 429):
             return min(error.retry_after or self._parts.tries.first, _LONGEST_PAUSE_SECONDS)
         tried = self._tried[line.number] = self._tried.get(line.number, 0) + 1
-        if error.status >= 500 and tried < self._parts.tries.most:
-            return self._parts.tries.pause(tried)
-        return None
+        return self._parts.tries.pause(tried, error)
 
     def left(self, _: Running) -> Sequence[Line]:
         """Return the lines that a dead server has left: none, since another one goes on with its jobs."""
