@@ -104,18 +104,25 @@ def test_each_line_is_in_the_output_file(ada: openai.OpenAI) -> None:
     assert times == sorted(times)  # type: ignore[type-var]
 
 
-def test_webhook_says_that_a_batch_has_ended_and_not_its_responses(ada: openai.OpenAI) -> None:
+def test_webhook_says_that_a_batch_has_ended_and_not_its_responses(ada: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script("waiting", reply(text("a", "b"), hold=1))
     with Web() as web:
         web.answer_all = lambda _: Answer(b"ok")
-        types: Any = ["batch.completed", "response.completed"]
+        types: Any = ada.webhooks.event_types.list().data
         endpoint = ada.webhooks.create(name="Jobs", url=web.url("/hook"), event_types=types)
-        batch = created(ada, [line("a", {"model": ECHO, "input": "Hi"})])
-        wait_until(lambda: bool(web.seen))
-        until_ended(ada, batch)
+        completed = created(ada, [line("a", {"model": ECHO, "input": "Hi"})])
+        failed = created(ada, ["{"])
+        cancelled = created(ada, [line("a", {"model": "local/waiting", "input": "Hi"})])
+        upstream.wait_for("waiting")
+        ada.batches.cancel(cancelled.id)
+        wait_until(lambda: len(web.seen) == 3)
+        until_ended(ada, completed)
         ada.webhooks.delete(endpoint.id)
-        [sent] = web.seen
-    event: Any = ada.webhooks.unwrap(sent.body, sent.headers, secret=endpoint.signing_secret)
-    assert (event.type, event.data.id) == ("batch.completed", batch.id)
+        events: list[Any] = [
+            ada.webhooks.unwrap(each.body, each.headers, secret=endpoint.signing_secret) for each in web.seen
+        ]
+    ends = {completed.id: "batch.completed", failed.id: "batch.failed", cancelled.id: "batch.cancelled"}
+    assert {each.data.id: each.type for each in events} == ends
 
 
 BODIES: Final[Mapping[str, tuple[Json, str]]] = {

@@ -13,7 +13,7 @@ from openai.types.webhooks import WebhookEndpointWithSecret
 
 from tests.support.clients import node_client
 from tests.support.stack import Host, LiveStack
-from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.upstream import Upstream, UpstreamProcess, finish, reply, text
 from tests.support.user_stack import TOKENS, client_of, user_stack
 from tests.support.variants import Json, responses_config
 from tests.support.waiting import wait_until
@@ -73,6 +73,36 @@ def test_background_response_is_delivered_to_a_receiver_that_fails_twice(
     assert [(each.type, each.data.id) for each in events] == [("response.completed", created.id)] * 3
     assert [each["status_code"] for each in delivery["attempts"]] == [500, 503, 200]
     assert {each.headers["webhook-id"] for each in receiver.seen} == {delivery["id"]}
+
+
+def test_each_end_is_delivered_as_the_event_of_the_openai_package(
+    served: LiveStack, upstream: Upstream, receiver: Web
+) -> None:
+    upstream.script("broken", reply(text("Hello"), end="error_frame"))
+    upstream.script("cut", reply(text("Hello"), finish("length")))
+    upstream.script("held", reply(text("a", "b"), hold=1))
+    with client_of(served, "ada") as ada:
+        types = [each for each in ada.webhooks.event_types.list().data if each.startswith("response.")]
+        endpoint = ada.webhooks.create(name="Jobs", url=receiver.url("/hook"), event_types=types)
+        ids = {
+            name: ada.responses.create(model=f"local/{name}", input="Hi", background=True).id
+            for name in ("broken", "cut", "held", "echo")
+        }
+        upstream.wait_for("held")
+        ada.responses.cancel(ids["held"])
+        wait_until(lambda: len(receiver.seen) == len(ids))
+        ends: list[Any] = [unwrapped(ada, each, endpoint) for each in receiver.seen]
+        for each in ada.webhooks.event_types.list().data:
+            ada.webhooks.test(endpoint.id, event_type=each)
+        tests = [unwrapped(ada, each, endpoint) for each in receiver.seen[len(ids) :]]
+        shown = {each: ada.responses.retrieve(each).status for each in ids.values()}
+        ada.webhooks.delete(endpoint.id)
+    assert {each.data.id: each.type for each in ends} == {each: f"response.{status}" for each, status in shown.items()}
+    assert list(shown.values()) == ["failed", "incomplete", "cancelled", "completed"]
+    # Each has a class of its own.
+    assert [type(each).__name__.removesuffix("WebhookEvent") for each in tests] == [
+        each.type.title().replace(".", "") for each in tests
+    ]
 
 
 def test_node_client_unwraps_a_delivery(served: LiveStack, receiver: Web, tmp_path: Path) -> None:
