@@ -82,7 +82,8 @@ def test_each_end_is_delivered_as_the_event_of_the_openai_package(
     upstream.script("cut", reply(text("Hello"), finish("length")))
     upstream.script("held", reply(text("a", "b"), hold=1))
     with client_of(served, "ada") as ada:
-        types = [each for each in ada.webhooks.event_types.list().data if each.startswith("response.")]
+        known: Any = ada.webhooks.event_types.list().data
+        types: Any = [each for each in known if each.startswith("response.")]
         endpoint = ada.webhooks.create(name="Jobs", url=receiver.url("/hook"), event_types=types)
         ids = {
             name: ada.responses.create(model=f"local/{name}", input="Hi", background=True).id
@@ -92,7 +93,7 @@ def test_each_end_is_delivered_as_the_event_of_the_openai_package(
         ada.responses.cancel(ids["held"])
         wait_until(lambda: len(receiver.seen) == len(ids))
         ends: list[Any] = [unwrapped(ada, each, endpoint) for each in receiver.seen]
-        for each in ada.webhooks.event_types.list().data:
+        for each in known:
             ada.webhooks.test(endpoint.id, event_type=each)
         tests = [unwrapped(ada, each, endpoint) for each in receiver.seen[len(ids) :]]
         shown = {each: ada.responses.retrieve(each).status for each in ids.values()}
