@@ -398,25 +398,18 @@ class JobRunner:
         await self._writer.write()
 
     async def _conclude(self, context: GenerationContext, stored: StoredResponse, error: ApiError | None) -> None:
-        """Store the response, which failed with an error if there is one, and its last events, and delete the job.
-
-        It is one commit.
-        """
+        """Store the response, its last events and why it failed, and delete the job, in one commit."""
         self._concluding = True
         recording = context.timeline.recording
         await self._writer.conclude(
             self._event_buffer.order.feed(context.assembler.end()),
-            lambda last, requests: self._store(context.assembler, stored, last, recording(), requests, error),
+            lambda last, requests: self._store(
+                context.assembler, stored, last, replace(recording(), error=error), requests
+            ),
         )
 
     async def _store(
-        self,
-        assembler: Assembler,
-        stored: StoredResponse,
-        last: list[Event],
-        recording: Recording,
-        requests: list[Op],
-        error: ApiError | None,
+        self, assembler: Assembler, stored: StoredResponse, last: list[Event], recording: Recording, requests: list[Op]
     ) -> None:
         expiry = await self._records.now() + self._event_log_seconds
         await self._archive.save(
@@ -429,7 +422,6 @@ class JobRunner:
             transcript=self._writer.transcript.marks(assembler.left_out),
             exchanges=self._generation.exchanges if self._generation else {},
             recording=recording,
-            error=error,
             extra_ops=[
                 *await self._event_log.batch(self.job.response_id, last),
                 *requests,

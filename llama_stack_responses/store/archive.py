@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Final
 
 from ..concurrency.offloading import Computation, in_thread_if_large
-from ..core.errors import ApiError
 from ..core.exchanges import with_exchanges
 from ..core.ids import tag_of
 from ..core.owner import Owner
@@ -135,7 +134,6 @@ class Archive:
         transcript: Sequence[Mark] | None = None,
         exchanges: Mapping[str, Json] | None = None,
         recording: Recording = NOTHING_RECORDED,
-        error: ApiError | None = None,
         extra_ops: Sequence[Op] = (),
         conditions: Sequence[Condition] = (),
         imported: bool = False,
@@ -159,7 +157,6 @@ class Archive:
             exchanges: the calls that the model made and their results, by the id of the output item that shows them.
                 They are stored only in the history, as the item's `exchange`.
             recording: the record of its course.
-            error: why it failed, as `Ended` has it.
             imported: whether another server generated it, so that its end is not one of this installation.
 
         Returns:
@@ -173,17 +170,7 @@ class Archive:
         computation = Computation(input_items, response, exchanges)
         saving = await computation.run(
             lambda: Saving(
-                response,
-                owner,
-                base,
-                input_items,
-                base_items,
-                transcript,
-                exchanges,
-                append,
-                recording,
-                error,
-                computation,
+                response, owner, base, input_items, base_items, transcript, exchanges, append, recording, computation
             )
         )
         retry = ConflictRetry()

@@ -71,11 +71,13 @@ class Recording:
         timing: when its rounds, tool calls and events came; None if this was not recorded.
         requests: its chat requests, encoded; empty if these are not recorded.
         stored: how many chat requests before these are stored already.
+        error: why it failed, for `Ended`.
     """
 
     timing: Json | None = None
     requests: Sequence[bytes] = ()
     stored: int = 0
+    error: ApiError | None = None
 
     @property
     def recorded(self) -> int:
@@ -105,12 +107,11 @@ class Saving:
         exchanges: Mapping[str, Json],
         append: ConversationAppend | None,
         recording: Recording,
-        error: ApiError | None,
         computation: Computation,
     ) -> None:
         self.computation = computation
         self._response = response
-        self._recording, self._error = recording, error
+        self._recording = recording
         self._own_items = [*base_items, *input_items] if base is None else input_items
         self._words, self._answers = first_words(self._own_items), answered(self._own_items)
         self._joining = append
@@ -259,7 +260,8 @@ class Saving:
             return None
         # The input of a response that was stored before is in its history, and not among the items of this save.
         own_items = None if old else self._own_items
-        return Ended(self._response, self._owner, self._recording.timing, at, own_items, self._error)
+        recording = self._recording
+        return Ended(self._response, self._owner, recording.timing, at, own_items, recording.error)
 
     def _released(self, old: Entry, new: Entry, content: _Content) -> dict[str, str]:
         """Return the keys of the references that the response no longer holds, each with the key of the content.

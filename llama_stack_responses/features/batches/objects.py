@@ -82,11 +82,10 @@ def line_object(line: Line, custom_id: str, result: Result | None, response: Jso
 def result_of(ended: Ended) -> Result:
     """Return the result of a line whose response has ended: what its request would have got as the answer."""
     response, error = ended.response, ended.error
-    status = 0 if response["status"] == "cancelled" else 200
-    result = Result(response["id"], bool(response.get("store", True)), status)
-    if error is None or isinstance(error, UnusableAnswerError):
-        return result
-    return result._replace(status=error.status, body=error.body())
+    stored = bool(response.get("store", True))
+    if error and not isinstance(error, UnusableAnswerError):
+        return Result(response["id"], stored, error.status, error.body())
+    return Result(response["id"], stored, 0 if response["status"] == "cancelled" else 200)
 
 
 def counted_of(response: Json, result: Result) -> Counted:
