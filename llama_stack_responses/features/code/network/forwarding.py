@@ -239,21 +239,38 @@ async def _answer(client: HttpStream, upstream: HttpStream, target: Target, mask
         while not isinstance(event := await upstream.event(), h11.Response):
             if not isinstance(event, h11.InformationalResponse):
                 raise Refused(502, f"'{target.host}' has closed the connection without an answer.", target.host)
-    headers = [(mask.header_name(name), mask.whole(value)) for name, value in _passed(event.headers)]
-    reason = mask.whole(bytes(event.reason))
-    await client.send(h11.Response(status_code=event.status_code, headers=headers, reason=reason))
+    await client.send(_masked_head(event, mask))
     while True:
         with _failures_of(target):
             event = await upstream.event()
         if not isinstance(event, h11.Data):
             break
-        if data := mask.next(bytes(event.data)):
+        if data := await _masked(bytes(event.data), mask):
             await client.send(h11.Data(data=data))
     if not isinstance(event, h11.EndOfMessage):
         raise Refused(502, f"'{target.host}' has closed the connection within its answer.", target.host)
     if data := mask.end():
         await client.send(h11.Data(data=data))
     await client.send(h11.EndOfMessage())
+
+
+def _masked_head(response: h11.Response, mask: Mask) -> h11.Response:
+    """Return the beginning of an answer without secrets."""
+    headers = _passed(response.headers)
+    reason, *values = mask.lines([bytes(response.reason), *(value for _, value in headers)])
+    names = mask.header_names(name for name, _ in headers)
+    # Without headers, one name is empty.
+    masked = list(zip(names, values, strict=False))
+    return h11.Response(status_code=response.status_code, headers=masked, reason=reason)
+
+
+async def _masked(data: bytes, mask: Mask) -> bytes:
+    """Return what follows in the body of an answer without secrets. Other connections go on between its pieces."""
+    pieces = []
+    for piece in mask.pieces(data):
+        pieces.append(piece)
+        await asyncio.sleep(0)
+    return b"".join(pieces)
 
 
 @contextmanager

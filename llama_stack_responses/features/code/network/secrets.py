@@ -18,6 +18,9 @@ _HIDDEN_CHARACTERS: Final = 8
 """Minimum length of a secret that is hidden in what comes back. A shorter one is part of too many other texts."""
 
 _REPEATED_CHARACTERS: Final = 256
+_PIECE_BYTES: Final = 2**16
+_FORMS_OF_PIECE: Final = 64
+"""So many forms of secrets are searched for in a piece of this size; of more forms, in smaller ones."""
 _BASE64: Final = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
 _JSON_ESCAPES: Final = tuple(
     {ord(each): f"\\u{ord(each):{digits}}" for each in characters}
@@ -76,8 +79,10 @@ class _Form:
 
     @cached_property
     def period(self) -> str:
-        """The shortest end of the middle after which, if it follows, another middle ends."""
-        # Only once the middle is found: a long one takes a while, and most forms are in no text.
+        """The shortest end of the middle after which, if it follows, another middle ends; all of it if none is short.
+
+        Middles that overlap in less than a half are found one by one.
+        """
         return self.middle[-_period(self.middle) :]
 
     @cached_property
@@ -123,13 +128,14 @@ class SecretForms:
 
     Attributes:
         longest: the length of the longest form; 1 without any.
+        count: the number of forms.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         hidden = _long(values)
         self._forms = [form for value in hidden for form in (*_escaped(value), *_in_base64(value))]
         self._names = [form for value in {each.lower() for each in hidden} for form in _escaped(value)]
-        self.longest = max(map(len, self._forms), default=1)
+        self.longest, self.count = max(map(len, self._forms), default=1), len(self._forms)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the beginnings and ends of all places of a text that are hidden, sorted; they may overlap."""
@@ -153,15 +159,22 @@ class Mask:
         self._rest = ""
         self._hidden = 0  # how many characters of the rest are part of a secret that began before
 
-    def whole(self, data: bytes) -> bytes:
-        """Return data that is complete, without secrets."""
-        text = data.decode("latin-1")
-        return _starred(text, self._secrets.spans(text)).encode("latin-1")
+    def lines(self, lines: Iterable[bytes]) -> list[bytes]:
+        """Return whole lines without secrets, such as the values of headers."""
+        # Together: each search for many secrets takes a while, and no secret has the end of a line.
+        text = b"\n".join(lines).decode("latin-1")
+        return _starred(text, self._secrets.spans(text)).encode("latin-1").split(b"\n")
 
-    def header_name(self, data: bytes) -> bytes:
-        """Return the name of a header, in lower case, without secrets."""
-        text = data.decode("latin-1")
-        return _starred(text, self._secrets.spans_of_name(text)).encode("latin-1")
+    def header_names(self, names: Iterable[bytes]) -> list[bytes]:
+        """Return names of headers, in lower case, without secrets."""
+        text = b"\n".join(names).decode("latin-1")
+        return _starred(text, self._secrets.spans_of_name(text)).encode("latin-1").split(b"\n")
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """Yield what follows, as `next` returns it, in pieces that take less than a millisecond each."""
+        size = max(_PIECE_BYTES // (self._secrets.count // _FORMS_OF_PIECE + 1), 1)
+        for at in range(0, len(data), size):
+            yield self.next(data[at : at + size])
 
     def next(self, data: bytes) -> bytes:
         """Return what follows in the stream, without secrets, except for the last bytes, which may begin one."""
@@ -256,14 +269,11 @@ def _in_base64(value: str) -> list[_Form]:
 
 
 def _period(text: str) -> int:
-    """Return the shortest distance at which a text continues itself, at most its length."""
-    borders = [0]
-    for each in text[1:]:
-        border = borders[-1]
-        while border and text[border] != each:
-            border = borders[border - 1]
-        borders.append(border + (text[border] == each))
-    return len(text) - borders[-1]
+    """Return the shortest distance at which a text continues itself, at most half of its length; else its length."""
+    # The first half is next found at this distance: it would continue itself at the greatest common divisor of this
+    # distance and a longer one (theorem of Fine and Wilf).
+    distance = text.find(text[: (len(text) + 1) // 2], 1)
+    return distance if distance > 0 and text.startswith(text[distance:]) else len(text)
 
 
 def _between(low: str, high: str) -> str:
