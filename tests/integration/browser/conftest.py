@@ -1,5 +1,6 @@
 """A browser, and a stack with the built-in page and responses of every kind."""
 
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,6 +65,12 @@ def showcase(page_stack: LiveStack, upstream_process: UpstreamProcess, mcp: McpS
     """Responses of every kind, stored in the page's stack."""
     with Wire(page_stack) as wire:
         return make_showcase(wire, upstream_process.client, mcp)
+
+
+@pytest.fixture
+def own_model() -> str:
+    """A model that no other test asks, for lists of what one test has made: all files of a process share the stack."""
+    return f"own-{secrets.token_hex(4)}"
 
 
 @pytest.fixture

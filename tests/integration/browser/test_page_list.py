@@ -135,20 +135,18 @@ def test_list_is_turned_to_the_oldest_first_and_back(
 
 
 def test_list_from_the_oldest_shows_responses_created_while_another_view_was_open(
-    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream, own_model: str
 ) -> None:
-    upstream.script("late", [reply(text("One.")), reply(text("Two."))])
+    upstream.script(own_model, [reply(text("One.")), reply(text("Two."))])
     with Wire(page_stack) as wire:
-        responses = [wire.create(model="local/late", input="First?")["id"]]
-        page.goto("/ui?model=late&order=asc")
+        responses = [wire.create(model=f"local/{own_model}", input="First?")["id"]]
+        page.goto(f"/ui?model={own_model}&order=asc")
         page.find(".dim", "all that there are")
         page.find(f".list-row[data-id={responses[0]}] a").click()
         page.find("h1", "First?")
-        responses.append(wire.create(model="local/late", input="Second?")["id"])
+        responses.append(wire.create(model=f"local/{own_model}", input="Second?")["id"])
         page.page.go_back()
         lists_only(page, *responses)
-        for each in responses:
-            wire.http.delete(f"/responses/{each}")
 
 
 @pytest.mark.parametrize(
@@ -224,13 +222,13 @@ def test_empty_list_names_the_next_step(page: BrowserPage, showcase: Showcase) -
 
 
 def test_long_list_is_read_one_request_a_page_and_keeps_few_rows(
-    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream, own_model: str
 ) -> None:
-    upstream.script("many", reply(text("Yes.")))
+    upstream.script(own_model, reply(text("Yes.")))
     with Wire(page_stack) as wire:
         for number in range(120):
-            wire.create(model="local/many", input=f"Number {number}")
-    page.goto("/ui?model=local%2Fmany")
+            wire.create(model=f"local/{own_model}", input=f"Number {number}")
+    page.goto(f"/ui?model=local%2F{own_model}")
     page.find(".list-row")
     assert len([one for one in page.requests if one.startswith(FIRST_PAGE)]) == 1
     seen = set(shown(page))

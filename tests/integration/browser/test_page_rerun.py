@@ -26,18 +26,20 @@ OFFER = (
 
 
 def test_selection_is_run_again_on_another_model_and_compared(
-    browser: Browser, page_stack: LiveStack, upstream: Upstream, mcp: McpServers
+    browser: Browser, page_stack: LiveStack, upstream: Upstream, mcp: McpServers, own_model: str
 ) -> None:
-    upstream.script("first", [reply(text("Red."))] * 4)
+    upstream.script(own_model, [reply(text("Red."))] * 4)
     upstream.script("second", [reply(text("Blue, said again."))] * 3)
     hidden = {"type": "mcp", "server_label": "mcp", "server_url": mcp.url("mcp"), "require_approval": "never"}
     with browser.page(page_stack.base_url) as page, Wire(page_stack) as wire:
         talk = wire.http.post("/conversations", json={"items": [{"role": "user", "content": "Be brief."}]}).json()["id"]
-        plain = wire.create(model="local/first", input=HOSTILE, metadata={"team": "colours"}, temperature=0.5)["id"]
-        in_talk = wire.create(model="local/first", input="And the sky?", conversation=talk)["id"]
-        secret = wire.create(model="local/first", input="By MCP?", tools=[hidden])["id"]
+        plain = wire.create(model=f"local/{own_model}", input=HOSTILE, metadata={"team": "colours"}, temperature=0.5)[
+            "id"
+        ]
+        in_talk = wire.create(model=f"local/{own_model}", input="And the sky?", conversation=talk)["id"]
+        secret = wire.create(model=f"local/{own_model}", input="By MCP?", tools=[hidden])["id"]
         before = wire.http.get(f"/conversations/{talk}/items").json()["data"]
-        page.goto("/ui?text=model%3Afirst&order=asc")
+        page.goto(f"/ui?text=model%3A{own_model}&order=asc")
         lists_only(page, plain, in_talk, secret)
         page.press("j", "s", "j", "s", "j", "s")
         page.find(".selection [role=status]", "3 selected")
@@ -60,6 +62,9 @@ def test_selection_is_run_again_on_another_model_and_compared(
         page.find(".diff ins", "Blue, said again")
         page.find("section[aria-label^='Original'] .message", "Red.")
         page.find("section[aria-label^='New'] .scoring")
+        # Two are sent at a time: either may have been made first.
+        original = page.find("section[aria-label^='Original'] h2 a").inner_text()
+        run = page.page.evaluate("() => new URLSearchParams(location.search).get('run')")
         page.press("+")
         page.find("section[aria-label^='New'] .scoring [aria-pressed=true]", "Good")
         assert page.axe() == []
@@ -70,12 +75,12 @@ def test_selection_is_run_again_on_another_model_and_compared(
         page.find(".run-head a", "2 of 2")
         page.press("p")
         page.find(".run-head a", "1 of 2")
-        made = {
-            row["metadata"]["rerun_of"]: row for row in wire.http.get("/ui/responses?metadata=rerun_of").json()["data"]
-        }
+        rows = wire.http.get(f"/ui/responses?metadata=rerun:{run}").json()["data"]
+        made = {row["metadata"]["rerun_of"]: row for row in rows}
         assert made.keys() == {plain, in_talk}
         assert made[plain]["metadata"]["team"] == "colours"
-        assert made[plain]["score"]["score"] == 1
+        assert [row["metadata"]["rerun_of"] for row in rows if row["score"]] == [original]
+        assert made[original]["score"]["score"] == 1
         again = wire.retrieve(made[plain]["id"])
         assert (again["model"], again["temperature"], again["background"]) == ("local/second", 0.5, True)
         assert wire.retrieve(made[in_talk]["id"])["conversation"] is None
@@ -86,9 +91,9 @@ def test_selection_is_run_again_on_another_model_and_compared(
 
 
 def test_response_of_a_stored_prompt_is_run_again_as_it_was_asked(
-    page: BrowserPage, page_stack: LiveStack, upstream: Upstream
+    page: BrowserPage, page_stack: LiveStack, upstream: Upstream, own_model: str
 ) -> None:
-    upstream.script("prompted", reply(text('{"word": "Hei"}')))
+    upstream.script(own_model, reply(text('{"word": "Hei"}')))
     upstream.script("again", reply(text('{"word": "Hallo"}')))
     prompt = {
         "id": PromptsClient(page_stack).write("Speak {{language}}.", "language"),
@@ -99,8 +104,8 @@ def test_response_of_a_stored_prompt_is_run_again_as_it_was_asked(
     asked = {"input": "Hello?", "prompt": prompt, "instructions": "Be brief.", "metadata": pairs}
     form = {"format": {"type": "json_schema", "name": "word", "schema": schema}}
     with Wire(page_stack) as wire:
-        old = wire.create(model="local/prompted", text=form, **asked)
-        page.goto("/ui?text=model%3Aprompted")
+        old = wire.create(model=f"local/{own_model}", text=form, **asked)
+        page.goto(f"/ui?text=model%3A{own_model}")
         lists_only(page, old["id"])
         page.press("j", "s")
         page.find(".selection button", "Run again on").click()
@@ -129,19 +134,19 @@ def test_response_of_a_stored_prompt_is_run_again_as_it_was_asked(
         page.until(
             "(wanted) => document.querySelector('[name=instructions]').value === wanted", "Speak Danish.\n\nBe brief."
         )
-    first, again = (upstream.requests(model)[0].body for model in ("prompted", "again"))
+    first, again = (upstream.requests(model)[0].body for model in (own_model, "again"))
     assert {**again, "model": first["model"]} == first
     assert "verbosity" not in first
 
 
 def test_selection_is_bounded_and_ends_with_its_mode(
-    browser: Browser, page_stack: LiveStack, upstream: Upstream
+    browser: Browser, page_stack: LiveStack, upstream: Upstream, own_model: str
 ) -> None:
-    upstream.script("many", [reply(text("Yes."))] * 2)
+    upstream.script(own_model, [reply(text("Yes."))] * 2)
     with browser.page(page_stack.base_url, viewport=PHONE, has_touch=True, color_scheme="dark") as page:
         with Wire(page_stack) as wire:
-            ids = [wire.create(model="local/many", input="Well?")["id"] for _ in range(2)]
-        page.goto("/ui?text=model%3Amany")
+            ids = [wire.create(model=f"local/{own_model}", input="Well?")["id"] for _ in range(2)]
+        page.goto(f"/ui?text=model%3A{own_model}")
         lists_only(page, *ids)
         page.find("button", "Select").click()
         page.find(f"[data-id={ids[0]}] .select-row").check()

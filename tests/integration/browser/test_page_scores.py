@@ -21,12 +21,12 @@ PHONE: ViewportSize = {"width": 360, "height": 740}
 
 
 def test_response_is_scored_and_annotated_with_the_keyboard(
-    browser: Browser, page_stack: LiveStack, upstream: Upstream
+    browser: Browser, page_stack: LiveStack, upstream: Upstream, own_model: str
 ) -> None:
-    upstream.script("judged", [reply(text("An answer."))] * 2)
+    upstream.script(own_model, [reply(text("An answer."))] * 2)
     with browser.page(page_stack.base_url, color_scheme="dark") as page, Wire(page_stack) as wire:
-        good, other = (wire.create(model="local/judged", input="Judge me.")["id"] for _ in range(2))
-        page.goto("/ui?text=model%3Ajudged")
+        good, other = (wire.create(model=f"local/{own_model}", input="Judge me.")["id"] for _ in range(2))
+        page.goto(f"/ui?text=model%3A{own_model}")
         lists_only(page, good, other)
         page.goto(f"/ui/responses/{good}")
         page.find(".scoring")
@@ -47,7 +47,7 @@ def test_response_is_scored_and_annotated_with_the_keyboard(
         page.press("g", "r")
         mark = page.find(f"[data-id={good}] .score")
         assert mark.get_attribute("title") == f"Scored good: {HOSTILE}"
-        page.goto("/ui?text=model%3Ajudged+score%3Agood")
+        page.goto(f"/ui?text=model%3A{own_model}+score%3Agood")
         lists_only(page, good)
         page.find(f"[data-id={good}] .score")
         assert page.fits()
@@ -70,9 +70,12 @@ def test_response_is_scored_and_annotated_with_the_keyboard(
         page.check_quiet()
 
 
-def test_page_of_a_server_without_scores_has_no_buttons_for_them(browser: Browser, page_stack: LiveStack) -> None:
+def test_page_of_a_server_without_scores_has_no_buttons_for_them(
+    browser: Browser, page_stack: LiveStack, upstream: Upstream, own_model: str
+) -> None:
     with browser.page(page_stack.base_url) as page, Wire(page_stack) as wire:
-        made = wire.create(model="local/judged", input="Judge me.")["id"]
+        upstream.script(own_model, reply(text("An answer.")))
+        made = wire.create(model=f"local/{own_model}", input="Judge me.")["id"]
         page.page.route("**/features/scores/**", lambda route: route.fulfill(status=404))
         page.goto(f"/ui/responses/{made}")
         page.find(".block", "Usage")

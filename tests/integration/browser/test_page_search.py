@@ -115,12 +115,13 @@ HOSTILE_CELL = '=HYPERLINK("http://x","a")'
 
 
 def test_filtered_list_is_saved_as_json_lines_and_as_a_table(
-    browser: Browser, page_stack: LiveStack, upstream: Upstream
+    browser: Browser, page_stack: LiveStack, upstream: Upstream, own_model: str
 ) -> None:
-    upstream.script("exported", reply(text("An answer.")))
+    upstream.script(own_model, reply(text("An answer.")))
     with browser.page(page_stack.base_url) as page, Wire(page_stack) as wire:
-        made = [wire.create(model="local/exported", input=HOSTILE_CELL, metadata={"n": str(n)}) for n in range(3)]
-        page.goto("/ui?text=model%3Aexported")
+        asked = {"model": f"local/{own_model}", "input": HOSTILE_CELL}
+        made = [wire.create(**asked, metadata={"n": str(n)}) for n in range(3)]
+        page.goto(f"/ui?text=model%3A{own_model}")
         lists_only(page, *(each["id"] for each in made))
         saved = {}
         for name in ("JSON lines for evals", "CSV"):
