@@ -4,13 +4,15 @@
     .venv/bin/python -m benchmarks.usage_reports --users 1000 --stores sqlite
 
 It writes the tables of 31 days, and as many responses as end between two changes of the tables, and asks as the page
-does. Each time is the median of the runs in milliseconds. The table goes to stdout.
+does, with the garbage collection of a server. Each time is the median of the runs in milliseconds, with the CPU time of
+this process in parentheses. The table goes to stdout.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 import tempfile
@@ -39,6 +41,9 @@ from llama_stack_responses.features.usage.rows import (
     stored_table,
 )
 from llama_stack_responses.features.usage.settings import Price
+from llama_stack_responses.features.usage.sums import DaySums
+from llama_stack_responses.features.usage.visibility import Seen
+from llama_stack_responses.lifecycle.garbage import THRESHOLDS
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.records import Put, Records
@@ -90,31 +95,36 @@ async def fill(records: Records, users: int) -> None:
         await records.commit([Put(pending_key(now, name), encode_pending(whose, COUNTS)) for name, whose in some])
 
 
-async def report(reading: Reading, query: dict[str, str], user: tuple[str, str] | None) -> tuple[float, int]:
-    """Return the milliseconds of a report, and its number of results."""
+async def report(reading: Reading, query: dict[str, str], user: tuple[str, str] | None) -> tuple[float, float, int]:
+    """Return the milliseconds of a report, those of CPU, and its number of results."""
     start = (int(time.time() // DAYS.seconds) - MONTH + 1) * DAYS.seconds
     text = urlencode({"start_time": start, "bucket_width": "1d", "limit": MONTH, **query})
     request = Query(Request({"type": "http", "query_string": text.encode(), "headers": []}))
     kind = next(each for each in REPORTS if each.path == "/usage/responses")
     prices = Prices([Price(input=1.0, output=3.0)], "usd")
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     question = asked(request, WIDTHS, kind.groups)
 
     def results(table: Table, group_by: Any) -> Any:
         return kind.results(table, group_by, prices=prices)
 
-    page = await page_of(question, reading, user, lambda whose: not user or whose.user == user[1], results)
-    return 1000 * (time.perf_counter() - began), sum(len(bucket["results"]) for bucket in page["data"])
+    seen = Seen(user, lambda whose: not user or whose.user == user[1], ())
+    page = await page_of(question, reading, seen, results)
+    took = 1000 * (time.perf_counter() - began), 1000 * (time.process_time() - used)
+    return *took, sum(len(bucket["results"]) for bucket in page["data"])
 
 
-async def measured(records: Records, users: int, runs: int) -> dict[str, float]:
+async def measured(records: Records, users: int, runs: int, *, sums: bool) -> dict[str, str]:
     """Return the times of the reports."""
     await fill(records, users)
     reading, found = Reading(records, Decoder(2**26)), {}
+    if sums:
+        await DaySums(records, Decoder(2**26), None).update(time.time())
     for name, (query, user) in ASKED.items():
         times = [await report(reading, query, user) for _ in range(runs)]
-        assert all(count for _, count in times), f"nothing was found {name}"
-        found[name] = median(each for each, _ in times)
+        assert all(count for *_, count in times), f"nothing was found {name}"
+        took, cpu = (median(each) for each in list(zip(*times, strict=True))[:2])
+        found[name] = f"{took:,.0f} ({cpu:,.0f})"
     await records.close()
     return found
 
@@ -125,15 +135,17 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=100)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--stores", nargs="+", choices=STORES, default=STORES)
+    parser.add_argument("--no-sums", action="store_true", help="read all tables, as before days were summed")
     given = parser.parse_args()
+    gc.set_threshold(*THRESHOLDS)
     before = os.getloadavg()[0]
     found = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
         for name in given.stores:
             store = opened_store(opened, Path(folder), name)()
-            found[name] = asyncio.run(measured(store, given.users, given.runs))
+            found[name] = asyncio.run(measured(store, given.users, given.runs, sums=not given.no_sums))
     sys.stdout.write(f"load {before:.1f} before, {os.getloadavg()[0]:.1f} after, {os.cpu_count()} cores\n\n")
-    rows = [[name, *(f"{times[name]:,.0f}" for times in found.values())] for name in ASKED]
+    rows = [[name, *(times[name] for times in found.values())] for name in ASKED]
     sys.stdout.write(f"{markdown_table(['a month of usage, ms', *found], rows)}\n")
 
 

@@ -36,6 +36,7 @@ from llama_stack_responses.features.cold.unpacking_records import UnpackingRecor
 from llama_stack_responses.features.page.refused.fields import put_of
 from llama_stack_responses.features.page.refused.rows import RefusedRequests
 from llama_stack_responses.features.page.shared_links.links import Links
+from llama_stack_responses.features.usage import sums
 from llama_stack_responses.features.usage.counting import count as count_usage
 from llama_stack_responses.features.usage.limits.meters import Meter
 from llama_stack_responses.features.usage.limits.windows import MONTH
@@ -561,6 +562,31 @@ async def _read_users(records: Records, clock: Clock) -> Json:
     }
 
 
+async def _fill_usage_sums(records: Records, clock: Clock) -> None:
+    """Write the sums of two days: one is over its bound."""
+    archive = Archive(records, clock=clock, at_end=[partial(count_usage, "project")])
+    tables = Tables(records, Decoder(), Bounds(9, 9), None)
+    for number in range(3):
+        used = {"input_tokens": 3, "output_tokens": 5, "total_tokens": 8}
+        made = response(id=f"resp_used{number}", usage=used, model=f"m{number}", metadata={"project": "x"})
+        await archive.save(made, owner=ALICE, base=None, input_items=[])
+        if number:
+            clock.now += DAYS.seconds
+    while await tables.add_some(clock() + 1):
+        pass
+    with patch.object(sums, "MOST", 1):
+        await sums.DaySums(records, Decoder(), None).update(clock() + DAYS.seconds)
+
+
+async def _read_usage_sums(records: Records, _: Clock) -> Json:
+    reading = Reading(records, Decoder())
+    found = {}
+    for needs in (["metadata"], ["user"], None):
+        tables = await reading.read(Span(DAYS, 0, 1 << 31, needs=needs), lambda _: True)
+        found[str(needs)] = [[list(each), counts] for table in tables.values() for each, counts in table.items()]
+    return found
+
+
 async def _fill_refused(records: Records, _: Clock) -> None:
     """Write a request that was refused."""
     body = {"model": "m", "input": [user("Why?")], "metadata": {"topic": "demo"}}
@@ -743,6 +769,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "users": (_fill_users, _read_users),
     "batches": (_fill_batches, _read_batches),
     "webhooks": (_fill_webhooks, _read_webhooks),
+    "usage-sums": (_fill_usage_sums, _read_usage_sums),
     "refused-requests": (_fill_refused, _read_refused),
     "scores": (_fill_scores, _read_scores),
     "packed": (_fill_packed, _read_packed),

@@ -6,17 +6,18 @@ import asyncio
 import random
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.features.usage.counted import OTHER, Dimensions
+from llama_stack_responses.features.usage.counted import OTHER, Counts, Dimensions, add
 from llama_stack_responses.features.usage.counting import count
 from llama_stack_responses.features.usage.naming import Bounds
+from llama_stack_responses.features.usage.on_request import UsageOfOwners
 from llama_stack_responses.features.usage.reading import Reading, Span
-from llama_stack_responses.features.usage.rows import CHANGES, DAYS, HOURS, MINUTES, PARTS, PENDING, Table, Unit
+from llama_stack_responses.features.usage.rows import CHANGES, DAYS, HOURS, MINUTES, PARTS, PENDING, SUMS, Table, Unit
 from llama_stack_responses.features.usage.tables import WAIT_SECONDS, Tables
 from llama_stack_responses.store.archive import Archive, save_once
 from llama_stack_responses.store.decoder import Decoder
@@ -60,6 +61,15 @@ class Server:
         now = int(self.clock()) // unit.seconds
         wide = 10 * 86_400 // unit.seconds
         return await self.reading.read(Span(unit, now - wide, now + wide, user), lambda _: True)
+
+    async def summed(self, needs: Sequence[str]) -> dict[tuple[str, ...], Counts]:
+        """Return what was used on all days together, by some dimensions."""
+        today = int(self.clock()) // DAYS.seconds
+        found: dict[tuple[str, ...], Counts] = {}
+        for table in (await self.reading.read(Span(DAYS, today - 9, today + 2, needs=needs), lambda _: True)).values():
+            for whose, counts in table.items():
+                add(found.setdefault(tuple(getattr(whose, name) for name in needs), {}), counts)
+        return found
 
     async def total(self, name: str, unit: Unit = DAYS) -> int:
         return sum(counts.get(name, 0) for table in (await self.read(unit)).values() for counts in table.values())
@@ -132,6 +142,86 @@ async def test_imported_response_does_not_count(server: Server) -> None:
     assert await server.archive.import_response(response(), owner=ADA, base=None, input_items=[])
 
     assert await server.read() == {}
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("most", [2_000, 2], ids=["all summed", "some have too many rows"])
+async def test_days_that_are_over_are_read_from_their_sums_if_these_have_what_is_asked(
+    records: Records, clock: Clock, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    class Listing(WatchedRecords):
+        days: ClassVar[set[int]] = set()
+
+        async def range(self, *given: Any, **named: Any) -> Any:
+            rows = await super().range(*given, **named)
+            self.days.update(DAYS.start_of(key) for key, _ in rows if key.startswith(DAYS.prefix))
+            return rows
+
+    monkeypatch.setattr("llama_stack_responses.features.usage.sums.MOST", most)
+    server = Server(records, clock)
+    for number in range(12):
+        owner = (ADA, BOB)[number % 2]
+        await server.save(owner, model=f"m{number % 3}", usage=tokens(number), metadata={"project": f"p{number % 5}"})
+        clock.now += 40_000
+    await server.add_up()
+    questions = [[], ["model"], ["tenant", "user"], ["metadata", "team"], ["user", "team"], ["key"]]
+    before = [await server.summed(needs) for needs in questions]
+    await server.tables.update()
+
+    listing = Listing(records)
+    server.reading = Reading(listing, Decoder())
+    assert [await server.summed(needs) for needs in questions[:-1]] == before[:-1]
+    over = {day for day in listing.days if day + DAYS.seconds + 3600 <= clock.now}
+    assert bool(over) == (most == 2)
+    assert await server.summed(questions[-1]) == before[-1]
+
+
+async def test_change_of_a_day_that_is_over_deletes_its_sums_until_they_are_made_again(
+    records: Records, clock: Clock
+) -> None:
+    async def sums() -> int:
+        return len(await records.range("us/s/", after_prefix("us/s/"), limit=100))
+
+    server, late = Server(records, clock), Server(records, clock)
+    began = clock.now
+    await server.save(usage=tokens(1))
+    clock.now += 3 * DAYS.seconds
+    await server.tables.update()
+    assert await sums() == 3 * len(SUMS)
+
+    clock.now = began
+    await late.save(BOB, usage=tokens(2))
+    clock.now += 3 * DAYS.seconds
+    await late.add_up()
+    assert await sums() == 2 * len(SUMS)
+    assert (await server.summed([]))[()]["input_tokens"] == 3
+    clock.now += 3601
+    await server.tables.update()
+    assert await sums() == 3 * len(SUMS)
+
+    of_users = UsageOfOwners(records, Decoder(), None)
+    await of_users.delete(BOB, await anext(of_users.ids_of(BOB)))
+    assert await sums() == 2 * len(SUMS)
+    assert (await server.summed([]))[()]["input_tokens"] == 1
+
+
+async def test_days_are_not_summed_while_they_change(records: Records, clock: Clock) -> None:
+    async def meddle() -> None:
+        clock.now -= DAYS.seconds
+        await other.save(usage=tokens(2))
+        await other.add_up()
+        clock.now += DAYS.seconds
+
+    other = Server(records, clock)
+    await other.save(usage=tokens(1))
+    await other.add_up()
+    clock.now += 2 * DAYS.seconds
+    server = Server(just_before_a_commit(records, meddle), clock)
+    await server.tables.update()
+
+    assert (await other.summed([]))[()]["input_tokens"] == 3
+    await server.tables.update()
+    assert (await other.summed([]))[()]["input_tokens"] == 3
 
 
 async def test_users_are_found_alone_and_together(server: Server) -> None:

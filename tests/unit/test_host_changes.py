@@ -31,6 +31,7 @@ OURS: Final = {
     ("cli.py", "setattr(sys, name, open(os.devnull, 'w', encoding='utf-8'))"),
     ("core/errors.py", "each.__traceback__"),
     ("features/usage/naming.py", "dimensions._replace"),
+    ("features/usage/rows.py", "usage._replace"),
     ("host/replaced_routes.py", "provider.router"),
     ("lifecycle/certificates.py", "context.check_hostname"),
     ("lifecycle/certificates.py", "context.verify_mode"),

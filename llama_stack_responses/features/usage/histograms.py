@@ -23,6 +23,8 @@ _LAST: Final = 88
 
 _EDGES: Final = [2 ** (number / _PER_DOUBLING) for number in range(_FIRST, _LAST)]
 """The longest times of all bins but the last, in milliseconds."""
+_LONGEST: Final = {number: str(round(2 ** (number / _PER_DOUBLING))) for number in range(_FIRST, _LAST + 1)}
+"""The name of each bin in a report."""
 
 
 def bin_of(name: str, milliseconds: float) -> str:
@@ -30,8 +32,15 @@ def bin_of(name: str, milliseconds: float) -> str:
     return f"{name}.{_FIRST + bisect_left(_EDGES, milliseconds)}"
 
 
-def histogram(name: str, counts: Mapping[str, int]) -> Json:
-    """Return how many times are in each bin, by the longest time of the bin in milliseconds, the shortest first."""
-    prefix = f"{name}."
-    bins = {int(each.removeprefix(prefix)): count for each, count in counts.items() if each.startswith(prefix)}
-    return {str(round(2 ** (number / _PER_DOUBLING))): bins[number] for number in sorted(bins)}
+def bin_number(name: str) -> int:
+    """Return the number of the bin of a time that counts under this name."""
+    return int(name.rpartition(".")[2])
+
+
+def histogram(bins: Mapping[int, int]) -> Json:
+    """Return how many times are in each bin, by the longest time of the bin in milliseconds, the shortest first.
+
+    Args:
+        bins: how many there are, by the number of the bin.
+    """
+    return {_LONGEST[number]: bins[number] for number in sorted(bins)}

@@ -33,6 +33,7 @@ from .rows import (
     table_of,
 )
 from .settings import SETTINGS, Usage
+from .sums import without_sums
 
 _ROWS: Final = 500
 
@@ -71,6 +72,7 @@ class UsageOfOwners:
             ops: list[Op] = [Delete(key) async for key, _ in self._pending(owner, day)]
             for unit in UNITS:
                 ops += await self._without(owner, unit, day)
+            ops += without_sums([day])
             unchanged = VersionIs(CHANGES, changes.version if changes else None)
             if await committed(self._records, [*ops, Put(CHANGES, b"")], [unchanged]):
                 return

@@ -15,6 +15,7 @@ from .counted import Dimensions
 from .reading import Reading, Span
 from .reports import Width, user_id
 from .rows import Table
+from .visibility import Seen
 
 FILTERS: Final[Mapping[str, Callable[[Dimensions], str]]] = {
     "project_ids": lambda each: each.team,
@@ -22,6 +23,13 @@ FILTERS: Final[Mapping[str, Callable[[Dimensions], str]]] = {
     "api_key_ids": lambda each: each.key,
     "models": lambda each: each.model,
 }
+_DIMENSIONS: Final[Mapping[str, Collection[str]]] = {
+    "project_id": ("team",),
+    "user_id": ("tenant", "user"),
+    "api_key_id": ("key",),
+    "metadata": ("metadata",),
+}
+"""The dimensions on which the fields of a group depend, and the filters of the same names, besides the model."""
 _OTHER_FILTERS: Final = ("sizes", "sources", "context_levels", "vector_store_ids")
 """Filters of OpenAI by what is not counted here."""
 _MAX_SECONDS: Final = 2**32 - 1
@@ -58,6 +66,12 @@ class Asked:
     def counts(self, usage: Dimensions) -> bool:
         """Return whether the filters include this usage."""
         return not self.nothing and all(FILTERS[name](usage) in values for name, values in self.filters.items())
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The names of the dimensions on which the answer depends; what is used costs by its model."""
+        named = (*self.group_by, *(name.removesuffix("s") for name in self.filters))
+        return frozenset({"model"}.union(*(_DIMENSIONS.get(name, ()) for name in named)))
 
 
 def asked(query: Query, widths: Mapping[str, Width], groups: Collection[str]) -> Asked:
@@ -106,15 +120,13 @@ def _start_of(page: str) -> int:
 async def page_of(
     question: Asked,
     reading: Reading,
-    user: tuple[str, str] | None,
-    shows: Callable[[Dimensions], bool],
+    seen: Seen,
     results: Results,
 ) -> Json:
     """Return a page of buckets.
 
     Args:
-        user: the tenant and name of the only user whose usage is read; None for several.
-        shows: returns whether the reader may see usage.
+        seen: what the reader may see.
         results: returns the results of a bucket.
 
     Raises:
@@ -127,8 +139,8 @@ async def page_of(
     last = int(now) // unit.seconds + 1
     end = last if question.end is None else min(question.end, last)
     stop = min(end, question.start + question.limit)
-    span = Span(unit, question.start, max(question.start, stop), user)
-    tables = await reading.read(span, lambda usage: question.counts(usage) and shows(usage))
+    span = Span(unit, question.start, max(question.start, stop), seen.user, question.needs.union(seen.needs))
+    tables = await reading.read(span, lambda usage: question.counts(usage) and seen.shows(usage))
     make = partial(_buckets, span, tables, question.group_by, results)
     is_large = sum(map(len, tables.values())) > _INLINE_ROWS
     has_more = stop < end

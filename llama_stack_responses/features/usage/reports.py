@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ...core.types import Json
 from .counted import Counts, Dimensions, add
-from .histograms import HISTOGRAMS, histogram
+from .histograms import HISTOGRAMS, bin_number, histogram
 from .prices import Prices
 from .rows import DAYS, HOURS, MINUTES, Table, Unit
 
@@ -50,6 +50,25 @@ _IDS: Final[dict[str, Callable[[Dimensions], Any]]] = {
 def user_id(dimensions: Dimensions) -> str:
     """Return the name of a user, with their tenant if there are tenants."""
     return f"{dimensions.tenant}/{dimensions.user}" if dimensions.tenant else dimensions.user
+
+
+_TOTALS: Final = (
+    "input_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "images",
+    "sessions",
+    "sandbox_ms",
+)
+_TABLES: Final = {
+    "status": "statuses",
+    "errors": "errors",
+    "tools": "tool_calls",
+    **{name: name for name in HISTOGRAMS},
+}
+"""The tables of the report of everything, by what the names of their counts begin with."""
 
 
 def _by_model(table: Table, group_by: Sequence[str]) -> dict[tuple[tuple[Any, ...], str], Counts]:
@@ -142,20 +161,24 @@ def _images(counts: Counts) -> Json | None:
 
 
 def _all(counts: Counts) -> Json | None:
-    def under(prefix: str) -> Json:
-        return {name.removeprefix(prefix): count for name, count in counts.items() if name.startswith(prefix)}
-
-    plain = {name: count for name, count in counts.items() if "." not in name}
-    names = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
-    others = ("images", "sessions", "sandbox_ms")
+    tables: dict[str, dict[Any, int]] = {name: {} for name in _TABLES.values()}
+    for name, count in counts.items():
+        if place := _place(name):
+            tables[place[0]][place[1]] = count
     return {
         "requests": counts["requests"],
-        **{name: plain.get(name, 0) for name in (*names, *others)},
-        "statuses": under("status."),
-        "errors": under("errors."),
-        "tool_calls": under("tools."),
-        **{name: histogram(name, counts) for name in HISTOGRAMS},
+        **{name: counts.get(name, 0) for name in _TOTALS},
+        **tables,
+        **{name: histogram(tables[name]) for name in HISTOGRAMS},
     }
+
+
+def _place(name: str) -> tuple[str, Any] | None:
+    """Return the table in which a count is, with its key there; None for one of the totals."""
+    kind, dot, key = name.partition(".")
+    if not dot or kind not in _TABLES:
+        return None
+    return _TABLES[kind], bin_number(name) if kind in HISTOGRAMS else key
 
 
 _USERS: Final = ("project_id", "user_id", "api_key_id")

@@ -47,8 +47,7 @@ def usage_router(
         async def answer(request: Request) -> Response:
             reader, query = current_user(), Query(request)
             question = asked(query, widths, groups)
-            user, shows = visibility.only_user(reader), partial(visibility.shows, reader)
-            return JsonResponse(await page_of(question, reading, user, shows, of(query)))
+            return JsonResponse(await page_of(question, reading, visibility.seen_by(reader), of(query)))
 
         router.add_api_route(path, answer, methods=["GET"], summary=title, **_described(widths, groups))
 

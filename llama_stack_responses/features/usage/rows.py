@@ -4,6 +4,7 @@
                                       its end, and all numbers in keys are hexadecimal
     us/<unit>/<start>/<part>          a table: what was used in one minute, hour or day of UTC by one part of the users.
                                       The start is a number of these units since the epoch
+    us/s/<kind>/<day>                 what was used on a day that is over, by some of the dimensions; see `sums.py`
     us/c                              its version grows with each change of the tables
 
 Users are divided into parts by a hash of their names, so that the tables of a day with many users are not one row, and
@@ -67,6 +68,37 @@ DAYS: Final = Unit("us/d/", 86_400)
 UNITS: Final = (MINUTES, HOURS, DAYS)
 
 type Table = dict[Dimensions, Counts]
+
+
+class SumKind(NamedTuple):
+    """Sums of days by some of the dimensions.
+
+    Attributes:
+        prefix: of their keys.
+        without: the names of the dimensions that they lack, which are empty.
+    """
+
+    prefix: str
+    without: frozenset[str]
+
+    def key(self, day: int) -> str:
+        """Return the key of the sums of a day, in days since the epoch."""
+        return f"{self.prefix}{day:08x}"
+
+    def day_of(self, key: str) -> int:
+        """Return the day of the sums with this key."""
+        return int(key.removeprefix(self.prefix), 16)
+
+    def of(self, usage: Dimensions) -> Dimensions:
+        """Return the dimensions under which usage is summed."""
+        return usage._replace(**dict.fromkeys(self.without, ""))
+
+
+SUMS: Final = (
+    SumKind("us/s/m/", frozenset({"user", "key"})),
+    SumKind("us/s/u/", frozenset({"key", "metadata"})),
+)
+"""The sums of each day: by model and metadata without the users, and by user."""
 
 
 class Pending(NamedTuple):

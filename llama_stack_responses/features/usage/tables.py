@@ -30,6 +30,7 @@ from .rows import (
     stored_table,
     table_of,
 )
+from .sums import DaySums, without_sums
 
 logger = get_logger(__name__)
 
@@ -62,9 +63,10 @@ class Tables(Periodic):
         super().__init__(self.update, "could not add up usage", logger, _SECONDS)
         self._records, self._decoder = records, decoder
         self._bounds, self._retention_days = bounds, retention_days
+        self._sums = DaySums(records, decoder, retention_days)
 
     async def update(self) -> None:
-        """Add all responses that ended long enough ago.
+        """Add all responses that ended long enough ago, and sum the days that are over.
 
         Raises:
             ApiError: 503, the store does not answer.
@@ -72,6 +74,7 @@ class Tables(Periodic):
         now = await self._records.now()
         while await self.add_some(now - WAIT_SECONDS) == _RESPONSES:
             pass
+        await self._sums.update(now)
 
     async def add_some(self, until: float) -> int:
         """Add a number of the responses that ended before a time, oldest first, unless another server does.
@@ -84,9 +87,11 @@ class Tables(Periodic):
         if not rows:
             return 0
         tables = _Changed(self._retention_days)
-        for (day, part), minutes in _by_day(_by_minute(rows)).items():
+        by_day = _by_day(_by_minute(rows))
+        for (day, part), minutes in by_day.items():
             await self._add(tables, day, part, minutes)
-        ops = [*await tables.puts(), *(Delete(key) for key, _ in rows), Put(CHANGES, b"")]
+        unsummed = without_sums(day for day, _ in by_day)
+        ops = [*await tables.puts(), *unsummed, *(Delete(key) for key, _ in rows), Put(CHANGES, b"")]
         unchanged = VersionIs(CHANGES, changes.version if changes else None)
         return len(rows) if await committed(self._records, ops, [unchanged]) else 0
 

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from ...config.roles import Roles
 from ...core.owner import Owner
 from .counted import Dimensions
+
+
+class Seen(NamedTuple):
+    """Whose usage a reader sees.
+
+    Attributes:
+        user: the tenant and the name of the only user whose usage is read; None if there may be several.
+        shows: returns whether the reader may read usage.
+        needs: the names of the dimensions on which `shows` depends if there may be several users.
+    """
+
+    user: tuple[str, str] | None
+    shows: Callable[[Dimensions], bool]
+    needs: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +42,11 @@ class Visibility:
         """Return the tenant and the name of the only user whose usage is read; None if there may be several."""
         sees_others = reader.is_anonymous or self.roles.is_operator(reader) or self.roles.leads(reader)
         return None if sees_others else reader.identity
+
+    def seen_by(self, reader: Owner) -> Seen:
+        """Return whose usage a user sees."""
+        needs = ("tenant",) if self.roles.is_operator(reader) else ("tenant", "user", "team")
+        return Seen(self.only_user(reader), partial(self.shows, reader), () if reader.is_anonymous else needs)
 
     def shows(self, reader: Owner, usage: Dimensions) -> bool:
         """Return whether a user may read this usage."""

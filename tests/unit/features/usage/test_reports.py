@@ -22,7 +22,7 @@ from llama_stack_responses.features.usage.reading import Reading
 from llama_stack_responses.features.usage.reports import COST_GROUPS, REPORTS, WIDTHS, Report, costs
 from llama_stack_responses.features.usage.rows import Table
 from llama_stack_responses.features.usage.settings import Price
-from llama_stack_responses.features.usage.visibility import Visibility
+from llama_stack_responses.features.usage.visibility import Seen, Visibility
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.wire.request_handling import Query
@@ -206,7 +206,7 @@ async def pages(text: str) -> list[dict[str, Any]]:
     cursor = ""
     while not found or found[-1]["has_more"]:
         question = asked(query(f"{text}{cursor}"), WIDTHS, ())
-        found.append(await page_of(question, reading, None, lambda _: True, lambda *_: []))
+        found.append(await page_of(question, reading, Seen(None, lambda _: True, ()), lambda *_: []))
         cursor = f"&page={found[-1]['next_page']}"
     types.UsageCompletionsResponse.model_validate(found[0], strict=True)
     return found
