@@ -118,3 +118,9 @@ class ServedPartitions:
 
 def _first(number: int, workers: Iterable[str]) -> str:
     return max(workers, key=lambda worker: blake2b(with_tag(worker, number + 1).encode(), digest_size=8).digest())
+
+
+def workers_of(count: int, workers: Iterable[str]) -> list[str | None]:
+    """Return which of the living workers serves each of `count` partitions; None if none lives."""
+    living = list(workers)
+    return [_first(number, living) if living else None for number in range(count)]

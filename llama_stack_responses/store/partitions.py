@@ -111,6 +111,11 @@ class PartitionedRecords:
         self._marks: dict[int, deque[tuple[float, str]]] = {}
 
     @property
+    def parts(self) -> Sequence[Records]:
+        """The partitions, in order."""
+        return self._parts
+
+    @property
     def transactional(self) -> bool:
         """Whether commits are atomic."""
         return self._parts[0].transactional

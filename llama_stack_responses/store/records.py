@@ -302,6 +302,47 @@ class Limited(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How much records hold.
+
+    Attributes:
+        rows: their number, with those that have expired and are not deleted yet.
+        size: the bytes that they take, estimated from a sample; None if this user may not ask.
+        replicas: the addresses of the servers with copies; None if this user may not ask.
+    """
+
+    rows: int
+    size: int | None
+    replicas: Sequence[str] | None
+
+
+@runtime_checkable
+class Occupied(Protocol):
+    """Records that know how much they hold, without reading all of it."""
+
+    @property
+    def hash_slot(self) -> int | None:
+        """Their slot in a cluster; None in another server."""
+        ...
+
+    async def server(self) -> str:
+        """Return the address of the server with them.
+
+        Raises:
+            ApiError: 503, no server says so.
+        """
+        ...
+
+    async def occupancy(self) -> Occupancy:
+        """Return how much they hold.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        ...
+
+
 @runtime_checkable
 class Partitioned(Protocol):
     """Records in several partitions, within each of which a commit is atomic."""

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from redis.asyncio import Redis
+from redis.crc import key_slot
 from redis.exceptions import NoPermissionError
 
 from ..core.errors import ApiError
@@ -31,6 +32,7 @@ from .records import (
     Conflict,
     Delete,
     Ensure,
+    Occupancy,
     Op,
     PubSub,
     Put,
@@ -45,6 +47,7 @@ from .records import (
 from .redis_cluster import ClusterConnections
 from .redis_connections import Access, LoopConnections, ServerConnections
 from .redis_errors import NoAnswer
+from .redis_occupancy import occupancy_of
 from .redis_pubsub import PUBSUB_SILENCE_SECONDS, RedisPubSub
 from .redis_scripts import IN_CLUSTER, ON_SERVER, Script
 
@@ -257,6 +260,16 @@ class RedisRecords:
     async def server(self) -> str:
         """Return the address of the server with this partition."""
         return await self._connections.ready().address(self._made)
+
+    @property
+    def hash_slot(self) -> int | None:
+        """The slot of this partition; None on a server that is no cluster."""
+        return key_slot(self._made.encode()) if self._in_cluster else None
+
+    async def occupancy(self) -> Occupancy:
+        """Return how many records there are, what they take, and who has copies; as `Occupied`."""
+        keys = (self._index, [self._expiry], f"{self._prefix}r:")
+        return await self._connections.ready().call(self._made, lambda client: occupancy_of(client, *keys))
 
     async def made_with(self, number: int, *, makes: bool) -> int | None:
         """Return with how many partitions the store was made, of which this is the first; as `Numbered`."""

@@ -24,6 +24,12 @@ def add_commands(commands: Any) -> None:
     tail.add_argument("--every", type=_seconds, default=1.0, metavar="SECONDS", help="polling interval (1)")
     _command(commands, "stats", "count stored and queued data")
     _command(commands, "queue", "list the background responses that wait and run")
+    _command(
+        commands,
+        "partitions",
+        "show where the partitions of the store are, how full they are and who serves them",
+        module="partition_commands",
+    )
     _command(commands, "profiles", "list what was learned about model servers, as entries of the setting 'profiles'")
     _audit(commands)
     _delete(commands)
