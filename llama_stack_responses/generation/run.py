@@ -141,8 +141,11 @@ class ForegroundRun:
         Raises:
             ApiError: the response could not be stored, or the generation failed. In the latter case, if the model
                 server had accepted the request, the response is stored as failed, with its output so far.
+            Exception: any other, by which a defect broke off the work of this object.
         """
         await self.wait_ended()
+        if not self._task.cancelled() and (defect := self._task.exception()):
+            raise defect
         if self.error and not isinstance(self.error, UnusableAnswerError):
             raise self.error
         return self._assembler.response

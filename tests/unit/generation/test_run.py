@@ -186,6 +186,17 @@ async def test_text_of_many_deltas_is_joined_in_a_thread(monkeypatch: pytest.Mon
     assert threads[0] != threading.get_ident()
 
 
+async def test_response_that_a_defect_breaks_off_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("defect")
+
+    monkeypatch.setattr(Assembler, "set_outcome", broken)
+    harness = Harness(HELLO, stream=False)
+    with pytest.raises(ValueError, match="defect"):
+        await harness.run.finish()
+    assert harness.kept == []
+
+
 # Completed
 
 

@@ -45,7 +45,10 @@ async def impl(inference: FakeInference) -> AsyncIterator[OpenAIResponsesImpl]:
 async def ask(impl: OpenAIResponsesImpl, question: str = WORDS, **fields: Any) -> Json:
     run = await impl.create({"model": "m", "input": question, **fields})
     assert isinstance(run, ForegroundRun)
-    return await run.finish()
+    final = await run.finish()
+    # Nothing of another response is added to its conversation.
+    assert final["status"] == "completed", final
+    return final
 
 
 async def long_chain(impl: OpenAIResponsesImpl) -> Json:
