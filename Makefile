@@ -1,8 +1,8 @@
 # `make` alone lists the targets.
 .DEFAULT_GOAL := help
 SHELL := bash
-# Three targets run at a time; each line of a test run begins with the name of its target.
-MAKEFLAGS += --jobs=3
+# Three targets run at a time, all of them whichever fails; each line of a test run begins with the name of its target.
+MAKEFLAGS += --jobs=3 --keep-going
 
 # Compiled modules are kept: without them, each process compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
