@@ -271,6 +271,7 @@ def test_sdk_with_generated_keys_sends_one_key_for_all_retries(
         with ThreadPoolExecutor(1) as other:
             pending = other.submit(client.responses.create, model=MODEL, input="Count.")
             wait_until(lambda: len(sent) > 1)
+            client.timeout = 60.0  # of the next retry: a busy machine takes longer than half a second to answer
             upstream.wait_for(NAME, chunks=3)
             upstream.release(NAME)
             first = pending.result()

@@ -61,6 +61,8 @@ class Servers:
             httpx.get(f"{self.first.base_url}/v1/health", timeout=5, trust_env=False)
         except httpx.ConnectError:
             return False
+        except httpx.TransportError:
+            return True  # busy, or it has closed a connection that it had not accepted yet
         return True
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from base64 import b64encode
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 import httpx
@@ -34,11 +34,19 @@ def begin(server: LiveStack) -> list[str]:
         return [client.post("/responses", json=body).raise_for_status().json()["id"] for _ in range(AT_A_TIME)]
 
 
+def delivered(web: Web) -> set[str]:
+    """Return the ids of the responses of which a server has told."""
+    return {str(each.json()["data"]["id"]) for each in web.seen}
+
+
 def test_webhooks_survive_the_deaths_of_the_store_and_of_the_servers_that_deliver_them(
     host: Host, tmp_path: Path
 ) -> None:
+    held_from, killed = 0, Event()
+
     def accept(_: ReceivedRequest) -> Answer:
-        time.sleep(0.3)
+        if len(web.seen) >= held_from:
+            assert killed.wait(PATIENCE)
         return Answer(b"ok")
 
     with Web() as web, UpstreamProcess(tmp_path / "upstream.log") as process:
@@ -51,13 +59,15 @@ def test_webhooks_survive_the_deaths_of_the_store_and_of_the_servers_that_delive
             assert both.store
             # One of them has the lease of the endpoint; the other one takes it over.
             for victim, creator in ((one, other), (both.store, one), (other, one)):
-                before = len(web.seen)
+                killed.clear()
+                held_from = len(web.seen) + 3
                 made += begin(creator)
-                wait_until(lambda before=before: len(web.seen) > before + 2, PATIENCE)  # type: ignore[misc]
+                wait_until(lambda count=held_from: len(web.seen) >= count, PATIENCE)  # type: ignore[misc]
                 victim.kill()
-                assert len(web.seen) < len(made), "nothing was left to deliver"
+                assert not delivered(web) >= {*made}, "nothing was left to deliver"
+                killed.set()
                 victim.start()
-            wait_until(lambda: {str(each.json()["data"]["id"]) for each in web.seen} >= {*made}, PATIENCE)
+            wait_until(lambda: delivered(web) >= {*made}, PATIENCE)
         seen = list(web.seen)
 
     ids = defaultdict[str, set[str]](set)
