@@ -173,7 +173,7 @@ BACKENDS: Final = [
     Backend("host-redis", _host_redis, capabilities=["many_calls"]),
     Backend("host-postgres", _host_postgres, capabilities=()),
 ]
-EMBEDDED: Final = frozenset({"memory", "partitions", "sqlite"})
-"""The backends without a server. Each test that can runs on them in every run; on the others it takes turns."""
-FIXED: Final = EMBEDDED | {"redis", "postgres", "host-sqlite"}
+EMBEDDED: Final = frozenset({"memory", "sqlite"})
+"""The backends without a server or parts. Each test that can runs on them in every run; on the others it takes turns."""
+FIXED: Final = EMBEDDED | {"partitions", "redis", "postgres", "host-sqlite"}
 """Those of tests with `every_store`. The host's others are one adapter with `host-sqlite`: they take turns."""

@@ -463,7 +463,7 @@ async def checked(archive: Archive, response_id: str, items: Sequence[Json]) -> 
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[pytest.mark.extended] if seed else []) for seed in range(8)]
+    "seed", [pytest.param(seed, marks=[pytest.mark.extended] if seed else []) for seed in range(3)]
 )
 async def test_random_histories_survive_being_packed(records: Records, clock: Clock, tmp_path: Path, seed: int) -> None:
     cold = ColdStore(records, in_folder(tmp_path), clock)

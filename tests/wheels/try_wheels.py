@@ -216,7 +216,9 @@ def shell(python: Path, folder: Path, wheels: Path) -> Iterator[Terminal]:
     """Return a shell with the programs of this Python, and those of the tests, that finds the wheels as documented."""
     kept = environment()
     (folder / "shell").mkdir()
-    env = {**kept, "PATH": os.pathsep.join([str(python.parent), kept["PATH"], str(Path(sys.executable).parent)])}
+    path = os.pathsep.join([str(python.parent), kept["PATH"], str(Path(sys.executable).parent)])
+    # A server compiles what it imports; pip would compile all that it installs.
+    env = {**kept, "PATH": path, "PIP_NO_COMPILE": "1"}
     with Terminal(folder / "shell", env, {"$PWD/dist": str(wheels)}) as terminal:
         with terminal.pasting(DOCUMENTED[GET]) as lines:
             lines.leave_out("make wheels", "its script has built them")

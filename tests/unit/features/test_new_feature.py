@@ -54,7 +54,7 @@ asyncio.run(main())
 @pytest.mark.extended
 def test_tool_of_new_type_runs_and_what_is_wrong_in_its_stream_is_found(tmp_path: Path) -> None:
     package = Path(llama_stack_responses.__path__[0])
-    shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(package, tmp_path / package.name)
     shutil.copytree(NEW_FEATURE, tmp_path / package.name / "features" / NEW_FEATURE.name)
     paths = map(str, (tmp_path, REPOSITORY, REPOSITORY / "providers" / "openai_chat"))
     ended = subprocess.run(
