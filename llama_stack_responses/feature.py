@@ -54,6 +54,7 @@ from .telemetry.instrumentation import Telemetry
 from .tools.hosted.runtime import ToolRuntime
 from .tools.hosted.vector_stores import VectorStores
 from .tools.registry import HostedTool
+from .wire.operators import Operators
 from .wire.public_routes import PublicRoute, PublicRoutes
 from .wire.request_handling import routes_within
 from .wire.response_routes import Routes
@@ -144,6 +145,7 @@ class Stack:
         sealer: seals what features store for users.
         plain_inference: asks the models without the Responses API.
         events: tells features what becomes of the objects of others.
+        operators: admits those who may act for others, as the setting `roles` says, and has the audit log.
     """
 
     config: ResponsesConfig
@@ -161,6 +163,7 @@ class Stack:
     sealer: Sealer
     plain_inference: PlainInference
     events: ObjectEvents
+    operators: Operators
     safety: TextChecker | None = None
     vector_stores: VectorStores | None = None
     large_files: UploadedFiles | None = None

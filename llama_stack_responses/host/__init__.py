@@ -23,6 +23,7 @@ from ..logs import DELETED, ENDED, bound_tracebacks, plain_lines
 from ..process_pool.pool import WorkerPool
 from ..sealing.sealer import Sealer
 from ..service.limited_requests import LimitedRequests
+from ..store.audit_log import AuditLog
 from ..store.factory import open_records, secret_keeper
 from ..store.instrumented import MeasuredRecords
 from ..store.object_events import ObjectEvents
@@ -33,6 +34,7 @@ from ..tools.hosted.runtime import NoToolRuntime, ToolRuntime
 from ..tools.mcp.incoming_messages import IncomingLimits
 from ..tools.mcp.sessions import McpClient, SessionLimits
 from ..tools.registry import HostedToolServices
+from ..wire.operators import Operators
 from .allowed_models import limit_models
 from .configuration import check_running_auth
 from .connectors import HostConnectors
@@ -158,6 +160,7 @@ async def _stack(
         Sealer(config.secret_bytes, secret_keeper(config.store, records)),
         plain_inference,
         ObjectEvents(),
+        Operators(config.roles, access.current_user, AuditLog(records, config.roles.audit_seconds)),
         _safety(config, deps.get(SAFETY)),
         vector_stores_of(vector_stores),
         HostLargeFiles(deps[Api.files]) if Api.files in deps else None,

@@ -90,6 +90,9 @@ class AllLists:
         ends = [second(span.until)] if span.until is not None else []
         before = min([*ends, span.after[0]] if span.after else ends, default=None)
         async for digits, owners in buckets_of(self._records, since, before):
+            bucket_end = digits.ljust(ORDER_DIGITS, "0"), _LEAST_ID
+            if span.after == bucket_end:
+                continue  # the page before has read all of it
             part = _Part(digits, span, limit - len(found.page.rows), oldest, until, wanted, read or self._records.range)
             of_bucket = await self._of_bucket(tenant, owners, part)
             found.page.rows += of_bucket.page.rows
@@ -97,7 +100,7 @@ class AllLists:
             found.owners.update(of_bucket.owners)
             found.page.next = of_bucket.page.next
             if found.page.next is None and (len(found.page.rows) == limit or time.monotonic() >= until):
-                found.page.next = digits.ljust(ORDER_DIGITS, "0"), _LEAST_ID
+                found.page.next = bucket_end
             if found.page.next:
                 break
         return found

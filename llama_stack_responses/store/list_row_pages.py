@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from ..concurrency.offloading import in_thread
+from ..core.errors import bad_request
 from ..core.owner import Owner
 from ..core.types import Json
 from . import codec
@@ -35,6 +37,8 @@ _SCANNED_ROWS: Final = 10_000
 _SEARCHED_ROWS: Final = 1_000
 """Maximum number of rows that are searched for the answers to calls."""
 
+
+_CURSOR: Final = re.compile("([0-9a-f]{14})-((?:resp|refused)_[0-9a-zA-Z_-]{1,64})")
 
 SCAN_SECONDS: Final = 1.0
 """Seconds after which the page of a filtered list ends."""
@@ -270,6 +274,23 @@ def _decode_in_slices(values: Sequence[bytes]) -> list[Json]:
         if number % _INLINE_ROWS == 0:
             time.sleep(0)
     return rows
+
+
+def cursor_text(cursor: tuple[str, str] | None) -> str | None:
+    """Return a cursor as clients get it; None if nothing follows."""
+    return "-".join(cursor) if cursor else None
+
+
+def parsed_cursor(cursor: str) -> tuple[str, str]:
+    """Return the parts of a cursor.
+
+    Raises:
+        ApiError: 400, it is none.
+    """
+    match = _CURSOR.fullmatch(cursor)
+    if match is None:
+        raise bad_request("Invalid 'after': no page ended with it.", "after", "invalid_value")
+    return match[1], match[2]
 
 
 def _cursor(key: str) -> tuple[str, str]:

@@ -16,12 +16,15 @@ from ..core.recent_counts import RecentCounts
 from ..store.archive import Archive
 from ..store.audit_log import Act, AuditLog, user_actor
 from ..store.layout import Entry
+from .request_handling import Query
 
 _MAX_USERS: Final = 1024
 _REFUSED_SECONDS: Final = 60.0
 _MAX_REFUSED: Final = 20
 """Refused acts of a user that are written in `_REFUSED_SECONDS`, so that they do not fill the store."""
 _HEADER_CHARACTERS: Final = 256
+_OWNER_CHARACTERS: Final = 8192
+"""Longer names than the hosts' tokens have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,21 @@ class Admitted:
     team: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What is asked of a list that has what several users have.
+
+    Attributes:
+        query: the parameters.
+        tenant: the tenant of the user who asks, whose owners the list has.
+        owner: the only owner whose list is asked for; None for all.
+    """
+
+    query: Query
+    tenant: str
+    owner: Owner | None
+
+
 class Operators:
     """Admits operators and leads of teams, and writes what they do, before they do it.
 
@@ -44,12 +62,15 @@ class Operators:
         roles: who they are.
         current_user: returns the user of the current request.
         log: the audit log.
+
+    Attributes:
+        log: the audit log.
     """
 
     def __init__(self, roles: Roles, current_user: Callable[[], Owner], log: AuditLog) -> None:
         self._roles = roles
         self._current_user = current_user
-        self._log = log
+        self.log = log
         self._refused: RecentCounts[tuple[str, str]] = RecentCounts(_REFUSED_SECONDS, _MAX_USERS)
 
     async def admit(self, request: Request, act: str, object_id: str = "", *, leads: bool = False) -> Admitted:
@@ -70,6 +91,19 @@ class Operators:
             return Admitted(user, team)
         await self.refuse(request, act, object_id)
         raise ApiError(403, "You have insufficient permissions for this operation.", code="insufficient_permissions")
+
+    async def admit_list(self, request: Request, act: str) -> Listed:
+        """Return what a user asks of the lists of others, who may see them. It is not written yet.
+
+        Args:
+            act: as in `admit`.
+
+        Raises:
+            ApiError: as from `admit`; 400, the name of the `owner` is too long.
+        """
+        query, user = Query(request), (await self.admit(request, act)).user
+        name = query.text("owner", _OWNER_CHARACTERS)
+        return Listed(query, user.tenant, None if name is None else Owner(name, tenant=user.tenant))
 
     async def owner_for(self, request: Request, act: str, object_id: str, found: Owner | None) -> Owner | None:
         """Return the owner of an object for whom an operator may act; None if they may not know that it exists.
@@ -133,12 +167,12 @@ class Operators:
             ApiError: 503, the store does not answer.
         """
         actor = self._actor(request)
-        await self._log.write(Act(act, actor, "allowed", object_id, owner))
+        await self.log.write(Act(act, actor, "allowed", object_id, owner))
 
     async def refuse(self, request: Request, act: str, object_id: str = "", owner: Owner | None = None) -> None:
         """Write an act that is refused, unless too many of this user were written moments ago."""
         if self._refused.add(self._current_user().identity) <= _MAX_REFUSED:
-            await self._log.write(Act(act, self._actor(request), "refused", object_id, owner))
+            await self.log.write(Act(act, self._actor(request), "refused", object_id, owner))
 
     def _actor(self, request: Request) -> dict[str, object]:
         address = request.client.host if request.client else ""

@@ -22,6 +22,7 @@ from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.audit_log import AuditLog
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Records
+from llama_stack_responses.wire.operators import Operators
 from llama_stack_responses.wire.response_routes import create_router
 from tests.support.inference import FakeInference, finish, text
 from tests.unit.service.test_short_requests import server
@@ -99,7 +100,8 @@ async def administered(records: Records | None = None, **settings: Any) -> Async
     access = HostAccess([])
     inference = FakeInference(*([text(f"Answer {number}."), finish()] for number in range(50)))
     impl = server(records, inference, access, config=config)  # type: ignore[arg-type]
-    stack = cast("Stack", SimpleNamespace(config=config, records=records, current_user=access.current_user))
+    operators = Operators(config.roles, access.current_user, AuditLog(records, config.roles.audit_seconds))
+    stack = cast("Stack", SimpleNamespace(config=config, records=records, operators=operators))
     found = modules_of_features("feature")
     app = FastAPI()
     app.include_router(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
+from ...core.errors import bad_request
 from ...core.ids import check_conversation_id, check_response_id
 from ...core.owner import Owner
 from ...core.shapes import Schema
@@ -15,7 +18,9 @@ from ...feature import Feature, RouteAdmission, Stack
 from ...items.listed_items import Page
 from ...requests.conversation_bodies import conversation_object, no_conversation
 from ...service.responses import OpenAIResponsesImpl
-from ...store.audit_log import AuditLog, wanted_entries
+from ...store.all_lists import OwnedRows
+from ...store.audit_log import wanted_entries
+from ...store.list_row_pages import Rows, Span, cursor_text, parsed_cursor
 from ...wire.http_responses import JsonResponse
 from ...wire.openapi import (
     CONVERSATION,
@@ -33,7 +38,7 @@ from ...wire.openapi import (
     whole,
 )
 from ...wire.operators import Operators
-from ...wire.request_cycle import cycle_of
+from ...wire.request_cycle import cycle_of, while_connected
 from ...wire.request_handling import Handler, Query, add_fallback, page_of, routes_within
 from .store_view import StoreView, owner_fields
 
@@ -46,24 +51,20 @@ _NEWEST: Final = {name: PAGING[name] for name in ("limit", "after")}
 
 def open_operators(stack: Stack) -> Feature:
     """Return the routes as a feature."""
-    roles = stack.config.roles
-    log = AuditLog(stack.records, roles.audit_seconds)
-    operators = Operators(roles, stack.current_user, log)
 
     def routes(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-        return operator_router(impl, limits, operators, log, StoreView(stack.records))
+        return operator_router(impl, limits, stack.operators, StoreView(stack.records))
 
     return Feature(routes=[routes])
 
 
 def operator_router(
-    impl: OpenAIResponsesImpl, limits: RouteAdmission, operators: Operators, log: AuditLog, view: StoreView
+    impl: OpenAIResponsesImpl, limits: RouteAdmission, operators: Operators, view: StoreView
 ) -> APIRouter:
     """Return the routes.
 
     Args:
-        operators: admits operators.
-        log: the audit log, in which they read.
+        operators: admits operators, and has the audit log, in which they read.
         view: reads what all users have stored.
     """
     router, kind = APIRouter(), routes_within(limits)
@@ -98,7 +99,7 @@ def operator_router(
         ("DELETE", one, talks.delete, "Delete any user's conversation", gone),
     )
     entries = described(page(_ENTRY), query={**filters, "actor": TEXT, "type": TEXT, "resource_id": TEXT})
-    group("audit", ("GET", "", _Audit(operators, log).list, "List the audit log", entries))
+    group("audit", ("GET", "", _Audit(operators).list, "List the audit log", entries))
     return router
 
 
@@ -114,28 +115,32 @@ class _Acting:
         self._view = view
         self._as = impl.access.acting_for
 
-    async def _listing(self, request: Request, act: str) -> tuple[Query, Owner | None]:
-        """Return the query of a list, and the owner that it names."""
-        query = Query(request)
-        admitted = await self._operators.admit(request, act)
-        name = query.text("owner")
-        owner = None if name is None else Owner(name, tenant=admitted.user.tenant)
-        await self._operators.record(request, act, owner=owner)
-        return query, owner
-
 
 class _Responses(_Acting):
     async def list(self, request: Request) -> Response:
-        query, owner = await self._listing(request, "response.listed")
-        limit = query.limit()
+        listed = await self._operators.admit_list(request, "response.listed")
+        await self._operators.record(request, "response.listed", owner=listed.owner)
+        query, archive = listed.query, self._impl.archive
         wanted = {name: value for name in ("model", "status") if (value := query.text(name)) is not None}
-        before = None
-        if after := query.text("after"):
-            before = await self._view.position(check_response_id(after, "after"))
-        tenant = self._impl.access.current_user().tenant
-        rows = await self._view.newest(limit, owner, lambda row: _has(row, wanted), before=before)
-        shown = [_shown(row) for row in rows if row["owner"].tenant == tenant]
-        return page_of(shown, has_more=len(rows) == limit, last=rows[-1]["id"] if rows else None)
+        after, limit, has = query.text("after"), query.limit(), partial(_has, wanted) if wanted else None
+        span = Span(after=await self._position(after) if after else None)
+        if listed.owner is None:
+            reading = _rows_of(archive.all_lists.page(listed.tenant, span, limit, has))
+        else:
+            reading = archive.listing.page(listed.owner, span, limit, has)
+        page = await while_connected(request.scope, reading)
+        shown = [_shown(await self._view.with_owner(row)) for row in page.rows]
+        ends_with_row = page.next is None or page.cursors[-1:] == [page.next]
+        return page_of(shown, has_more=page.next is not None, last=None if ends_with_row else cursor_text(page.next))
+
+    async def _position(self, after: str) -> tuple[str, str]:
+        """Return the cursor of a response, or that with which a page ended that found no more rows in its time."""
+        if not after.startswith("resp_"):
+            return parsed_cursor(after)
+        entry = await self._impl.archive.entry(check_response_id(after, "after"))
+        if entry is None:
+            raise bad_request(f"Response with id '{after}' not found.", "after", "invalid_value")
+        return entry.order, after
 
     async def retrieve(self, response_id: str, request: Request) -> Response:
         owner = await self._owner(request, "response.read", response_id)
@@ -172,12 +177,13 @@ class _Responses(_Acting):
 
 class _Conversations(_Acting):
     async def list(self, request: Request) -> Response:
-        query, owner = await self._listing(request, "conversation.listed")
-        after = query.text("after")
+        listed = await self._operators.admit_list(request, "conversation.listed")
+        await self._operators.record(request, "conversation.listed", owner=listed.owner)
+        after = listed.query.text("after")
         found = await self._view.conversations(
-            self._impl.access.current_user().tenant,
-            owner,
-            query.limit(),
+            listed.tenant,
+            listed.owner,
+            listed.query.limit(),
             check_conversation_id(after, "after") if after else None,
         )
         shown = [
@@ -218,24 +224,22 @@ class _Conversations(_Acting):
 
 
 class _Audit:
-    def __init__(self, operators: Operators, log: AuditLog) -> None:
+    def __init__(self, operators: Operators) -> None:
         self._operators = operators
-        self._log = log
 
     async def list(self, request: Request) -> Response:
-        query = Query(request)
-        admitted = await self._operators.admit(request, "audit_log.read")
+        listed = await self._operators.admit_list(request, "audit_log.read")
         await self._operators.record(request, "audit_log.read")
-        name = query.text("owner")
+        query = listed.query
         wanted = wanted_entries(
             actor=query.text("actor"),
             act=query.text("type"),
             object_id=query.text("resource_id"),
-            owner=None if name is None else Owner(name, tenant=admitted.user.tenant),
-            tenant=admitted.user.tenant,
+            owner=listed.owner,
+            tenant=listed.tenant,
         )
         limit = query.limit()
-        found, last = await self._log.page(limit, query.text("after"), wanted)
+        found, last = await self._operators.log.page(limit, query.text("after"), wanted)
         return page_of(found, has_more=last is not None, last=last)
 
 
@@ -244,14 +248,16 @@ def _reserve_answer(request: Request) -> None:
     _ = cycle_of(request.scope).answer_reservation
 
 
-def _has(row: Json, wanted: Json) -> bool:
+async def _rows_of(page: Awaitable[OwnedRows]) -> Rows:
+    return (await page).page
+
+
+def _has(wanted: Json, row: Json) -> bool:
     return all(row[name] == value for name, value in wanted.items())
 
 
 def _shown(row: Json) -> Json:
-    return {name: value for name, value in row.items() if name not in ("version", "order")} | {
-        "owner": owner_fields(row["owner"])
-    }
+    return {name: value for name, value in row.items() if name != "version"} | {"owner": owner_fields(row["owner"])}
 
 
 def _items(found: Page) -> Response:

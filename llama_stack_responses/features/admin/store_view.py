@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from ...core.errors import bad_request
 from ...core.owner import Owner
 from ...core.types import Json
 from ...jobs import fair_order
@@ -83,34 +82,22 @@ class StoreView:
         # What has expired is listed until a server deletes it.
         self.archive = Archive(records, retention=None)
 
-    async def newest(self, limit: int, owner: Owner | None, wanted: Wanted, before: str | None = None) -> list[Json]:
+    async def newest(self, limit: int, owner: Owner | None, wanted: Wanted) -> list[Json]:
         """Return the newest rows of lists, newest first, each with `owner` and `order`.
 
         Args:
             owner: only this owner's; None for all.
             wanted: returns whether a row is wanted.
-            before: only those before this position.
         """
         newest: list[Json] = []
-        async for owners in self.buckets(owner, before=before):
+        async for owners in self.buckets(owner):
             bucket: list[Json] = []
             for of, digits in owners:
-                bucket += await self.rows(of, digits, limit - len(newest), wanted, before=before)
+                bucket += await self.rows(of, digits, limit - len(newest), wanted)
             newest += sorted(bucket, key=lambda row: (str(row["order"]), str(row["id"])), reverse=True)
             if len(newest) >= limit:
                 break
         return [await self.with_owner(row) for row in newest[:limit]]
-
-    async def position(self, response_id: str) -> str:
-        """Return the position of a response among all, for `newest`.
-
-        Raises:
-            ApiError: 400, it is not stored.
-        """
-        entry = await self.archive.entry(response_id)
-        if entry is None:
-            raise bad_request(f"Response with id '{response_id}' not found.", "after", "invalid_value")
-        return f"{entry.order}/{response_id}"
 
     async def conversations(self, tenant: str, owner: Owner | None, limit: int, after: str | None) -> Conversations:
         """Return a page of the conversations of a tenant's owners, by their ids.
@@ -134,18 +121,15 @@ class StoreView:
             start = rows[-1][0] + "\0"
         return Conversations(found, start[2:-1])
 
-    async def buckets(
-        self, owner: Owner | None, since: str = "", before: str | None = None
-    ) -> AsyncIterator[list[tuple[str, str]]]:
+    async def buckets(self, owner: Owner | None, since: str = "") -> AsyncIterator[list[tuple[str, str]]]:
         """Yield the keys of owners with responses in each bucket of time, and the bucket, newest first.
 
         Args:
             owner: only this owner; None for all.
             since: only buckets with this order and greater ones.
-            before: only buckets with positions before this one.
         """
         of = Hasher(owner).owner if owner else None
-        async for digits, owners in buckets_of(self._records, since, before):
+        async for digits, owners in buckets_of(self._records, since):
             yield [(each, digits) for each in owners if of in (None, each)]
 
     async def rows(
@@ -155,7 +139,6 @@ class StoreView:
         limit: int,
         wanted: Wanted = lambda _: True,
         since: str = "",
-        before: str | None = None,
     ) -> list[Json]:
         """Return the newest wanted rows of one owner in one bucket, newest first, each with `order`.
 
@@ -163,14 +146,9 @@ class StoreView:
             of: the owner's key.
             digits: the bucket.
             since: only rows with this order and greater ones.
-            before: only rows before this position.
         """
         matching: list[Json] = []
         start, end = f"l/{of}/{max(digits, since)}", after_prefix(f"l/{of}/{digits}")
-        if before is not None:
-            end = min(end, f"l/{of}/{before}")
-        if start >= end:
-            return matching
         while len(matching) < limit:
             page = await self._records.range(start, end, limit=min(self._page, limit), reverse=True)
             rows = zip(page, await self.archive.listing.rows(page), strict=True)

@@ -210,7 +210,7 @@ class StoredBatches:
         ops: list[Op] = [Put(line.key("r"), str(line.attempt).encode())]
         if waits:
             ops.append(Delete(line.key("t")))
-        return ops, [*_free(line), waits or VersionIs(line.key("t"), None)]
+        return ops, _unbegun(line, waits)
 
     async def begun(self, line: Line, waits: VersionIs | None = None) -> bool:
         """Note that a try of a line runs that has no job, as `queued`; return False if the line has ended, or runs."""
@@ -218,8 +218,7 @@ class StoredBatches:
 
     async def begin_later(self, line: Line, due: float, waits: VersionIs | None = None) -> bool:
         """Note that a try of a line, as of `queued`, begins at a time; return False if the line has ended, or runs."""
-        free = [*_free(line), waits or VersionIs(line.key("t"), None)]
-        return await committed(self._records, [Retry(line.attempt, due).put(line)], free)
+        return await committed(self._records, [Retry(line.attempt, due).put(line)], _unbegun(line, waits))
 
     async def ended_of(self, batch_id: str, numbers: Sequence[int]) -> set[int]:
         """Return which of these lines of a batch have ended."""
@@ -313,6 +312,11 @@ class StoredBatches:
 
     def _pages(self, kind: str, batch_id: str) -> Any:
         return pages_of(self._records, line_rows(kind, batch_id))
+
+
+def _unbegun(line: Line, waits: VersionIs | None) -> list[Condition]:
+    """Return the conditions that a line is free and waits for a try, or was never begun if `waits` is None."""
+    return [*_free(line), waits or VersionIs(line.key("t"), None)]
 
 
 def _free(line: Line) -> list[Condition]:

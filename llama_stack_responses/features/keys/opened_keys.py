@@ -10,7 +10,6 @@ from fastapi import APIRouter
 from ...feature import Feature, RouteAdmission, Routes, Stack
 from ...service.responses import OpenAIResponsesImpl
 from ...store.access_keys import AccessKeys
-from ...store.audit_log import AuditLog
 from ...wire.operators import Operators
 from .authentication import KeyAuthentication
 from .key_routes import keys_router
@@ -19,11 +18,10 @@ from .settings import Keys
 
 def open_keys(stack: Stack, settings: Keys) -> Feature:
     """Return what authenticates users by their keys, and the routes; none without the setting `roles`."""
-    keys, roles = AccessKeys(stack.records), stack.config.roles
+    keys = AccessKeys(stack.records)
     routes: Sequence[Routes] = ()
-    if roles.any:
-        operators = Operators(roles, stack.current_user, AuditLog(stack.records, roles.audit_seconds))
-        routes = [partial(_routes, keys, operators, settings.overlap_hours * 3600)]
+    if stack.config.roles.any:
+        routes = [partial(_routes, keys, stack.operators, settings.overlap_hours * 3600)]
     return Feature(authenticate=KeyAuthentication(keys, settings.use_seconds).authenticate, routes=routes)
 
 

@@ -86,7 +86,7 @@ def _shared(stack: Stack, settings: BuiltInPage) -> list[SharedLinks]:
         return []
     from .shared_links.routes import SharedLinks
 
-    return [SharedLinks(stack.records, stack.config.roles, settings.link_seconds)]
+    return [SharedLinks(stack.records, stack.config.roles, stack.operators, settings.link_seconds)]
 
 
 def _searched(stack: Stack, index: SearchIndex) -> tuple[Search, Indexer]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from functools import partial
 from typing import Any, Final
 
 from ...concurrency.fair_budget import FairBudget
-from ...core.errors import bad_request
 from ...core.owner import Owner
 from ...core.statuses import UNFINISHED
 from ...core.types import Json
@@ -20,7 +18,7 @@ from ...jobs.background import BackgroundJobs
 from ...store.all_lists import OwnedRows
 from ...store.archive import Archive
 from ...store.layout import SECOND_DIGITS
-from ...store.list_row_pages import ReadRange, Rows, Span, merged
+from ...store.list_row_pages import ReadRange, Rows, Span, cursor_text, merged, parsed_cursor
 from ...store.list_rows import Row
 from ...store.records import Record
 from ...store.scores import Score
@@ -28,8 +26,6 @@ from .refused.rows import STATUS, RefusedRequests
 from .search.box import NOTHING_SEARCHED, Searched, is_of_model, tightest
 from .search.finding import Finding, Search
 from .view import owner_of
-
-_CURSOR: Final = re.compile("([0-9a-f]{14})-((?:resp|refused)_[0-9a-zA-Z_-]{1,64})")
 
 _NO_STATUS: Final = frozenset({"none"})
 _SEARCHES: Final = 2
@@ -252,26 +248,9 @@ def scored_row(row: Row, scores: Mapping[str, Score]) -> Row:
     return row | {"score": score.fields() if score else None}
 
 
-def cursor_text(cursor: tuple[str, str] | None) -> str | None:
-    """Return a cursor as clients get it; None if nothing follows."""
-    return "-".join(cursor) if cursor else None
-
-
 def created_at(cursor: tuple[str, str]) -> int:
     """Return the second in which the row of a cursor was created, since the epoch."""
     return int(cursor[0][:SECOND_DIGITS], 16)
-
-
-def parsed_cursor(cursor: str) -> tuple[str, str]:
-    """Return the parts of a cursor.
-
-    Raises:
-        ApiError: 400, it is none.
-    """
-    match = _CURSOR.fullmatch(cursor)
-    if match is None:
-        raise bad_request("Invalid 'after': it is not the 'next' of a page.", "after", "invalid_value")
-    return match[1], match[2]
 
 
 def _has(metadata: Any, name: str, value: str | None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
@@ -11,12 +10,11 @@ from ...core.owner import Owner
 from ...core.types import Json
 from ...feature import Stack
 from ...service.responses import OpenAIResponsesImpl
-from ...store.audit_log import AuditLog
 from ...wire.http_responses import JsonResponse
 from ...wire.openapi import TEXT, described
 from ...wire.operators import Operators
 from ...wire.request_cycle import cycle_of, while_connected
-from ...wire.request_handling import Query, routes_within
+from ...wire.request_handling import add_fallback, routes_within
 from ...wire.response_routes import Routes
 from ...wire.route_admission import RouteAdmission
 from . import schemas
@@ -26,9 +24,6 @@ from .response_views import Views
 from .search.finding import Search
 from .view import owner_of
 
-_OWNER_CHARACTERS: Final = 8192
-"""Longer names than the hosts' tokens have."""
-
 
 def operator_routes(stack: Stack, search: Search | None) -> Sequence[Routes]:
     """Return the routes; nothing if the setting `roles` names no operators.
@@ -36,18 +31,17 @@ def operator_routes(stack: Stack, search: Search | None) -> Sequence[Routes]:
     Args:
         search: as for the routes of the page's other lists.
     """
-    roles = stack.config.roles
-    if not roles.operator:
+    if not stack.config.roles.operator:
         return []
-    operators = Operators(roles, stack.current_user, AuditLog(stack.records, roles.audit_seconds))
 
     def routes(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-        shown = _Shown(operators, Lists(impl.archive, impl.jobs, None, search), impl, limits)
+        shown = _Shown(stack.operators, Lists(impl.archive, impl.jobs, None, search), impl, limits)
         router = APIRouter(prefix="/v1/admin/ui", tags=["Administration"], route_class=routes_within(limits))
         query = {**FILTERS, "owner": TEXT, "limit": limit_of(100), "after": TEXT}
         listed, viewed = described(schemas.OWNED_ROWS, query=query), described(schemas.VIEW)
         router.add_api_route("/responses", shown.list, summary="List all users' responses for the page", **listed)
         router.add_api_route("/responses/{response_id}", shown.one, summary="Show any user's response", **viewed)
+        add_fallback(router)
         return router
 
     return [routes]
@@ -59,16 +53,13 @@ class _Shown:
         self._views = Views(impl, lists)
 
     async def list(self, request: Request) -> Response:
-        query, wanted = Query(request), filter_of(request)
-        limit, after = query.integer("limit", 1, 100) or 50, query.text("after")
-        tenant = (await self._operators.admit(request, "response.listed")).user.tenant
-        name = query.text("owner", _OWNER_CHARACTERS)
-        owner = None if name is None else Owner(name, tenant=tenant)
-        await self._operators.record(request, "response.listed", owner=owner)
-        if owner is None:
-            page = self._lists.page_of_all(tenant, wanted, after, limit)
+        wanted, listed = filter_of(request), await self._operators.admit_list(request, "response.listed")
+        await self._operators.record(request, "response.listed", owner=listed.owner)
+        limit, after = listed.query.integer("limit", 1, 100) or 50, listed.query.text("after")
+        if listed.owner is None:
+            page = self._lists.page_of_all(listed.tenant, wanted, after, limit)
         else:
-            page = _owned(owner, self._lists.page(owner, wanted, after, limit, "desc"))
+            page = _owned(listed.owner, self._lists.page(listed.owner, wanted, after, limit, "desc"))
         return JsonResponse(await while_connected(request.scope, page))
 
     async def one(self, response_id: str, request: Request) -> Response:

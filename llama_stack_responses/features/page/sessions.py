@@ -9,9 +9,9 @@ from ...core.owner import Owner
 from ...core.statuses import UNFINISHED
 from ...core.types import Json
 from ...store.archive import Archive
-from ...store.list_row_pages import Span
+from ...store.list_row_pages import Span, cursor_text, parsed_cursor
 from ...store.list_rows import Row
-from .lists import Lists, cursor_text, parsed_cursor
+from .lists import Lists
 
 _WINDOW_ROWS: Final = 2_000
 """Responses of which one page has the sessions."""

@@ -18,7 +18,7 @@ from ...store.scores import Score
 from ...wire.http_responses import JsonResponse
 from ...wire.openapi import TEXT, TIME, an_id, constant, deleted, described, whole
 from ...wire.operators import Operators
-from ...wire.request_handling import routes_within
+from ...wire.request_handling import add_fallback, routes_within
 from ...wire.route_admission import RouteAdmission
 
 _NOTE_CHARACTERS: Final = 1_000
@@ -51,7 +51,10 @@ def scores_router(operators: Operators | None, impl: OpenAIResponsesImpl, limits
     _add(router, "/v1/responses/{response_id}/score", "Responses", "a", _Routes(_of_user(impl), impl, limits))
     if operators:
         found = _Routes(_of_anyone(impl, operators), impl, limits)
-        _add(router, "/v1/admin/scores/{response_id}", "Administration", "any user's", found)
+        of_anyone = APIRouter(prefix="/v1/admin/scores", route_class=routes_within(limits))
+        _add(of_anyone, "/{response_id}", "Administration", "any user's", found)
+        add_fallback(of_anyone)
+        router.include_router(of_anyone)
     return router
 
 

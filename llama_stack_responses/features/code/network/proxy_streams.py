@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 _READ_BYTES: Final = 2**16
-_HANDSHAKE_SECONDS: Final = 10.0
+HANDSHAKE_SECONDS: Final = 10.0
+"""Seconds for which a connection, or TLS in it, may take to begin."""
 _LINGERING_SECONDS: Final = 1.0
 _LINGERING_BYTES: Final = 2**18
 _SETTING: Final = "code_interpreter.network"
@@ -174,7 +175,7 @@ async def connected(
         OSError: that failed.
     """
     try:
-        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
             return await asyncio.open_connection(address, port, ssl=context, server_hostname=host if context else None)
     except TimeoutError:
         raise OSError("it did not answer in time") from None

@@ -9,11 +9,10 @@ from contextlib import suppress
 from typing import Final
 
 from .host_names import host_of
-from .proxy_streams import Refused, Stream
+from .proxy_streams import HANDSHAKE_SECONDS, Refused, Stream
 
 _HELLO_BYTES: Final = 2**16
 _READ_BYTES: Final = 2**16
-_HANDSHAKE_SECONDS: Final = 10.0
 
 
 async def tunnel(client: Stream, target: Stream, host: str) -> None:
@@ -58,7 +57,7 @@ class TlsStream:
         incoming.write(hello)
         stream = cls(client, context.wrap_bio(incoming, outgoing, server_side=True), incoming, outgoing)
         try:
-            async with asyncio.timeout(_HANDSHAKE_SECONDS):
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await stream._when_read(stream._tls.do_handshake)
         except ssl.SSLError as error:
             why = (error.reason or "it broke off").lower().replace("_", " ")
@@ -144,7 +143,7 @@ async def _hello(client: Stream, host: str) -> bytes:
     incoming, outgoing, hello = ssl.MemoryBIO(), ssl.MemoryBIO(), b""
     handshake = context.wrap_bio(incoming, outgoing, server_side=True)
     with suppress(TimeoutError):
-        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
             while len(hello) < _HELLO_BYTES:
                 if not (data := await client.read()):
                     raise ConnectionResetError

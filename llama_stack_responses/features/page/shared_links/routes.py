@@ -16,7 +16,6 @@ from ....core.shapes import Location, check_json, integer, object_of, schema_of
 from ....core.statuses import UNFINISHED
 from ....core.types import Json
 from ....service.responses import OpenAIResponsesImpl
-from ....store.audit_log import AuditLog
 from ....store.layout import Entry
 from ....store.records import Records
 from ....wire.http_responses import JsonResponse
@@ -24,7 +23,7 @@ from ....wire.openapi import TEXT, WHOLE, array_of, constant, deleted, described
 from ....wire.operators import Operators
 from ....wire.public_routes import PublicRoute
 from ....wire.request_cycle import cycle_of
-from ....wire.request_handling import routes_within
+from ....wire.request_handling import add_fallback, routes_within
 from ....wire.route_admission import RouteAdmission
 from ..lists import Lists
 from ..response_views import Views
@@ -62,17 +61,19 @@ class SharedLinks:
     Args:
         records: the store.
         roles: who the operators are.
+        operators: admits them, and writes what is done with links.
         max_seconds: the longest time for which a link holds.
     """
 
-    def __init__(self, records: Records, roles: Roles, max_seconds: int) -> None:
+    def __init__(self, records: Records, roles: Roles, operators: Operators, max_seconds: int) -> None:
         self._records, self._roles, self._max_seconds = records, roles, max_seconds
+        self._operators = operators
 
     def routes(self, impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
         """Return the routes for the owners of responses, and for operators if there are some."""
-        router, operators = APIRouter(), self._operators(impl)
+        router, kind = APIRouter(), routes_within(limits)
 
-        def add(path: str, tag: str, whose: str, find: Find) -> None:
+        def add(to: APIRouter, path: str, tag: str, whose: str, find: Find) -> None:
             made = _Made(Links(self._records, impl.sealer), find, self._max_seconds, impl, limits)
             new = described(_MADE, body=schema_of(made.body), example={"expires_in_seconds": 3600})
             for method, answer, summary, description in (
@@ -80,23 +81,22 @@ class SharedLinks:
                 ("POST", made.make, f"Make a link to {whose} response", new),
                 ("DELETE", made.revoke, f"Revoke the links to {whose} response", described(_REVOKED)),
             ):
-                more = description | {"tags": [tag], "route_class_override": routes_within(limits)}
-                router.add_api_route(path, answer, methods=[method], summary=summary, **more)
+                more = description | {"tags": [tag], "route_class_override": kind}
+                to.add_api_route(path, answer, methods=[method], summary=summary, **more)
 
-        add("/v1/ui/responses/{response_id}/links", "Page", "a", _of_owner(impl, operators))
+        add(router, "/v1/ui/responses/{response_id}/links", "Page", "a", _of_owner(impl, self._operators))
         if self._roles.operator:
-            add("/v1/admin/links/{response_id}", "Administration", "any user's", _of_anyone(impl, operators))
+            of_anyone = APIRouter(prefix="/v1/admin/links", route_class=kind)
+            add(of_anyone, "/{response_id}", "Administration", "any user's", _of_anyone(impl, self._operators))
+            add_fallback(of_anyone)
+            router.include_router(of_anyone)
         return router
 
     def public_routes(self, impl: OpenAIResponsesImpl, limits: RouteAdmission) -> list[PublicRoute]:
         """Return the route for those who have a link."""
         views = Views(impl, Lists(impl.archive, impl.jobs, None))
-        reader = _Reader(Links(self._records, impl.sealer), self._operators(impl), views, impl, limits)
+        reader = _Reader(Links(self._records, impl.sealer), self._operators, views, impl, limits)
         return [PublicRoute(SHARED, reader.show)]
-
-    def _operators(self, impl: OpenAIResponsesImpl) -> Operators:
-        log = AuditLog(self._records, self._roles.audit_seconds)
-        return Operators(self._roles, impl.access.current_user, log)
 
 
 def _of_owner(impl: OpenAIResponsesImpl, operators: Operators) -> Find:

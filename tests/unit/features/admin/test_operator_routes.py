@@ -136,6 +136,40 @@ async def test_operator_lists_pages_of_all_and_of_one(server: Administered) -> N
     assert (await server.ask(OPERATOR, "GET", f"/admin/responses?after={UNKNOWN}"))[0] == 400
 
 
+async def test_page_of_which_no_row_is_wanted_is_bounded_and_goes_on(
+    server: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llama_stack_responses.store.all_lists.SCAN_SECONDS", 0.0)
+    await server.respond(ADA)
+    _, page = await server.ask(OPERATOR, "GET", "/admin/responses?status=failed")
+    assert (page["data"], page["has_more"]) == ([], True)
+    _, rest = await server.ask(OPERATOR, "GET", f"/admin/responses?status=failed&after={page['last_id']}")
+    assert (rest["data"], rest["has_more"]) == ([], False)
+    for after in ("resp_1", UNKNOWN, "x"):
+        status, body = await server.ask(OPERATOR, "GET", f"/admin/responses?after={after}")
+        assert (status, body["error"]["param"]) == (400, "after"), after
+
+
+async def test_owner_of_any_list_may_have_a_long_name(server: Administered) -> None:
+    for path in ("responses", "ui/responses", "conversations", "audit"):
+        assert (await server.ask(OPERATOR, "GET", f"/admin/{path}?owner={'x' * 8192}"))[0] == 200, path
+        status, body = await server.ask(OPERATOR, "GET", f"/admin/{path}?owner={'x' * 8193}")
+        assert (status, body["error"]["param"]) == (400, "owner"), path
+
+
+async def test_refusals_of_a_user_count_together_in_all_features(server: Administered) -> None:
+    for number in range(30):
+        path = ("/admin/responses", f"/admin/scores/{UNKNOWN}", f"/admin/links/{UNKNOWN}")[number % 3]
+        assert (await server.ask(ADA, "GET", path))[0] == 403
+    assert len(await server.acts()) == operators._MAX_REFUSED
+
+
+@pytest.mark.parametrize("path", ["ui/x", "scores/x/y", "links/x/y", "responses/x/y/z"])
+async def test_unknown_path_is_said_to_be_one(server: Administered, path: str) -> None:
+    status, body = await server.ask(OPERATOR, "GET", f"/admin/{path}")
+    assert (status, body["error"]["message"]) == (404, f"Invalid URL (GET /v1/admin/{path}).")
+
+
 async def test_operator_lists_conversations(server: Administered) -> None:
     made = {await conversation_of(server, user) for user in (ADA, BOB, ADA)}
     page = (await server.ask(OPERATOR, "GET", "/admin/conversations?limit=2"))[1]

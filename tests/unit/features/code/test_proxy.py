@@ -237,7 +237,7 @@ async def test_tunnel_whose_tls_names_another_host_is_refused_with_an_alert(
 async def test_tunnel_without_tls_is_answered_and_sends_nothing_to_the_host(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch, hello: bytes, answer: bytes, *, secret: bool
 ) -> None:
-    monkeypatch.setattr("llama_stack_responses.features.code.network.tunnels._HANDSHAKE_SECONDS", 2.0)
+    monkeypatch.setattr("llama_stack_responses.features.code.network.tunnels.HANDSHAKE_SECONDS", 2.0)
     received = bytearray()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -34,7 +34,7 @@ def router(**settings: Any) -> APIRouter:
 
 def opened(config: ResponsesConfig) -> Feature:
     """Return the page of a stack, of which it needs only the configuration and the store."""
-    return open_feature(cast("Stack", SimpleNamespace(config=config, records=MemoryRecords())))
+    return open_feature(cast("Stack", SimpleNamespace(config=config, records=MemoryRecords(), operators=None)))
 
 
 def files(**settings: Any) -> list[APIRoute]:
