@@ -92,7 +92,7 @@ class ClusterStore(BaseModel):
             `rediss://`. Its query holds settings of the `redis` package.
         password: separate from the URL, because the host may log the URL.
         prefix: the beginning of all keys, in braces with the number of their partition.
-        connections: maximum connections per server process to each node.
+        connections: maximum connections per server process to each node, beside one that reads the map of slots.
         partitions: the parts of the store, each of which lies on one primary: a power of two up to 1024, fixed when
             the store is made.
         volatile: whether a node is accepted that may lose acknowledged responses: in a restart, because it has no
