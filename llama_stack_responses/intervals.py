@@ -28,6 +28,7 @@ class Intervals:
         fast_poll_seconds: interval of polls for a change that is expected soon, on such a store.
         event_poll_seconds: interval of polls for events that another process wrote, on such a store.
         fallback_poll_seconds: interval of polls on a store with notifications, since a notification may be lost.
+        partition_look_seconds: maximum interval between two looks at all partitions of a store that has several.
         event_batch_seconds: interval between two batches of an event log; with many jobs, deltas wait up to twice as
             long.
         reservation_wait_seconds: time for which the stream of a running response waits until the user's other streams,
@@ -60,6 +61,7 @@ class Intervals:
     fast_poll_seconds: float = 0.05
     event_poll_seconds: float = 0.2
     fallback_poll_seconds: float = 5.0
+    partition_look_seconds: float = 10.0
     event_batch_seconds: float = 0.05
     reservation_wait_seconds: float = 120.0
     store_retry_seconds: float = 1.0

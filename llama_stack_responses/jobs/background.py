@@ -107,7 +107,7 @@ class BackgroundJobs:
             self._intervals.lease_seconds,
             decoder=self._archive.decoder,
             clock=self._archive.clock,
-            look_seconds=self._intervals.poll_seconds,
+            look_seconds=self._intervals.partition_look_seconds,
         )
 
     def start(self) -> None:

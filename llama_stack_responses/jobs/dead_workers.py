@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from math import inf
+from time import monotonic
 
 from ..core.errors import ApiError
 from ..core.ids import tag_of
 from ..store.clock import MAX_DIFFERENCE_SECONDS
 from ..store.layout import with_tag
 from ..store.records import Condition, Delete, Record, Records, VersionIs, committed, pages_in
+from .served_partitions import ServedPartitions
 
 
 def lease_key(worker: str, tag: int = 0) -> str:
@@ -25,56 +28,90 @@ def is_stalled(worker: str, response_id: str) -> Condition:
 
 
 async def held_in(records: Records, numbers: Iterable[int], prefix: str) -> set[str]:
-    """Return the response ids of all rows `<prefix><response>` in these partitions."""
-    return {
-        key.removeprefix(prefix)
-        for number in numbers
-        async for rows in pages_in(records, number, prefix)
-        for key, _ in rows
-    }
-
-
-async def iter_stalled(
-    records: Records, prefix: str, by: str, numbers: Iterable[int] = (0,)
-) -> AsyncIterator[tuple[str, str]]:
-    """Yield the worker and the response id of each row `<prefix><worker>/<response>` whose worker has no lease.
-
-    A lease that ends later than that of `by` was written while the clock was ahead. It is deleted: a worker that died
-    meanwhile would count as alive until the clock reaches that time, and one that lives has renewed its lease by now.
-
-    Args:
-        by: the worker that looks, right after it has renewed its lease. Once that has expired too, it learns nothing of
-            the others: this ends.
-        numbers: the partitions that are searched.
+    """Return the response ids of all rows `<prefix><response>` in those of these partitions that answer.
 
     Raises:
-        ApiError: 503, a partition does not answer; all others were searched before.
+        ApiError: 503, none answers.
     """
-    failure: ApiError | None = None
+    found, failures, answered = set[str](), list[ApiError](), False
     for number in numbers:
         try:
-            async for each in _stalled_in(records, number, prefix, by):
-                yield each
+            async for rows in pages_in(records, number, prefix):
+                found.update(key.removeprefix(prefix) for key, _ in rows)
+            answered = True
         except ApiError as error:
-            failure = error
-    if failure:
-        raise failure
+            failures.append(error)
+    if failures and not answered:
+        raise failures[0]
+    return found
 
 
-async def _stalled_in(records: Records, number: int, prefix: str, by: str) -> AsyncIterator[tuple[str, str]]:
-    async for rows in pages_in(records, number, prefix):
-        held = [key.split("/")[1:] for key, _ in rows]
-        keys = [lease_key(worker, tag_of(response_id)) for worker, response_id in held]
-        leases = await records.get_many(list(dict.fromkeys([lease_key(by), *keys])))
-        if lease_key(by) not in leases:
-            return
-        latest = _end_of(leases[lease_key(by)]) + MAX_DIFFERENCE_SECONDS
-        for key, lease in list(leases.items()):
-            if _end_of(lease) > latest and await committed(records, [Delete(key)], [VersionIs(key, lease.version)]):
-                del leases[key]
-        for (worker, response_id), key in zip(held, keys, strict=True):
-            if key not in leases:
-                yield worker, response_id
+class DeadWorkers:
+    """Finds what dead workers hold in the partitions that this process serves.
+
+    Args:
+        records: the store.
+        served: the partitions.
+        lease_seconds: how long a worker counts as alive after a heartbeat.
+    """
+
+    def __init__(self, records: Records, served: ServedPartitions, lease_seconds: float) -> None:
+        self._records, self._served, self._lease_seconds = records, served, lease_seconds
+        self._ends: dict[str, float] = {}
+        self._silent_at: dict[int, float] = {}
+
+    def renewed(self, worker: str, until: float) -> None:
+        """Note until when a worker of this process has its lease, in seconds since the epoch on the store's clock."""
+        self._ends[worker] = until
+
+    async def iter_stalled(self, prefix: str, by: str) -> AsyncIterator[tuple[str, str]]:
+        """Yield the worker and the response id of each row `<prefix><worker>/<response>` whose worker has no lease.
+
+        A lease that ends later than that of `by` was written while the clock was ahead. It is deleted: a worker that
+        died meanwhile would count as alive until the clock reaches that time, and one that lives has renewed its lease
+        by now.
+
+        Args:
+            prefix: `served_partitions.HELD` or `FOREGROUND`.
+            by: the worker of this process that looks. Once its lease has ended too, it learns nothing of the others:
+                this ends.
+
+        Raises:
+            ApiError: 503, a partition does not answer; all others were searched before.
+        """
+        failure: ApiError | None = None
+        for number in await self._served.having(prefix):
+            try:
+                async for each in self._stalled_in(number, prefix, by):
+                    yield each
+            except ApiError as error:
+                failure = error
+                self._silent_at[number] = monotonic()
+        if failure:
+            raise failure
+
+    async def _stalled_in(self, number: int, prefix: str, by: str) -> AsyncIterator[tuple[str, str]]:
+        async for rows in pages_in(self._records, number, prefix):
+            held = [key.split("/")[1:] for key, _ in rows]
+            keys = [lease_key(worker, tag_of(response_id)) for worker, response_id in held]
+            leases = await self._records.get_many(list(dict.fromkeys(keys)))
+            own = self._ends.get(by, -inf)
+            if await self._records.now() >= own or self._was_away(number):
+                return
+            for key, lease in list(leases.items()):
+                if _end_of(lease) > own + MAX_DIFFERENCE_SECONDS and await self._deleted(key, lease):
+                    del leases[key]
+            for (worker, response_id), key in zip(held, keys, strict=True):
+                if key not in leases:
+                    yield worker, response_id
+
+    async def _deleted(self, key: str, lease: Record) -> bool:
+        return await committed(self._records, [Delete(key)], [VersionIs(key, lease.version)])
+
+    def _was_away(self, number: int) -> bool:
+        """Whether one of several partitions did not answer a moment ago: living workers are about to renew leases."""
+        silent_at = self._silent_at.get(number, -inf) if self._served.count > 1 else -inf
+        return monotonic() - silent_at < self._lease_seconds
 
 
 def _end_of(lease: Record) -> float:

@@ -25,8 +25,9 @@ from ..store.archive import Archive
 from ..store.commit_outcome import until_known
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed
 from ..store.running_response import RunningResponse
-from .dead_workers import held_in, is_stalled, iter_stalled
+from .dead_workers import held_in, is_stalled
 from .heartbeat import Heartbeat
+from .served_partitions import FOREGROUND
 
 logger = get_logger(__name__)
 
@@ -174,11 +175,17 @@ class ForegroundLeases:
 
         Such a lease is left if the answer to the commit that acquired it was lost, or the commit that ends it failed.
         """
+        failure: ApiError | None = None
         for response_id, error in list(self.unstored.items()):
-            await self._fail(self.worker, response_id, error, [])
-            del self.unstored[response_id]
+            try:
+                await self._fail(self.worker, response_id, error, [])
+                del self.unstored[response_id]
+            except ApiError as reason:
+                failure = reason  # of a partition: others may answer
         for response_id in await self._acquired() - self.making - self.unstored.keys():
             await self.withdraw(response_id)
+        if failure:
+            raise failure
 
     async def _acquired(self) -> set[str]:
         """Return the ids of the responses for which the store has a lease of this worker."""
@@ -186,7 +193,7 @@ class ForegroundLeases:
 
     async def fail_abandoned(self) -> None:
         """Store the responses of dead workers as failed, as long as this worker has a lease itself."""
-        async for worker, response_id in iter_stalled(self._records, "o/", self.worker, self._heartbeat.own):
+        async for worker, response_id in self._heartbeat.dead_workers.iter_stalled(FOREGROUND, self.worker):
             try:
                 await self._fail(worker, response_id, server_died_error(), [is_stalled(worker, response_id)])
             except codec.UnreadableError as error:

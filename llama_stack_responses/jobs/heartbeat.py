@@ -6,10 +6,11 @@ The worker renews it every `Intervals.heartbeat_seconds`; a lease that is not re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from ..intervals import DEFAULT, Intervals
 from ..store.records import Put
+from .dead_workers import DeadWorkers
 from .queue import JobQueue
 
 
@@ -48,9 +49,9 @@ class Heartbeat:
         return self._jobs.numbers_of(self._worker)
 
     @property
-    def own(self) -> Sequence[int]:
-        """The partitions that this worker serves (`served_partitions.py`)."""
-        return self._jobs.served.own
+    def dead_workers(self) -> DeadWorkers:
+        """Finds what dead workers hold."""
+        return self._jobs.dead_workers
 
     async def ensure(self) -> None:
         """Renew the lease unless it is held.

@@ -53,14 +53,13 @@ from ..store.records import (
     pages_of,
     range_in,
 )
-from ..store.routing import by_tag
 from ..telemetry.trace_context import trace_headers
 from . import fair_order
-from .dead_workers import held_in, is_stalled, iter_stalled, lease_key
+from .dead_workers import DeadWorkers, held_in, is_stalled, lease_key
 from .hints import HintWriter
 from .job import QUEUED_EVENTS, Checkpoint, InQueue, Job, JobState, Verdict, name_of, owner_prefix
 from .row_quota import RowQuota
-from .served_partitions import ServedPartitions
+from .served_partitions import HELD, ServedPartitions
 from .work_class import BACKGROUND, Work, WorkClass
 
 logger = get_logger(__name__)
@@ -183,6 +182,8 @@ class JobQueue:
         self._windows: dict[int, tuple[float, float]] = {}
         self.served = ServedPartitions(records, look_seconds)
         """The partitions that this process serves."""
+        self.dead_workers: Final = DeadWorkers(records, self.served, lease_seconds)
+        """Finds what dead workers hold."""
         self._hints = HintWriter(records)
         self._renewals: dict[str, RepeatedCommit] = {}
         self._leases: dict[str, dict[int, float]] = {}
@@ -381,8 +382,13 @@ class JobQueue:
         """Return the state without the tries of workers whose lease expired and that are alive again."""
         if not state.lost:
             return state
-        living = await self._records.get_many([f"p/{worker}" for worker in dict.fromkeys(state.lost)])
-        lost = [worker for worker in state.lost if f"p/{worker}" not in living]
+        try:
+            living = await self._records.get_many([lease_key(worker) for worker in dict.fromkeys(state.lost)])
+        except ApiError:
+            if self.served.count == 1:
+                raise
+            return state  # their leases are in another partition than the job
+        lost = [worker for worker in state.lost if lease_key(worker) not in living]
         return replace(state, lost=lost, tries=state.tries - (len(state.lost) - len(lost)))
 
     async def backlog(self) -> dict[WorkClass, Backlog]:
@@ -468,26 +474,33 @@ class JobQueue:
         until = now + self._lease_seconds
         known = self._leases.get(worker, {}) | {tag_of(each): until for each in holding}
         leases = self._leases[worker] = {tag: ends for tag, ends in known.items() if ends > now}
-        await self._write_leases(self._lease(worker, tag, until) for tag in {0, *leases})
+        needed = leases.keys() if self.served.count > 1 else {0}
+        await self._write_leases({tag: self._lease(worker, tag, until) for tag in {0, *leases}}, needed)
+        self.dead_workers.renewed(worker, until)
         await self.served.share(worker)
         return now
 
-    async def _write_leases(self, ops: Iterable[Put | Delete]) -> None:
-        """Write leases of one worker, those of each tag in a commit.
+    async def _write_leases(self, ops: Mapping[int, Put | Delete], needed: Set[int]) -> None:
+        """Write leases of one worker, each in a commit of its own.
 
         A renewal that was given up must not come later: it would cut short the next one, or write a lease that has
         ended.
+
+        Args:
+            ops: what writes the lease of each tag.
+            needed: tags in whose partitions the worker holds something. In a partition that does not answer, no commit
+                of the worker is made either: one of these has to answer, if there are any.
         """
 
-        async def write(some: Sequence[Put | Delete]) -> None:
-            renewal = self._renewals.setdefault(some[0].key, RepeatedCommit())
-            await renewal(lambda: self._records.commit(some))
+        async def write(op: Put | Delete) -> None:
+            renewal = self._renewals.setdefault(op.key, RepeatedCommit())
+            await renewal(lambda: self._records.commit([op]))
 
-        results = await asyncio.gather(*map(write, by_tag(ops)), return_exceptions=True)
-        failures = [each for each in results if each]
-        # In a partition that does not answer, no commit of the worker is made either.
-        if failures and (len(failures) == len(results) or not isinstance(failures[0], ApiError)):
-            raise failures[0]
+        results = await asyncio.gather(*map(write, ops.values()), return_exceptions=True)
+        failures = {tag: result for tag, result in zip(ops, results, strict=True) if result}
+        wrong = next((each for each in failures.values() if not isinstance(each, ApiError)), None)
+        if wrong or (needed and failures.keys() >= needed):
+            raise wrong or failures[min(needed)]
 
     def lease_ops(self, worker: str, response_id: str) -> list[Put]:
         """Return the ops of the worker's lease for a response, for the commit from which on it runs the response."""
@@ -504,7 +517,7 @@ class JobQueue:
     async def deregister(self, worker: str) -> None:
         """Delete the worker's lease: the jobs that it holds are stalled from now on."""
         tags = {0, *self._leases.pop(worker, {})}
-        await self._write_leases(Delete(lease_key(worker, tag)) for tag in tags)
+        await self._write_leases({tag: Delete(lease_key(worker, tag)) for tag in tags}, tags)
 
     async def requeue_stalled(self, by: str) -> int:
         """Requeue the jobs of dead workers, and return how many were requeued.
@@ -513,7 +526,7 @@ class JobQueue:
             by: the worker that requeues them; it needs a lease itself.
         """
         requeued = 0
-        async for worker, response_id in iter_stalled(self._records, "h/", by, self.served.own):
+        async for worker, response_id in self.dead_workers.iter_stalled(HELD, by):
             try:
                 requeued += await self._requeue_stalled(worker, response_id)
             except codec.UnreadableError as error:
@@ -568,16 +581,18 @@ class JobQueue:
             await self._records.commit([Delete(row)], [job.fence if job else VersionIs(f"j/{response_id}", None)])
 
     async def _requeue(self, job: Job, state: JobState, conditions: list[Condition]) -> bool:
+        number = self.served.number_of(tag_of(job.response_id))
         ops: list[Op] = [
             Delete(f"h/{job.state.worker}/{job.response_id}"),
             _in_queue(job.response_id, state),
             Put(f"j/{job.response_id}", state.encode()),
             Notify(takeover_channel(job.state.worker)),
+            *await self.served.announced(number),
             Notify(QUEUE),
         ]
         changed = await self._change(job, state, ops, conditions) is not None
         if changed:
-            self.served.found(self.served.number_of(tag_of(job.response_id)))
+            self.served.found(number)
         return changed
 
     async def _change(self, job: Job, state: JobState, ops: list[Op], conditions: list[Condition]) -> Job | None:

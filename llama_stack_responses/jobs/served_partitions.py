@@ -2,8 +2,11 @@
 
 One living worker serves a partition: it looks there for jobs, for what dead workers hold, and for event logs that have
 expired. It is the worker whose name, hashed with the number of the partition, is the greatest (rendezvous hashing;
-Thaler and Ravishankar, 1998). So a worker that starts or ends changes only its own partitions. A worker that has no
-room for the jobs of a partition writes a row for it, and workers that have room look there too:
+Thaler and Ravishankar, 1998). So a worker that starts or ends changes only its own partitions.
+
+A worker looks at its partitions, with one call for each, when it gets further ones, when a worker has died, and at
+intervals for what no one noted. A worker that has no room for the jobs of a partition, or requeues one, writes a row
+for it, and workers that have room look there too:
 
     qh/<partition>    jobs wait in this partition; it expires
 """
@@ -13,17 +16,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import suppress
 from hashlib import blake2b
+from itertools import compress
+from math import inf
 from typing import Final
 
 from ..core.errors import ApiError
 from ..store.layout import with_tag
-from ..store.records import Put, Records, after_prefix, partitions_of, range_in
+from ..store.records import Put, Records, after_prefix, filled_in, partitions_of, range_in
+
+QUEUED: Final = "q/"
+"""The prefix of the rows of waiting jobs."""
+HELD: Final = "h/"
+"""The prefix of the rows of jobs that workers hold."""
+FOREGROUND: Final = "o/"
+"""The prefix of the rows of foreground responses that workers run."""
+EXPIRING: Final = "t/"
+"""The prefix of the rows that say when event logs expire."""
 
 _ANNOUNCED: Final = "qh/"
 _ANNOUNCED_SECONDS: Final = 30.0
-_QUEUE: Final = "q/"
+_BLIND_SECONDS: Final = 2.5
+"""Interval in which a worker looks at its partitions while one does not answer, or that of these rows does not."""
 
 
 class ServedPartitions:
@@ -31,8 +45,8 @@ class ServedPartitions:
 
     Args:
         records: the store.
-        look_seconds: minimum interval between two searches of all own partitions for jobs; None if this process serves
-            all partitions, and searches them whenever it is asked for a job.
+        look_seconds: maximum interval between two looks at all own partitions; None if this process serves all
+            partitions, and looks at them whenever it is asked for something.
 
     Attributes:
         own: the partitions that this process serves.
@@ -46,7 +60,8 @@ class ServedPartitions:
         self._shares = look_seconds is not None and self.count > 1
         self._living = frozenset[str]()
         self._waiting: dict[int, None] = {}
-        self._looked_at = float("-inf")
+        self._with_rows: dict[str, Sequence[int]] = dict.fromkeys((HELD, FOREGROUND, EXPIRING), self.own)
+        self._looked_at, self._looking = -inf, asyncio.Lock()
 
     def number_of(self, tag: int) -> int:
         """Return the partition of a tag."""
@@ -77,30 +92,70 @@ class ServedPartitions:
         known = list(self._waiting)
         for number in known:
             yield number
+        await self._read_announced()
         await self._look()
         for number in [each for each in self._waiting if each not in known]:
             yield number
 
-    async def _look(self) -> None:
-        with suppress(ApiError):
-            for key, _ in await self._records.range(_ANNOUNCED, after_prefix(_ANNOUNCED), limit=self.count):
-                self.found(int(key.removeprefix(_ANNOUNCED), 16) % self.count)
-        now = time.monotonic()
-        if now - self._looked_at < self._look_seconds:
-            return
-        self._looked_at = now
-        calls = (range_in(self._records, each, _QUEUE, after_prefix(_QUEUE), limit=1) for each in self.own)
-        for number, found in zip(self.own, await asyncio.gather(*calls, return_exceptions=True), strict=True):
-            if isinstance(found, BaseException):
-                if not isinstance(found, ApiError):
-                    raise found
-            elif found:
-                self.found(number)
+    async def having(self, prefix: str) -> Sequence[int]:
+        """Return the own partitions that may have rows of a prefix (not `QUEUED`), and those that did not answer.
 
-    async def announced(self) -> list[Put]:
-        """Return the ops that announce the partitions in which jobs wait."""
+        Rows that were written since the last look may be left out, unless their worker has died.
+        """
+        if self.count == 1:
+            return [0]
+        await self._look()
+        return self._with_rows[prefix]
+
+    async def _read_announced(self) -> None:
+        try:
+            rows = await self._records.range(_ANNOUNCED, after_prefix(_ANNOUNCED), limit=self.count)
+        except ApiError:
+            self._look_soon()
+            return
+        for key, _ in rows:
+            self.found(int(key.removeprefix(_ANNOUNCED), 16) % self.count)
+
+    def _look_soon(self) -> None:
+        self._looked_at = min(self._looked_at, time.monotonic() - self._look_seconds + _BLIND_SECONDS)
+
+    async def _look(self) -> None:
+        """Look at all own partitions, unless that was done a moment ago."""
+        async with self._looking:
+            now = time.monotonic()
+            if now - self._looked_at < self._look_seconds:
+                return
+            self._looked_at = now
+            try:
+                await self._look_at(list(self.own))
+            except BaseException:
+                self._looked_at = -inf
+                raise
+
+    async def _look_at(self, own: Sequence[int]) -> None:
+        ranges = [(each, after_prefix(each)) for each in (QUEUED, HELD, FOREGROUND)]
+        ranges.append((EXPIRING, f"{EXPIRING}{int(await self._records.now()):08x}"))
+        calls = (filled_in(self._records, each, ranges) for each in own)
+        answers = dict(zip(own, await asyncio.gather(*calls, return_exceptions=True), strict=True))
+        found: dict[str, list[int]] = {prefix: [] for prefix, _ in ranges}
+        for number, answer in answers.items():
+            if isinstance(answer, BaseException) and not isinstance(answer, ApiError):
+                raise answer
+            if isinstance(answer, ApiError):
+                self._look_soon()
+            has_rows = [False, True, True, True] if isinstance(answer, BaseException) else answer
+            for prefix in compress(found, has_rows):
+                found[prefix].append(number)
+        for number in found.pop(QUEUED):
+            self.found(number)
+        self._with_rows = {**found}
+
+    async def announced(self, *numbers: int) -> list[Put]:
+        """Return the ops that announce that jobs wait in these partitions, or in all in which some do."""
+        if self.count == 1:
+            return []
         ends = await self._records.now() + _ANNOUNCED_SECONDS
-        return [Put(f"{_ANNOUNCED}{number:03x}", b"", ends) for number in self._waiting]
+        return [Put(f"{_ANNOUNCED}{number:03x}", b"", ends) for number in numbers or self._waiting]
 
     async def share(self, worker: str) -> None:
         """Find out which partitions the worker serves, given the workers that are alive now."""
@@ -109,10 +164,11 @@ class ServedPartitions:
         try:
             rows = await range_in(self._records, 0, "p/", after_prefix("p/"), limit=10_000)
         except ApiError:
+            self._look_soon()
             return  # it goes on with those that it has
         living = frozenset(key[2:] for key, _ in rows if "." not in key) | {worker}
         if living != self._living:
-            self._living = living
+            self._living, self._looked_at = living, -inf
             self.own = [number for number in range(self.count) if _first(number, living) == worker]
 
 

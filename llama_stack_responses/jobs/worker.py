@@ -23,6 +23,7 @@ from .notification_listener import NotificationListener
 from .notifier import Notifier
 from .queue import QUEUE, JobQueue, PassedOver, takeover_channel
 from .runner import JobRunner
+from .served_partitions import EXPIRING
 from .work_class import WorkClass
 
 logger = get_logger(__name__)
@@ -205,7 +206,7 @@ class Worker:
 
     async def sweep(self) -> None:
         """Delete the event logs that have expired."""
-        for number in self._jobs.served.own:
+        for number in await self._jobs.served.having(EXPIRING):
             while await self._event_log.sweep(number):
                 pass
 
@@ -245,15 +246,29 @@ class Worker:
 
     async def _requeue(self, *, others: bool) -> None:
         """Requeue the stalled jobs of this worker and, if `others`, those of dead ones; fail abandoned responses."""
-        requeued = await self._jobs.requeue_stalled(self._id) if others else 0
-        if requeued + await self._requeue_own():
-            self._notifier.notify(QUEUE)
-        await self._foreground.flush_unstored()
+        steps = [self._requeue_own, self._foreground.flush_unstored]
         if others:
-            await self._foreground.fail_abandoned()
+            steps = [self._requeue_stalled, *steps, self._foreground.fail_abandoned]
+        failure: ApiError | None = None
+        for step in steps:
+            try:
+                await step()
+            except ApiError as error:
+                failure = error  # of a partition: there is more to do in others
+        if failure:
+            raise failure
 
-    async def _requeue_own(self) -> int:
-        """Requeue the jobs that this worker holds and does not run, and return how many were requeued.
+    async def _requeue_stalled(self) -> None:
+        try:
+            requeued = await self._jobs.requeue_stalled(self._id)
+        except ApiError:
+            self._notifier.notify(QUEUE)  # some of them may be requeued
+            raise
+        if requeued:
+            self._notifier.notify(QUEUE)
+
+    async def _requeue_own(self) -> None:
+        """Requeue the jobs that this worker holds and does not run.
 
         The reason may be a lost answer to a claim, an expired lease, or a runner that ended with a defect. A job is
         requeued when it is found so for the second time in a row: at the first time, its claim may be in progress.
@@ -266,7 +281,8 @@ class Worker:
                 logger.info("requeued a job that this worker did not run: %s", response_id)
         self._broken &= idle - lost
         self._idle = idle
-        return len(lost)
+        if lost:
+            self._notifier.notify(QUEUE)
 
     async def _claim_loop(self) -> None:
         """Claim jobs while there is room, and notify the other workers of waiting jobs when there is none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..telemetry.instrumentation import Telemetry
-from .records import Condition, Op, Record, Records, range_in
+from .records import Condition, Op, Record, Records, filled_in, range_in
 from .wrapped import WrappedRecords
 
 
@@ -53,3 +53,8 @@ class MeasuredRecords(WrappedRecords):
         """Read a range of one partition and time the call."""
         with self._telemetry.storing("range"):
             return await range_in(self._records, number, start, end, limit=limit, reverse=reverse)
+
+    async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
+        """Say which ranges of one partition may have rows, and time the call."""
+        with self._telemetry.storing("range"):
+            return await filled_in(self._records, number, ranges)

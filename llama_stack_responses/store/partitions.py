@@ -46,6 +46,7 @@ from .records import (
     VersionIs,
     Write,
     after_prefix,
+    filled_in,
     until,
 )
 from .routing import owner_of_range, tag_of_key, tag_of_range
@@ -178,6 +179,11 @@ class PartitionedRecords:
         """Return what `range` does, of one partition."""
         await self._check()
         return await self._parts[number].range(start, end, limit=limit, reverse=reverse)
+
+    async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
+        """Return for each range whether one partition may have rows in it."""
+        await self._check()
+        return await filled_in(self._parts[number], 0, ranges)
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
         """Receive the notifications of all partitions, each over a connection that is opened when a name needs it."""

@@ -358,6 +358,19 @@ class Partitioned(Protocol):
         """Return what `Records.range` does, of one partition."""
         ...
 
+    async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
+        """Return for each range from a start to an end whether one partition may have rows in it, in one call."""
+        ...
+
+
+@runtime_checkable
+class Ranged(Protocol):
+    """Records that say in one call which ranges have rows."""
+
+    async def filled(self, ranges: Sequence[tuple[str, str]]) -> list[bool]:
+        """Return for each range from a start to an end whether it has rows, of which some may have expired."""
+        ...
+
 
 async def range_in(
     records: Records, number: int, start: str, end: str, *, limit: int, reverse: bool = False
@@ -366,6 +379,15 @@ async def range_in(
     if isinstance(records, Partitioned):
         return await records.range_in(number, start, end, limit=limit, reverse=reverse)
     return await records.range(start, end, limit=limit, reverse=reverse)
+
+
+async def filled_in(records: Records, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
+    """Return for each range whether one partition of records may have rows in it, as `range_in`."""
+    if isinstance(records, Partitioned):
+        return await records.filled_in(number, ranges)
+    if isinstance(records, Ranged):
+        return await records.filled(ranges)
+    return [bool(await records.range(*each, limit=1)) for each in ranges]
 
 
 def partitions_of(records: object) -> int:

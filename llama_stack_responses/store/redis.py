@@ -199,6 +199,10 @@ class RedisRecords:
         args = [self._now(), start, end, limit, "REV" if reverse else "", "" if max_bytes is None else max_bytes]
         return _records(await self._run(self._scripts.range, [self._index], args))
 
+    async def filled(self, ranges: Sequence[tuple[str, str]]) -> list[bool]:
+        bounds = [bound for each in ranges for bound in each]
+        return [bool(each) for each in await self._run(self._scripts.filled, [self._index], [self._now(), *bounds])]
+
     def pubsub(self) -> AbstractAsyncContextManager[PubSub]:
         return self._open_pubsub()
 

@@ -38,6 +38,8 @@ from .redis_errors import errors_as_503, is_moving
 
 _PORT: Final = 6379
 _MAX_REDIRECTS: Final = 8
+_AWAY: Final = (ClusterDownError, RedisConnectionError, RedisTimeoutError)
+"""Errors that say that a node is away, or that the map of slots is old."""
 
 
 class _Node(NamedTuple):
@@ -74,6 +76,7 @@ class ClusterConnections(Connections):
         self._map: list[_Range] = []
         self._owners: dict[int, _Node] = {}
         self._suspect: _Node | None = None
+        self._failing: set[_Node | None] = set()
         self._unread: RedisError | None = None
         self._reading = LoopTask(self._read_map)
 
@@ -102,7 +105,9 @@ class ClusterConnections(Connections):
                     await self._take_turn(held, node, failure)
                     # While it waited, others may have learned that the primary is another one.
                     if asked or node == await self._owner(slot):
-                        return await (_asking(self._client(node), command) if asked else command(self._client(node)))
+                        result = await (_asking(self._client(node), command) if asked else command(self._client(node)))
+                        self._failing.discard(node)
+                        return result
                 except AskError as error:
                     redirects += 1
                     if node is None or redirects > _MAX_REDIRECTS:
@@ -112,9 +117,21 @@ class ClusterConnections(Connections):
                     failures += 1
                     failure, asked = error, None
                     self._doubt(node, error)
-                    if failures > MAX_RETRIES or not _passes(error):
+                    if self._gives_up(node, error, failures):
                         raise
                     await asyncio.sleep(BACKOFF.compute(failures))
+
+    def _gives_up(self, node: _Node | None, error: RedisError, failures: int) -> bool:
+        """Return whether a call is not made again that has failed so often, this time at this node.
+
+        Once a call to a node was given up, others are made again once, until one succeeds: a thousand of them, of which
+        a few at a time wait for three seconds each, would take minutes.
+        """
+        is_away = isinstance(error, _AWAY)
+        gives_up = not _passes(error) or failures > (1 if is_away and node in self._failing else MAX_RETRIES)
+        if gives_up and is_away:
+            self._failing.add(node)
+        return gives_up
 
     async def _take_turn(self, held: AsyncExitStack, node: _Node, failure: RedisError | None) -> None:
         """Wait for a connection to a node, which is this call's until `held` ends.
@@ -175,7 +192,7 @@ class ClusterConnections(Connections):
 
     def _doubt(self, node: _Node | None, error: RedisError) -> None:
         """Read the map of slots again, and do not ask this node first, if the error says that the map is old."""
-        if isinstance(error, (ClusterDownError, RedisConnectionError, RedisTimeoutError)):
+        if isinstance(error, _AWAY):
             self._suspect = node
             self._forget_map()
 

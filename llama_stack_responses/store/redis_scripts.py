@@ -88,6 +88,17 @@ return found
 """
 )
 
+# KEYS[1]: the index. ARGV[3], ARGV[4]; ARGV[5], ARGV[6] ...: starts and ends of ranges. Returns for each whether it has
+# keys, of which some may have expired.
+_FILLED: Final = """
+local found = {}
+for at = 3, #ARGV, 2 do
+  local keys = redis.call('ZRANGE', KEYS[1], '[' .. ARGV[at], '(' .. ARGV[at + 1], 'BYLEX', 'LIMIT', 0, 1)
+  found[#found + 1] = #keys
+end
+return found
+"""
+
 # Keeps each of the rows KEYS[`first`] and following that a snapshot has not reached as it was before its first write:
 # `o:KEY`, '' for none, listed in `old`. `backup` is the snapshot's id and the last key that it has read. Keys are
 # compared by bytes: Lua's own comparison depends on the server's locale. If a commit ends here, because a row is
@@ -289,6 +300,7 @@ class Scripts(NamedTuple):
 
     get_many: Script
     range: Script
+    filled: Script
     commit: Script
     freeing_commit: Script
     committed: Script
@@ -311,6 +323,7 @@ def _of_cluster(text: str, flags: str = "") -> Script:
 ON_SERVER: Final = Scripts(
     get_many=Script(_GET_MANY),
     range=Script(_RANGE),
+    filled=Script(_FILLED),
     commit=Script(_COMMIT),
     freeing_commit=Script(_COMMIT),
     committed=Script(_COMMITTED),
@@ -324,6 +337,7 @@ ON_SERVER: Final = Scripts(
 IN_CLUSTER: Final = Scripts(
     get_many=_of_cluster(_GET_MANY, "no-writes"),
     range=_of_cluster(_RANGE, "no-writes"),
+    filled=_of_cluster(_FILLED, "no-writes"),
     commit=_of_cluster(_COMMIT),
     freeing_commit=_of_cluster(_COMMIT, "allow-oom"),
     committed=_of_cluster(_COMMITTED, "no-writes"),

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from .records import Condition, Configured, Inspected, Limited, Op, PubSub, Record, Records, partitions_of, range_in
+from .records import (
+    Condition,
+    Configured,
+    Inspected,
+    Limited,
+    Op,
+    PubSub,
+    Record,
+    Records,
+    filled_in,
+    partitions_of,
+    range_in,
+)
 from .search_index import SearchIndex, index_of
 
 
@@ -77,6 +89,10 @@ class WrappedRecords:
     ) -> list[tuple[str, Record]]:
         """Read a range of one partition."""
         return await range_in(self._records, number, start, end, limit=limit, reverse=reverse)
+
+    async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
+        """Say which ranges of one partition may have rows."""
+        return await filled_in(self._records, number, ranges)
 
     async def damage(self) -> str:
         """Return what is damaged of the wrapped records."""

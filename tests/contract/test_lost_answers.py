@@ -212,7 +212,7 @@ async def test_response_failed_by_other_server_during_lost_reply_stays_failed(
 
     async def buried() -> None:
         clock.now += DEFAULT.lease_seconds + 1
-        await there.jobs.heartbeat(there.background.foreground.worker)
+        await there.background._heartbeat.renew()
         await there.background.foreground.fail_abandoned()
 
     lost = here.lossy.commit

@@ -124,7 +124,6 @@ LAYERS: Final = {
         {"work_class"},
         {
             "acceptance",
-            "dead_workers",
             "event_rows",
             "fair_order",
             "held_inputs",
@@ -137,7 +136,7 @@ LAYERS: Final = {
             "recorded_requests",
             "store_retry",
         },
-        {"direct_delivery", "notification_listener"},
+        {"dead_workers", "direct_delivery", "notification_listener"},
         {"event_log", "queue"},
         {"job_writer"},
         {"shared_commits"},

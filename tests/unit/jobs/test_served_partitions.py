@@ -2,23 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Final
+import time
+from collections.abc import Sequence
+from typing import Any, Final
 
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id, tag_of
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.intervals import DEFAULT
+from llama_stack_responses.jobs import dead_workers
+from llama_stack_responses.jobs.dead_workers import lease_key
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.jobs.served_partitions import ServedPartitions
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
+from llama_stack_responses.store.records import Condition, Delete, Op, Record
 
 NUMBER: Final = 64
 DAY: Final = 86_400.0
 
 
-class Counted(PartitionedRecords):
-    """Counts the ranges that are read of partitions."""
+class Part(MemoryRecords):
+    """A partition that may be away."""
 
-    ranges = 0
+    away = False
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        self._check_away()
+        await super().commit(ops, conditions)
+
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
+        self._check_away()
+        return await super().get_many(keys, max_bytes=max_bytes)
+
+    async def range(self, start: str, end: str, **more: Any) -> list[tuple[str, Record]]:
+        self._check_away()
+        return await super().range(start, end, **more)
+
+    async def now(self) -> float:
+        self._check_away()
+        return await super().now()
+
+    def _check_away(self) -> None:
+        if self.away:
+            raise ApiError(503, "away")
+
+
+class Counted(PartitionedRecords):
+    """Counts the ranges that are read of partitions, and the looks at them."""
+
+    ranges = looks = 0
+
+    async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
+        self.looks += 1
+        return await super().filled_in(number, ranges)
 
     async def range_in(self, number: int, start: str, end: str, *, limit: int, reverse: bool = False):  # type: ignore[no-untyped-def]
         self.ranges += 1
@@ -63,14 +102,76 @@ async def test_job_is_claimed_by_its_process_without_a_look_at_other_partitions(
     assert records.ranges - before <= 4
 
 
-async def test_idle_process_looks_at_its_partitions_at_intervals_only() -> None:
+async def test_idle_process_looks_at_its_partitions_once_and_when_a_worker_has_died() -> None:
     records = new_records()
-    jobs = JobQueue(records, 100, look_seconds=DAY)
-    await jobs.claim("one")
-    before = records.ranges
+    jobs, other = JobQueue(records, 100, look_seconds=DAY), JobQueue(records, 100)
+    await other.heartbeat("dies")
     for _ in range(20):
+        await jobs.heartbeat("one")
         assert await jobs.claim("one") is None
-    assert records.ranges == before
+        assert await jobs.requeue_stalled("one") == 0
+    assert (records.ranges - 20, records.looks) == (0, len(jobs.served.own)), "but for who is alive"
+    response_id = await enqueue(other, min(jobs.served.own))
+    await other.claim("dies")
+    await other.deregister("dies")
+    await jobs.heartbeat("one")
+    assert await jobs.requeue_stalled("one") == 1
+    job = await jobs.claim("one")
+    assert job is not None
+    assert job.response_id == response_id
+
+
+async def test_job_that_another_process_requeued_is_claimed_without_a_look() -> None:
+    records = new_records()
+    idle, releases = (JobQueue(records, 100, look_seconds=DAY) for _ in range(2))
+    assert await idle.claim("two") is None
+    response_id, looks = await enqueue(releases, 33), records.looks
+    job = await releases.claim("one")
+    assert job is not None
+    looks = records.looks
+    await releases.release(job)
+    again = await idle.claim("two")
+    assert again is not None
+    assert (again.response_id, records.looks) == (response_id, looks)
+
+
+async def test_jobs_of_dead_workers_are_found_while_the_first_partition_is_away() -> None:
+    parts = [Part() for _ in range(8)]
+    jobs = JobQueue(PartitionedRecords(parts), 100)
+    response_id = await enqueue(jobs, 5)
+    await jobs.heartbeat("dies")
+    await jobs.claim("dies")
+    await jobs.deregister("dies")
+    parts[0].away = True
+    for _ in range(2):
+        await jobs.heartbeat("lives")
+    with pytest.raises(ApiError):
+        await jobs.requeue_stalled("lives")
+    job = await jobs.claim("lives")
+    assert job is not None
+    assert job.response_id == response_id
+    await jobs.heartbeat("lives", [response_id])
+    parts[5].away = True
+    with pytest.raises(ApiError):
+        await jobs.heartbeat("lives", [response_id])
+
+
+async def test_partition_that_was_away_is_given_time_to_renew_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [Part() for _ in range(8)]
+    jobs = JobQueue(PartitionedRecords(parts), 100)
+    await enqueue(jobs, 5)
+    await jobs.heartbeat("lives")
+    await jobs.claim("lives")
+    parts[5].away = True
+    await jobs.heartbeat("looks")
+    with pytest.raises(ApiError):
+        await jobs.requeue_stalled("looks")
+    parts[5].away = False
+    await parts[5].commit([Delete(lease_key("lives", 5))])  # as if it had expired meanwhile
+    assert await jobs.requeue_stalled("looks") == 0
+    passed = time.monotonic() + DEFAULT.lease_seconds
+    monkeypatch.setattr(dead_workers, "monotonic", lambda: passed)
+    assert await jobs.requeue_stalled("looks") == 1
 
 
 async def test_jobs_that_a_full_process_announces_are_claimed_by_others() -> None:
