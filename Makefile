@@ -10,6 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON := .venv/bin/python
 # Stamp files: an environment is up to date if its stamp is newer than the files that describe it.
 READY := .venv/.ready
+READY_COMPILED := .venv/.compiled
 READY_RUN := .venv-run/.ready
 READY_RUN_SEARCH := .venv-run/.search
 READY_RUN_MODEL := .venv-run/.model
@@ -50,6 +51,11 @@ INSTALL_SCRIPTS := $(addprefix scripts/,install install-into make-venv find-pyth
 
 $(READY): pyproject.toml constraints/llama-stack.txt constraints/standalone.txt $(INSTALL_SCRIPTS)
 	@scripts/install .venv constraints/llama-stack.txt llama-stack,test,test-starter,test-fuzz,dev constraints/standalone.txt
+	@touch $@
+
+# Else each process of a test run, all of which begin at the same time, would compile the tests and what they import.
+$(READY_COMPILED): $(READY)
+	@.venv/bin/pytest --collect-only --quiet >/dev/null 2>&1 || true
 	@touch $@
 
 RUN_NEEDS := pyproject.toml constraints/llama-stack.txt constraints/standalone.txt scripts/install-run scripts/find-python
@@ -148,7 +154,7 @@ test: $(SUITES) ## Run the tests that each change has to pass, and a fifth of th
 test-all: $(SUITES) ## Run all tests
 
 .PHONY: test-llama-stack
-test-llama-stack: $(READY) $(READY_CLIENTS) $(READY_PROMTOOL) $(MODEL_SERVERS) ## Run all tests but those of the other environments
+test-llama-stack: $(READY_COMPILED) $(READY_CLIENTS) $(READY_PROMTOOL) $(MODEL_SERVERS) ## Run all tests but those of the other environments
 	$(call PYTEST,llama-stack,$(PYTHON),$(PARALLEL))
 
 .PHONY: test-ogx

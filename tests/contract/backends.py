@@ -175,5 +175,5 @@ BACKENDS: Final = [
 ]
 EMBEDDED: Final = frozenset({"memory", "sqlite"})
 """The backends without a server or parts. Each test that can runs on them in every run; on the others it takes turns."""
-FIXED: Final = EMBEDDED | {"partitions", "redis", "postgres", "host-sqlite"}
-"""Those of tests with `every_store`. The host's others are one adapter with `host-sqlite`: they take turns."""
+FIXED: Final = EMBEDDED | {"redis", "postgres"}
+"""Those of tests with `every_store`. The host's are one adapter over three stores, and take turns."""

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+# What the tests share takes longer to start than most of them run.
+pytestmark = pytest.mark.day(1)
+
 REPOSITORY = Path(__file__).parents[2]
 EARLIER = Path(sys.prefix) / "triton-3.6"  # the other version, without an environment of its own
 

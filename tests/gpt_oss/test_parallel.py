@@ -38,6 +38,9 @@ from .test_draft_head import write_head
 from .test_kernels import close, draws, normal
 from .test_weights import fine_tune
 
+# What the tests share takes longer to start than most of them run.
+pytestmark = pytest.mark.day(4)
+
 UNEVEN = Size(intermediate=96, layers=2)  # three groups of MXFP4
 SHARDS = (Shard(0, 2), Shard(1, 2))
 LONG = SamplingParams(max_tokens=1500, temperature=0.0)

@@ -17,7 +17,7 @@ from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, error, reasoning, reply, text, tool_call
 from tests.support.web import Answer, ReceivedRequest, Web
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+pytestmark = [pytest.mark.live, pytest.mark.one_host, pytest.mark.extended]
 
 type Json = dict[str, Any]
 type Codex = Callable[..., FinishedClient]

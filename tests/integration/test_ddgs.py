@@ -18,7 +18,7 @@ from tests.support.search import ENGINES
 from tests.support.stack import Host
 from tests.support.web import Answer, ReceivedRequest, Web
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 FOUND = [
     ("https://otters.example/wiki/Otters", "Otters", "Otters sleep hand in hand & float."),

@@ -16,7 +16,7 @@ from tests.support.search import SERVICES
 from tests.support.stack import Host
 from tests.support.web import Answer, ReceivedRequest, Web
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 FOUND = [
     ("https://otters.example/", "Otters", "Otters sleep hand in hand & float."),

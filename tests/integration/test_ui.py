@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire, error_of, final
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+pytestmark = pytest.mark.live
 
 USERS: dict[str, Json] = {
     f"token-of-{name}": {"principal": name, "attributes": {"teams": [name]}, "tenant": "north"}

@@ -150,6 +150,7 @@ def test_every_feature_has_a_request_command_or_path_that_needs_it() -> None:
     assert TOOLS.keys() | REFUSED.keys() | COMMANDS.keys() | PATHS.keys() | OF_SETTINGS.keys() == set(feature_names())
 
 
+@pytest.mark.one_host
 @pytest.mark.parametrize("feature", TOOLS)
 def test_feature_refuses_its_tool_for_what_is_wrong_in_it(feature: str) -> None:
     with pytest.raises(ApiError) as raised:
@@ -180,6 +181,7 @@ def test_stack_without_feature_answers_and_refuses_what_needs_it(
     assert error["message"].startswith(message)
 
 
+@pytest.mark.one_host
 @pytest.mark.parametrize("feature", COMMANDS)
 def test_command_of_absent_feature_is_named(feature: str, tmp_path: Path) -> None:
     folder = without(feature, tmp_path / "package")
@@ -196,6 +198,7 @@ def test_command_of_absent_feature_is_named(feature: str, tmp_path: Path) -> Non
     assert (ended.returncode, (tmp_path / "new" / "config.yaml").exists()) == (0, True), ended.stderr
 
 
+@pytest.mark.one_host
 @pytest.mark.parametrize(
     "feature",
     [pytest.param(name, marks=pytest.mark.extended if name != "usage" else ()) for name in SETTINGS],
@@ -209,6 +212,7 @@ def test_setting_of_absent_feature_is_named(feature: str, tmp_path: Path) -> Non
     assert (ended.returncode, said in ended.stderr) == (1, True), ended.stderr
 
 
+@pytest.mark.one_host
 def test_stored_item_of_absent_feature_is_replayed_as_a_whole(tmp_path: Path) -> None:
     ended = python(without("images", tmp_path), REPLAY)
     assert ended.returncode == 0, ended.stderr

@@ -4,7 +4,8 @@
     pytest --day=3       # the fixed tests, and of the others those whose day is 3
 
 `make test` passes the day of the date, so that each test that takes turns runs on one of five consecutive days. What
-a run has is printed after the collection. Tests with `whole_run` belong to no day.
+a run has is printed after the collection. Tests with `whole_run` belong to no day. Properties (hypothesis) have all of
+their examples on the first day of their file, and a part of them on the others.
 """
 
 import sys
@@ -17,9 +18,12 @@ from pathlib import Path
 from typing import Final, cast
 
 import pytest
+from hypothesis import is_hypothesis_test, settings
 
 DAYS: Final = 5
 """After as many days, each test without `whole_run` has run."""
+PART: Final = 3
+"""A property of another day has its examples divided by this."""
 TESTS: Final = Path(__file__).parents[1]
 FOLDERS: Final = tuple(TESTS / name for name in ("demo", "gpt_oss", "integration/browser", "wheels"))
 """Their tests take turns: they need long, or environments of their own."""
@@ -90,6 +94,16 @@ def first_day(file: str) -> int:
     return int.from_bytes(blake2b(file.encode(), digest_size=8).digest()) % DAYS
 
 
+def shorten_properties(tests: Sequence[pytest.Item], day: int) -> None:
+    """Leave properties whose files have another first day a part of their examples."""
+    others = [test for test in tests if isinstance(test, pytest.Function) and first_day(_file(test)) != day]
+    for function in {test.function for test in others if is_hypothesis_test(test.function)}:
+        # hypothesis offers no other way to change what the decorators have set.
+        whole = function._hypothesis_internal_use_settings
+        fewer = settings(whole, max_examples=max(1, whole.max_examples // PART))
+        function._hypothesis_internal_use_settings = fewer
+
+
 class DaySelection:
     """Deselects the tests of other days.
 
@@ -110,6 +124,7 @@ class DaySelection:
         fixed = len(items) - len(left) - len(turns)
         left |= {test for test, day in zip(turns, days(turns), strict=True) if day != self._day}
         self._lines = self._described(fixed, turns, left)
+        shorten_properties(items, self._day)
         if left:
             self._config.hook.pytest_deselected(items=list(left))
             items[:] = [test for test in items if test not in left]

@@ -54,6 +54,19 @@ import pytest
 @pytest.mark.whole_run
 def test_whole() -> None: ...
 """
+PROPERTY: Final = """
+from hypothesis import given, settings, strategies
+
+examples = []
+
+@settings(max_examples=30, derandomize=True, database=None)
+@given(strategies.integers())
+def test_property(number: int) -> None:
+    examples.append(number)
+
+def test_examples() -> None:
+    print("examples:", len(examples))
+"""
 CONFTEST: Final = """
 from tests.support.selection import add_option as pytest_addoption, select_by_day as pytest_configure
 """
@@ -142,6 +155,14 @@ def test_tests_with_the_same_value_of_a_parameter_share_a_day(suite: Path) -> No
         ran = re.findall(r"test_b\.py::test_\w+\[(\d)\] PASSED", run(suite, f"--day={(first + number) % DAYS}")[1])
         assert ran == [str(number)] * 2
     assert "and 0 of 6" in run(suite, f"--day={(first + 3) % DAYS}")[1]
+
+
+def test_property_has_all_examples_on_the_first_day_of_its_file_only(suite: Path) -> None:
+    (suite / "test_c.py").write_text(PROPERTY)
+    first = first_day("test_c.py")
+    found = [re.search(r"examples: (\d+)", run(suite, "-s", *day)[1]) for day in ((), (f"--day={first}",))]
+    found.append(re.search(r"examples: (\d+)", run(suite, "-s", f"--day={(first + 1) % DAYS}")[1]))
+    assert [each and each[1] for each in found] == ["30", "30", "10"]
 
 
 def test_no_day_has_what_only_whole_runs_have(suite: Path) -> None:
