@@ -117,6 +117,7 @@ async def test_server_behind_sentinels_with_tls_and_passwords_follows_the_promot
         await records.close()
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [

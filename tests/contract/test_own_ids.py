@@ -222,6 +222,7 @@ async def test_more_random_histories_keep_their_ids(archive: Archive, counting: 
     await keep_ids_of_random_histories(archive, counting, seed)
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("generated", [True, False])
 @pytest.mark.parametrize("is_shared", [True, False])
 @pytest.mark.parametrize("before", [1, 40])

@@ -144,6 +144,7 @@ PASSING: dict[str, tuple[Commit, Commit]] = {
 }
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("pair", WAITING.values(), ids=WAITING.keys())
 async def test_commit_with_shared_keys_waits_for_earlier_one(
     records: Records, server: Server, pair: tuple[Commit, Commit]
@@ -254,6 +255,7 @@ async def test_saves_of_other_chains_and_owners_do_not_wait_for_unfinished_one(
     assert [len(await archive.history(name)) for name in (first, second)] == [4, 4]
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("second", WORK)
 @pytest.mark.parametrize("first", WORK)
 async def test_responses_of_one_owner_do_not_wait_for_unfinished_one(

@@ -144,6 +144,7 @@ async def test_version_counts_each_commit_on_that_version(racing: Records) -> No
     assert (await racing.get_many(["k/1/n"]))["k/1/n"].version == sum(commits)
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("seed", range(3))
 async def test_content_is_dropped_only_without_references(racing: Records, seed: int) -> None:
     chance = random.Random(seed)

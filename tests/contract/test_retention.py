@@ -141,6 +141,7 @@ async def test_machine_that_slept_deletes_what_expired(server: Server, caplog: p
     assert f"deleted expired responses: {MANY}" in caplog.messages
 
 
+@pytest.mark.relatives
 @pytest.mark.every_store
 @pytest.mark.parametrize("count", [1, 5, 20, 21])
 async def test_restart_with_a_wrong_clock_holds_the_deletion_back(

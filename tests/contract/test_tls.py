@@ -82,6 +82,7 @@ async def test_server_with_trusted_certificate_is_used(kind: str, server: Databa
         await opened.close()
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("wrong", ["authority", "name"])
 async def test_server_with_untrusted_certificate_is_refused(
     kind: str, server: DatabaseServer, ours: Certificates, tmp_path: Path, wrong: str

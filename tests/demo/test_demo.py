@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.support.process import Child
 from tests.support.stack import REPOSITORY
@@ -16,7 +15,6 @@ from tests.support.stack import REPOSITORY
 UNENDING = 'root ::= "hello " root'
 
 
-@pytest.mark.smoke
 def test_demo_exits_without_an_error() -> None:
     command = [sys.executable, str(REPOSITORY / "demo" / "demo.py")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

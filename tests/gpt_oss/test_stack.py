@@ -39,6 +39,9 @@ from .support.stacks import (
     weather_call,
 )
 
+# What the tests share takes longer to start than most of them run.
+pytestmark = pytest.mark.day(0)
+
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveStack]:
@@ -62,7 +65,6 @@ def test_model_has_name_of_checkpoint(client: openai.OpenAI) -> None:
     assert MODEL in [model.id for model in client.models.list()]
 
 
-@pytest.mark.smoke
 def test_response_has_reasoning_and_answer(client: openai.OpenAI) -> None:
     response = client.responses.create(input=QUESTION, **GREEDY)
     assert response.status == "completed"

@@ -14,7 +14,7 @@ from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reply, text, tool_call
 
 # The client reads what this package writes; test_client_hosts.py has the host's answers.
-pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(4), pytest.mark.one_host]
 
 type Agents = Callable[..., Any]
 
@@ -46,7 +46,6 @@ def test_agents_sessions_on_client_and_server_keep_history(agents: Agents, upstr
     assert texts[4] == ["Weather in Oslo?", None, "Snow in Oslo.", "It snows.", "Sure?"]
 
 
-@pytest.mark.smoke
 def test_agents_handoff_reaches_the_other_agent(agents: Agents, upstream: Upstream) -> None:
     call = reply(tool_call(0, "c1", "transfer_to_billing", "{}"))
     assert agents("handoff", call, reply(text("It is paid."))) == ["Billing", "It is paid."]

@@ -17,7 +17,7 @@ from tests.support.upstream import Reply, Upstream, reply, text, tool_call
 from tests.support.web import Web
 
 # The client reads what this package writes; test_client_hosts.py has the host's answers.
-pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(1), pytest.mark.one_host]
 
 type Agents = Callable[..., Any]
 
@@ -48,7 +48,6 @@ def test_agents_node_function_tool_is_called(agents: Agents, upstream: Upstream,
     assert messages(upstream)[-2]["reasoning_content"] == "Hm."
 
 
-@pytest.mark.smoke
 def test_agents_node_continues_a_response(agents: Agents, upstream: Upstream) -> None:
     assert agents("chained", ONE, WEATHER, SAID) == "It snows."
     assert texts(upstream)[-1] == ["One?", "1.", "Weather in Oslo?", None, "Snow in Oslo."]

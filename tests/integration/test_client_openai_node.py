@@ -57,6 +57,7 @@ def test_node_sdk_zod_schema_is_parsed_streamed_or_not(node: Node) -> None:
     assert node("zod", reply(text('{"age":', "36}")), reply(text('{"age":', "37}"))) == [{"age": 36}, {"age": 37}]
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("how", ["whole", "streamed", "eager"])
 def test_node_sdk_tool_runner_runs_calls_until_the_answer(node: Node, how: str) -> None:
     both = interleaved_calls(("c1", "weather", '{"city":', '"Oslo"}'), ("c2", "weather", '{"city":', '"Rome"}'))

@@ -14,7 +14,7 @@ from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
 
 # The client reads what this package writes; test_client_hosts.py has the host's answers.
-pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(1), pytest.mark.one_host]
 
 type Vercel = Callable[..., Any]
 
@@ -36,7 +36,6 @@ def vercel(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Vercel:
     return run
 
 
-@pytest.mark.smoke
 def test_vercel_answer_is_read(vercel: Vercel, provider: str) -> None:
     assert vercel("answer", provider, SAID) == ["It snows.", 2, "stop"]
 

@@ -78,6 +78,7 @@ def test_model_is_told_which_packages_are_installed(client: openai.OpenAI, upstr
         assert re.search(listed, tool["function"]["description"])
 
 
+@pytest.mark.extended  # the unit test of the packages draws the same
 def test_shown_figure_is_image_and_cited_file(client: openai.OpenAI, upstream: Upstream) -> None:
     code = "import pandas, matplotlib.pyplot as plt\nplot = pandas.Series([12, 15]).plot.bar()\nplt.show()"
     upstream.script(NAME, [python(code), reply(text("Here: 【f1】"))])

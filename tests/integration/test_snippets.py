@@ -262,6 +262,7 @@ def output_of(program: Child) -> str:
     return output
 
 
+@pytest.mark.relatives
 @pytest.mark.one_host  # programs of clients; `test_client_hosts.py` has those of the hosts
 @pytest.mark.usefixtures("wikipedia", "image_server")
 @pytest.mark.parametrize(

@@ -91,8 +91,7 @@ def test_bug_put_in_on_purpose_is_found(name: str) -> None:
         assert failing(range(BUDGET)) is not None
 
 
-@pytest.mark.extended
-@pytest.mark.day(2)
+@pytest.mark.whole_run  # up to a minute of the processor each
 @pytest.mark.parametrize("name", sorted(MUTATIONS.keys() - set(OFTEN)))
 def test_rarer_bug_put_in_on_purpose_is_found(name: str) -> None:
     with mutated(name):

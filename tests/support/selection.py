@@ -50,13 +50,16 @@ def select_by_day(config: pytest.Config) -> None:
 def takes_turns(test: pytest.Item) -> bool:
     """Whether a test runs on one day of five. It has a mark, or belongs to a folder, that says so.
 
-    With `smoke` it is fixed all the same. On OGX, only the tests of what depends on the host are fixed.
+    Of a test with `relatives`, the first parameter set is fixed. With `smoke` a test is fixed all the same. On OGX,
+    only the tests of what depends on the host are fixed.
     """
     marks = {mark.name for mark in test.iter_markers()}
     if ON_OGX and "both_hosts" not in marks:
         return True
     if "smoke" in marks:
         return False
+    if "relatives" in marks and any(cast("pytest.Function", test).callspec.indices.values()):
+        return True
     return "extended" in marks or _is_below_folders(test.path)
 
 

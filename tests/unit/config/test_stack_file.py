@@ -118,6 +118,7 @@ def test_configuration_that_is_absent_is_left_to_the_host(tmp_path: Path) -> Non
     assert quick_settings(tmp_path / "config.yaml", {}) is None
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("arguments", [["list", "--config", str(TEMPLATES[-1])], ["--help"], ["backup", "--help"]])
 def test_commands_do_not_import_the_host(arguments: list[str], tmp_path: Path) -> None:
     code = (

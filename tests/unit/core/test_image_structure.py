@@ -79,6 +79,7 @@ def test_whole_image_is_accepted_also_with_bytes_behind_its_end(name: str) -> No
         assert has(name, IMAGES[name] + more)
 
 
+@pytest.mark.relatives
 @pytest.mark.usefixtures("shows_parts")
 @pytest.mark.parametrize("name", IMAGES)
 def test_cut_image_of_which_pillow_shows_a_part_is_accepted(name: str) -> None:

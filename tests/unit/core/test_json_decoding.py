@@ -40,6 +40,7 @@ LARGE: dict[str, Any] = {
 }
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize(("indent", "ascii_only"), [(None, True), (1, False)])
 @pytest.mark.parametrize("name", LARGE)
 def test_value_is_same_as_orjsons(name: str, indent: int | None, ascii_only: bool) -> None:

@@ -42,6 +42,7 @@ class Process:
         self._after_trim = True
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize(
     ("resident", "returned", "trimmed"),
     [

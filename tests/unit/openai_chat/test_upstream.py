@@ -524,6 +524,7 @@ class User:
     """What a context variable holds for one request."""
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("count", [2, 20_000])
 async def test_idle_connection_holds_no_context_of_request(count: int) -> None:
     user = ContextVar[User]("user")

@@ -61,6 +61,7 @@ async def impl(request: pytest.FixtureRequest) -> AsyncIterator[OpenAIResponsesI
     await created.shutdown()
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize(
     ("impl", "leaves"),
     [("text", False), ("call", False), ("refused", False), ("broken", False), ("silent", True)],

@@ -1038,6 +1038,7 @@ ORDER: Final = (
 )
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("dialect", sorted(dialects()))
 @settings(max_examples=60)
 @given(messages=MESSAGES)

@@ -671,6 +671,7 @@ def forged(sent: str) -> str:
     return f"import json, os, struct, sys, time\nos.write(int(sys.argv[2]), {sent}); time.sleep(20)"
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize(
     ("sent", "why"),
     [

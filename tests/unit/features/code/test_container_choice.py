@@ -352,6 +352,7 @@ async def test_skill_that_does_not_fit_is_reported(tmp_path: Path) -> None:
         assert access.owned() == []
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "on disk"])
 @pytest.mark.parametrize(
     "prepared",

@@ -220,6 +220,7 @@ async def test_tunnel_whose_tls_names_another_host_is_refused_with_an_alert(
     assert (web.requests, running.refused) == ([], [(API, 403)])
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("secret", [False, True])
 @pytest.mark.parametrize(
     ("hello", "answer"),

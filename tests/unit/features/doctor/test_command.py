@@ -200,6 +200,7 @@ async def unknown_model(peer: Peer) -> None:
         await peer.send(whole(404, {"error": {"message": "The model does not exist."}}))
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize(
     ("handler", "words"),
     [

@@ -156,6 +156,7 @@ REFUSALS: Final[dict[str, tuple[Refuses, dict[str, str], Json]]] = {
 }
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("name", REFUSALS)
 async def test_refusal_is_found_and_answered_by_the_profile(name: str) -> None:
     refuses, outcomes, entry = REFUSALS[name]

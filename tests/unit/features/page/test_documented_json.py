@@ -46,6 +46,7 @@ def whole(value: Any) -> Any:
     return {name: whole(each) for name, each in value.items() if name != "..."}
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize("route", ROUTES)
 def test_documented_json_fits_the_openapi_description(route: str) -> None:
     path = "/v1/ui/" + re.sub(r"(\w+)/\{id\}", _parameter, route)

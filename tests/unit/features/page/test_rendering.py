@@ -54,6 +54,7 @@ async def test_text_too_slow_to_render_is_plain(pool: WorkerPool) -> None:
     assert view["blocks"] == [{"kind": "text", "text": SLOW, "truncated": False}]
 
 
+@pytest.mark.relatives
 @pytest.mark.parametrize(
     "bomb",
     [
