@@ -230,7 +230,9 @@ def test_long_list_is_read_one_request_a_page_and_keeps_few_rows(
             wire.create(model=f"local/{own_model}", input=f"Number {number}")
     page.goto(f"/ui?model=local%2F{own_model}")
     page.find(".list-row")
+    # The script that runs before the modules has sent it.
     assert len([one for one in page.requests if one.startswith(FIRST_PAGE)]) == 1
+    assert page.page.evaluate("() => globalThis.asked") is None
     seen = set(shown(page))
     deadline = time.monotonic() + SECONDS
     while len(seen) < 120 and time.monotonic() < deadline:

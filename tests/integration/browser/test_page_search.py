@@ -83,12 +83,19 @@ def test_frame_is_there_before_scripts_run(browser: Browser, page_stack: LiveSta
         page.find("main", "Reading…")
 
 
+def test_first_rows_are_asked_for_before_the_modules_are_there(browser: Browser, page_stack: LiveStack) -> None:
+    with browser.page(page_stack.base_url) as page:
+        page.page.route("**/app.js", lambda route: route.abort())
+        with page.page.expect_request("**/v1/ui/responses?text=rare&limit=50"):
+            page.page.goto(f"{page_stack.base_url}/ui?text=rare")
+
+
 def test_long_search_shows_how_far_it_is_and_ends_with_its_query(page: BrowserPage) -> None:
     asked: list[str] = []
 
     def answer(route: Route) -> None:
         asked.append(route.request.url)
-        if "slow" in route.request.url:
+        if "slow" in route.request.url or ("halted" in route.request.url and "after" in route.request.url):
             return  # it is never answered
         to = 1_753_870_829 - 86_400 * len(asked)
         coverage = {"covers": "first_words", "waiting": 0}
@@ -109,6 +116,13 @@ def test_long_search_shows_how_far_it_is_and_ends_with_its_query(page: BrowserPa
         page.find("input[type=search]").fill("other")
     page.find("[role=status]", "Nothing found yet: searched back to")
     assert "text=other" in asked[-1]
+    page.find("input[type=search]").fill("halted")
+    page.find(".searching", "Searching: searched back to")
+    assert page.axe() == []
+    with page.page.expect_event("requestfailed", lambda request: "halted" in request.url):
+        page.find("button", "Stop").click()
+    page.find("[role=status]", "Nothing found yet: searched back to")
+    page.find("button", "Search on")
 
 
 HOSTILE_CELL = '=HYPERLINK("http://x","a")'

@@ -45,6 +45,14 @@ async function renewToken(refused) {
   await asking;
 }
 
+/** The answer to a request that `first.js` has sent already, with this token; null if it is another. It serves once. */
+function asked({ pathname, search }, used) {
+  const { address, token: sent, answer } = globalThis.asked ?? {};
+  if (address !== pathname + search) return null;
+  delete globalThis.asked;
+  return sent === used ? answer : null;
+}
+
 /** Send a request and return the response; ApiError if its status is an error. */
 export async function request(path, { method = "GET", body, query, signal, accept, headers: own } = {}) {
   const url = new URL(path, location.origin);
@@ -55,7 +63,8 @@ export async function request(path, { method = "GET", body, query, signal, accep
     if (used) headers.authorization = "Bearer " + used;
     if (body !== undefined) headers["content-type"] = "application/json";
     const options = { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" };
-    const response = await fetch(url, options).catch((error) => lost(error, UNREACHABLE));
+    const response = await (asked(url, used) ?? fetch(url, options)).catch((error) => lost(error, UNREACHABLE));
+    signal?.throwIfAborted();
     if (response.ok) return response;
     if (response.status !== 401) throw await asError(response);
     await response.body?.cancel();

@@ -6,7 +6,7 @@ import { asks, brief, count, exactly, line, modelName, RUNS, seconds, STATUS } f
 import { isMine, isOperator, rowStatus, status, time, to } from "./pieces.js";
 import { VirtualList } from "./virtual.js";
 
-const PAGE = 50;
+const PAGE = 50; // as of the request in first.js
 const FIELDS = ["text", "owner", "model", "metadata", "conversation", "from", "to", "min_tokens", "min_seconds"];
 const SEARCHES = "Search responses";
 const HINT = "All words have to be there; “in this order” with quotes. Filters: model:name, status:failed, tool:web_search, score:good, conversation:conv_…, after:2026-01-31, before:12h, and key:value of the metadata.";
@@ -338,9 +338,23 @@ export class ListView extends View {
       this.more = page.has_more;
       this.next = page.next;
       this.readTo = page.read_to;
-      if (found === 0 && this.more) this.tail(h("p", { class: "dim" }, `Searching: ${this.searchedTo()} so far…`));
+      if (found === 0 && this.more) this.searching(reading);
     }
     this.rest();
+  }
+
+  /** Say how far a search is that has found nothing; the button keeps the focus while it goes on. */
+  searching(reading) {
+    const text = `Searching: ${this.searchedTo()} so far… `;
+    const shown = this.list.tail.querySelector(".searching");
+    if (shown) shown.textContent = text;
+    else this.tail(h("p", null, h("span", { class: "searching" }, text), button("Stop", () => this.stop(reading))));
+  }
+
+  /** Stop a search that has found nothing so far. */
+  stop(reading) {
+    reading.abort();
+    this.stall();
   }
 
   stall() {
