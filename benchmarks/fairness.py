@@ -7,7 +7,8 @@
     .venv/bin/python -m benchmarks.fairness --background            # responses of the queue, all of them streamed
 
 Both users have tokens of the host's `custom` auth. The streams of the first user are sent together, and those of the
-second one after another while they run.
+second one after another while they run. These are short, and each is sent after the end of the one before: else the
+second user would also wait for itself, such as for a place among the responses in the background.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from tests.support.variants import responses_config, variant
 type Json = dict[str, Any]
 
 TEMPLATES: Final = {"sqlite": "starter", "redis": "redis", "postgres": "postgres"}
-USERS: Final[dict[str, Json]] = {name: {"principal": name, "attributes": {}} for name in ("many", "one")}
+MODELS: Final = {"many": "local/slow", "one": "local/brief"}
+USERS: Final[dict[str, Json]] = {name: {"principal": name, "attributes": {}} for name in MODELS}
 STREAMS: Final = 200
 WORDS: Final = 20
 INTERVAL: Final = 0.1
@@ -78,7 +80,7 @@ async def over_websocket(server: LiveStack, user: str) -> Moment:
     began, found = Moment.now(server), None
     headers = {"authorization": f"Bearer {user}"}
     async with connect(f"ws://127.0.0.1:{server.port}/v1/responses", additional_headers=headers, proxy=None) as socket:
-        await socket.send(json.dumps({"type": "response.create", "model": "local/slow", "input": "Hello"}))
+        await socket.send(json.dumps({"type": "response.create", "model": MODELS[user], "input": "Hello"}))
         async for event in socket:
             text = event if isinstance(event, str) else event.decode()
             if not found and TEXT in text:
@@ -96,7 +98,7 @@ async def in_background(server: LiveStack, user: str) -> Moment:
 async def over_http(server: LiveStack, user: str, *, background: bool = False) -> Moment:
     """Send one streamed request on a new connection, and read it to its end; return the time to the first token."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    request = {"model": "local/slow", "input": "Hello", "stream": True, "background": background}
+    request = {"model": MODELS[user], "input": "Hello", "stream": True, "background": background}
     body = json.dumps(request).encode()
     head = f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {user}\r\nconnection: close\r\n"
     began, received = Moment.now(server), b""
@@ -120,11 +122,11 @@ async def measure(server: LiveStack, first_token: FirstToken) -> Sequence[Sequen
     many = [asyncio.create_task(first_token(server, "many")) for _ in range(STREAMS)]
     # They have been sent.
     await asyncio.sleep(0.05)
-    beside = [asyncio.create_task(first_token(server, "one"))]
+    beside = [await first_token(server, "one")]
     while not all(each.done() for each in many) and len(beside) < ASKED:
         await asyncio.sleep(INTERVAL)
-        beside.append(asyncio.create_task(first_token(server, "one")))
-    return alone, [await each for each in beside], [await each for each in many]
+        beside.append(await first_token(server, "one"))
+    return alone, beside, [await each for each in many]
 
 
 def main() -> None:
@@ -142,6 +144,7 @@ def main() -> None:
         (folder / "store").mkdir()
         model = opened.enter_context(UpstreamProcess(folder / "upstream.log")).client
         model.script("slow", reply(text(*["word "] * WORDS), interval=INTERVAL))
+        model.script("brief", reply(text(*["word "] * 2), interval=INTERVAL))
         endpoint = opened.enter_context(auth_server(USERS))
         database = opened.enter_context(serving(options.store, folder / "store"))
         template = REPOSITORY / "templates" / TEMPLATES[options.store] / "config.yaml"

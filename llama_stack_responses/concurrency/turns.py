@@ -37,9 +37,9 @@ class Turns:
         """Whether no turn is held."""
         return self._budget.is_idle
 
-    async def take(self) -> Turn:
+    async def take(self, precedence: Precedence = Precedence.NEW) -> Turn:
         """Wait for a turn, and begin it; the caller has to end it."""
-        return Turn(self._budget, await self._budget.enter(), self._seconds)
+        return Turn(self._budget, await self._budget.enter(precedence=precedence), self._seconds)
 
     async def give_way(self, seconds: float) -> None:
         """Let the waiting work of the current user go first, for this time at most; the caller gets no turn.

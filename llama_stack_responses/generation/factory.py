@@ -420,6 +420,7 @@ class GenerationContext:
             factory.limits.tool_seconds,
             factory.telemetry,
             HeldOutput(held),
+            factory.fair_yield,
         )
         try:
             await self.toolset.prepare(items, tool_execution)

@@ -190,12 +190,12 @@ class Generation:
         self._items, self._held = items, held
         self._model_round, self._auto_compaction = model_round, auto_compaction
         self._toolset, self._assembler = toolset, assembler
-        self._event_buffer, self._limits = event_buffer, limits
-        self._telemetry = telemetry
+        self._event_buffer, self._limits, self._telemetry = event_buffer, limits, telemetry
         self._moderation_filter, self._cache_diagnostics = moderation_filter, cache_diagnostics
         self._stop_point, self._interruption = stop_point or StopPoint(), Interruption()
+        turns, timeline = model_round.fair_yield, model_round.timeline
         self._tool_execution = ToolExecution(
-            toolset, assembler, event_buffer, limits.tool_seconds, telemetry, HeldOutput(held), model_round.timeline
+            toolset, assembler, event_buffer, limits.tool_seconds, telemetry, HeldOutput(held), turns, timeline
         )
         self._tool_execution.limit(limits.tool_output_bytes, _outputs(progress.new_items))
         self._rounds, self._ends, self._unknown_rounds = progress.rounds, progress.ends, 0

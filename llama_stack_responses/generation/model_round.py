@@ -106,7 +106,7 @@ class ModelRound:
         output_bytes: maximum number of characters of the output of all rounds; the round that exceeds it ends there as
             incomplete.
         output: counts that output; a round that has no room for it ends as incomplete too.
-        fair_yield: schedules concurrent streams.
+        fair_yield: the initial value of the attribute.
         timer: has the timeouts of concurrent streams.
         instructions: the instructions before the conversation; None for none.
         read_reasoning: opens a reasoning item for the model.
@@ -117,13 +117,13 @@ class ModelRound:
         timeline: records the times of the response's rounds and tool calls, and the chat requests.
         accepted: a future that is done once the model server has accepted the first request.
         asked: whether a request was sent to the model server.
+        fair_yield: schedules concurrent streams.
     """
 
     __slots__ = (
         "_check_json",
         "_context_fit",
         "_event_buffer",
-        "_fair_yield",
         "_filters",
         "_idle_seconds",
         "_inference",
@@ -142,6 +142,7 @@ class ModelRound:
         "_toolset",
         "accepted",
         "asked",
+        "fair_yield",
         "timeline",
     )
 
@@ -179,7 +180,7 @@ class ModelRound:
         self._event_buffer, self._idle_seconds = event_buffer, idle_seconds
         self._max_characters = self._left = output_bytes
         self._output = output
-        self._fair_yield = fair_yield
+        self.fair_yield = fair_yield
         self._timer = timer
         self._instructions = instructions
         self._read_reasoning = read_reasoning
@@ -442,7 +443,7 @@ class ModelRound:
                         with watchdog.paused():
                             await self._event_buffer.drained()
                     if intake.waits:
-                        await self._fair_yield.wait_turn()
+                        await self.fair_yield.wait_turn()
                         intake.begin_burst()
                     del chunk  # It would be held while others are pushed.
                 closing.has_ended = True
@@ -471,7 +472,7 @@ class ModelRound:
         if round_.full():
             raise round_.reader.cut()
         await self._event_buffer.drained()
-        await self._fair_yield.wait_turn()
+        await self.fair_yield.wait_turn()
 
     async def _written(self, chat: Json, begun: Callable[[], None], operation: RoundOperation) -> Written:
         texts: list[str] = []

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
+from ..concurrency.fair_yield import FairYield
+from ..concurrency.share import current_share
 from ..concurrency.tasks import gather_or_cancel
 from ..core.json_values import bytes_left
 from ..core.program_names import PROGRAM
@@ -24,6 +27,7 @@ from .timeline import Timeline
 
 Answered = Callable[[ServerCall, Output | None], Awaitable[None]]
 Begun = Callable[[Sequence[ServerCall]], Awaitable[None]]
+_Run = Callable[[], Awaitable[Outcome | None]]
 
 logger = get_logger(__name__)
 
@@ -58,6 +62,7 @@ class ToolExecution:
         seconds: timeout of one call.
         telemetry: records the calls that are run.
         output: counts their results.
+        fair_yield: lets calls of concurrent responses begin one after the other, users in turn.
         timeline: records when they were run.
     """
 
@@ -66,6 +71,7 @@ class ToolExecution:
         "_assembler",
         "_begun",
         "_event_buffer",
+        "_fair_yield",
         "_held",
         "_left",
         "_seconds",
@@ -83,6 +89,7 @@ class ToolExecution:
         seconds: float,
         telemetry: Telemetry,
         output: HeldOutput,
+        fair_yield: FairYield,
         timeline: Timeline | None = None,
     ) -> None:
         self._toolset = toolset
@@ -92,6 +99,7 @@ class ToolExecution:
         self._left = _RESULT_BYTES
         self._telemetry = telemetry
         self._held = output
+        self._fair_yield = fair_yield
         self._timeline = timeline or Timeline()
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
         self._begun: Begun = _nothing_begun
@@ -191,30 +199,31 @@ class ToolExecution:
         if self._left < 0:
             raise ToolError(_TOO_MUCH)
         item = self._item(call)
-        running = function.run(Invocation(call, item, self))
+        run = partial(function.run, Invocation(call, item, self))
         telemetry = self._telemetry.tool(call, item["type"])
         with telemetry as operation, self._timeline.tool(operation, item, call.name) as record:
             if function.composite:
                 # Its calls have their own time limits, and take the places.
-                outcome = await self._reported(call, running)
+                outcome = await self._reported(call, run)
             else:
                 async with self._slots:
-                    outcome = await self._bounded(call, running)
+                    await self._fair_yield.wait_behind_others(current_share())
+                    outcome = await self._bounded(call, run)
             record.failed = outcome is not None and outcome.failed
             operation.ended("" if outcome is None else outcome.output)
         return outcome
 
-    async def _bounded(self, call: ServerCall, running: Awaitable[Outcome | None]) -> Outcome | None:
+    async def _bounded(self, call: ServerCall, run: _Run) -> Outcome | None:
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._reported(call, running)
+                return await self._reported(call, run)
         except TimeoutError:
             raise ToolError(f"The tool did not answer within {self._seconds:g} seconds.") from None
 
-    async def _reported(self, call: ServerCall, running: Awaitable[Outcome | None]) -> Outcome | None:
+    async def _reported(self, call: ServerCall, run: _Run) -> Outcome | None:
         """Log a defect of the tool; the model gets its type only."""
         try:
-            return await running
+            return await run()
         except (ToolError, TimeoutError):
             raise
         except Exception as error:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ..admission import Admission, Quota
 from ..concurrency.offloading import in_thread_if_large
 from ..concurrency.share import ShareOf, equal_share
+from ..concurrency.turns import Turns
 from ..core.access import Access
 from ..core.errors import bad_request
 from ..core.ids import new_id
@@ -54,6 +55,7 @@ class BackgroundJobs:
         event_log_seconds: how long an event log stays readable after the end of its response.
         parse: parses the body of a request.
         sealer: seals the credentials of users.
+        beginnings: the turns of responses that begin.
         share_of: returns the share of a user.
 
     Attributes:
@@ -75,6 +77,7 @@ class BackgroundJobs:
         event_log_seconds: float,
         parse: Callable[[Json], CreateRequest],
         sealer: Sealer,
+        beginnings: Turns,
         intervals: Intervals = DEFAULT,
         share_of: ShareOf = equal_share,
     ) -> None:
@@ -83,7 +86,7 @@ class BackgroundJobs:
         self._access = access
         self._factory = factory
         self._event_log_seconds = event_log_seconds
-        self._parse = parse
+        self._parse, self._beginnings = parse, beginnings
         self._intervals, self._share_of = intervals, share_of
         self._opened = Admission(Quota(_OPENED, limits.waiting, limits.per_user, authenticated_only=True))
         self._secrets = JobSecrets(sealer)
@@ -288,6 +291,7 @@ class BackgroundJobs:
             secrets=self._secrets,
             held_inputs=self._held_inputs,
             shared_commits=self._shared_commits,
+            beginnings=self._beginnings,
             acceptance=acceptance,
             intervals=self._intervals,
         )

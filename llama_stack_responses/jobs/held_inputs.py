@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ..admission import Admission, Quota, Reservation
+from ..concurrency.fair_budget import FairBudget
 from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..inputs.history import Hold
@@ -25,7 +26,7 @@ class HeldInputs:
     def __init__(self, quota: Quota) -> None:
         self._max_bytes = min(quota.per_user, quota.total)
         self._admission = Admission(quota)
-        self._reading = asyncio.Lock()
+        self._reading = FairBudget(1)
 
     def reserve(self, owner: Owner) -> Reservation:
         """Return an empty reservation for the input of a job. The caller must release it."""
@@ -54,7 +55,7 @@ class HeldInputs:
 
         while True:
             # One at a time: two inputs that are read in part could wait for each other.
-            async with self._reading:
+            async with self._reading.hold(1):
                 try:
                     if needed:
                         # Not read again before there is room for what was read so far.

@@ -11,6 +11,8 @@ from time import perf_counter
 from typing import Final
 
 from ..concurrency.offloading import in_thread_if_large
+from ..concurrency.turns import Turn, Turns
+from ..concurrency.waiting_work import Precedence
 from ..core.access import Access
 from ..core.errors import ApiError
 from ..core.types import Json
@@ -71,7 +73,9 @@ class JobRunner:
         secrets: opens the sealed secrets of the request.
         held_inputs: counts what the inputs of all jobs hold.
         shared_commits: the commits that the jobs of this process share.
-        acceptance: the phase in which the response may be refused; None if the response can no longer be refused.
+        beginnings: the turns of responses that begin.
+        acceptance: the phase in which the response may be refused, and in which its request has the turn; None if the
+            response can no longer be refused.
 
     Attributes:
         broken: whether the try ended with a defect of this software, so that the next one may end in the same way.
@@ -92,13 +96,13 @@ class JobRunner:
         secrets: JobSecrets,
         held_inputs: HeldInputs,
         shared_commits: SharedCommits,
+        beginnings: Turns,
         intervals: Intervals = DEFAULT,
         acceptance: Acceptance | None = None,
     ) -> None:
         self._intervals = intervals
         self.job, self.acceptance = job, acceptance
-        self._records = records
-        self._jobs = jobs
+        self._records, self._jobs = records, jobs
         self._event_log = event_log
         self._archive, self._access = archive, access
         self._factory = factory
@@ -111,6 +115,8 @@ class JobRunner:
         self._requests = RecordedRequests(records, job.response_id)
         self._writer = JobWriter(job, records, event_log, self._event_buffer, self._requests, self._retry)
         self._generation: Generation | None = None
+        self._beginnings = beginnings
+        self._turn: Turn | None = None
         self._lost = self._handing_over = self._client_acts = False
         self._concluding = job.state.verdict is not None
         self._making: asyncio.Task[None] | None = None
@@ -176,6 +182,13 @@ class JobRunner:
             self.on_job_lost()
 
     async def _make(self) -> None:
+        if self.acceptance:
+            await self._begin()
+            return
+        with await self._beginnings.take(Precedence.LATER) as self._turn:
+            await self._begin()
+
+    async def _begin(self) -> None:
         response_id = self.job.response_id
         poll_seconds = self._intervals.poll_seconds
         await self._retry(self._secrets.load)
@@ -366,6 +379,8 @@ class JobRunner:
             self._generation = generation
             if self.acceptance:
                 self.acceptance.end_with(generation.accepted)
+            if self._turn:
+                generation.accepted.add_done_callback(self._turn.end)
             return await generation.run()
 
     def _record_wait(self, checkpoint: Checkpoint) -> None:

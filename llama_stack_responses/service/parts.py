@@ -222,6 +222,7 @@ class Parts:
             event_log_seconds=self.config.background.event_log_seconds,
             parse=self._parser.parse_stored,
             sealer=self.sealer,
+            beginnings=self._beginnings,
             intervals=self.intervals,
             share_of=self.config.share_of,
         )

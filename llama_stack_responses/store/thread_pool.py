@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from ..concurrency.offloading import in_thread
+from ..concurrency.share import Share, current_share
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +29,8 @@ class ThreadTask[C]:
         size: bytes that a commit writes, and, once they were looked up, those that it replaces or deletes.
         keys: the records that it writes or deletes, as long as their stored size was not looked up.
         frees: whether a commit frees room.
+        share: whose it is.
+        turn: when the turn of a commit is, in virtual time; 0 before it was determined.
     """
 
     call: Callable[[C], Any]
@@ -35,6 +38,8 @@ class ThreadTask[C]:
     size: int = 0
     keys: Sequence[str] = ()
     frees: bool = False
+    share: Share = field(default_factory=current_share)
+    turn: float = field(default=0.0, init=False)
     result: Any = field(default=None, init=False)
     error: BaseException | None = field(default=None, init=False)
 

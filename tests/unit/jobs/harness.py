@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.concurrency.large_work import LargeWork
+from llama_stack_responses.concurrency.turns import Turns
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.access import Action, Kind
 from llama_stack_responses.core.owner import Owner
@@ -133,6 +134,7 @@ class ProcessHarness:
         accept: an event that must be set before the provider accepts a request.
         moderator: the moderator of inputs and outputs.
         intervals: the poll, heartbeat and retry intervals of this process.
+        beginning_seconds: the longest turn of a response that begins, while the event loop is idle.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class ProcessHarness:
         accept: asyncio.Event | None = None,
         moderator: FakeModerator | None = None,
         intervals: Intervals = HURRIED,
+        beginning_seconds: float = 0.001,
     ) -> None:
         self.intervals = intervals
         self.records = records
@@ -172,6 +175,7 @@ class ProcessHarness:
             HistoryReader(self.archive, self.access, HistoryBounds(2**20, 2**20, 2**20)).prompt_of,
         )
         self.sealer = Sealer([SECRET])
+        self.beginnings = Turns(8, 1, beginning_seconds)
         self.notifier = Notifier()
         self.jobs = JobQueue(records, 100)
         self.event_log = EventLog(records, self.notifier, intervals.event_poll_seconds)
@@ -197,6 +201,7 @@ class ProcessHarness:
             event_log_seconds=KEEP,
             parse=parse_create,
             sealer=self.sealer,
+            beginnings=self.beginnings,
             intervals=self.intervals,
         )
 
@@ -256,6 +261,7 @@ class ProcessHarness:
             secrets=JobSecrets(self.sealer),
             held_inputs=HeldInputs(Quota("inputs", 2**30, 2**30)),
             shared_commits=SharedCommits(self.records, self.intervals.event_batch_seconds),
+            beginnings=self.beginnings,
         )
 
     async def run_job(self, worker: str = "w1") -> None:

@@ -63,9 +63,10 @@ class Process(ProcessHarness):
         *rounds: Round,
         accept: asyncio.Event | None = None,
         intervals: Intervals = HURRIED,
+        beginning_seconds: float = 0.001,
         **options: Any,
     ) -> None:
-        super().__init__(records, *rounds, accept=accept, intervals=intervals)
+        super().__init__(records, *rounds, accept=accept, intervals=intervals, beginning_seconds=beginning_seconds)
         self.background = self.background_jobs(**options)
 
     async def kill(self) -> None:
@@ -148,6 +149,21 @@ async def test_job_is_work_of_its_user(start: Start) -> None:
     await here.submit(here.background)
     await until_ended(here)
     assert here.inference.shares == [Share(ANNA.identity)]
+
+
+async def test_next_job_of_a_user_begins_when_the_model_server_has_accepted_the_first(start: Start) -> None:
+    accept = asyncio.Event()
+    here = start(HELLO, HELLO, size=2, accept=accept, beginning_seconds=3600)
+    for name in ("resp_1", "resp_2"):
+        await here.submit(here.background, name)
+    await until(lambda: here.background.worker.running == 2 and bool(here.inference.requests))
+    await turns(100)
+    assert len(here.inference.requests) == 1
+    accept.set()
+    for name in ("resp_1", "resp_2"):
+        await until_ended(here, name)
+        assert texts_of(await here.result(name)) == ["Hello"]
+    assert here.beginnings.is_idle
 
 
 async def test_job_whose_input_has_no_room_waits_until_another_ends(start: Start) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from llama_stack_responses.concurrency.share import Share
 from llama_stack_responses.store.records import Conflict, Delete, Ensure, Op, Put, Record, VersionIs
 from llama_stack_responses.store.sqlite import SqliteRecords
 from llama_stack_responses.store.sqlite_connection import WAL_BYTES, SqliteFile
@@ -145,6 +146,31 @@ async def test_small_commits_overtake_large_ones_in_turns(tmp_path: Path) -> Non
     while left:
         left = writer.handle([*left, *([job("small 3", 1)] if len(order) == 2 else [])])
     assert order[2:] == ["large 1", "small 3", "large 2"]
+    writer.close()
+
+
+@pytest.mark.parametrize("size", [2**20, 2**21], ids=["small", "large"])
+async def test_users_take_turns_for_the_writer(tmp_path: Path, size: int) -> None:
+    """Small commits share a transaction, up to its size, and large ones have one each."""
+    writer, order = WriteHandler(SqliteFile(tmp_path / "records.db", "normal", 5.0)), []
+
+    def job(user: str, number: int, weight: float = 1.0) -> ThreadTask[sqlite3.Connection]:
+        future = asyncio.get_running_loop().create_future()
+        return ThreadTask(lambda _: order.append(f"{user}{number}"), future, size, share=Share(user, weight))
+
+    left = writer.handle([job("many", number) for number in range(20)])
+    already = len(order)
+    left = writer.handle(writer.handle([*left, job("one", 0)]))
+    assert "one0" in order[already : already + 2]
+    left = [*left, *(job("one", number) for number in (1, 2)), *(job("heavy", number, 3.0) for number in range(9))]
+    already = len(order)
+    while left:
+        left = writer.handle(left)
+    next_ones = order[already : already + 12]
+    assert len([each for each in next_ones if each.startswith("heavy")]) >= 6
+    assert {"one1", "one2"} <= set(next_ones)
+    for user, commits in {"many": 20, "one": 3, "heavy": 9}.items():
+        assert [each for each in order if each.startswith(user)] == [f"{user}{number}" for number in range(commits)]
     writer.close()
 
 

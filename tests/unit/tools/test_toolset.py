@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.concurrency.fair_yield import FairYield
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.held_output import HeldOutput
@@ -142,9 +143,8 @@ async def test_functions_of_a_function_tool_are_built_once() -> None:
     tool = RecordingTool(request.tools[0], request)
     toolset = Toolset(request, {"function": lambda *_: tool})
     assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
-    await toolset.prepare(
-        [], ToolExecution(toolset, assembler, EventBuffer(wanted=False), 1, Telemetry(), HeldOutput(unlimited()))
-    )
+    buffer, held = EventBuffer(wanted=False), HeldOutput(unlimited())
+    await toolset.prepare([], ToolExecution(toolset, assembler, buffer, 1, Telemetry(), held, FairYield()))
     assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f"]
     assert tool.times == 1
 
