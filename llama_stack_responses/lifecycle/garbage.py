@@ -30,6 +30,8 @@ in use for as long as a stream is open. The default of 700 visits objects that a
 STREAMS: Final = 32
 """Responses that have begun since the last pass, and still run, after which new objects are visited in any case.
 
+Streams from before that pass count too when they are about to end.
+
 As many leave about 10,000 objects, which takes 1 to 7 ms: the more streams are open, the less of them is in a cache.
 """
 
@@ -39,8 +41,8 @@ RESPONSES: Final = 128
 _PASSES: Final = 50
 """Passes over new objects until old ones are visited."""
 
-_MAX_BLOCKS: Final = 60_000
-"""Growth of the blocks of memory in use up to which old objects are visited: those of about forty streams.
+_MAX_BLOCKS: Final = 30_000
+"""Growth of the blocks of memory in use up to which old objects are visited: those of about twenty streams.
 
 Half of them are objects that are visited, with some thousands that are always there. On a busy machine, which has
 little of them in a cache, 1,000 take up to a millisecond.
@@ -65,6 +67,7 @@ class NewObjects:
 
     Python subtracts the objects that are freed, also the old ones. Where streams end as others begin, the new ones
     would grow in number, and so the time of the next pass over them. A response that ends soon leaves nothing new.
+    Streams that end together make new objects while they wait to be stored, as many as those that begin.
     """
 
     def __init__(self) -> None:
@@ -76,6 +79,12 @@ class NewObjects:
         self._note()
         return self._passes
 
+    def note_ending(self, begun: int) -> None:
+        """Count a stream that is about to end, if it began before the last pass; `begun` as in `note_ended`."""
+        if begun != self._passes:
+            self._new += 1
+            self._visit_if_many()
+
     def note_ended(self, begun: int) -> None:
         """Count a response that has ended; `begun` is what `note_begun` returned."""
         if begun == self._passes:
@@ -84,6 +93,9 @@ class NewObjects:
 
     def _note(self) -> None:
         self._responses += 1
+        self._visit_if_many()
+
+    def _visit_if_many(self) -> None:
         if self._new >= STREAMS or self._responses >= RESPONSES:
             self._passes += 1
             self._new = self._responses = 0

@@ -146,12 +146,13 @@ class ForegroundResponses:
         writer = ResponseWriter(
             self._archive, start, generation, context.timeline, transcript, lease, connection, self._intervals
         )
+        begun = self._new_objects.note_begun()
         with about(**self._factory.name_owner(start.owner)):
             run = ForegroundRun(
                 generation,
                 context.assembler,
                 event_buffer,
-                partial(self._keep_stream, writer.keep) if request.stream else writer.keep,
+                partial(self._keep_stream, writer.keep, begun) if request.stream else writer.keep,
                 writer.drop,
                 self._refusal_seconds,
                 # The balancer cannot give a message of a WebSocket to another server.
@@ -159,10 +160,11 @@ class ForegroundResponses:
                 context.factory.clock,
             )
         self._runs.add(run)
-        run.on_ended(partial(self._ended, run, writer, slot, self._new_objects.note_begun()))
+        run.on_ended(partial(self._ended, run, writer, slot, begun))
         return run
 
-    async def _keep_stream(self, keep: Callable[[Json], Awaitable[None]], final: Json) -> None:
+    async def _keep_stream(self, keep: Callable[[Json], Awaitable[None]], begun: int, final: Json) -> None:
+        self._new_objects.note_ending(begun)
         await self._beginnings.give_way(_GIVES_WAY_SECONDS)
         with await self._ends.take():
             await keep(final)

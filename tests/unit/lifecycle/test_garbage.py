@@ -11,8 +11,8 @@ import pytest
 from llama_stack_responses.lifecycle.garbage import RESPONSES, STREAMS, NewObjects, OldGarbage, OldObjects
 from tests.support.memory import no_garbage_collection
 
-FEW = 60_000
-MANY = 60_001
+FEW = 30_000
+MANY = 30_001
 
 
 class Cycle:
@@ -145,6 +145,18 @@ def test_responses_from_before_a_pass_count_no_longer(new_cycle: weakref.ref[Cyc
     for _ in range(STREAMS):
         assert cycle() is not None
         new_objects.note_begun()
+    assert cycle() is None
+
+
+def test_new_objects_are_visited_after_some_streams_that_are_about_to_end(new_cycle: weakref.ref[Cycle]) -> None:
+    new_objects = NewObjects()
+    old = [new_objects.note_begun() for _ in range(2 * STREAMS)]
+    assert new_cycle() is None
+    cycle = weakref.ref(Cycle())
+    new_objects.note_ending(new_objects.note_begun())  # a short one is counted once
+    for each in old[1:STREAMS]:
+        assert cycle() is not None
+        new_objects.note_ending(each)
     assert cycle() is None
 
 
