@@ -42,6 +42,7 @@ from llama_stack_responses.requests.request import parse_create
 from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.ends import Ended
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Put, Records
 from llama_stack_responses.stream.replay import replay
@@ -151,7 +152,8 @@ class ProcessHarness:
         self.intervals = intervals
         self.records = records
         self.inference = FakeInference(*rounds, accept=accept)
-        self.archive = Archive(records)
+        self.ended: list[Ended] = []
+        self.archive = Archive(records, on_end=[self.ended.append])
         self.access = OneUser()
         attachments = open_attachments(
             NoFiles(),

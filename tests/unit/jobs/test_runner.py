@@ -208,6 +208,7 @@ async def test_provider_error_fails_job(
     await harness.run_job()
     final = await harness.result()
     assert (final["status"], final["error"]["message"], texts_of(final)) == ("failed", message, texts)
+    assert [each.error and each.error.response_error() for each in harness.ended] == [final["error"]]
 
 
 async def test_internal_error_fails_job(
@@ -222,6 +223,7 @@ async def test_internal_error_fails_job(
     await harness.run_job()
     final = await harness.result()
     assert final["error"]["message"] == "The server failed while it generated the response (ZeroDivisionError)."
+    assert [each.error and each.error.status for each in harness.ended] == [500]
     assert "ZeroDivisionError" in caplog.text
 
 
