@@ -1,11 +1,14 @@
 """The built-in page for everyone, in a real browser: accessibility, narrow windows, sign-in, hostile content, size."""
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Route
 
 from tests.support.auth import auth_server
 from tests.support.browser import Browser, BrowserPage
@@ -62,6 +65,102 @@ HOSTILE = (
 )
 HOSTILE_NAME = '"><img src=x onerror=window.harm=8>\u202etxt.exe'
 TRACKER = "https://tracker.example/seen.png"
+LONG = HOSTILE + "\u202e" + "x" * 100_000
+"""Markup, text that turns, and a word of 100 kB."""
+
+
+def _named(*keys: str, **others: Any) -> dict[str, Any]:
+    """Return an object of which these fields are hostile."""
+    return {**dict.fromkeys(keys, LONG), **others}
+
+
+BATCH: dict[str, Any] = _named(
+    "endpoint",
+    "model",
+    id="batch_1",
+    status="failed",
+    created_at=1,
+    expires_at=2,
+    failed_at=2,
+    usage={"total_tokens": 1},
+    metadata={LONG: LONG, "link": "javascript:window.harm=21"},
+    request_counts={"total": 1, "completed": 0, "failed": 1},
+    errors={"data": [_named("code", "message", line=1)]},
+    error_file_id="file-1",
+    output_file_id=None,
+)
+FAILED_LINE = {"custom_id": LONG[:100_000], "response": None, "error": _named("code", "message")}
+ENDPOINT = _named(
+    "name",
+    "disabled_reason",
+    id="we_1",
+    url="javascript:window.harm=22//" + LONG,
+    event_types=[LONG],
+    disabled_at=1,
+)
+DELIVERY = {
+    "id": "d_1",
+    "status": "failed",
+    "created_at": 1,
+    "attempts": [_named("answer", status_code=500)],
+    "event": _named("type", data={"id": "resp_" + LONG}),
+}
+USED = _named(
+    *("model", "user_id", "project_id", "api_key_id", "metadata"),
+    **dict.fromkeys(("requests", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "images"), 1),
+    **{key: {LONG: 1} for key in ("statuses", "errors", "tool_calls")},
+    **{key: {"8": 1} for key in ("first_token_ms", "duration_ms")},
+    cost=None,
+)
+ROW = dict.fromkeys(("words", "answer", "model", "previous_response_id", "conversation"), HOSTILE) | {
+    "id": "resp_1",
+    "status": "failed",
+    "created_at": 1,
+    "metadata": {HOSTILE: HOSTILE},
+    "error": HOSTILE,
+    "owner": {"name": HOSTILE, "tenant": HOSTILE},
+    "snippet": [{"text": HOSTILE, "match": True}],
+    "score": {"score": 1, "note": HOSTILE},
+    "tools": [HOSTILE],
+}
+OBJECTS: dict[str, tuple[str, dict[str, Any], Sequence[str]]] = {
+    "batches": (
+        "/ui/batches",
+        {"/v1/batches": {"data": [BATCH], "has_more": False}, "/v1/files/": FAILED_LINE},
+        [".batch button:has-text('Failed lines')", "dialog header .button"],
+    ),
+    "webhooks": (
+        "/ui/webhooks",
+        {
+            "/v1/webhook_endpoints/we_1/deliveries": {"data": [DELIVERY], "has_more": False},
+            "/v1/webhook_endpoints?": {"data": [ENDPOINT]},
+        },
+        [".endpoint summary"],
+    ),
+    **{
+        f"usage by {by}": (
+            f"/ui/usage?by={by}",
+            {"/v1/organization/": {"data": [{"start_time": 1, "end_time": 2, "results": [USED]}]}},
+            [],
+        )
+        for by in ("model", "user_id", "metadata")
+    },
+    "rows": ("/ui", {"/v1/ui/responses?": {"data": [ROW], "has_more": False, "next": None, "search": None}}, []),
+    "rerun": (
+        "/ui",
+        {
+            "/v1/ui/responses?": {"data": [ROW], "has_more": False, "next": None, "search": None},
+            "/v1/models": {"data": [{"id": LONG}]},
+        },
+        ["button:has-text('Select')", "button:has-text('Select the first')", "button:has-text('Run again')"],
+    ),
+    "owners": (
+        "/ui?owners=all",
+        {"/v1/admin/ui/responses?": {"data": [ROW], "has_more": False, "next": None, "search": None}},
+        [],
+    ),
+}
+"""Views with what their routes answer, by parts of the addresses, and what is pressed there."""
 
 
 def opened(page: BrowserPage, showcase: Showcase, view: str) -> None:
@@ -183,6 +282,31 @@ def test_hostile_content_never_runs_and_loads_nothing(
         assert page.foreign == []
         assert not [one for one in page.problems if "Failed to load resource" not in one]
         assert page.find("body").is_visible()
+
+
+def _answer(content: str, route: Route) -> None:
+    route.fulfill(body=content, content_type="application/json")
+
+
+@pytest.mark.one_host
+@pytest.mark.parametrize("view", OBJECTS)
+def test_hostile_objects_run_nothing_and_are_cut(browser: Browser, page_stack: LiveStack, view: str) -> None:
+    address, answers, pressed = OBJECTS[view]
+    with browser.page(page_stack.base_url, viewport={"width": 360, "height": 740}) as page:
+        for part, answer in answers.items():
+            page.page.route(re.compile(re.escape(part)), partial(_answer, json.dumps(answer)))
+        page.goto(address)
+        page.until(SETTLED)
+        for button in pressed:
+            page.page.locator(button).first.click()
+        page.until("() => document.querySelector('#main').innerText.includes('<script>window.harm')")
+        assert page.page.evaluate("() => window.harm") is None
+        assert page.page.locator(":is(main, dialog) :is(script, iframe, style, object, img, [onerror])").count() == 0
+        links = page.page.eval_on_selector_all("a[href]", "links => links.map((link) => link.protocol)")
+        assert set(links) == {"http:"}
+        assert page.page.evaluate("() => document.body.innerText.length") < 10_000
+        assert page.fits()
+        assert page.foreign == []
 
 
 @pytest.mark.one_host

@@ -8,6 +8,7 @@ const AGAIN_SECONDS = 3;
 const PAGE = 20;
 const FAILED_BYTES = 1e6; // of the error file that are read to show its lines
 const FAILED_LINES = 100;
+const CHARACTERS = 500; // of a cell of a table
 const STATUS = { validating: "Validating", failed: "Failed", in_progress: "Running", finalizing: "Writing files", completed: "Completed", expired: "Expired", cancelling: "Cancelling", cancelled: "Cancelled" };
 const TONE = { validating: "queued", in_progress: "in_progress", finalizing: "in_progress", cancelling: "in_progress", completed: "completed", failed: "failed", expired: "incomplete", cancelled: "cancelled" };
 const OPEN = new Set(["validating", "in_progress"]);
@@ -155,7 +156,8 @@ async function beginning(fileId, signal) {
 
 function table(label, columns, rows) {
   const head = h("tr", null, columns.map((name) => h("th", { scope: "col" }, name)));
-  const body = rows.map(([first, ...cells]) => h("tr", null, h("th", { scope: "row" }, first), cells.map((cell) => h("td", null, cell))));
+  const cut = (cell) => line(cell, CHARACTERS);
+  const body = rows.map(([first, ...cells]) => h("tr", null, h("th", { scope: "row" }, cut(first)), cells.map((cell) => h("td", null, cut(cell)))));
   return h("div", { class: "table batch-table", tabindex: 0, role: "group", "aria-label": label }, h("table", null, h("thead", null, head), h("tbody", null, body)));
 }
 

@@ -39,7 +39,7 @@ export async function rerun(rows, go, signal) {
 
   modelNames(ends).then(
     (names) => {
-      model.replaceChildren(...names.map((name) => h("option", { value: name }, name)));
+      model.replaceChildren(...names.map((name) => h("option", { value: name }, line(name, 200))));
       model.disabled = send.disabled = !names.length;
       if (!names.length) progress.textContent = "The server lists no model.";
       else model.focus();

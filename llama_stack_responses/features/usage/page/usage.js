@@ -2,7 +2,7 @@
 
 import { get } from "../../api.js";
 import { button, empty, h, save, style, svg, View } from "../../dom.js";
-import { brief, count, duration, exactly, iso, modelName, when } from "../../format.js";
+import { brief, count, duration, exactly, iso, line, modelName, when } from "../../format.js";
 import { isOperator } from "../../pieces.js";
 
 const SPANS = {
@@ -137,7 +137,7 @@ export class UsageView extends View {
   }
 
   name(result) {
-    return this.by === "model" ? modelName(result.model) : result[this.by] || "none";
+    return line(this.by === "model" ? modelName(result.model) : result[this.by] || "none", 200);
   }
 
   chart({ title, parts, shown, legend, unit = "", names, tone, filter = [] }, buckets, all) {
@@ -151,7 +151,7 @@ export class UsageView extends View {
     });
     const top = Math.max(1e-9, ...values.map(sum));
     const bars = buckets.map((bucket, index) => this.bar(bucket, index, values[index], top, filter, `${exactly(bucket.start)}: ${shown(bucket)}`));
-    const texts = legend ? named.map((name) => [name.replaceAll("_", " "), legend(all, name)]) : [];
+    const texts = legend ? named.map((name) => [line(name.replaceAll("_", " "), 200), legend(all, name)]) : [];
     if (rest.length) texts.push([`${rest.length} others`, brief(sum(rest.map(([, value]) => value)))]);
     return h(
       "figure",

@@ -67,10 +67,10 @@ class Endpoint {
   }
 
   update(endpoint) {
-    this.title.textContent = endpoint.name;
-    this.about.textContent = `${line(endpoint.url, 200)} · ${endpoint.event_types.join(", ")}`;
+    this.title.textContent = line(endpoint.name, 200);
+    this.about.textContent = `${line(endpoint.url, 200)} · ${line(endpoint.event_types.join(", "), 500)}`;
     this.disabled.hidden = !endpoint.disabled_at;
-    this.disabled.textContent = endpoint.disabled_at ? `Disabled ${when(endpoint.disabled_at)}: ${endpoint.disabled_reason}. Change the endpoint to enable it.` : "";
+    this.disabled.textContent = endpoint.disabled_at ? `Disabled ${when(endpoint.disabled_at)}: ${line(endpoint.disabled_reason, 200)}. Change the endpoint to enable it.` : "";
     if (this.details.open) this.read();
   }
 
@@ -94,8 +94,8 @@ class Endpoint {
     const row = this.rows.get(delivery.id) ?? this.add(delivery.id);
     const last = delivery.attempts.at(-1);
     const { id: about } = delivery.event.data;
-    row.of.replaceChildren(about.startsWith("resp_") ? h("a", { href: `/ui/responses/${about}` }, about) : about);
-    row.event.textContent = delivery.event.type;
+    row.of.replaceChildren(about.startsWith("resp_") ? h("a", { href: `/ui/responses/${encodeURIComponent(about)}` }, line(about, 80)) : line(about, 80));
+    row.event.textContent = line(delivery.event.type, 80);
     row.status.dataset.status = TONE[delivery.status];
     row.status.replaceChildren(h("i"), STATUS[delivery.status]);
     row.answer.textContent = last ? line(`${last.status_code ?? "none"} ${last.answer}`, 120) : "–";
