@@ -55,6 +55,8 @@ class RedisStore(BaseModel):
         prefix: prefix of all keys.
         connections: maximum connections per server process.
         sentinel_password: the password of the Sentinels, if they need one.
+        replicas_acknowledged: how many replicas must have what is written before a request counts as acknowledged; with
+            fewer, requests return 503.
         volatile: whether a server is accepted that may lose acknowledged responses: in a restart, because it has no
             append-only file, or because it evicts keys when its memory is full.
     """
@@ -69,6 +71,7 @@ class RedisStore(BaseModel):
     prefix: str = "responses:"
     connections: int = Field(default=16, ge=1)
     sentinel_password: SecretStr | None = None
+    replicas_acknowledged: int = Field(default=0, ge=0, le=16)
     volatile: bool = False
 
 
@@ -95,6 +98,8 @@ class ClusterStore(BaseModel):
         connections: maximum connections per server process to each node, beside one that reads the map of slots.
         partitions: the parts of the store, each of which lies on one primary: a power of two up to 1024, fixed when
             the store is made.
+        replicas_acknowledged: how many replicas must have what is written before a request counts as acknowledged; with
+            fewer, requests return 503.
         volatile: whether a node is accepted that may lose acknowledged responses: in a restart, because it has no
             append-only file, or because it evicts keys when its memory is full.
     """
@@ -109,6 +114,7 @@ class ClusterStore(BaseModel):
     prefix: str = Field(default="responses:", pattern=r"^[^{}]*$")
     connections: int = Field(default=16, ge=1)
     partitions: Annotated[int, AfterValidator(_power_of_two)] = Field(default=1, ge=1, le=1024)
+    replicas_acknowledged: int = Field(default=0, ge=0, le=16)
     volatile: bool = False
 
 

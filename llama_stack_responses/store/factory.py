@@ -97,6 +97,7 @@ def _redis(store: RedisStore) -> Records:
         password=password,
         prefix=store.prefix,
         connections=store.connections,
+        replicas=store.replicas_acknowledged,
         sentinel_password=store.sentinel_password.get_secret_value() if store.sentinel_password else None,
     )
 
@@ -106,7 +107,12 @@ def _cluster(store: ClusterStore) -> Records:
 
     password = store.password.get_secret_value() if store.password else None
     parts = cluster_parts(
-        store.url, store.partitions, password=password, prefix=store.prefix, connections=store.connections
+        store.url,
+        store.partitions,
+        password=password,
+        prefix=store.prefix,
+        connections=store.connections,
+        replicas=store.replicas_acknowledged,
     )
     return PartitionedRecords(parts)
 

@@ -56,6 +56,10 @@ _SETTLED: Final = b"settled"
 TIMEOUT: Final = 5.0
 """Maximum seconds for connecting, for one answer, and for a free connection."""
 
+_ACKNOWLEDGED_SECONDS: Final = 1.0
+"""Maximum seconds for replicas to acknowledge a commit."""
+_TOO_FEW: Final = "The response store's server has too few replicas that acknowledge what it writes."
+
 _PAGE_ROWS: Final = 500
 _PAGE_BYTES: Final = 4 * 2**20
 """Size of a page of a snapshot, which the server reads at once."""
@@ -79,6 +83,8 @@ class RedisRecords:
         sentinel_password: the password of the Sentinels, if the URL names some and they need one.
         partition: the number of the partition in a cluster; None for a server that is no cluster.
         applied_seconds: a commit is applied within these, or never.
+        replicas: how many replicas have to have a commit before it counts as acknowledged. One that too few have is
+            `Unanswered`: it is lost if the server dies before they have it.
         shared: the connections, which other partitions use too; None for connections of its own.
     """
 
@@ -97,6 +103,7 @@ class RedisRecords:
         sentinel_password: str | None = None,
         partition: int | None = None,
         applied_seconds: float = APPLIED_SECONDS,
+        replicas: int = 0,
         shared: LoopConnections | None = None,
     ) -> None:
         self._pubsub_silence = pubsub_silence
@@ -109,7 +116,7 @@ class RedisRecords:
         )
         self._scripts = IN_CLUSTER if self._in_cluster else ON_SERVER
         self._publish = "SPUBLISH" if self._in_cluster else "PUBLISH"
-        self._clock = clock
+        self._clock, self._replicas = clock, replicas
         self._id = secrets.token_hex(8)
         self._deadline = CommitDeadline(applied_seconds)
         kind = ClusterConnections if self._in_cluster else ServerConnections
@@ -152,6 +159,40 @@ class RedisRecords:
             raise too_late()
         if failed:
             raise Conflict([conditions[number] for number in failed])
+        if self._replicas and writes:
+            await self._acknowledged(commit)
+
+    async def _acknowledged(self, commit: str) -> None:
+        """Wait until the replicas have a commit.
+
+        Raises:
+            Unanswered: not enough have it in time.
+        """
+        try:
+            await self._replicated(commit)
+        except ApiError as error:
+            raise Unanswered(error.message, partial(self._settle, commit)) from error
+
+    async def _replicated(self, commit: str) -> None:
+        """Wait until enough replicas have all that was written before, if the server has `c:ID` of a commit.
+
+        Raises:
+            ApiError: 503, the server has it no more, or not enough replicas have it in time.
+        """
+
+        async def wait(client: Redis) -> bool:
+            # Replicas acknowledge what a connection has written, and all that was written before. Repeated by the
+            # client or at another node, all of it is repeated.
+            async with client.pipeline(transaction=False) as pipe:
+                if self._in_cluster:
+                    pipe.execute_command("ASKING")  # type: ignore[no-untyped-call]
+                pipe.expire(commit, 60)
+                pipe.execute_command("WAIT", self._replicas, int(_ACKNOWLEDGED_SECONDS * 1000))  # type: ignore[no-untyped-call]
+                *_, is_there, replicas = await pipe.execute()
+            return bool(is_there) and replicas >= self._replicas
+
+        if not await self._connections.ready().call(commit, wait):
+            raise ApiError(503, _TOO_FEW, retry_after=1)
 
     async def _sent(self, script: Script, commit: str, keys: Sequence[str], arguments: Sequence[Any]) -> list[int]:
         """Send a commit, whose arguments begin with the number of conditions; return which of these do not hold."""
@@ -178,7 +219,10 @@ class RedisRecords:
             await client.set(commit, _SETTLED, ex=60, nx=True)
             return await client.get(commit) != _SETTLED
 
-        return await self._connections.ready().call(commit, settle)
+        was_applied = await self._connections.ready().call(commit, settle)
+        if self._replicas:
+            await self._replicated(commit)
+        return was_applied
 
     async def _commit_was_applied(self, commit: str) -> bool:
         """Return whether a commit was applied in the last minute.

@@ -18,9 +18,9 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.jobs.queue import JobQueue
-from llama_stack_responses.store import redis_cluster
+from llama_stack_responses.store import redis, redis_cluster
 from llama_stack_responses.store.partitions import PartitionedRecords
-from llama_stack_responses.store.records import Delete, Notify, Op, Put, VersionIs
+from llama_stack_responses.store.records import Delete, Notify, Op, Put, Unanswered, VersionIs
 from llama_stack_responses.store.redis import RedisRecords, cluster_parts
 from llama_stack_responses.store.redis_scripts import IN_CLUSTER
 from tests.contract.backends import SECONDS
@@ -250,6 +250,62 @@ async def test_replica_takes_over_from_a_dead_primary(cluster: Cluster, records:
         await until(partial(lambda node: not node.is_primary, owner))
         await goes_on(commits)
     await there.close()
+
+
+@pytest.fixture
+async def acknowledging(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[RedisRecords]:
+    monkeypatch.setattr(redis, "_ACKNOWLEDGED_SECONDS", 0.1)
+    opened = RedisRecords(cluster.url, prefix=tmp_path.name, timeout=SECONDS, partition=0, replicas=1)
+    yield opened
+    await opened.close()
+
+
+async def unanswered(records: RedisRecords) -> Unanswered:
+    """Commit what too few replicas acknowledge."""
+    with pytest.raises(Unanswered, match="too few replicas") as error:
+        await records.commit([Put("a", b"")])
+    assert (error.value.status, error.value.retry_after) == (503, 1)
+    return error.value
+
+
+async def test_commit_that_too_few_replicas_have_is_503_and_applied_once(
+    cluster: Cluster, acknowledging: RedisRecords, tmp_path: Path
+) -> None:
+    await acknowledging.commit([Put("a", b"")])
+    replica = cluster.replica_of(cluster.owner(f"{{{tmp_path.name}0}}:"))
+    replica.freeze()
+    try:
+        error = await unanswered(acknowledging)
+        with pytest.raises(ApiError, match="too few replicas"):
+            await error.settle()
+    finally:
+        replica.thaw()
+    await until(lambda: replica.follows)
+    assert await error.settle()
+    await acknowledging.commit([Put("b", b"")], [VersionIs("a", 2)])
+
+
+@pytest.mark.extended
+async def test_commit_that_a_dead_primary_alone_had_can_be_made_again(
+    cluster: Cluster, acknowledging: RedisRecords, tmp_path: Path
+) -> None:
+    await acknowledging.commit([Put("a", b"")])
+    owner = cluster.owner(f"{{{tmp_path.name}0}}:")
+    replica = cluster.replica_of(owner)
+    replica.kill()
+    error = await unanswered(acknowledging)
+    owner.kill()
+    replica.start()
+    await until(lambda: cluster.owner(f"{{{tmp_path.name}0}}:") is owner)  # it knows the others again
+    replica.told("CLUSTER FAILOVER", "TAKEOVER")
+    await until(lambda: replica.is_primary)
+    owner.start()
+    await until(lambda: owner.follows)
+    assert not await error.settle()
+    await acknowledging.commit([Put("a", b"")], [VersionIs("a", 1)])
+    assert (await acknowledging.get_many(["a"]))["a"].version == 2
 
 
 async def test_store_keeps_the_number_of_its_partitions(cluster: Cluster, tmp_path: Path) -> None:
