@@ -3,16 +3,17 @@
     .venv/bin/python -m benchmarks.durability          # 200 responses, a server killed every few seconds
     .venv/bin/python -m benchmarks.durability --ci     # the short run, which is also a test
     .venv/bin/python -m benchmarks.durability --store sqlite --servers 4
-    .venv/bin/python -m benchmarks.durability --store cluster
+    .venv/bin/python -m benchmarks.durability --store cluster --partitions 64
 
 Two or more servers run on one real Valkey, on a cluster of three primaries and three replicas, or on one file of SQLite
 as the processes of one server do, with one scripted model server and a local stand-in for the web. Each response takes
 three model rounds: one requests a web search, one calls an unknown tool, one answers. Clients use any server that
 responds: two thirds in the background, one third as a stream with an Idempotency-Key. Half of the background responses
 are followed, and broken streams are resumed. In the middle of each few responses, one server gets SIGKILL and is
-restarted; in a cluster, every second time it is the primary that has the store, and a replica takes over. Others create
-responses that are not stored, and one of them may be cut off by each kill. At the end, every acknowledged response is
-checked, and usage has to be the sum of what they have used.
+restarted; in a cluster, every second time it is a primary, and a replica takes over, and then a partition is moved to
+another primary (`--acknowledged 1` has a commit count there once a replica has it). Others create responses that are not stored, and one of
+them may be cut off by each kill. At the end, every acknowledged response is checked, and usage has to be the sum of
+what they have used.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class Plan:
         seed: random seed.
         store: `redis`, `cluster` or `sqlite`.
         servers: number of servers.
+        partitions: those of a store in a cluster.
+        acknowledged: `replicas_acknowledged` of a store in a cluster.
     """
 
     responses: int
@@ -82,6 +85,8 @@ class Plan:
     seed: int
     store: str = "redis"
     servers: int = 2
+    partitions: int = 8
+    acknowledged: int = 0
 
 
 FULL: Final = Plan(responses=200, kills=25, every=4.0, seed=1)
@@ -392,43 +397,54 @@ class Victim(Protocol):
 
 
 class PrimaryOfStore:
-    """The primary that has the store, which comes back as the replica of the one that took over."""
+    """A primary that has a partition of the store, which comes back as the replica of the one that took over.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    Each time it is that of another partition. Once it is back, a partition is moved to another primary.
+
+    Args:
+        partitions: their number.
+    """
+
+    def __init__(self, cluster: Cluster, partitions: int, chance: random.Random) -> None:
+        self._cluster, self._partitions, self._chance = cluster, partitions, chance
+        self._place = ""
         self._node: Node | None = None
 
     def kill(self) -> None:
         """Kill it."""
-        self._node = self._cluster.owner(_PLACE)
+        self._place = self._any_place()
+        self._node = self._cluster.owner(self._place)
         self._node.kill()
 
     def start(self) -> None:
         """Start it once a replica has taken over, and wait until it could take over itself."""
         dead = self._node
         assert dead is not None
-        wait_until(lambda: self._cluster.owner(_PLACE) is not dead)
+        wait_until(lambda: self._cluster.owner(self._place) is not dead)
         dead.start()
         wait_until(lambda: dead.follows)
+        self._cluster.move(self._any_place())
 
-
-_PLACE: Final = "{responses:0}:"
-"""What all keys of the store in a cluster begin with."""
+    def _any_place(self) -> str:
+        """Return what all keys of some partition begin with."""
+        return f"{{responses:{self._chance.randrange(self._partitions)}}}:"
 
 
 @contextmanager
 def servers_on_one_store(
-    plan: Plan, folder: Path, model: Upstream
+    plan: Plan, folder: Path, model: Upstream, chance: random.Random
 ) -> Iterator[tuple[list[LiveStack], PrimaryOfStore | None]]:
-    """Run servers on one store, with a web search; yield them, and the store's primary if it is in a cluster."""
+    """Run servers on one store, with a web search; yield them, and a primary of the store if it is in a cluster."""
     with ExitStack() as running:
         web = running.enter_context(Web())
         web.answers["/searxng/search"] = find
-        store = {"type": "sqlite", "path": str(folder / "responses.db")}
+        store: Json = {"type": "sqlite", "path": str(folder / "responses.db")}
         primary = None
         if plan.store == "cluster":
             cluster = running.enter_context(Cluster(folder / "cluster"))
-            store, primary = {"type": "cluster", "url": cluster.url}, PrimaryOfStore(cluster)
+            store = {"type": "cluster", "url": cluster.url, "partitions": plan.partitions}
+            store |= {"replicas_acknowledged": plan.acknowledged}
+            primary = PrimaryOfStore(cluster, plan.partitions, chance)
         elif plan.store == "redis":
             store = {"type": "redis", "url": running.enter_context(Valkey(folder / "valkey")).url}
 
@@ -456,7 +472,7 @@ def run(plan: Plan) -> Verdict:
         for number in range(plan.responses):
             script(model, number)
         model.script("once", reply(text("a ", "b ", "c"), interval=INTERVAL))
-        servers, primary = running.enter_context(servers_on_one_store(plan, folder, model))
+        servers, primary = running.enter_context(servers_on_one_store(plan, folder, model, chance))
         clients = Clients(servers, chance)
         kinds: Iterator[Sequence[Victim]] = cycle([servers, [primary]] if primary else [servers])
         _load(clients, lambda: chance.choice(next(kinds)), model, plan, chance)
@@ -498,6 +514,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of the chances")
     parser.add_argument("--store", choices=("redis", "cluster", "sqlite"), help="the store (default: redis)")
     parser.add_argument("--servers", type=int, help="how many servers (default: 2)")
+    parser.add_argument("--partitions", type=int, help="how many partitions a store in a cluster has (default: 8)")
+    parser.add_argument("--acknowledged", type=int, help="replicas that must have a commit of a cluster (default: 0)")
     arguments = vars(parser.parse_args())
     plan = CI if arguments.pop("ci") else FULL
     verdict = run(replace(plan, **{name: value for name, value in arguments.items() if value is not None}))

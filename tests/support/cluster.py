@@ -130,6 +130,18 @@ class Cluster:
         port = primary.info("replication")["slave0"]["port"]
         return next(node for node in self.nodes if node.port == port)
 
+    def move(self, key: str) -> None:
+        """Move the slot of a key to another primary, key by key, while clients use it."""
+        slot, source = key_slot(key.encode()), self.owner(key)
+        target = next(node for node in self.nodes if node.runs and node.is_primary and node is not source)
+        target.told("CLUSTER SETSLOT", slot, "IMPORTING", source.name)
+        source.told("CLUSTER SETSLOT", slot, "MIGRATING", target.name)
+        secret = ["AUTH", self.password] if self.password else []
+        while keys := source.told("CLUSTER GETKEYSINSLOT", slot, 100):
+            source.told("MIGRATE", "127.0.0.1", target.port, "", 0, 60_000, *secret, "KEYS", *keys)
+        for node in (target, source):
+            node.told("CLUSTER SETSLOT", slot, "NODE", target.name)
+
     def _join(self) -> None:
         primaries, replicas = self.nodes[:PRIMARIES], self.nodes[PRIMARIES:]
         for number, primary in enumerate(primaries):
