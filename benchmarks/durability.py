@@ -11,9 +11,9 @@ three model rounds: one requests a web search, one calls an unknown tool, one an
 responds: two thirds in the background, one third as a stream with an Idempotency-Key. Half of the background responses
 are followed, and broken streams are resumed. In the middle of each few responses, one server gets SIGKILL and is
 restarted; in a cluster, every second time it is a primary, and a replica takes over, and then a partition is moved to
-another primary (`--acknowledged 1` has a commit count there once a replica has it). Others create responses that are not stored, and one of
-them may be cut off by each kill. At the end, every acknowledged response is checked, and usage has to be the sum of
-what they have used.
+another primary. With `--acknowledged 1` a commit counts once a replica has it. Others create responses that are not
+stored, and one of them may be cut off by each kill. At the end, every acknowledged response is checked, and usage has
+to be the sum of what they have used.
 """
 
 from __future__ import annotations

@@ -1,0 +1,98 @@
+"""Two servers on a cluster of which a primary dies that has no replica: its chains are away, and all others go on."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+import pytest
+
+from llama_stack_responses.core.ids import tag_of
+from llama_stack_responses.intervals import DEFAULT
+from tests.support.cluster import Cluster, state_of
+from tests.support.stack import REPOSITORY, Host, LiveStack
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.waiting import wait_until
+from tests.support.wire import Wire, error_of
+
+# The store does not depend on the host.
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
+
+PARTITIONS: Final = 8
+
+
+@contextmanager
+def two_servers(cluster: Cluster, env: dict[str, str], folder: Path, host: Host) -> Iterator[list[Wire]]:
+    """Run two servers on a cluster; yield a client of each."""
+    folder.mkdir()
+    template = (REPOSITORY / "templates" / "redis" / "config.yaml").read_text()
+    assert template.count("type: redis\n") == 1
+    config = folder / "config.yaml"
+    config.write_text(template.replace("type: redis\n", f"type: cluster\n        partitions: {PARTITIONS}\n"))
+    stacks = [LiveStack(config, env | cluster.environment, folder / name, host=host) for name in ("one", "other")]
+    with ExitStack() as running:
+        # A child process ends with the thread that started it.
+        starters = running.enter_context(ThreadPoolExecutor(2))
+        for stack in stacks:
+            running.callback(stack.stop)
+        list(starters.map(LiveStack.start, stacks))
+        yield [running.enter_context(Wire(stack)) for stack in stacks]
+
+
+def in_background(wire: Wire, chain: str) -> None:
+    """Continue a chain in the background, and wait until that has ended."""
+    queued = wire.create(model="local/m", input="More.", previous_response_id=chain, background=True)
+    wait_until(lambda: wire.retrieve(queued["id"])["status"] == "completed")
+
+
+def load(wire: Wire, chain: str, done: Event) -> int:
+    """Continue a chain whole, streamed and in the background until the event; return how often. Nothing may fail."""
+    count = 0
+    while not done.is_set():
+        wire.create(model="local/m", input="More.", previous_response_id=chain)
+        wire.stream(model="local/m", input="More.", previous_response_id=chain)
+        in_background(wire, chain)
+        count += 1
+    return count
+
+
+def test_chains_of_a_dead_primary_are_503_and_all_others_go_on(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, upstream: Upstream, tmp_path: Path
+) -> None:
+    upstream.script("m", reply(text("Yes.")))
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    with ExitStack() as running:
+        cluster = running.enter_context(Cluster(tmp_path / "nodes", "--appendfsync", "no"))
+        wires = running.enter_context(two_servers(cluster, env, tmp_path / "stacks", host))
+        dead = cluster.owner("{responses:0}:")  # also of what all chains share
+        away = {number for number in range(PARTITIONS) if cluster.owner(f"{{responses:{number}}}:") is dead}
+        chains: dict[int, str] = {}
+        while len(chains) < PARTITIONS:
+            made = wires[0].create(model="local/m", input=f"Begin {time.monotonic_ns()}.")["id"]
+            chains.setdefault(tag_of(made) % PARTITIONS, made)
+        pool, done = running.enter_context(ThreadPoolExecutor(PARTITIONS)), Event()
+        running.callback(done.set)
+        here = [number for number in chains if number not in away]
+        loads = [pool.submit(load, wires[number % 2], chains[number], done) for number in here]
+
+        replica = cluster.replica_of(dead)
+        replica.kill()
+        dead.kill()
+        time.sleep(DEFAULT.lease_seconds + 1)  # by now, leases in its partitions have expired
+        for wire in wires:
+            answer = wire.get(f"/{chains[0]}")
+            assert "response store" in error_of(answer, 503)["message"]
+            assert answer.headers["retry-after"] == "1"
+        for wire in wires:
+            in_background(wire, chains[here[0]])
+        dead.start()
+        replica.start()
+        wait_until(lambda: "cluster_state:ok" in state_of(dead))
+        for number in away:
+            wait_until(lambda number=number: wires[1].get(f"/{chains[number]}").status_code == 200)  # type: ignore[misc]
+            in_background(wires[0], chains[number])
+        done.set()
+        assert min(map(Future.result, loads)) > 0
