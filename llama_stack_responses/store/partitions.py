@@ -308,9 +308,7 @@ class PartitionedRecords:
     async def _first(self, op: Ensure) -> None:
         loop = asyncio.get_running_loop()
         if (self._known.get(op.key) or -inf) < loop.time() - _KNOWN_SECONDS:
-            part = self._parts[self._part_of(op)]
-            if op.key not in await part.get_many([op.key]):
-                await part.commit([op])
+            await self._parts[self._part_of(op)].commit([op])
             self._known.set(op.key, loop.time())
 
     async def _commit(

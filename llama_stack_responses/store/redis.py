@@ -118,7 +118,7 @@ class RedisRecords:
         self._publish = "SPUBLISH" if self._in_cluster else "PUBLISH"
         self._clock, self._replicas = clock, replicas
         self._id = secrets.token_hex(8)
-        self._deadline = CommitDeadline(applied_seconds)
+        self._applied_seconds, self._server = applied_seconds, ""
         kind = ClusterConnections if self._in_cluster else ServerConnections
         self._connections = shared or LoopConnections(kind, access, connections)
 
@@ -211,6 +211,13 @@ class RedisRecords:
             return []
         self._deadline.told(float(answer[0]))
         return answer[1:]
+
+    @property
+    def _deadline(self) -> CommitDeadline:
+        """What is known of the clock of the server with these records, which its other partitions have told too."""
+        self._server = self._connections.ready().known_address(self._made) or self._server
+        clocks = self._connections.clocks
+        return clocks.get(self._server) or clocks.setdefault(self._server, CommitDeadline(self._applied_seconds))
 
     async def _settle(self, commit: str) -> bool:
         """Have the server take a commit for applied, so that it is not if it was not yet; return whether it was."""

@@ -162,6 +162,11 @@ class ClusterConnections(Connections):
             owner = await self._owner(key_slot(key.encode()))
         return f"{owner.host}:{owner.port}"
 
+    @override
+    def known_address(self, key: str) -> str:
+        owner = self._owners.get(key_slot(key.encode()))
+        return f"{owner.host}:{owner.port}" if owner else ""
+
     async def _disconnect(self) -> None:
         await self._reading.stop()
         await self._close([*self._clients])

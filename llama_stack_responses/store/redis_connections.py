@@ -14,6 +14,7 @@ from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from .commit_deadline import CommitDeadline
 from .connection_slots import ConnectionSlots
 from .redis_errors import errors_as_503
 from .redis_sentinel import is_sentinel, sentinel_pool
@@ -95,6 +96,10 @@ class Connections(ABC):
             ApiError: 503, no server says which one that is.
         """
 
+    @abstractmethod
+    def known_address(self, key: str) -> str:
+        """Return the address of the server that has `key`, without asking; empty if that is not known now."""
+
     async def close(self) -> None:
         """Let waiting calls fail, wait until the others have ended, and disconnect."""
         # A connection that is closed during a call would be opened again for the call's next try.
@@ -131,6 +136,10 @@ class ServerConnections(Connections):
     async def address(self, key: str) -> str:
         return self._access.url
 
+    @override
+    def known_address(self, key: str) -> str:
+        return self._access.url
+
     async def _disconnect(self) -> None:
         await self._redis.aclose(close_connection_pool=True)
 
@@ -148,6 +157,9 @@ class LoopConnections:
     Args:
         kind: opens them.
         connections: as of `Connections`.
+
+    Attributes:
+        clocks: what is known of the clocks of servers, by their addresses.
     """
 
     def __init__(
@@ -158,6 +170,7 @@ class LoopConnections:
     ) -> None:
         self._kind, self._access, self._most = kind, access, connections
         self._connections: Connections | None = None
+        self.clocks: dict[str, CommitDeadline] = {}
 
     def ready(self) -> Connections:
         """Return the connections of the running loop; those of another, closed loop would never answer."""
