@@ -62,9 +62,8 @@ def latencies(count: int, folder: Path) -> dict[str, list[float]]:
     with ExitStack() as running:
         model = running.enter_context(UpstreamProcess(folder / "upstream.log")).client
         model.script("m", reply(text("a ", "b ", "c")))
-        single, cluster = (
-            running.enter_context(each) for each in (Valkey(folder / "valkey"), Cluster(folder / "nodes"))
-        )
+        single = running.enter_context(Valkey(folder / "valkey"))
+        cluster = running.enter_context(Cluster(folder / "nodes"))
         stores: dict[str, Json] = {
             "one Valkey": {"type": "redis", "url": single.url},
             "cluster": {"type": "cluster", "url": cluster.url, "partitions": PARTITIONS},

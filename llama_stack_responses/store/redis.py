@@ -185,9 +185,9 @@ class RedisRecords:
             # client or at another node, all of it is repeated.
             async with client.pipeline(transaction=False) as pipe:
                 if self._in_cluster:
-                    pipe.execute_command("ASKING")  # type: ignore[no-untyped-call]
+                    pipe.execute_command("ASKING")
                 pipe.expire(commit, 60)
-                pipe.execute_command("WAIT", self._replicas, int(_ACKNOWLEDGED_SECONDS * 1000))  # type: ignore[no-untyped-call]
+                pipe.execute_command("WAIT", self._replicas, int(_ACKNOWLEDGED_SECONDS * 1000))
                 *_, is_there, replicas = await pipe.execute()
             return bool(is_there) and replicas >= self._replicas
 
