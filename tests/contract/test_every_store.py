@@ -1,4 +1,4 @@
-"""The `every_store` mark: a test is fixed on each kind of backend; without it, only on those that need no server."""
+"""The `every_store` mark: a test is fixed on the stores of this package; without it, only on those without a server."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.contract.backends import EMBEDDED, FIXED, Backend
 
 
 @pytest.mark.every_store
-def test_test_with_every_store_mark_is_fixed_on_each_kind(backend: Backend, request: pytest.FixtureRequest) -> None:
+def test_test_with_every_store_mark_is_fixed_on_own_stores(backend: Backend, request: pytest.FixtureRequest) -> None:
     extended = request.node.get_closest_marker("extended") is not None
     assert extended == (backend.name not in FIXED)
 
