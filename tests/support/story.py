@@ -235,7 +235,10 @@ def story_stack(
     def change(config: Json) -> None:
         open_this_machine(config)
         add_containers(config)
-        responses_config(config)["ui"] = {"record_requests": True}
+        prices = [{"match": "*", "input": 1.0, "output": 3.0}]
+        responses_config(config).update(
+            ui={"record_requests": True}, usage={"prices": prices}, webhooks={"allow_http": True}, batches={}
+        )
 
     settings = {**env, "INFERENCE_URL": upstream.client.base_url, "SEARXNG_URL": web.url("/searxng")}
     with LiveStack(variant(STARTER, folder / "config.yaml", change), settings, folder / "state", host=host) as live:

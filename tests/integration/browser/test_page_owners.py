@@ -73,6 +73,7 @@ def acts(live: LiveStack) -> list[tuple[str, str, str | None]]:
     return [(each["type"], each["outcome"], each["resource"]["id"]) for each in entries if "audit" not in each["type"]]
 
 
+@pytest.mark.both_hosts
 def test_operator_reads_what_others_have_by_keys_alone(
     olga: BrowserPage, operated: tuple[LiveStack, dict[str, str]]
 ) -> None:
