@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from math import inf
-from time import monotonic
 
 from ..core.errors import ApiError
 from ..core.ids import tag_of
@@ -86,7 +86,7 @@ class DeadWorkers:
                     yield each
             except ApiError as error:
                 failure = error
-                self._silent_at[number] = monotonic()
+                self._silent_at[number] = asyncio.get_running_loop().time()
         if failure:
             raise failure
 
@@ -111,7 +111,7 @@ class DeadWorkers:
     def _was_away(self, number: int) -> bool:
         """Whether one of several partitions did not answer a moment ago: living workers are about to renew leases."""
         silent_at = self._silent_at.get(number, -inf) if self._served.count > 1 else -inf
-        return monotonic() - silent_at < self._lease_seconds
+        return asyncio.get_running_loop().time() - silent_at < self._lease_seconds
 
 
 def _end_of(lease: Record) -> float:

@@ -14,7 +14,6 @@ for it, and workers that have room look there too:
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from hashlib import blake2b
 from itertools import compress
@@ -117,12 +116,12 @@ class ServedPartitions:
             self.found(int(key.removeprefix(_ANNOUNCED), 16) % self.count)
 
     def _look_soon(self) -> None:
-        self._looked_at = min(self._looked_at, time.monotonic() - self._look_seconds + _BLIND_SECONDS)
+        self._looked_at = min(self._looked_at, asyncio.get_running_loop().time() - self._look_seconds + _BLIND_SECONDS)
 
     async def _look(self) -> None:
         """Look at all own partitions, unless that was done a moment ago."""
         async with self._looking:
-            now = time.monotonic()
+            now = asyncio.get_running_loop().time()
             if now - self._looked_at < self._look_seconds:
                 return
             self._looked_at = now

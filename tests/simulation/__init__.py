@@ -32,6 +32,9 @@ A seed decides everything: ids, jitter, delays, faults, and what runs next. The 
     make simulate SIMULATION="--seed 1065"      # its trace: who did what when, in virtual time
     make simulate SIMULATION='--seed 102 --bug "missing fence"'     # the same with a bug of `mutations.py`
     make simulate SIMULATION="--from 0 --count 5000"
+    make simulate SIMULATION="--from 0 --count 500 --partitions 8"     # on a store with partitions
+
+With partitions, a claim that the store applies after a renewal of the same lease cuts that short, until the next one.
 
 `mutations.py` has bugs that are put in on purpose; `test_simulation.py` says within how many schedules each is found.
 """

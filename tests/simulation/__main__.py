@@ -22,22 +22,25 @@ def main() -> int:
     options.add_argument("--seed", type=int, help="replay this schedule, and print its trace")
     options.add_argument("--from", type=int, default=0, dest="first", help="the first of many seeds")
     options.add_argument("--count", type=int, default=1000, help="how many")
+    options.add_argument("--partitions", type=int, default=1, help="those of the store")
     options.add_argument("--bug", choices=MUTATIONS, help="put this bug in")
     given = options.parse_args()
     with mutated(given.bug) if given.bug else nullcontext():
-        return _replay(given.seed) if given.seed is not None else _run(given.first, given.count)
+        if given.seed is not None:
+            return _replay(given.seed, given.partitions)
+        return _run(given.first, given.count, given.partitions)
 
 
-def _replay(seed: int) -> int:
-    outcome = simulate(seed, traced=True)
+def _replay(seed: int, partitions: int) -> int:
+    outcome = simulate(seed, traced=True, partitions=partitions)
     print(*outcome.trace, *outcome.violations or ["no promise is broken"], sep="\n")
     return int(bool(outcome.violations))
 
 
-def _run(first: int, count: int) -> int:
+def _run(first: int, count: int, partitions: int) -> int:
     began, failed = time.monotonic(), 0
     for seed in range(first, first + count):
-        if violations := simulate(seed).violations:
+        if violations := simulate(seed, partitions=partitions).violations:
             failed += 1
             print(f"seed {seed}: {violations[0]}", flush=True)
     print(f"{count} schedules in {time.monotonic() - began:.0f} s, {failed} failed")

@@ -35,11 +35,19 @@ class Cluster:
     """
 
     def __init__(
-        self, world: World, size: int, faults: Faults, intervals: Intervals, *, notifies: bool, features: bool
+        self,
+        world: World,
+        size: int,
+        faults: Faults,
+        intervals: Intervals,
+        *,
+        notifies: bool,
+        features: bool,
+        partitions: int,
     ) -> None:
         self.world, self.faults, self._intervals, self.features = world, faults, intervals, features
         self.ledger, self.files = Ledger(world), SharedFiles()
-        self.store = SharedStore(world, faults, notifies=notifies)
+        self.store = SharedStore(world, faults, notifies=notifies, partitions=partitions)
         self.store.watchers.append(self.ledger.on_commit)
         self.servers: list[Server] = []
         self._pause = world.random.choice((0.01, 0.2, 1.5))

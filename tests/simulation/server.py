@@ -53,7 +53,7 @@ from llama_stack_responses.tools.registry import HostedTool, HostedToolServices
 from tests.simulation.faults import Faults
 from tests.simulation.ledger import Ledger
 from tests.simulation.model import SimulatedModel, SimulatedTools
-from tests.simulation.store import RemoteRecords, SharedStore
+from tests.simulation.store import SharedStore, remote_records
 from tests.simulation.world import Process, World
 
 type Json = dict[str, Any]
@@ -200,7 +200,7 @@ class Server:
         features: bool,
     ) -> None:
         self.process = process = Process(world, name)
-        self.records = RemoteRecords(store, process)
+        self.records = remote_records(store, process)
         self.sealer, self.access, self.telemetry = Sealer([SECRET]), SimulatedAccess(), Telemetry()
         self.accepts = True
         self._calls: dict[Callable[[], None], None] = {}

@@ -17,6 +17,7 @@ from typing import Any, Final
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.commit_deadline import APPLIED_SECONDS
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import (
     UNAVAILABLE,
     Condition,
@@ -29,6 +30,7 @@ from llama_stack_responses.store.records import (
     after_prefix,
     woken_by,
 )
+from llama_stack_responses.store.routing import tag_of_key
 from tests.simulation.faults import Faults
 from tests.simulation.world import Process, World
 
@@ -50,11 +52,13 @@ class Commit:
 
     Attributes:
         id: its id.
+        part: its partition.
         deadline: after this time it is not applied any more.
         ops, conditions: what it does, and when.
     """
 
     id: bytes
+    part: int
     deadline: float
     ops: Sequence[Op]
     conditions: Sequence[Condition]
@@ -76,15 +80,16 @@ class SharedStore:
     Args:
         world: its clock is the store's.
         notifies: whether it has notifications.
+        partitions: how many partitions it has.
 
     Attributes:
-        records: the records.
+        parts: the records of each partition.
         watchers: are told of each commit.
     """
 
-    def __init__(self, world: World, faults: Faults, *, notifies: bool) -> None:
+    def __init__(self, world: World, faults: Faults, *, notifies: bool, partitions: int) -> None:
         self.world, self.faults, self.notifies = world, faults, notifies
-        self.records = MemoryRecords(clock=lambda: world.now)
+        self.parts = [MemoryRecords(clock=lambda: world.now) for _ in range(partitions)]
         self.watchers: list[Watcher] = []
         self.subscribers: list[RemotePubSub] = []
         self._known: dict[bytes, tuple[float, bool]] = {}
@@ -95,8 +100,9 @@ class SharedStore:
         if self._is_known(commit.id) or commit.deadline < self.world.now:
             self.world.log(who, "refused: a commit that was given up")
             return
+        records = self.parts[commit.part]
         try:
-            at_once(self.records.commit((), conditions))
+            at_once(records.commit((), conditions))
         except Conflict as conflict:
             if self.world.traced:
                 self.world.log(who, f"conflict: {', '.join(map(shown, conflict.failed))}")
@@ -104,7 +110,7 @@ class SharedStore:
         for watcher in self.watchers:
             watcher(who, ops, self)
         self._note(commit.id, applied=True)
-        at_once(self.records.commit(ops, conditions))
+        at_once(records.commit(ops, conditions))
         if self.world.traced:
             self.world.log(who, f"commits {', '.join(map(shown, ops))}")
         for name in woken_by(ops):
@@ -126,42 +132,52 @@ class SharedStore:
 
     def get(self, key: str) -> Record | None:
         """Return a record as it is now."""
-        return at_once(self.records.get_many([key])).get(key)
+        part = self.parts[tag_of_key(key) % len(self.parts)]
+        return at_once(part.get_many([key])).get(key)
 
     def rows(self, prefix: str) -> dict[str, Record]:
-        """Return all records whose keys begin with a prefix; empty for all."""
+        """Return all records whose keys begin with a prefix, in order; empty for all."""
         start, end = (prefix, after_prefix(prefix)) if prefix else ("!", "~")
-        return dict(at_once(self.records.range(start, end, limit=100_000)))
+        found = [row for part in self.parts for row in at_once(part.range(start, end, limit=100_000))]
+        return dict(sorted(found, key=lambda row: row[0]))
+
+
+def remote_records(store: SharedStore, process: Process) -> Records:
+    """Return the store as one server reaches it."""
+    parts = [RemoteRecords(store, process, number) for number in range(len(store.parts))]
+    return PartitionedRecords(parts) if len(parts) > 1 else parts[0]
 
 
 class RemoteRecords(Records):
-    """The store as one server reaches it.
+    """A partition of the store as one server reaches it.
 
     Args:
         store: the store.
         process: the server.
+        number: that of the partition.
     """
 
     transactional: Final = True
     has_own_clock: Final = True
 
-    def __init__(self, store: SharedStore, process: Process) -> None:
-        self._store, self._process = store, process
+    def __init__(self, store: SharedStore, process: Process, number: int = 0) -> None:
+        self._store, self._process, self._number = store, process, number
+        self._records = store.parts[number]
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
-        records = self._store.records
-        return await self._call(lambda: at_once(records.get_many(keys, max_bytes=max_bytes)))
+        return await self._call(lambda: at_once(self._records.get_many(keys, max_bytes=max_bytes)))
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
-        read = partial(self._store.records.range, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+        read = partial(self._records.range, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
         return await self._call(lambda: at_once(read()))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         # As a driver, which has encoded them before it waits.
         made = Commit(
             self._store.world.random.randbytes(16),
+            self._number,
             self._store.world.now + APPLIED_SECONDS,
             tuple(ops),
             tuple(conditions),
@@ -178,7 +194,7 @@ class RemoteRecords(Records):
         return await self._call(lambda: self._store.world.now)
 
     async def sweep(self, now: float) -> int:
-        return await self._call(lambda: at_once(self._store.records.sweep(now)))
+        return await self._call(lambda: at_once(self._records.sweep(now)))
 
     async def size(self) -> int | None:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -12,7 +11,6 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id, tag_of
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.intervals import DEFAULT
-from llama_stack_responses.jobs import dead_workers
 from llama_stack_responses.jobs.dead_workers import lease_key
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.jobs.served_partitions import ServedPartitions
@@ -156,7 +154,7 @@ async def test_jobs_of_dead_workers_are_found_while_the_first_partition_is_away(
         await jobs.heartbeat("lives", [response_id])
 
 
-async def test_partition_that_was_away_is_given_time_to_renew_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_partition_that_was_away_is_given_time_to_renew_leases() -> None:
     parts = [Part() for _ in range(8)]
     jobs = JobQueue(PartitionedRecords(parts), 100)
     await enqueue(jobs, 5)
@@ -169,8 +167,7 @@ async def test_partition_that_was_away_is_given_time_to_renew_leases(monkeypatch
     parts[5].away = False
     await parts[5].commit([Delete(lease_key("lives", 5))])  # as if it had expired meanwhile
     assert await jobs.requeue_stalled("looks") == 0
-    passed = time.monotonic() + DEFAULT.lease_seconds
-    monkeypatch.setattr(dead_workers, "monotonic", lambda: passed)
+    jobs.dead_workers._silent_at[5] -= DEFAULT.lease_seconds
     assert await jobs.requeue_stalled("looks") == 1
 
 
