@@ -37,8 +37,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def opened(cluster: Cluster, prefix: str, timeout: float = SECONDS) -> PartitionedRecords:
-    return PartitionedRecords(cluster_parts(cluster.url, PARTITIONS, prefix=prefix, timeout=timeout))
+def opened(cluster: Cluster, prefix: str) -> PartitionedRecords:
+    return PartitionedRecords(cluster_parts(cluster.url, PARTITIONS, prefix=prefix, timeout=SECONDS))
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ async def test_single_store_is_one_partition() -> None:
 
 async def test_partitions_of_a_dead_primary_are_away_and_others_are_shown(cluster: Cluster, tmp_path: Path) -> None:
     """It is the last test of the cluster."""
-    store = opened(cluster, tmp_path.name, timeout=2)
+    store = opened(cluster, tmp_path.name)
     await fill(store)
     dead = cluster.owner(f"{{{tmp_path.name}5}}:made")
     cluster.replica_of(dead).kill()

@@ -306,7 +306,8 @@ async def test_owners_share_the_slots_of_a_server(
             await server.end(BOB)
             await until(lambda: len(receiver.seen) == 1)
             await hang(Owner("cem"))
-            await until(lambda: len(slow.seen) == 16)
+            # How many messages of an endpoint are sent together depends on when they are stored.
+            await until(lambda: len({each.path for each in slow.seen}) == 4)
             await server.end(BOB)
             await until(lambda: server.dispatcher._slots.waiting == 5)
             round_of_one.set()

@@ -17,7 +17,7 @@ from llama_stack_responses.tools.mcp.sessions import McpClient, McpClientSession
 from tests.support.hostile_mcp import HostileMcpServer, Method, events, json_answer
 from tests.support.mcp_server import McpServers
 from tests.support.reservations import unlimited
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 from tests.support.web import Answer, ReceivedRequest, Web
 
 type Json = dict[str, Any]
@@ -107,10 +107,12 @@ async def test_real_mcp_server_lists_and_calls_tools(mcp: McpServers, path: str)
 
 
 async def test_timeout_of_mcp_call_keeps_the_session(mcp: McpServers) -> None:
-    session = servers().session(address(mcp.url()))
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            await session.call_tool("hold", {"word": "a"})
+    session, before = servers().session(address(mcp.url())), mcp.held("hold")
+    call = asyncio.create_task(session.call_tool("hold", {"word": "a"}))
+    await until(lambda: mcp.held("hold") > before)
+    call.cancel()  # as a timeout does
+    with pytest.raises(asyncio.CancelledError):
+        await call
     assert (await session.call_tool("echo", {"text": "b"}))["content"][0]["text"] == "b"
     mcp.release()
     await end(session)

@@ -159,7 +159,7 @@ def test_command_failure_is_reported_in_one_line(installed: InstalledPackage, tm
     )
     assert target.read_text() == "mine"
     assert installed.refused("init", "stater", str(tmp_path / "new")) == (
-        "llama-stack-responses: There is no template 'stater'; choose one of: annotated, deploy, gpt-oss, gpt-oss-llama-cpp, gpt-oss-vllm, monitoring, postgres, postgres-s3, redis, scale-out, starter."
+        "llama-stack-responses: There is no template 'stater'; choose one of: annotated, cluster, deploy, gpt-oss, gpt-oss-llama-cpp, gpt-oss-vllm, monitoring, postgres, postgres-s3, redis, scale-out, starter."
     )
     assert installed.refused("init", "starter", str(tmp_path / "file")) == (
         f"llama-stack-responses: Cannot write {tmp_path / 'file' / 'config.yaml'}: File exists."

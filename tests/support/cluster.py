@@ -86,9 +86,9 @@ class OneNode(Node):
 class Cluster:
     """A cluster with its data in `folder`; a `with` block starts and stops it."""
 
-    def __init__(self, folder: Path, *options: str, password: str = "") -> None:
+    def __init__(self, folder: Path, *options: str, password: str = "", node: type[Node] = Node) -> None:
         self.password = password
-        self.nodes = [Node(folder / str(number), *options, password=password) for number in range(2 * PRIMARIES)]
+        self.nodes = [node(folder / str(number), *options, password=password) for number in range(2 * PRIMARIES)]
         self._running = ExitStack()
 
     @property

@@ -72,6 +72,20 @@ def test_scale_out_template_is_redis_with_vllm_and_nginx(tmp_path: Path, capsys:
         assert config[part] == redis[part]
 
 
+def test_cluster_template_is_scale_out_in_a_cluster_with_a_third_server() -> None:
+    texts = [(cli.templates_folder() / name / "nginx.conf").read_text() for name in ("scale-out", "cluster")]
+    server = "        server 127.0.0.1:8322 max_fails=0;\n"
+    assert texts[0].replace(server, server + server.replace("8322", "8323")) == texts[1]
+    configs = [
+        yaml.safe_load((cli.templates_folder() / name / "config.yaml").read_text()) for name in ("scale-out", "cluster")
+    ]
+    of_both = [each["providers"]["responses"][0]["config"] for each in configs]
+    assert [each.pop("store")["type"] for each in of_both] == ["redis", "cluster"]
+    assert of_both[1].pop("archive") == {"url": "${env.ARCHIVE_URL:=}", "after_hours": 48}
+    assert [each.pop("distro_name") for each in configs] == ["responses-scale-out", "responses-cluster"]
+    assert configs[0] == configs[1]
+
+
 @pytest.mark.parametrize(
     ("server", "provider_type", "field"),
     [("vllm", "remote::vllm", "reasoning"), ("llama-cpp", "remote::openai-chat", "reasoning_content")],
@@ -115,7 +129,7 @@ def test_init_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureF
 def test_unknown_template_lists_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "stater", str(tmp_path / "x")]) == 1
     assert (
-        "'stater'; choose one of: annotated, deploy, gpt-oss, gpt-oss-llama-cpp, gpt-oss-vllm, monitoring, postgres, postgres-s3, redis, scale-out, starter"
+        "'stater'; choose one of: annotated, cluster, deploy, gpt-oss, gpt-oss-llama-cpp, gpt-oss-vllm, monitoring, postgres, postgres-s3, redis, scale-out, starter"
         in capsys.readouterr().err
     )
     assert not (tmp_path / "x").exists()

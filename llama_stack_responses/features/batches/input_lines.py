@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -92,7 +93,9 @@ class LineReader:
             if not text:
                 break
             size += len(text)
-            if not text.isspace():
+            if start == 0:
+                text = text.removeprefix(BOM_UTF8)
+            if text and not text.isspace():
                 lines.append(RawLine(self._number, text, start, self._offset))
             self._number += 1
         return lines

@@ -76,7 +76,7 @@ def test_variable_that_is_not_set_is_an_error_as_for_the_host(value: Any) -> Non
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.parent.name)
 def test_settings_of_a_template_are_those_of_the_host(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
-        "REDIS_URL": "redis://other:6379/3",
+        "REDIS_URL": "redis://other:6379",
         "STATE_DIR": "~/state",
         "REDIS_PASSWORD": "",
         "INFERENCE_URL": "http://x",
@@ -92,7 +92,7 @@ def test_settings_of_a_template_are_those_of_the_host(path: Path, monkeypatch: p
     if isinstance(settings.store, SqliteStore) and "path" in provider["config"].get("store", {}):
         assert settings.store.path == Path("/home/someone/state/responses.db")
     if isinstance(settings.store, RedisStore):
-        assert settings.store.url == "redis://other:6379/3"
+        assert settings.store.url == "redis://other:6379"
 
 
 WRONG: Final = {

@@ -843,7 +843,7 @@ async def test_lease_is_renewed_while_many_event_logs_are_deleted(start: Start) 
         return limit
 
     here.background.worker._event_log.sweep = sweep  # type: ignore[method-assign]
-    await asyncio.wait_for(deleting.wait(), 10)
+    await asyncio.wait_for(deleting.wait(), 60)
     heartbeat = here.background.worker._heartbeat
     renewed = heartbeat._renewed
     await until(lambda: heartbeat._renewed != renewed)

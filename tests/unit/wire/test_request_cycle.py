@@ -164,7 +164,7 @@ async def test_work_for_an_answer_ends_when_its_client_leaves() -> None:
         await endless.begun.wait()
         return {"type": "http.disconnect"}
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await App().serve(endless.answer)(scope_of(method="GET"), receive, sent.send)
     assert endless.ended.is_set()
     assert sent.status == 499

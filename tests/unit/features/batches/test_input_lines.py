@@ -39,6 +39,14 @@ async def test_blank_lines_count_and_are_left_out() -> None:
     assert [(each.number, each.text.strip()) for each in found] == [(1, b"one"), (4, b"two"), (5, b"three")]
 
 
+async def test_byte_order_mark_at_the_beginning_is_left_out() -> None:
+    mark = b"\xef\xbb\xbf"
+    first, second = await read(io.BytesIO(mark + b"one\n" + mark + b"two"))
+    assert (first, second.text) == (RawLine(1, b"one\n", 0, 7), mark + b"two")
+    assert codes(await found_in(mark + line())) == []
+    assert codes(await found_in(mark)) == [("empty_file", None)]
+
+
 async def test_reading_goes_on_from_any_line() -> None:
     content = io.BytesIO(b"\n".join(b"line %d" % number for number in range(1, 1_001)))
     every = await read(content)
