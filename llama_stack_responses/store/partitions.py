@@ -53,7 +53,8 @@ from .routing import owner_of_range, tag_of_key, tag_of_range
 
 logger = get_logger(__name__)
 
-_OUTBOX: Final = "ob/"
+OUTBOX: Final = "ob/"
+"""The prefix of the rows that note what a commit writes in another partition."""
 _APPLIED: Final = "oa/"
 _APPLIED_SECONDS: Final = 7 * 86_400.0
 _LATE_SECONDS: Final = 2 * APPLIED_SECONDS
@@ -317,7 +318,7 @@ class PartitionedRecords:
         notes = dict[int, str]()
         for number, ops in elsewhere.items():
             if writes := [op for op in ops if not isinstance(op, Notify)]:
-                notes[number] = with_tag(f"{_OUTBOX}{secrets.token_hex(12)}", home)
+                notes[number] = with_tag(f"{OUTBOX}{secrets.token_hex(12)}", home)
                 here.append(Put(notes[number], codec.encode([number, [_encoded(op) for op in writes]])))
         if here or conditions:
             await self._parts[home].commit(here, conditions)
@@ -340,7 +341,7 @@ class PartitionedRecords:
     async def _apply(self, home: int, note: str, number: int, ops: Sequence[Op]) -> None:
         """Apply what was noted, unless it is applied, and delete the note."""
         part = self._parts[number]
-        mark, now = with_tag(_APPLIED + note.removeprefix(_OUTBOX), number), await part.now()
+        mark, now = _mark(note, number), await part.now()
         with suppress(Conflict):
             await part.commit(
                 [*ops, Put(mark, b"", now + _APPLIED_SECONDS), *self._old_marks(number, now)], [VersionIs(mark, None)]
@@ -360,7 +361,7 @@ class PartitionedRecords:
         """Apply what processes noted that died before they applied it."""
         for home, part in enumerate(self._parts):
             with suppress(ApiError):  # another sweep applies it
-                for note, record in await part.range(_OUTBOX, after_prefix(_OUTBOX), limit=_AT_ONCE):
+                for note, record in await part.range(OUTBOX, after_prefix(OUTBOX), limit=_AT_ONCE):
                     number, ops = codec.decode(record.value)
                     await self._apply(home, note, number, [_decoded(op) for op in ops])
 
@@ -456,3 +457,14 @@ async def _all[Result](calls: Iterable[Awaitable[Result]]) -> list[Result]:
         if isinstance(each, BaseException):
             raise each
     return results  # type: ignore[return-value]
+
+
+def _mark(note: str, number: int) -> str:
+    """Return the key of the row which says that a note was applied in a partition."""
+    return with_tag(_APPLIED + note.removeprefix(OUTBOX), number)
+
+
+def noted(note: str, value: bytes) -> tuple[str, list[Write]]:
+    """Return the key of the row which says that a note was applied, and the writes that were noted."""
+    number, ops = codec.decode(value)
+    return _mark(note, number), [_decoded(op) for op in ops]

@@ -323,6 +323,7 @@ NOT_RUN: Final = {
     "docs/guides/deploying.md, Commands and metrics, console 2": "needs Kubernetes; test_documented_commands.py runs `backup`",
     "docs/guides/deploying.md, What the image has, sh": "needs podman and a registry",
     "docs/guides/deploying.md, Compose, sh": "needs podman; test_deploy_templates.py compares it with the compose file",
+    "docs/guides/backup.md, Move a store while it is used, sh": "test_moving.py runs these commands",
     "docs/guides/cluster.md, Beyond one machine, console": "six nodes; test_cluster_template.py starts the same",
     "docs/guides/scaling.md, Several processes of one server, console": "test_serve.py and test_workers.py start two",
     "docs/guides/cold-responses.md, Responses in an object store, yaml": "tests/unit/features/cold/test_settings.py reads it",

@@ -35,13 +35,7 @@ def add_commands(commands: Any) -> None:
     _delete(commands)
     _sweep(commands)
     _export(commands)
-    backup = _command(
-        commands, "backup", "write all that the store holds to a file, while servers use it", module="backup_commands"
-    )
-    backup.add_argument("file", type=Path, metavar="FILE", help="the new file; - is standard output")
-    restore = _command(commands, "restore", "write a backup to an empty store", module="backup_commands")
-    restore.add_argument("file", type=Path, metavar="FILE", help="the backup, of any store")
-    restore.add_argument("--merge", action="store_true", help="add missing rows to a store that is not empty")
+    _backups(commands)
     recover = commands.add_parser(
         "recover",
         help="save what can be read of a damaged SQLite file to a new one",
@@ -53,6 +47,27 @@ def add_commands(commands: Any) -> None:
     recover.set_defaults(run=partial(_run, "recovery", "recover"))
     _command(
         commands, "secret", "print the secret that the store keeps since no 'secrets' are configured", module="secret"
+    )
+
+
+def _backups(commands: Any) -> None:
+    backup = _command(
+        commands, "backup", "write all that the store holds to a file, while servers use it", module="backup_commands"
+    )
+    backup.add_argument("file", type=Path, metavar="FILE", help="the new file; - is standard output")
+    restore = _command(commands, "restore", "write a backup to an empty store", module="backup_commands")
+    restore.add_argument("file", type=Path, metavar="FILE", help="the backup, of any store")
+    restore.add_argument("--merge", action="store_true", help="add missing rows to a store that is not empty")
+    restore.add_argument(
+        "--since",
+        type=Path,
+        metavar="EARLIER",
+        help="only what changed since this backup of the same store, which was restored here; servers may use both",
+    )
+    restore.add_argument(
+        "--live",
+        action="store_true",
+        help="the servers of the other store go on: leave to them what waits and runs there, until a later --since",
     )
 
 

@@ -1,0 +1,301 @@
+"""Writes a backup to a store: all of it, or what is different since an earlier one, while servers use the store.
+
+Content comes first, then what names it, and lists and queues last: so what a client can find is whole. Rows that exist
+stay as they are. With an earlier backup of the same store, three states of a row are compared, as a merge does: a row
+that both backups have is left alone, so what was deleted here does not come back; one that has changed is replaced
+unless it has changed here, too; and what was deleted there is deleted here, by the same code that deletes for a client.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...commands.progress import ProgressLine
+from ...core.ids import tag_of
+from ...core.statuses import UNFINISHED
+from ...store import codec
+from ...store.backup_index import BackupIndex, Indexed, digest
+from ...store.conflict_retry import ConflictRetry
+from ...store.history_nodes import parent_of
+from ...store.kept_secret import KEPT_SECRET
+from ...store.layout import TAGS_OF_OWNER, Entry, reference
+from ...store.partitions import OUTBOX, noted
+from ...store.records import (
+    Condition,
+    Delete,
+    Ensure,
+    Op,
+    Put,
+    Record,
+    Records,
+    VersionIs,
+    committed,
+    partitions_of,
+)
+from ...store.routing import tag_of_key
+from .store_view import StoreView
+
+_COMMIT_ROWS: Final = 200
+_COMMIT_BYTES: Final = 4 * 2**20
+"""Size of a commit."""
+
+OWN: Final = ("p/", "se/", "sw/", KEPT_SECRET, "u/", "z/turn", "oa/", "qh/")
+"""Rows that servers write by themselves, also to a store without responses: leases, secrets and hints."""
+
+PHASES: Final = {
+    **dict.fromkeys(("r", "c", "bt", "sk", "wh"), 1),
+    **dict.fromkeys(("l", "sc", "x", "g", "h", "j", "o", "q"), 2),
+}
+"""When a row is written, by the first part of its key; 0 of others."""
+
+_UNFINISHED: Final = ("d/", "e/", "g/", "h/", "k/", "o/", "q/", "s/", "t/", "v/")
+"""Rows of what waits or runs, of events, and of content that is to be checked: the servers there go on with it."""
+
+_ALONE: Final = frozenset({"ak", "au", "bt", "ce", "rf", "sc", "sk", "sl", "so", "sp", "su", "sv", "wh"})
+"""First parts of keys whose rows are deleted one by one. The others belong to a response or a conversation."""
+
+_REVOKED: Final = frozenset({"ak", "sc", "sl"})
+"""Of these, those that are deleted even if they have changed here."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was done.
+
+    Attributes:
+        rows: rows that were written, or were there.
+        expired: rows that were left out since they have expired.
+        left: rows that were left out since servers there go on with them, or because they are of servers.
+        changed: rows that were replaced.
+        deleted: responses, conversations and other objects that were deleted.
+        kept: rows that have changed on both sides, or were deleted here, and stay as they are here.
+    """
+
+    rows: int = 0
+    expired: int = 0
+    left: int = 0
+    changed: int = 0
+    deleted: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a backup is written.
+
+    Attributes:
+        adds: whether rows that exist stay as they are.
+        since: whether there is an earlier backup.
+        live: whether the servers of the store that was backed up go on.
+    """
+
+    adds: bool
+    since: bool
+    live: bool
+
+    @property
+    def moves(self) -> bool:
+        """Whether servers use this store meanwhile."""
+        return self.since or self.live
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Rows of one partition that one commit writes."""
+
+    ops: list[Put | Ensure] = field(default_factory=list)
+    size: int = 0
+
+
+class Restoring:
+    """Writes a backup.
+
+    Args:
+        records: the store.
+        index: the backup.
+    """
+
+    def __init__(self, records: Records, index: BackupIndex, manner: Manner) -> None:
+        self._records, self._index, self._manner = records, index, manner
+        self._partitions = partitions_of(records)
+        self._batches = defaultdict[int, _Batch](_Batch)
+        self._changed = defaultdict[int, list[Indexed]](list)
+        self._named = set[str]()
+        self._notes = list[Indexed]()
+        self._ended = ("", False)
+        self._view = StoreView(records)
+        self.counts = Counts()
+
+    async def run(self, progress: ProgressLine) -> Counts:
+        """Write it."""
+        now = await self._records.now()
+        for phase in range(1 + max(PHASES.values())):
+            self._ended = ("", False)
+            async for row in self._wanted(phase, now):
+                await self._write(row, progress)
+            await self._flush(progress)
+            if phase == 0:
+                await self._complete(self._named)
+        await self._apply_notes()
+        if self._manner.since:
+            for key, was in self._index.removed():
+                self.counts.deleted += await self._remove(key, was)
+        return self.counts
+
+    async def _wanted(self, phase: int, now: float) -> AsyncIterator[Indexed]:
+        """Yield the rows of a phase that are to be written."""
+        counts = self.counts
+        for row in self._index.rows(phase):
+            if row.expires_at is not None and row.expires_at <= now:
+                counts.expired += 1
+            elif row.key.startswith(OUTBOX):
+                self._notes.append(row)
+                counts.left += 1
+            elif self._manner.moves and (row.key.startswith(OWN) or (self._manner.live and _unfinished(row.key))):
+                counts.left += 1
+            elif _unfinished(row.key) or row.was != row.now:
+                yield row
+
+    async def _write(self, row: Indexed, progress: ProgressLine) -> None:
+        number = tag_of_key(row.key) % self._partitions
+        late = _unfinished(row.key)
+        if self._manner.since and late and await self._has_ended(row.key):
+            self.counts.left += 1
+            return
+        if row.was is not None and not late:
+            self._changed[number].append(row)
+            if len(self._changed[number]) >= _COMMIT_ROWS:
+                await self._replace(self._changed.pop(number))
+            return
+        if self._manner.since and row.key.startswith("f/"):
+            self._named.add(row.key.split("/")[1])
+        await self._add(number, self._op(row), progress)
+        if self._manner.moves and row.key.startswith("l/"):
+            await self._add_tag(row.key, progress)
+
+    def _op(self, row: Indexed) -> Put | Ensure:
+        kind = Ensure if self._manner.adds else Put
+        return kind(row.key, self._index.value(row), row.expires_at)
+
+    async def _add(self, number: int, op: Put | Ensure, progress: ProgressLine) -> None:
+        batch = self._batches[number]
+        batch.ops.append(op)
+        batch.size += len(op.value)
+        if len(batch.ops) >= _COMMIT_ROWS or batch.size >= _COMMIT_BYTES:
+            await self._commit(self._batches.pop(number), progress)
+
+    async def _add_tag(self, listed: str, progress: ProgressLine) -> None:
+        """Write that an owner has responses with the tag of one: its row may be in a snapshot from before."""
+        _, of, _, response_id = listed.split("/")
+        if tag := tag_of(response_id):
+            key = f"{TAGS_OF_OWNER}{of}/{tag:03x}"
+            await self._add(tag_of_key(key) % self._partitions, Ensure(key, b""), progress)
+
+    async def _flush(self, progress: ProgressLine) -> None:
+        while self._batches:
+            await self._commit(self._batches.popitem()[1], progress)
+        while self._changed:
+            await self._replace(self._changed.popitem()[1])
+
+    async def _commit(self, batch: _Batch, progress: ProgressLine) -> None:
+        await self._records.commit(batch.ops)
+        self.counts.rows += len(batch.ops)
+        progress.add(len(batch.ops))
+
+    async def _replace(self, rows: Sequence[Indexed]) -> None:
+        """Replace rows that are as the earlier backup has them."""
+        retry = ConflictRetry()
+        while True:
+            await retry.wait()
+            found = await self._records.get_many([row.key for row in rows])
+            same = [row for row in rows if row.key in found and digest(found[row.key].value) == row.was]
+            ops = [Put(row.key, self._index.value(row), row.expires_at) for row in same]
+            if not ops or await committed(self._records, ops, [_unchanged(row.key, found) for row in same]):
+                break
+        done = sum(row.key in found and digest(found[row.key].value) == row.now for row in rows)
+        self.counts.changed += len(same)
+        self.counts.kept += len(rows) - len(same) - done
+
+    async def _has_ended(self, key: str) -> bool:
+        """Whether the response of a job's row has ended here: it runs no second time."""
+        stored = f"r/{_response_of(key)}"
+        if self._ended[0] != stored:
+            record = (await self._records.get_many([stored])).get(stored)
+            ended = record is not None and Entry.decode(record).response["status"] not in UNFINISHED
+            self._ended = (stored, ended)
+        return self._ended[1]
+
+    async def _complete(self, names: Collection[str]) -> None:
+        """Write contents that are new in no backup, but in use again: all that used them may be deleted here."""
+        left = set(names)
+        while left:
+            name = left.pop()
+            for key in (f"n/{name}", f"b/{name}"):
+                row = self._index.get(key)
+                if row is None or row.was is None or key in await self._records.get_many([key]):
+                    continue
+                value = self._index.value(row)
+                ops: list[Op] = [Ensure(key, value, row.expires_at)]
+                if parent := parent_of(value) if key.startswith("n/") else None:
+                    ops.append(Ensure(reference(parent, name), b""))
+                    left.add(parent)
+                await self._records.commit(ops)
+
+    async def _apply_notes(self) -> None:
+        """Apply what commits there had noted for another partition, unless a snapshot shows that it was applied."""
+        for row in self._notes:
+            mark, ops = noted(row.key, self._index.value(row))
+            if not self._index.get(mark):
+                for op in ops:
+                    await self._records.commit([op])
+
+    async def _remove(self, key: str, was: bytes) -> bool:
+        """Delete what is gone there; return whether it was here."""
+        kind, _, rest = key.partition("/")
+        match kind:
+            case "r":
+                return await self._view.delete(rest)
+            case "c":
+                return await self._view.archive.conversations.delete(rest)
+            case "m":
+                return await self._remove_item(key)
+            case _ if kind in _ALONE:
+                return await self._remove_row(key, None if kind in _REVOKED else was)
+        return False
+
+    async def _remove_item(self, key: str) -> bool:
+        conversations = self._view.archive.conversations
+        found = (await self._records.get_many([key])).get(key)
+        conversation = await conversations.load(key.split("/")[1])
+        if found is None or conversation is None:
+            return False
+        return await conversations.remove(conversation, codec.decode(found.value)["id"])
+
+    async def _remove_row(self, key: str, was: bytes | None) -> bool:
+        retry = ConflictRetry()
+        while found := await self._records.get_many([key]):
+            await retry.wait()
+            if was not in (None, digest(found[key].value)):
+                self.counts.kept += 1
+                return False
+            if await committed(self._records, [Delete(key)], [_unchanged(key, found)]):
+                return True
+        return False
+
+
+def _unchanged(key: str, found: Mapping[str, Record]) -> Condition:
+    return VersionIs(key, found[key].version)
+
+
+def _unfinished(key: str) -> bool:
+    """Whether a row is one of `_UNFINISHED`, or the state of a job."""
+    return key.startswith(_UNFINISHED) or (key.startswith("j/") and key.count("/") == 1)
+
+
+def _response_of(key: str) -> str:
+    """Return the id of the response of a row of `_UNFINISHED`."""
+    parts = key.split("/")
+    return parts[1] if parts[0] in ("e", "j", "k", "s", "v") else parts[-1]

@@ -1,0 +1,288 @@
+"""A store moves to another of any kind while both are used: backups, each restored with what changed since the last."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.commands.progress import ProgressLine
+from llama_stack_responses.core import ids
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.admin.restoring import PHASES, Counts, Manner, Restoring
+from llama_stack_responses.jobs.queue import JobQueue
+from llama_stack_responses.store import codec
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.backup_format import BackupWriter, read_backup
+from llama_stack_responses.store.backup_index import BackupIndex
+from llama_stack_responses.store.conversation_store import Conversation
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.partitions import PartitionedRecords, noted
+from llama_stack_responses.store.records import Delete, Op, Put, Records, Snapshots, VersionIs
+from tests.contract.backends import BACKENDS, BackendLocation, Clock
+from tests.contract.conversations import CREATED, TAGS, Json, assistant, response, user
+
+ADA: Final = Owner("ada")
+TOOLS: Final[list[Json]] = [{"type": "function", "name": "f", "description": "words " * 200, "parameters": {}}]
+PAIRS: Final = [
+    ("sqlite", "partitions"),
+    ("partitions", "sqlite"),
+    *(
+        pytest.param(*pair, marks=[pytest.mark.extended, pytest.mark.day(4)])
+        for pair in (("sqlite", "cluster"), ("cluster", "postgres"), ("redis", "cluster"), ("postgres", "redis"))
+    ),
+]
+
+
+def opened(kind: str, place: BackendLocation, clock: Clock) -> Records:
+    return next(each for each in BACKENDS if each.name == kind).open(place.fresh(), clock)
+
+
+class Move:
+    """A move from one store to another."""
+
+    def __init__(self, source: Records, target: Records, folder: Path) -> None:
+        self.source, self.target, self._folder = source, target, folder
+        self._backups: list[Path] = []
+
+    async def backup(self) -> Path:
+        """Back the source up."""
+        assert isinstance(self.source, Snapshots)
+        path = self._folder / f"{len(self._backups)}.backup"
+        with path.open("wb") as file:
+            writer = BackupWriter(file)
+            async for rows in self.source.snapshot():
+                for row in rows:
+                    writer.add(row)
+            writer.end()
+        self._backups.append(path)
+        return path
+
+    async def restore(self, path: Path, earlier: Path | None = None, *, live: bool = False) -> Counts:
+        """Restore a backup into the target."""
+        with path.open("rb") as file, BackupIndex(file) as index:
+            if earlier:
+                with earlier.open("rb") as was:
+                    index.add_earlier(read_backup(was))
+            index.read(PHASES)
+            manner = Manner(adds=True, since=earlier is not None, live=live)
+            return await Restoring(self.target, index, manner).run(ProgressLine("rows"))
+
+    async def go(self, *, live: bool = True) -> Counts:
+        """Move what changed since the last time."""
+        earlier = self._backups[-1] if self._backups else None
+        return await self.restore(await self.backup(), earlier, live=live)
+
+
+@pytest.fixture
+async def stores(
+    source: str, target: str, place: BackendLocation, clock: Clock
+) -> AsyncIterator[tuple[Records, Records]]:
+    async with AsyncExitStack() as stack:
+        both = []
+        for kind in (source, target):
+            both.append(records := opened(kind, place, clock))
+            stack.push_async_callback(records.close)
+        TAGS.append(5 if source in {"cluster", "partitions"} else 0)
+        stack.callback(TAGS.pop)
+        yield both[0], both[1]
+
+
+class User:
+    """Ada, who uses one of the stores."""
+
+    def __init__(self, records: Records, clock: Clock) -> None:
+        self.archive = Archive(records, retention=None, clock=clock)
+
+    async def asks(self, words: str, previous: Json | None = None, **fields: Any) -> Json:
+        """Store a response; the new turn of a chain if it has a previous one."""
+        created = response(assistant(f"to {words}"), tools=TOOLS, **fields)
+        base = None
+        if previous:
+            entry = await self.archive.entry(previous["id"])
+            assert entry
+            base, created["previous_response_id"] = entry.whole, previous["id"]
+        await self.archive.save(created, owner=ADA, base=base, input_items=[user(words)])
+        return created
+
+    async def input(self, created: Json) -> list[str] | None:
+        """Return the texts of the input of a response; None if it is gone."""
+        stored = await self.archive.load(created["id"])
+        if stored is None:
+            return None
+        assert stored.response["tools"] == TOOLS
+        return [item["content"][0]["text"] for item in await self.archive.history(stored.input)]
+
+    async def talk(self, conversation: Conversation) -> list[str] | None:
+        """Return the texts of a conversation; None if it is gone."""
+        found = await self.archive.conversations.load(conversation.id)
+        items = await self.archive.conversations.items(found.id, found.end) if found else []
+        return [item["content"][0]["text"] for item in items] if found else None
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+async def test_move_loses_nothing_and_brings_nothing_back(
+    stores: tuple[Records, Records], tmp_path: Path, clock: Clock
+) -> None:
+    move = Move(*stores, tmp_path)
+    there, here = (User(each, clock) for each in stores)
+    first = await there.asks("one")
+    second = await there.asks("two", first)
+    deleted_there = await there.asks("three")
+    talk = Conversation(ids.new_id("conv", TAGS[-1]), ADA, CREATED, {})
+    items = [user(text) for text in "abc"]
+    await there.archive.conversations.create(talk, items)
+    await move.go()
+    assert [await here.input(each) for each in (first, second, deleted_there)] == [
+        ["one"],
+        ["one", "to one", "two"],
+        ["three"],
+    ]
+    # Both are used.
+    third = await there.asks("four", second)
+    assert await there.archive.delete(deleted_there["id"])
+    again = await there.asks("three")
+    await there.archive.conversations.remove(talk, items[1]["id"])
+    await there.archive.conversations.add(talk, [user("d")])
+    assert await here.archive.delete(second["id"])
+    other = await here.asks("five", first)
+    await move.go()
+    for _ in range(2):
+        assert await here.input(second) is None
+        assert await here.input(deleted_there) is None
+        assert await here.input(third) == ["one", "to one", "two", "to two", "four"]
+        assert await here.input(again) == ["three"]
+        assert await here.input(other) == ["one", "to one", "five"]
+        assert await here.talk(talk) == ["a", "c", "d"]
+        await move.go()
+    await there.archive.conversations.delete(talk.id)
+    await move.go()
+    assert await here.talk(talk) is None
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+async def test_jobs_move_once_their_servers_have_stopped(
+    stores: tuple[Records, Records], tmp_path: Path, clock: Clock
+) -> None:
+    move = Move(*stores, tmp_path)
+    there, here = (JobQueue(each, limit=100) for each in stores)
+    waiting, ended = (ids.new_id("resp", TAGS[-1]) for _ in range(2))
+    for each in (ended, waiting):
+        async with there.enqueued(each, ADA, {"model": "m", "input": each}) as ops:
+            await move.source.commit(ops)
+    of_there = Archive(move.source, retention=None, clock=clock)
+    # One whose worker has died may have a record already.
+    await of_there.save(response(id=waiting, status="in_progress"), owner=ADA, base=None, input_items=[user("x")])
+    await there.heartbeat("w1")
+    job = await there.claim("w1")
+    assert job
+    assert job.response_id == ended
+    await move.go()
+    assert await here.claim("w2") is None
+    await of_there.save(response(id=ended), owner=ADA, base=None, input_items=[user("x")], extra_ops=job.delete_ops())
+    await move.go()
+    assert await here.claim("w2") is None
+    last = await move.backup()
+    await move.restore(last, tmp_path / "1.backup")
+    await here.heartbeat("w2")
+    found = await here.claim("w2")
+    assert found
+    assert found.response_id == waiting
+    assert await here.claim("w2") is None
+    of_here = Archive(move.target, retention=None, clock=clock)
+    await of_here.save(
+        response(id=waiting), owner=ADA, base=None, input_items=[user("x")], extra_ops=found.delete_ops()
+    )
+    await move.restore(last, tmp_path / "1.backup")
+    assert await here.claim("w2") is None
+    assert await of_here.entry(ended)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("partitions", "memory"), pytest.param("cluster", "postgres", marks=[pytest.mark.extended, pytest.mark.day(4)])],
+)
+async def test_ids_without_a_tag_stay_valid_over_two_moves(
+    first: str, second: str, place: BackendLocation, clock: Clock, tmp_path: Path
+) -> None:
+    """From SQLite to eight partitions, where more is stored, and from there to a single store."""
+    records = [opened(kind, place, clock) for kind in ("sqlite", first, second)]
+    users = [User(each, clock) for each in records]
+    old = await users[0].asks("old")
+    (tmp_path / "a").mkdir()
+    await Move(records[0], records[1], tmp_path / "a").go(live=False)
+    continued = await users[1].asks("more", old)
+    TAGS.append(3)
+    new = await users[1].asks("new")
+    TAGS.pop()
+    (tmp_path / "b").mkdir()
+    await Move(records[1], records[2], tmp_path / "b").go(live=False)
+    for user_of in users[1:]:
+        assert await user_of.input(old) == ["old"]
+        assert await user_of.input(continued) == ["old", "to old", "more"]
+        assert await user_of.input(new) == ["new"]
+        assert await user_of.archive.delete(old["id"])
+        assert await user_of.input(continued) == ["old", "to old", "more"]
+    for each in records:
+        await each.close()
+
+
+async def rows(records: Records, *keys: str) -> dict[str, bytes]:
+    return {key: record.value for key, record in (await records.get_many(keys)).items()}
+
+
+async def moved(
+    before: Sequence[Put], there: Sequence[Put | Delete], here: Sequence[Put | Delete], folder: Path
+) -> tuple[Records, Counts]:
+    """Move rows, change both stores, move again; return the target and the counts."""
+    move = Move(MemoryRecords(), MemoryRecords(), folder)
+    await move.source.commit(before)
+    await move.go()
+    await move.source.commit(there)
+    await move.target.commit(here)
+    return move.target, await move.go()
+
+
+async def test_row_that_changed_on_one_side_is_as_that_side_has_it(tmp_path: Path) -> None:
+    before = [Put(f"us/{name}", b"0") for name in ("there", "here", "both", "gone", "none")]
+    there = [Put("us/there", b"1"), Put("us/both", b"1"), Put("us/gone", b"1"), Put("us/new", b"1")]
+    here: list[Put | Delete] = [Put("us/here", b"2"), Put("us/both", b"2"), Delete("us/gone")]
+    target, counts = await moved(before, there, here, tmp_path)
+    found = await rows(target, *(f"us/{name}" for name in ("there", "here", "both", "gone", "none", "new")))
+    assert found == {"us/there": b"1", "us/here": b"2", "us/both": b"2", "us/none": b"0", "us/new": b"1"}
+    assert (counts.rows, counts.changed, counts.kept) == (1, 1, 2)
+
+
+async def test_key_that_is_revoked_there_is_revoked_here_whatever_changed(tmp_path: Path) -> None:
+    before = [Put("ak/1", b"0"), Put("ak/2", b"0"), Put("rf/1", b"0")]
+    target, counts = await moved(
+        before, [Delete("ak/1"), Delete("rf/1")], [Put("ak/1", b"1"), Put("rf/1", b"1")], tmp_path
+    )
+    assert await rows(target, "ak/1", "ak/2", "rf/1") == {"ak/2": b"0", "rf/1": b"1"}
+    assert (counts.deleted, counts.kept) == (1, 1)
+
+
+async def test_leases_and_secrets_of_servers_do_not_move(tmp_path: Path) -> None:
+    target, _ = await moved([Put("p/w1", b"9"), Put("se/1", b"x")], [], [], tmp_path)
+    assert await target.range("!", "~", limit=9) == []
+
+
+@pytest.mark.parametrize("applied", [False, True])
+async def test_write_that_was_noted_for_another_partition_moves_once(applied: bool, tmp_path: Path) -> None:
+    class Dying(PartitionedRecords):
+        async def _try_elsewhere(self, home: int, note: str | None, number: int, ops: Sequence[Op]) -> None:
+            if applied and note:
+                await self.parts[number].commit([*ops, Put(noted(note, codec.encode([number, []]))[0], b"")])
+
+    source = Dying([MemoryRecords() for _ in range(8)])
+    home, other = (f"r/resp_p00{number}{1:024x}" for number in (5, 3))
+    await source.commit([Put(home, b"x"), Put(other, b"y")], [VersionIs(home, None)])
+    if applied:
+        await source.commit([Put(other, b"later")])
+    target = MemoryRecords()
+    await Move(source, target, tmp_path).go(live=False)
+    assert await rows(target, home, other) == {home: b"x", other: b"later" if applied else b"y"}
+    assert await target.range("ob/", "ob0", limit=1) == []
