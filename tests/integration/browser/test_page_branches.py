@@ -56,7 +56,6 @@ def test_edited_question_begins_a_branch_and_the_earlier_one_stays_reachable(
     field = page.page.locator("textarea[name=input]")
     assert field.input_value() == "Question 2?"
     field.fill("Question 2 in other words?")
-    page.page.wait_for_timeout(300)  # what is typed is kept a moment later
     page.page.reload()
     page.find(".editing", "You edit an earlier question")
     assert field.input_value() == "Question 2 in other words?"
