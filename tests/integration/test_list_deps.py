@@ -114,7 +114,6 @@ def external(config: Json) -> dict[str, set[str]]:
 def test_list_deps_names_packages_that_the_wheels_provide(
     host: Host, listed: dict[str, list[str]], wheels: Path, tmp_path: Path
 ) -> None:
-    assert len(listed) == 9
     wanted = {
         name: external(yaml.safe_load((REPOSITORY / "templates" / name / "config.yaml").read_text())) for name in listed
     }
