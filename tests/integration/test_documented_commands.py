@@ -236,6 +236,7 @@ def test_operator_commands_show_and_delete_stored_responses(terminal: Terminal, 
         wait_for_line(lines.start("llama-stack-responses tail"), last["id"], 180)
         assert re.search(r"\b3\b", lines.run("llama-stack-responses stats"))
         lines.run("llama-stack-responses queue")
+        assert lines.run("llama-stack-responses partitions").startswith("PARTITION")
         lines.run("llama-stack-responses sweep --yes")
         lines.run("llama-stack-responses sweep --conversation-days")
         lines.run("llama-stack-responses export")

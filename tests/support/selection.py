@@ -101,10 +101,10 @@ def shorten_properties(tests: Sequence[pytest.Item], day: int) -> None:
     """Leave properties whose files have another first day a part of their examples."""
     others = [test for test in tests if isinstance(test, pytest.Function) and first_day(_file(test)) != day]
     for function in {test.function for test in others if is_hypothesis_test(test.function)}:
-        # hypothesis offers no other way to change what the decorators have set.
-        whole = function._hypothesis_internal_use_settings
-        fewer = settings(whole, max_examples=max(1, whole.max_examples // PART))
-        function._hypothesis_internal_use_settings = fewer
+        # hypothesis offers no other way to change what the decorators have set. State machines have it elsewhere.
+        if whole := getattr(function, "_hypothesis_internal_use_settings", None):
+            fewer = settings(whole, max_examples=max(1, whole.max_examples // PART))
+            function._hypothesis_internal_use_settings = fewer
 
 
 class DaySelection:
