@@ -529,6 +529,10 @@ async def test_cancelled_batch_keeps_what_has_ended(records: Records, clock: Clo
     assert ended["status"] == "cancelled"
     assert list(server.lines(ended["output_file_id"])) == ["line-1"]
     assert {each["error"]["code"] for each in server.lines(ended["error_file_id"]).values()} == {"batch_cancelled"}
+    # Those that wait, before those that run: they would begin in their place.
+    [_, *others] = server.responses.stored
+    assert len(others) >= 3
+    assert others == sorted(others, reverse=True)
 
 
 async def test_line_whose_job_is_gone_ends(records: Records, clock: Clock) -> None:

@@ -81,8 +81,12 @@ class QueuedLines:
                 await self._parts.batches.end(line, Result(line.response_id, True, 0), unchanged)
 
     async def cancel(self, running: Running) -> None:
-        """Cancel the lines that are queued or run."""
-        lines = [line for line, _ in running.values()]
+        """Cancel the lines that are queued or run, the last first.
+
+        Lines are queued in their order. So those that run are cancelled after those that wait, which would otherwise
+        begin in their place.
+        """
+        lines = [line for line, _ in running.values()][::-1]
         for start in range(0, len(lines), _TOGETHER):
             some = lines[start : start + _TOGETHER]
             await gather_or_cancel(self._parts.impl.jobs.cancel(line.response_id) for line in some)
