@@ -35,6 +35,8 @@ EXPIRING: Final = "t/"
 
 _ANNOUNCED: Final = "qh/"
 _ANNOUNCED_SECONDS: Final = 30.0
+_MAX_WORKERS: Final = 10_000
+"""Leases of workers that are read at most."""
 _BLIND_SECONDS: Final = 2.5
 """Interval in which a worker looks at its partitions while one does not answer, or that of these rows does not."""
 
@@ -161,11 +163,10 @@ class ServedPartitions:
         if not self._shares:
             return
         try:
-            rows = await range_in(self._records, 0, "p/", after_prefix("p/"), limit=10_000)
+            living = frozenset(await living_workers(self._records)) | {worker}
         except ApiError:
             self._look_soon()
             return  # it goes on with those that it has
-        living = frozenset(key[2:] for key, _ in rows if "." not in key) | {worker}
         if living != self._living:
             self._living, self._looked_at = living, -inf
             self.own = [number for number in range(self.count) if _first(number, living) == worker]
@@ -173,6 +174,16 @@ class ServedPartitions:
 
 def _first(number: int, workers: Iterable[str]) -> str:
     return max(workers, key=lambda worker: blake2b(with_tag(worker, number + 1).encode(), digest_size=8).digest())
+
+
+async def living_workers(records: Records) -> list[str]:
+    """Return the workers that have a lease now, 10,000 at most.
+
+    Raises:
+        ApiError: 503, the first partition does not answer.
+    """
+    rows = await range_in(records, 0, "p/", after_prefix("p/"), limit=_MAX_WORKERS)
+    return [key[2:] for key, _ in rows if "." not in key]  # the others are leases of one tag
 
 
 def workers_of(count: int, workers: Iterable[str]) -> list[str | None]:

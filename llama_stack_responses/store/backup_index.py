@@ -62,7 +62,7 @@ class BackupIndex:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._rows = sqlite3.connect("", isolation_level=None)  # without a name, it is a file that nobody else sees
+        self._rows = sqlite3.connect("", isolation_level=None)  # an unnamed database is a temporary file
         self._rows.execute(_TABLE)
 
     def __enter__(self) -> Self:

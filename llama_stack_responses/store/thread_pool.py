@@ -29,7 +29,7 @@ class ThreadTask[C]:
         size: bytes that a commit writes, and, once they were looked up, those that it replaces or deletes.
         keys: the records that it writes or deletes, as long as their stored size was not looked up.
         frees: whether a commit frees room.
-        share: whose it is.
+        share: that of the user who made the call.
         turn: when the turn of a commit is, in virtual time; 0 before it was determined.
     """
 

@@ -11,13 +11,12 @@ from urllib.parse import urlsplit
 
 from ...core.errors import ApiError
 from ...core.types import Json
-from ...jobs.served_partitions import workers_of
+from ...jobs.served_partitions import HELD, QUEUED, living_workers, workers_of
 from ...store.partitions import PartitionedRecords
-from ...store.records import Limited, Occupancy, Occupied, Records, after_prefix, pages_in, range_in, unmoved
+from ...store.records import Limited, Occupancy, Occupied, Records, pages_in, unmoved
 
-_MAX_WORKERS: Final = 10_000
 _MAX_JOBS: Final = 10_000
-"""Rows of workers, and of jobs of a partition, that are counted at most."""
+"""Rows of jobs of a partition that are counted at most."""
 
 _AT_ONCE: Final = 16
 """Partitions of a server that are read at a time."""
@@ -83,12 +82,11 @@ class PartitionsView:
 
     async def _workers(self) -> list[str | None]:
         try:
-            rows = await range_in(self._records, 0, "p/", after_prefix("p/"), limit=_MAX_WORKERS)
+            return workers_of(len(self._parts), await living_workers(self._records))
         except ApiError as error:
             if error.retry_after is None:  # the settings of the store are wrong
                 raise
             return [None] * len(self._parts)
-        return workers_of(len(self._parts), [key[2:] for key, _ in rows if "." not in key])
 
     async def _of_server(
         self, server: str | None, numbers: Sequence[int], workers: Sequence[str | None]
@@ -114,7 +112,7 @@ class PartitionsView:
         part = self._parts[number]
         async with turns:
             held = await part.occupancy() if isinstance(part, Occupied) else None
-            waiting, running = [await _count(part, prefix) for prefix in ("q/", "h/")]
+            waiting, running = [await _count(part, prefix) for prefix in (QUEUED, HELD)]
             filled = held or Occupancy(0, await part.size(), None)
         rows = held.rows if held else None
         slot, replicas = _slot(part), filled.replicas

@@ -16,6 +16,6 @@
   const token = stored("sessionStorage", "responses.token");
   const headers = { accept: "application/json", ...(token && { authorization: `Bearer ${token}` }) };
   const answer = fetch(address, { headers, cache: "no-store" });
-  answer.catch(() => null); // whoever takes it says so
+  answer.catch(() => null); // its reader shows the failure
   globalThis.asked = { address, token, answer };
 })();
