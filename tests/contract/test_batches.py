@@ -478,8 +478,8 @@ async def test_line_that_cannot_be_admitted_now_is_queued_later(records: Records
 
 async def test_refused_line_is_in_the_error_file_with_its_error(records: Records, clock: Clock) -> None:
     refusal = ApiError(404, "No such model.", code="model_not_found", param="model")
-    server = Server(records, clock, behaviour={"nobody": [refusal]})
-    batch_id = await server.create("nobody", "m")
+    server = Server(records, clock, behaviour={"unserved": [refusal]})
+    batch_id = await server.create("unserved", "m")
     async with server.working():
         ended = await server.ended(batch_id)
     [error] = server.lines(ended["error_file_id"]).values()
@@ -490,8 +490,8 @@ async def test_refused_line_is_in_the_error_file_with_its_error(records: Records
 async def test_line_has_no_other_character_that_ends_one(records: Records, clock: Clock) -> None:
     said = "a\u2028b\u2029c\x85d\x0be"
     refusal = ApiError(400, said)
-    server = Server(records, clock, behaviour={"nobody": [refusal]})
-    batch_id = await server.create("nobody")
+    server = Server(records, clock, behaviour={"unserved": [refusal]})
+    batch_id = await server.create("unserved")
     async with server.working():
         ended = await server.ended(batch_id)
     [line] = server.files.contents[ended["error_file_id"]].decode().splitlines()
@@ -748,8 +748,8 @@ async def test_batch_with_several_models_goes_on_elsewhere(records: Records, clo
 
 async def test_files_of_results_are_deleted_when_they_expire(records: Records, clock: Clock) -> None:
     refused = ApiError(404, "No such model.", code="model_not_found")
-    server = Server(records, clock, behaviour={"nobody": [refused]})
-    batch_id = await server.create("m", "nobody", output_seconds=3600)
+    server = Server(records, clock, behaviour={"unserved": [refused]})
+    batch_id = await server.create("m", "unserved", output_seconds=3600)
     expiry = FileExpiry(records)
     async with server.working():
         async with asyncio.timeout(60):
