@@ -139,7 +139,7 @@ class ForegroundLeases:
         ops = [
             Put(f"v/{response['id']}", value),
             Put(f"o/{self.worker}/{response['id']}", b""),
-            *self._heartbeat.lease_ops(response["id"]),
+            *await self._heartbeat.lease_ops(response["id"]),
         ]
         self.making.add(response["id"])
         try:

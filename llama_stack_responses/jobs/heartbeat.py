@@ -6,10 +6,10 @@ The worker renews it every `Intervals.heartbeat_seconds`; a lease that is not re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ..intervals import DEFAULT, Intervals
-from ..store.records import Put
+from ..store.records import Op
 from .dead_workers import DeadWorkers
 from .queue import JobQueue
 
@@ -85,9 +85,9 @@ class Heartbeat:
         self._renewed = now
         self._alive = True
 
-    def lease_ops(self, response_id: str) -> list[Put]:
+    async def lease_ops(self, response_id: str) -> Sequence[Op]:
         """Return the ops of the lease for a response, for the commit from which on this worker runs it."""
-        return self._jobs.lease_ops(self._worker, response_id)
+        return await self._jobs.leases.ops(self._worker, response_id)
 
     def expire(self) -> None:
         """Record that the lease was not renewed in time, so that the next `ensure` renews it."""

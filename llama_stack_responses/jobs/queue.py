@@ -5,8 +5,7 @@
     q/<order>/<response>    the job waits; the lowest order is next (`fair_order.py`), by class (`work_class.py`); the
                             value is its owner's name, and its model (`InQueue`)
     d/<owner>/<response>    a background response of this authenticated owner waits or runs
-    p/<worker>              the worker's lease: it expires unless a heartbeat renews it; the value is when. There is one
-                            more for each tag of the responses that the worker runs (`dead_workers.py`)
+    p/<worker>              the worker's lease: it expires unless a heartbeat renews it (`worker_leases.py`)
     h/<worker>/<response>   the worker holds the job
 
 Every step of a job is a commit on the condition that the version of its `j/` row has not changed: the fence. A worker
@@ -16,7 +15,6 @@ of the previous worker fail (a fencing token, as in Kleppmann, "How to do distri
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections import Counter
@@ -35,7 +33,6 @@ from ..core.types import Json
 from ..intervals import DEFAULT
 from ..logs import get_logger, known
 from ..store import codec
-from ..store.commit_outcome import RepeatedCommit
 from ..store.decoder import Decoder
 from ..store.records import (
     Condition,
@@ -61,6 +58,7 @@ from .job import QUEUED_EVENTS, Checkpoint, InQueue, Job, JobState, Verdict, nam
 from .row_quota import RowQuota
 from .served_partitions import HELD, ServedPartitions
 from .work_class import BACKGROUND, Work, WorkClass
+from .worker_leases import WorkerLeases
 
 logger = get_logger(__name__)
 
@@ -172,7 +170,6 @@ class JobQueue:
         self._records = records
         self._clock = clock
         self._decoder = decoder or Decoder()
-        self._lease_seconds = lease_seconds
         self._page_rows = page_rows
         self._limit = limit
         self._per_user = limit if per_user is None else per_user
@@ -185,8 +182,8 @@ class JobQueue:
         self.dead_workers: Final = DeadWorkers(records, self.served, lease_seconds)
         """Finds what dead workers hold."""
         self._hints = HintWriter(records)
-        self._renewals: dict[str, RepeatedCommit] = {}
-        self._leases: dict[str, dict[int, float]] = {}
+        self.leases: Final = WorkerLeases(records, lease_seconds, clock)
+        """The leases of the workers of this process."""
 
     @asynccontextmanager
     async def enqueued(
@@ -261,7 +258,7 @@ class JobQueue:
             Put(f"j/{response_id}", state.encode()),
             Put(f"k/{response_id}", await _first_checkpoint(body, sealed, numbered=0).encode()),
             Put(f"h/{worker}/{response_id}", b""),
-            *self.lease_ops(worker, response_id),
+            *await self.leases.ops(worker, response_id),
         ]
         return Job(response_id, state, 1), ops
 
@@ -371,7 +368,7 @@ class JobQueue:
             Delete(row),
             Put(f"j/{response_id}", state.encode()),
             Put(f"h/{worker}/{response_id}", b""),
-            *self.lease_ops(worker, response_id),
+            *await self.leases.ops(worker, response_id),
         ]
         job = await self._change(stored, state, ops, [])
         if job is not None:
@@ -444,7 +441,7 @@ class JobQueue:
                 Delete(f"h/{stored.state.worker}/{response_id}"),
                 Put(f"h/{worker}/{response_id}", b""),
                 Put(f"j/{response_id}", state.encode()),
-                *self.lease_ops(worker, response_id),
+                *await self.leases.ops(worker, response_id),
                 Notify(takeover_channel(stored.state.worker)),
             ]
             if job := await self._change(stored, state, ops, []):
@@ -471,53 +468,14 @@ class JobQueue:
             holding: the ids of the responses that it runs.
         """
         now = await self._records.now()
-        until = now + self._lease_seconds
-        known = self._leases.get(worker, {}) | {tag_of(each): until for each in holding}
-        leases = self._leases[worker] = {tag: ends for tag, ends in known.items() if ends > now}
-        needed = leases.keys() if self.served.count > 1 else {0}
-        await self._write_leases({tag: self._lease(worker, tag, until) for tag in {0, *leases}}, needed)
+        until = await self.leases.renew(worker, now, holding, first_needed=self.served.count == 1)
         self.dead_workers.renewed(worker, until)
         await self.served.share(worker)
         return now
 
-    async def _write_leases(self, ops: Mapping[int, Put | Delete], needed: Set[int]) -> None:
-        """Write leases of one worker, each in a commit of its own.
-
-        A renewal that was given up must not come later: it would cut short the next one, or write a lease that has
-        ended.
-
-        Args:
-            ops: what writes the lease of each tag.
-            needed: tags in whose partitions the worker holds something. In a partition that does not answer, no commit
-                of the worker is made either: one of these has to answer, if there are any.
-        """
-
-        async def write(op: Put | Delete) -> None:
-            renewal = self._renewals.setdefault(op.key, RepeatedCommit())
-            await renewal(lambda: self._records.commit([op]))
-
-        results = await asyncio.gather(*map(write, ops.values()), return_exceptions=True)
-        failures = {tag: result for tag, result in zip(ops, results, strict=True) if result}
-        wrong = next((each for each in failures.values() if not isinstance(each, ApiError)), None)
-        if wrong or (needed and failures.keys() >= needed):
-            raise wrong or failures[min(needed)]
-
-    def lease_ops(self, worker: str, response_id: str) -> list[Put]:
-        """Return the ops of the worker's lease for a response, for the commit from which on it runs the response."""
-        tag = tag_of(response_id)
-        if not tag:
-            return []
-        until = self._clock() + self._lease_seconds
-        self._leases.setdefault(worker, {})[tag] = until
-        return [self._lease(worker, tag, until)]
-
-    def _lease(self, worker: str, tag: int, until: float) -> Put:
-        return Put(lease_key(worker, tag), repr(until).encode(), expires_at=until)
-
     async def deregister(self, worker: str) -> None:
         """Delete the worker's lease: the jobs that it holds are stalled from now on."""
-        tags = {0, *self._leases.pop(worker, {})}
-        await self._write_leases({tag: Delete(lease_key(worker, tag)) for tag in tags}, tags)
+        await self.leases.end(worker)
 
     async def requeue_stalled(self, by: str) -> int:
         """Requeue the jobs of dead workers, and return how many were requeued.
@@ -539,7 +497,7 @@ class JobQueue:
 
     def numbers_of(self, worker: str) -> set[int]:
         """Return the partitions in which the worker has leases, and so may hold responses."""
-        return {self.served.number_of(tag) for tag in (0, *self._leases.get(worker, ()))}
+        return {self.served.number_of(tag) for tag in self.leases.tags(worker)}
 
     async def requeue_own(self, worker: str, response_id: str, *, counts: bool) -> bool:
         """Requeue a job that this worker holds and does not run; return whether it was requeued.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from llama_stack_responses.core.statuses import UNFINISHED
+from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.job import Checkpoint, JobState
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.records import Delete, Ensure, Op, Put, Record
@@ -98,7 +99,7 @@ class Ledger:
     _queued_at: dict[str, float] = field(default_factory=dict)
     _stored_at: dict[tuple[str, int], float] = field(default_factory=dict)
     _gone: set[str] = field(default_factory=set)
-    _ended: set[str] = field(default_factory=set)
+    _ended: dict[str, float] = field(default_factory=dict)
     _logs: dict[str, dict[int, Json]] = field(default_factory=dict)
     _progress: dict[str, Progress] = field(default_factory=dict)
     _claimed: dict[tuple[str, str], Progress] = field(default_factory=dict)
@@ -253,14 +254,20 @@ class Ledger:
             self.inputs[conversation_id, int(number)] = item["id"]
 
     def _on_lease(self, who: str, op: Op, store: SharedStore) -> None:
-        """The lease of a worker: a renewal ends later than the one before, and none comes after its end."""
+        """The lease of a worker: a renewal ends later than the one before, and none comes after its end.
+
+        A write of the lease of a tag that was given up may come then: it does not last longer than the one that ended.
+        """
         assert isinstance(op, Put | Ensure | Delete)
-        worker = op.key.removeprefix("p/")
+        worker, _, tag = op.key.removeprefix("p/").partition(".")
         if isinstance(op, Delete):
-            self._ended.add(worker)
+            if not tag:
+                self._ended[worker] = self.world.now
             return
         before, until = store.get(op.key), float(op.value)
-        if worker in self._ended:
+        if before and isinstance(op, Ensure):
+            return
+        if worker in self._ended and (not tag or until > self._ended[worker] + DEFAULT.lease_seconds):
             self.fail(f"a lease of {who} is written after its end")
         if before and until < float(before.value):
             self.fail(f"a lease of {who} is cut short: from {float(before.value):.1f} to {until:.1f}")

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.features.webhooks.rows import Delivery
-from llama_stack_responses.jobs import queue
+from llama_stack_responses.jobs import worker_leases
 from llama_stack_responses.jobs.background import BackgroundJobs
 from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.job_writer import JobWriter
@@ -197,7 +197,7 @@ def _unsettled_renewal(patch: Patch) -> None:
     async def once(call: Callable[[], Any]) -> Any:
         return await call()
 
-    patch.setattr(queue, "RepeatedCommit", lambda: once)
+    patch.setattr(worker_leases, "RepeatedCommit", lambda: once)
 
 
 def _clock_of_the_machine(patch: Patch) -> None:

@@ -137,6 +137,7 @@ LAYERS: Final = {
             "store_retry",
         },
         {"dead_workers", "direct_delivery", "notification_listener"},
+        {"worker_leases"},
         {"event_log", "queue"},
         {"job_writer"},
         {"shared_commits"},

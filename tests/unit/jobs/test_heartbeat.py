@@ -8,14 +8,18 @@ from typing import Final
 
 import pytest
 
+from llama_stack_responses.core.ids import new_id
+from llama_stack_responses.jobs.dead_workers import lease_key
 from llama_stack_responses.jobs.heartbeat import Heartbeat
 from llama_stack_responses.jobs.queue import JobQueue
+from llama_stack_responses.jobs.worker_leases import _Lease, _State
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Unanswered
 from tests.contract.backends import Clock
 from tests.support.records import WatchedRecords
 
 LEASE: Final = "p/w1"
+TAGGED: Final = lease_key("w1", 3)
 
 
 class LateRecords(WatchedRecords):
@@ -110,3 +114,46 @@ async def test_requests_that_need_the_lease_at_once_renew_it_once(heartbeat: Hea
     before = (await records.get_many([LEASE]))[LEASE].version
     await asyncio.gather(*(heartbeat.ensure() for _ in range(9)))
     assert (await records.get_many([LEASE]))[LEASE].version == before + 1
+
+
+async def test_late_claim_does_not_cut_the_lease_of_its_tag_short(records: LateRecords, clock: Clock) -> None:
+    heartbeat = Heartbeat(JobQueue(records, 10, clock=clock), "w1")
+    await heartbeat.renew()
+    records.is_late = True
+    with pytest.raises(Unanswered):
+        await records.commit(await heartbeat.lease_ops(new_id("resp", 3)))
+    clock.now += 9
+    await heartbeat.renew()
+    await records.arrive()
+    clock.now += 9
+    assert TAGGED in await records.get_many([TAGGED])
+
+
+async def test_claim_long_after_the_last_one_of_its_tag_has_a_lease_until_the_next_heartbeats(
+    records: LateRecords, clock: Clock
+) -> None:
+    heartbeat = Heartbeat(JobQueue(records, 10, clock=clock), "w1")
+    await heartbeat.renew()
+    await records.commit(await heartbeat.lease_ops(new_id("resp", 3)))
+    for _ in range(6):
+        clock.now += 3
+        await heartbeat.renew()
+    clock.now += 0.5  # as long as the lease would be there, had it been left
+    await records.commit(await heartbeat.lease_ops(new_id("resp", 3)))
+    for _ in range(3):
+        clock.now += 3
+        assert TAGGED in await records.get_many([TAGGED])
+        await heartbeat.renew()
+
+
+async def test_deletion_of_an_idle_lease_that_comes_late_leaves_the_next_one(
+    records: LateRecords, clock: Clock
+) -> None:
+    lease = _Lease(records, TAGGED)
+    await records.commit([await lease.used(clock.now + 10)])
+    lease.state, records.is_late = _State.ENDING, True
+    with pytest.raises(Unanswered):
+        await lease.end()
+    await records.commit([await lease.used(clock.now + 10)])
+    await records.arrive()
+    assert TAGGED in await records.get_many([TAGGED])
