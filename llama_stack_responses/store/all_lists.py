@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import batched
 from typing import Final
 
@@ -20,6 +20,12 @@ from .retention import Retention
 
 _AT_A_TIME: Final = 16
 """Owners whose rows are read together."""
+_ROWS: Final = 1_000
+"""Rows that the first read of a bucket of time takes of all owners together, if rows have to be wanted."""
+_LEAST_ROWS: Final = 8
+"""Rows that it takes of each owner in any case."""
+_GROWTH: Final = 4
+"""Factor by which the next read is larger, if the time that is left suffices for it."""
 _MAX_KNOWN: Final = 4096
 """Owners that are remembered by their keys."""
 _LEAST_ID: Final = "resp_-"
@@ -106,10 +112,31 @@ class AllLists:
         return found
 
     async def _of_bucket(self, tenant: str, owners: Sequence[str], part: _Part) -> OwnedRows:
-        """Return the page of a bucket of time."""
+        """Return the page of a bucket of time.
+
+        Where rows have to be wanted, a few of each owner are read first, and those behind them later: so the page can
+        end within the bucket, however many rows its owners have.
+        """
+        found, rows = OwnedRows(), max(_LEAST_ROWS, _ROWS // len(owners))
+        while True:
+            begun = time.monotonic()
+            some = await self._merged(tenant, owners, part, rows)
+            found.page.rows += some.page.rows
+            found.page.cursors += some.page.cursors
+            found.owners.update(some.owners)
+            found.page.next = some.page.next
+            part = part.behind(some.page)
+            now = time.monotonic()
+            if some.page.next is None or not part.limit or now >= part.until:
+                return found
+            if _GROWTH * (now - begun) < part.until - now:
+                rows *= _GROWTH
+
+    async def _merged(self, tenant: str, owners: Sequence[str], part: _Part, rows: int) -> OwnedRows:
+        """Return the page of which each owner has at most this number of rows that were read."""
         page, whose = Rows(), dict[str, Owner]()
         for some in batched(owners, _AT_A_TIME):
-            pages = await asyncio.gather(*(part.of(each, page.next) for each in some))
+            pages = await asyncio.gather(*(part.of(each, page.next, rows) for each in some))
             known = await asyncio.gather(*(self._owner(*each) for each in zip(some, pages, strict=True)))
             own = [(each, owner) for each, owner in zip(pages, known, strict=True) if owner and owner.tenant == tenant]
             page = merged([page, *(each for each, _ in own)], part.span, part.limit)
@@ -148,12 +175,20 @@ class _Part:
     wanted: Callable[[Row], bool] | None
     read: ReadRange
 
-    async def of(self, owner: str, last: tuple[str, str] | None) -> Rows:
-        """Return the page of an owner with this key; rows before the cursor `last` are not needed."""
+    def behind(self, page: Rows) -> _Part:
+        """Return the part that follows a page."""
+        return replace(self, span=replace(self.span, after=page.next), limit=self.limit - len(page.rows))
+
+    async def of(self, owner: str, last: tuple[str, str] | None, rows: int) -> Rows:
+        """Return the page of an owner with this key.
+
+        Args:
+            last: rows before this cursor are not needed.
+            rows: how many rows are read, if they have to be wanted.
+        """
         prefix = f"l/{owner}/"
         start, end = bounds_of(prefix, self.span, self.oldest)
         bucket = f"{prefix}{self.digits}"
         start = max(start, bucket, f"{prefix}{'/'.join(last)}" if last else "")
         bounds = start, max(start, min(end, after_prefix(bucket)))
-        seconds = max(self.until - time.monotonic(), 0.0)
-        return await page_of_rows(self.read, bounds, self.span, self.limit, self.wanted, seconds=seconds)
+        return await page_of_rows(self.read, bounds, self.span, self.limit, self.wanted, (rows, rows), seconds=0.0)

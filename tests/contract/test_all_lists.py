@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from random import Random
 
 import pytest
 
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.store import all_lists, list_row_pages
+from llama_stack_responses.store import all_lists
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.list_row_pages import Span
 from llama_stack_responses.store.list_rows import Row
@@ -70,11 +69,28 @@ async def test_other_tenants_are_left_out_and_hide_nothing(archive: Archive) -> 
 
 async def test_filter_that_ends_early_loses_no_owner(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page reads one block of each owner, and most blocks have nothing that is wanted."""
-    monkeypatch.setattr(all_lists, "page_of_rows", partial(list_row_pages.page_of_rows, blocks=(2, 2)))
-    monkeypatch.setattr(list_row_pages, "_SCANNED_ROWS", 1)
+    monkeypatch.setattr(all_lists, "_LEAST_ROWS", 2)
+    monkeypatch.setattr(all_lists, "_ROWS", 2)
     saved = await filled(archive, [Owner("ada"), Owner("bob"), Owner("cy")], 30, 1)
     oldest = {f"question {number}" for number in range(4)}
     assert await read(archive, "", Span(), 2, lambda row: row["words"] in oldest) == saved[-4:]
+
+
+async def test_page_ends_within_a_bucket_of_time(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page reads a few rows of each owner, although no row is wanted before the oldest."""
+    monkeypatch.setattr(all_lists, "SCAN_SECONDS", 0.0)
+    monkeypatch.setattr(all_lists, "_ROWS", 8)
+    saved = await filled(archive, [Owner(f"user {number}") for number in range(4)], 60, 1)
+    seen = list[str]()
+
+    def is_oldest(row: Row) -> bool:
+        seen.append(row["id"])
+        return bool(row["id"] == saved[-1][0])
+
+    first = await archive.all_lists.page("", Span(), 5, is_oldest)
+    assert first.page.next is not None
+    assert len(seen) <= 4 * all_lists._LEAST_ROWS
+    assert await read(archive, "", Span(), 5, is_oldest) == saved[-1:]
 
 
 async def test_first_page_reads_each_owner_of_the_last_hours_once(archive: Archive, counting: CountingProxy) -> None:

@@ -10,6 +10,11 @@ from .counted import Counts
 from .settings import Price
 
 _MILLION: Final = 1_000_000
+_LINES: Final = ("input_tokens", "cached_input_tokens", "output_tokens", "requests")
+"""The names of what has a price."""
+
+type _Rates = tuple[float, float, float, float]
+"""The prices of a million of each of `_LINES`."""
 
 
 class LineItem(NamedTuple):
@@ -36,37 +41,43 @@ class Prices:
 
     def __init__(self, table: Sequence[Price], currency: str) -> None:
         self._table, self.currency = table, currency
-        self._known: dict[str, Price | None] = {}
+        self._known: dict[str, _Rates | None] = {}
 
     @property
     def are_none(self) -> bool:
         """Whether nothing has a price."""
         return not self._table
 
-    def of(self, model: str) -> Price | None:
-        """Return the price of a model; None if it has none."""
-        if len(self._known) > len(self._table) + 1_000:
-            self._known.clear()
-        if model not in self._known:
-            self._known[model] = next((each for each in self._table if fnmatchcase(model, each.match)), None)
-        return self._known[model]
-
     def items(self, model: str, counts: Counts) -> Iterator[LineItem]:
         """Yield the costs of what was used of a model."""
-        price = self.of(model)
-        if price is None:
+        rates = self._rates(model)
+        if rates is None:
             return
-        cached, inputs = counts.get("cached_tokens", 0), counts.get("input_tokens", 0)
-        of_cached = price.input if price.cached_input is None else price.cached_input
-        for name, quantity, per_million in (
-            ("input_tokens", inputs - cached, price.input),
-            ("cached_input_tokens", cached, of_cached),
-            ("output_tokens", counts.get("output_tokens", 0), price.output),
-            ("requests", counts.get("requests", 0), price.request * _MILLION),
-        ):
+        cached = counts.get("cached_tokens", 0)
+        quantities = (
+            counts.get("input_tokens", 0) - cached,
+            cached,
+            counts.get("output_tokens", 0),
+            counts.get("requests", 0),
+        )
+        for name, quantity, per_million in zip(_LINES, quantities, rates, strict=True):
             if quantity and per_million:
                 yield LineItem(name, quantity, quantity * per_million / _MILLION)
 
     def cost(self, model: str, counts: Counts) -> float:
         """Return what it costs in total."""
         return sum(item.amount for item in self.items(model, counts))
+
+    def _rates(self, model: str) -> _Rates | None:
+        """Return the prices of a model; None if it has none."""
+        if len(self._known) > len(self._table) + 1_000:
+            self._known.clear()
+        if model not in self._known:
+            price = next((each for each in self._table if fnmatchcase(model, each.match)), None)
+            self._known[model] = _rates_of(price) if price else None
+        return self._known[model]
+
+
+def _rates_of(price: Price) -> _Rates:
+    cached = price.input if price.cached_input is None else price.cached_input
+    return price.input, cached, price.output, price.request * _MILLION

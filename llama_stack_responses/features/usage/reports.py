@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from ...core.types import Json
@@ -163,8 +164,9 @@ def _images(counts: Counts) -> Json | None:
 def _all(counts: Counts) -> Json | None:
     tables: dict[str, dict[Any, int]] = {name: {} for name in _TABLES.values()}
     for name, count in counts.items():
-        if place := _place(name):
-            tables[place[0]][place[1]] = count
+        table, key = _place(name)
+        if table:
+            tables[table][key] = count
     return {
         "requests": counts["requests"],
         **{name: counts.get(name, 0) for name in _TOTALS},
@@ -173,11 +175,13 @@ def _all(counts: Counts) -> Json | None:
     }
 
 
-def _place(name: str) -> tuple[str, Any] | None:
-    """Return the table in which a count is, with its key there; None for one of the totals."""
+@lru_cache(maxsize=4096)
+def _place(name: str) -> tuple[str, Any]:
+    """Return the table in which a count is, with its key there; no table for one of the totals."""
+    # A report of a month by user asks for a hundred thousand, of a few dozen different names.
     kind, dot, key = name.partition(".")
     if not dot or kind not in _TABLES:
-        return None
+        return "", None
     return _TABLES[kind], bin_number(name) if kind in HISTOGRAMS else key
 
 
