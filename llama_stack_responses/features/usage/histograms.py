@@ -26,15 +26,13 @@ _EDGES: Final = [2 ** (number / _PER_DOUBLING) for number in range(_FIRST, _LAST
 _LONGEST: Final = {number: str(round(2 ** (number / _PER_DOUBLING))) for number in range(_FIRST, _LAST + 1)}
 """The name of each bin in a report."""
 
+BINS: Final = {f"{name}.{number}": (name, number) for name in HISTOGRAMS for number in _LONGEST}
+"""The histogram and the number of each bin, by the name under which a time counts."""
+
 
 def bin_of(name: str, milliseconds: float) -> str:
     """Return the name under which a time counts, such as `first_token_ms.27`."""
     return f"{name}.{_FIRST + bisect_left(_EDGES, milliseconds)}"
-
-
-def bin_number(name: str) -> int:
-    """Return the number of the bin of a time that counts under this name."""
-    return int(name.rpartition(".")[2])
 
 
 def histogram(bins: Mapping[int, int]) -> Json:

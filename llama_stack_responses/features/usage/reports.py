@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 from ...core.types import Json
 from .counted import Counts, Dimensions, add
-from .histograms import HISTOGRAMS, bin_number, histogram
+from .histograms import BINS, HISTOGRAMS, histogram
 from .prices import Prices
 from .rows import DAYS, HOURS, MINUTES, Table, Unit
 
@@ -175,14 +174,12 @@ def _all(counts: Counts) -> Json | None:
     }
 
 
-@lru_cache(maxsize=4096)
 def _place(name: str) -> tuple[str, Any]:
     """Return the table in which a count is, with its key there; no table for one of the totals."""
-    # A report of a month by user asks for a hundred thousand, of a few dozen different names.
+    if found := BINS.get(name):
+        return found
     kind, dot, key = name.partition(".")
-    if not dot or kind not in _TABLES:
-        return "", None
-    return _TABLES[kind], bin_number(name) if kind in HISTOGRAMS else key
+    return (_TABLES[kind], key) if dot and kind in _TABLES else ("", None)
 
 
 _USERS: Final = ("project_id", "user_id", "api_key_id")
