@@ -26,19 +26,23 @@ READY_MODEL_SERVERS := .venv-model-servers/.ready
 READY_LITELLM := .venv-litellm/.ready
 READY_RELEASE := .venv-release/.ready
 # A test waits for servers half of its time, so there are more processes than cores. Tests of one file share servers.
-PROCESSES ?= 4
-PARALLEL := --numprocesses=$(PROCESSES) --dist=loadfile --no-loadscope-reorder
-# A run by the day beside the one on llama-stack has one process: each has to collect, import torch or the host, and
-# start servers. It ends before the longer run.
-BESIDE = $(if $(DAY),,$(PARALLEL))
+PROCESSES ?= 3
+# A run by the day beside the one on llama-stack has one process: each has to import torch or the host, and start
+# servers. It ends before the longer run.
+BESIDE = $(if $(DAY),1,$(PROCESSES))
 # The day of `make test`, from 0 to 4: five consecutive days run all that takes turns (tests/support/selection.py).
 ifndef GATE_DAY
 GATE_DAY := $(shell expr $$(date +%s) / 86400 % 5)
 endif
 # Seconds after which a test that hangs fails, with the stack of each thread.
 TEST_SECONDS ?= 900
-# Run pytest. Arguments: name of the output lines and the report, Python, arguments. The report has the durations.
-PYTEST = @set -o pipefail; $(2) -m pytest $(DAY) --timeout=$(TEST_SECONDS) --durations=30 --durations-min=1 --junit-xml=.reports/$(1).xml $(3) 2>&1 | sed --unbuffered 's/^/$(1): /'
+OPTIONS = $(DAY) --timeout=$(TEST_SECONDS) --durations=30 --durations-min=1
+# Both have the name of the output lines and the report, which has the durations, and Python as first arguments.
+NAMED = 2>&1 | sed --unbuffered 's/^/$(1): /'
+# Run pytest. Last argument: its own.
+PYTEST = @set -o pipefail; $(2) -m pytest $(OPTIONS) --junit-xml=.reports/$(1).xml $(3) $(NAMED)
+# Run pytest in several processes. Other arguments: how many, the folder, pytest's.
+QUEUED = @set -o pipefail; $(2) -m tests.support.parallel --processes=$(3) --report=.reports/$(1).xml $(4) -- $(OPTIONS) $(5) $(NAMED)
 
 .PHONY: help
 help: ## Show this list
@@ -53,9 +57,9 @@ $(READY): pyproject.toml constraints/llama-stack.txt constraints/standalone.txt 
 	@scripts/install .venv constraints/llama-stack.txt llama-stack,test,test-starter,test-fuzz,dev constraints/standalone.txt
 	@touch $@
 
-# Else each process of a test run, all of which begin at the same time, would compile the tests and what they import.
+# Else each process of a test run, all of which begin at the same time, would compile what stacks import.
 $(READY_COMPILED): $(READY)
-	@.venv/bin/pytest --collect-only --quiet >/dev/null 2>&1 || true
+	@.venv/bin/python -m tests.support.forks >/dev/null 2>&1 || true
 	@touch $@
 
 RUN_NEEDS := pyproject.toml constraints/llama-stack.txt constraints/standalone.txt scripts/install-run scripts/find-python
@@ -155,11 +159,11 @@ test-all: $(SUITES) ## Run all tests
 
 .PHONY: test-llama-stack
 test-llama-stack: $(READY_COMPILED) $(READY_CLIENTS) $(READY_PROMTOOL) $(MODEL_SERVERS) ## Run all tests but those of the other environments
-	$(call PYTEST,llama-stack,$(PYTHON),$(PARALLEL))
+	$(call QUEUED,llama-stack,$(PYTHON),$(PROCESSES),tests)
 
 .PHONY: test-ogx
 test-ogx: $(READY_OGX) $(READY_CLIENTS) $(MODEL_SERVERS) ## Run the live tests on OGX, except those of what does not depend on the host
-	$(call PYTEST,ogx,.venv-ogx/bin/python,$(BESIDE) -m 'not one_host' tests/integration)
+	$(call QUEUED,ogx,.venv-ogx/bin/python,$(BESIDE),tests/integration,-m 'not one_host')
 
 # It needs no clients: but without them the longest run could not start, and would wait for the end of this one.
 .PHONY: test-wheels
@@ -184,7 +188,7 @@ fuzz: $(READY) ## Send a live stack valid and invalid requests generated from it
 
 .PHONY: test-gpt-oss
 test-gpt-oss: $(READY_GPT_OSS) $(READY_OGX) ## Run the tests of the gpt-oss provider, in a separate environment with torch
-	$(call PYTEST,gpt-oss,.venv-gpt-oss/bin/python,$(BESIDE) -c tests/gpt_oss/pytest.ini tests/gpt_oss)
+	$(call QUEUED,gpt-oss,.venv-gpt-oss/bin/python,$(BESIDE),tests/gpt_oss,-c tests/gpt_oss/pytest.ini)
 
 .PHONY: bench
 bench: $(READY) ## Compare the server with the host's own provider (BENCH=--quick: one short round)

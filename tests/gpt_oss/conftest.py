@@ -10,8 +10,8 @@ import torch
 
 from llama_stack_gpt_oss.engine.kernels import torch_ops
 from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
+from tests.support import parallel, selection
 from tests.support.failures import print_failures
-from tests.support.selection import add_option, select_by_day
 
 from .support.checkpoints import Size, random_tensors, write_hugging_face, write_original
 from .support.engines import DecodedOnce
@@ -25,8 +25,9 @@ hypothesis.settings.load_profile("ci")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that selects tests by the day."""
-    add_option(parser)
+    """Add the options that select tests by the day, and that take files from a queue."""
+    selection.add_option(parser)
+    parallel.add_option(parser)
 
 
 @pytest.hookimpl(trylast=True)
@@ -36,7 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     interpreter.speed_up()
     print_failures(config)
-    select_by_day(config)
+    selection.select_by_day(config)
+    parallel.run_queue(config)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,7 @@
 """
 
 import contextlib
+import importlib
 import json
 import os
 import select
@@ -218,3 +219,8 @@ class Forks:
             )
         self._stream = ours.makefile("rwb")
         ours.close()
+
+
+if __name__ == "__main__":  # it compiles what stacks import
+    for name in IMPORTS["llama_stack"]:
+        importlib.import_module(name)

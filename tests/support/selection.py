@@ -4,13 +4,14 @@
     pytest --day=3       # the fixed tests, and of the others those whose day is 3
 
 `make test` passes the day of the date, so that each test that takes turns runs on one of five consecutive days. What
-a run has is printed after the collection. Tests with `whole_run` belong to no day. Properties (hypothesis) have all of
+a run had is printed at its end. Tests with `whole_run` belong to no day. Properties (hypothesis) have all of
 their examples on the first day of their file, and a part of them on the others.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -117,39 +118,43 @@ class DaySelection:
     def __init__(self, config: pytest.Config, day: int) -> None:
         self._config = config
         self._day = day
-        self._lines: Sequence[str] = ()
+        self._fixed = 0
+        self._every = Counter[str]()
+        self._kept = Counter[str]()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Keep the tests of the day, after `-m` and `-k` have selected."""
+        """Keep the tests of the day, after `-m` and `-k` have selected. All tests of a file are collected at once."""
         left = {test for test in items if test.get_closest_marker("whole_run")}
         turns = [test for test in items if test not in left and takes_turns(test)]
-        fixed = len(items) - len(left) - len(turns)
+        self._fixed += len(items) - len(left) - len(turns)
         left |= {test for test, day in zip(turns, days(turns), strict=True) if day != self._day}
-        self._lines = self._described(fixed, turns, left)
+        self._every.update(_file(test) for test in turns)
+        self._kept.update(_file(test) for test in turns if test not in left)
         shorten_properties(items, self._day)
         if left:
             self._config.hook.pytest_deselected(items=list(left))
             items[:] = [test for test in items if test not in left]
 
-    def pytest_collection_finish(self) -> None:
-        """Print what the run has. With pytest-xdist the first worker does: only workers collect."""
-        worker = getattr(self._config, "workerinput", {"workerid": "gw0"})
-        if worker["workerid"] == "gw0" and (capture := self._config.pluginmanager.get_plugin("capturemanager")):
-            with capture.global_and_fixture_disabled():
-                print("", *self._lines, sep="\n", file=sys.stderr, flush=True)
-
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """A day without tests is no failure."""
+        """A day without tests is no failure. Print what the run had; with pytest-xdist the first worker does."""
         if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = pytest.ExitCode.OK
+        worker = getattr(self._config, "workerinput", {"workerid": "gw0"})
+        if worker["workerid"] == "gw0":
+            capture = self._config.pluginmanager.get_plugin("capturemanager")
+            with capture.global_and_fixture_disabled() if capture else nullcontext():
+                print("", *self._described(), sep="\n", file=sys.stderr, flush=True)
 
-    def _described(self, fixed: int, turns: Sequence[pytest.Item], left: set[pytest.Item]) -> Sequence[str]:
-        every = Counter(_file(test) for test in turns)
-        kept = Counter(_file(test) for test in turns if test not in left)
+    def _described(self) -> Sequence[str]:
         return (
-            f"day {self._day}: {fixed} fixed tests, and {kept.total()} of {every.total()} tests that take turns:",
-            *(f"  {path}: {kept[path]} of {count}" for path, count in sorted(every.items()) if kept[path]),
+            f"day {self._day}: {self._fixed} fixed tests, and {self._kept.total()} of {self._every.total()} tests that"
+            " take turns:",
+            *(
+                f"  {path}: {self._kept[path]} of {count}"
+                for path, count in sorted(self._every.items())
+                if self._kept[path]
+            ),
         )
 
 

@@ -1,1 +1,1 @@
-"""Tests that drive a browser. One process has all of them (`tests/support/distribution.py`)."""
+"""Tests that drive a browser. One process has all of them (`tests/support/parallel.py`)."""

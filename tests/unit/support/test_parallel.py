@@ -1,0 +1,93 @@
+"""Several processes run each file once, and say so if one of them fails."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.parallel import TESTS, TOGETHER, groups, is_live
+
+CONFTEST: Final = """
+import pytest
+from tests.support.parallel import add_option as pytest_addoption, run_queue as pytest_configure
+
+collect_ignore = ["test_ignored.py"]
+
+@pytest.fixture(scope="session")
+def shared():
+    with open("fixtures", "a") as file:
+        file.write("made\\n")
+"""
+USES: Final = """
+import os
+
+def test_first(shared):
+    with open("files", "a") as file:
+        file.write(f"{os.path.basename(__file__)}\\n")
+
+def test_last(shared): ...
+"""
+
+
+def run(folder: Path, processes: int, *arguments: str) -> tuple[int, str]:
+    """Run the tests of a folder and return the exit status and the output."""
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    command = [sys.executable, "-m", "tests.support.parallel", f"--processes={processes}", "--report=report.xml", "."]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    env |= {"PYTHONPATH": str(TESTS.parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ended = subprocess.run(
+        [*command, "--", *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+@pytest.mark.extended
+def test_each_file_is_run_once_with_fixtures_of_the_session(tmp_path: Path) -> None:
+    names = [f"test_{number}.py" for number in range(12)]
+    for name in [*names, "test_ignored.py"]:
+        (tmp_path / name).write_text(USES)
+    code, output = run(tmp_path, 2)
+    assert code == 0, output
+    assert Counter((tmp_path / "files").read_text().split()) == Counter(names)
+    assert len((tmp_path / "fixtures").read_text().split()) <= 2
+    assert len(list(tmp_path.glob("report.?.xml"))) == 2
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def test_fails(): assert not 'canary'", "1 failed"),
+        ("import no_such_module", "1 error"),
+        ("import os\ndef test_ends(): os.kill(os.getpid(), 9)", "1: "),
+    ],
+)
+def test_file_that_fails_fails_the_run_and_others_still_run(text: str, said: str, tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"test_{number}.py").write_text(USES)
+    (tmp_path / "test_9.py").write_text(text)
+    code, output = run(tmp_path, 1)
+    assert code != 0
+    assert said in output
+    assert Counter((tmp_path / "files").read_text().split()).total() == 3
+
+
+@pytest.mark.extended
+def test_options_select_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(USES)
+    code, output = run(tmp_path, 1, "-k", "first")
+    assert (code, "1 passed, 1 deselected" in output) == (0, True), output
+
+
+def test_files_of_the_browser_are_for_one_process_and_each_file_is_in_one_group() -> None:
+    found = groups([TESTS])
+    assert [each for each in found if len(each) > 1] == [sorted(TOGETHER.glob("test_*.py"))]
+    files = list(chain(*found))
+    assert sorted(files) == sorted(TESTS.rglob("test_*.py"))
+    assert not any(is_live(file) for file in files[-20:])
