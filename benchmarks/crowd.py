@@ -2,6 +2,7 @@
 
     .venv/bin/python -m benchmarks.crowd                          # 10,000 streams, about six minutes
     .venv/bin/python -m benchmarks.crowd --streams 1000 --tokens 30
+    .venv/bin/python -m benchmarks.crowd --again 2000             # as many follow once all have ended
 
 The streams begin within two minutes, and each gets a token a second. Each takes two files of the server: the client's
 connection and that to the model server. A process that may not open so many measures fewer streams. Python's garbage
@@ -71,10 +72,10 @@ class Peak:
             time.sleep(0.25)
 
 
-def measure(folder: Path, streams: int, tokens: int, auth: str | None) -> Json:
+def measure(folder: Path, streams: int, tokens: int, again: int, auth: str | None) -> Json:
     """Return the memory at rest and at most, and the seconds until first tokens; fails if a stream lacks a token.
 
-    `auth` is as for `configured`.
+    `again` is the number of streams that follow; `auth` is as for `configured`.
     """
     config = configured(folder / "crowd.yaml", auth, allow_many)
     with program("benchmarks.engine", STEP_MS) as engine:
@@ -101,12 +102,16 @@ def measure(folder: Path, streams: int, tokens: int, auth: str | None) -> Json:
             peak.watch(asking)
             asking.join()
             time.sleep(_AFTERWARDS)
+            first = dict(found)
+            if again:
+                ask(again, tokens)
+                time.sleep(_AFTERWARDS)
             measured = {
                 "streams": streams,
                 "rest": rest,
                 "peak": peak.bytes,
-                "late": found["late"],
-                "cpu": found["cpu"],
+                "late": first["late"],
+                "cpu": first["cpu"],
             }
             return measured | {"collections": collections(timed)[before:]}
 
@@ -146,13 +151,14 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=STREAMS, help=f"how many (default: {STREAMS})")
+    parser.add_argument("--again", type=int, default=0, help="how many follow these (default: none)")
     parser.add_argument("--tokens", type=int, default=TOKENS, help=f"tokens of each (default: {TOKENS})")
     add_auth_option(parser)
     options = parser.parse_args()
     if (streams := possible(options.streams)) < options.streams:
         sys.stderr.write(f"the limit on open files allows {streams} streams\n")
     with tempfile.TemporaryDirectory() as folder, auth_endpoint(options) as auth:
-        sys.stdout.write(shown(measure(Path(folder), streams, options.tokens, auth)))
+        sys.stdout.write(shown(measure(Path(folder), streams, options.tokens, options.again, auth)))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from ..inputs.attachments import Attachments
 from ..inputs.moderation import Moderation, OutputModeration
 from ..items.compaction import continued
 from ..items.mcp_approvals import Approval
+from ..lifecycle.garbage import NewObjects
 from ..process_pool.pool import WorkerPool
 from ..requests.configuration_updates import configured
 from ..requests.request import CreateRequest
@@ -82,6 +83,7 @@ class GenerationFactory:
         prompt_of: reads the prompt of a stored response.
         fair_yield: schedules concurrent streams.
         timer: has the timeouts of concurrent streams.
+        new_objects: counts the responses that begin and end, and what they read.
         telemetry: records spans and metrics.
         queues: the queues of the model servers.
         unavailable: how requests for unavailable tools are handled.
@@ -107,6 +109,7 @@ class GenerationFactory:
     prompt_of: PromptOf = no_prompt
     fair_yield: FairYield = field(default_factory=FairYield)
     timer: SharedTimer = field(default_factory=SharedTimer)
+    new_objects: NewObjects = field(default_factory=NewObjects)
     telemetry: Telemetry = field(default_factory=Telemetry)
     queues: ModelServerQueues = field(default_factory=ModelServerQueues)
     unavailable: Unavailable = field(default_factory=Unavailable)
@@ -400,6 +403,7 @@ class GenerationContext:
             output=HeldOutput(held),
             fair_yield=factory.fair_yield,
             timer=factory.timer,
+            new_objects=factory.new_objects,
             instructions=instructions if isinstance(instructions, str) else None,
             read_reasoning=self.reasoning.read,
             filters=self._filters(profile),

@@ -31,6 +31,7 @@ from ..core.errors import (
 )
 from ..core.types import Json
 from ..items.reasoning_segments import ReasoningSegment, plain_reasoning
+from ..lifecycle.garbage import NewObjects
 from ..requests.request import CreateRequest
 from ..stream.assembler import Assembler
 from ..stream.deltas import Delta, Finish, Text
@@ -108,6 +109,7 @@ class ModelRound:
         output: counts that output; a round that has no room for it ends as incomplete too.
         fair_yield: the initial value of the attribute.
         timer: has the timeouts of concurrent streams.
+        new_objects: counts what it reads.
         instructions: the instructions before the conversation; None for none.
         read_reasoning: opens a reasoning item for the model.
         filters: the filters of the deltas, in order.
@@ -130,6 +132,7 @@ class ModelRound:
         "_instructions",
         "_left",
         "_max_characters",
+        "_new_objects",
         "_output",
         "_own",
         "_profile",
@@ -163,6 +166,7 @@ class ModelRound:
         output: HeldOutput,
         fair_yield: FairYield,
         timer: SharedTimer,
+        new_objects: NewObjects,
         instructions: str | None = None,
         read_reasoning: Callable[[Json], Sequence[ReasoningSegment]] = plain_reasoning,
         filters: Sequence[DeltaFilter] = (),
@@ -180,8 +184,7 @@ class ModelRound:
         self._event_buffer, self._idle_seconds = event_buffer, idle_seconds
         self._max_characters = self._left = output_bytes
         self._output = output
-        self.fair_yield = fair_yield
-        self._timer = timer
+        self.fair_yield, self._timer, self._new_objects = fair_yield, timer, new_objects
         self._instructions = instructions
         self._read_reasoning = read_reasoning
         self._filters = filters
@@ -432,6 +435,7 @@ class ModelRound:
         async with closing as chunks:
             with intake:
                 async for chunk in chunks:
+                    self._new_objects.note_read()
                     intake.take_unless_pushed(chunk)
                     if intake.deltas:
                         if end := await self._take_in_batches(round_, watchdog, intake.deltas):

@@ -8,7 +8,6 @@ new ones are made. After a load, a process would keep most of its memory.
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import Final
 
 from ..concurrency.offloading import in_thread
 from ..logs import get_logger
-from .garbage import STEADY_BLOCKS, OldObjects
+from .garbage import OldObjects
 from .periodic import Periodic
 
 logger = get_logger(__name__)
@@ -57,7 +56,7 @@ class MemoryReturn(Periodic):
 
     Args:
         seconds: the interval.
-        objects: says whether cycles can be collected in a short time.
+        objects: what may be in reference cycles.
         resident: returns the resident bytes of this process; None if the system does not say.
         trim: returns freed memory to the system; None if the C library cannot.
     """
@@ -90,9 +89,8 @@ class MemoryReturn(Periodic):
         if self._pauses:
             self._pauses -= 1
             return
-        if self._objects.are_few(STEADY_BLOCKS):
-            # In this thread: objects of the event loop must not be freed in another.
-            gc.collect()
+        # In this thread: objects of the event loop must not be freed in another.
+        self._objects.collect()
         await in_thread(self._trim)
         self._last = self._resident()
         if self._last is not None and now - self._last < _MIN_BYTES:

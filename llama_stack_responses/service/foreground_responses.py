@@ -19,7 +19,6 @@ from ..inputs.resolver import ResolvedInput
 from ..intervals import Intervals
 from ..jobs.foreground_leases import ForegroundLeases
 from ..lifecycle.finishing import Finishing
-from ..lifecycle.garbage import NewObjects
 from ..logs import about
 from ..store.archive import Archive
 from ..stream.transcript import Transcript
@@ -58,7 +57,6 @@ class ForegroundResponses:
         finishing: how long a shutdown waits for the running ones, and how long it accepts connections before.
         refusal_seconds: time for which a stream waits for the model server's refusal.
         intervals: how often and how long to ask the store for the outcome of a commit.
-        new_objects: counts the responses that begin and end.
 
     Attributes:
         finishing: the wait of a shutdown for the running ones.
@@ -74,7 +72,6 @@ class ForegroundResponses:
         finishing: tuple[float, float],
         refusal_seconds: float,
         intervals: Intervals,
-        new_objects: NewObjects,
     ) -> None:
         self._factory = factory
         self._archive = archive
@@ -84,7 +81,7 @@ class ForegroundResponses:
         self._ends = Turns(_ENDS, _ENDS_PER_USER, _END_SECONDS)
         self._refusal_seconds = refusal_seconds
         self._intervals = intervals
-        self._new_objects = new_objects
+        self._new_objects = factory.new_objects
         self._runs = set[Stoppable]()
         self._stopped = False
         self.finishing = Finishing(self._runs, *finishing)

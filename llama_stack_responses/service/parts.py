@@ -23,7 +23,6 @@ from ..inputs.resolver import RequestResolver
 from ..intervals import DEFAULT, Intervals
 from ..jobs.background import BackgroundJobs
 from ..jobs.worker import WorkerLimits
-from ..lifecycle.garbage import NewObjects
 from ..lifecycle.shutdown import ShutdownCoordinator
 from ..requests.request import CreateRequest
 from ..sealing.sealer import Sealer
@@ -94,10 +93,6 @@ class Parts:
     def sockets(self) -> InFlightCounter:
         """Counts the WebSockets among them."""
         return InFlightCounter()
-
-    @cached_property
-    def _new_objects(self) -> NewObjects:
-        return NewObjects()
 
     @cached_property
     def _beginnings(self) -> Turns:
@@ -263,14 +258,20 @@ class Parts:
             (config.finish_seconds, config.leave_seconds),
             config.stream_refusal_seconds,
             self.intervals,
-            self._new_objects,
         )
 
     @cached_property
     def checks(self) -> ServerChecks:
         """What this server checks at intervals."""
         return ServerChecks(
-            self.config, self._records, self.archive, self.clock, self.sealer, self._dependencies, self.intervals
+            self.config,
+            self._records,
+            self.archive,
+            self.clock,
+            self.sealer,
+            self._dependencies,
+            self.intervals,
+            lambda: self._foreground.running + self.jobs.worker.running,
         )
 
     @cached_property

@@ -132,7 +132,8 @@ class OpenAIResponsesImpl(Parts):
             created.on_accepted(turn.end)
         else:
             turn.end()
-            self._new_objects.note_ended(self._new_objects.note_begun())
+            new_objects = self._factory.new_objects
+            new_objects.note_ended(new_objects.note_begun())
         return created
 
     async def _parsed(self, body: Any, *, may_be_empty: bool = False) -> CreateRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -31,6 +32,9 @@ from ..store.sweep_guard import SweepGuard, conversation_guard
 class ServerChecks:
     """The periodic checks of a server.
 
+    Args:
+        running: returns the number of responses that run in this process; the others are the server's parts.
+
     Attributes:
         providers: whether the model servers answer.
         certificates: when certificates end.
@@ -48,6 +52,7 @@ class ServerChecks:
         sealer: Sealer,
         dependencies: Dependencies,
         intervals: Intervals,
+        running: Callable[[], int],
     ) -> None:
         self._clock = clock
         self._secret = SecretCheck(records, sealer, intervals)
@@ -57,7 +62,7 @@ class ServerChecks:
         self.certificates = CertificateCheck(places, config.certificate_warning_days, intervals)
         self.durability = DurabilityCheck(records, accepts_losses(config.store), intervals)
         self.integrity = IntegrityCheck(records, intervals)
-        objects = OldObjects()
+        objects = OldObjects(running)
         self.periodic: list[Periodic] = [
             *self._sweepers,
             self._secret,

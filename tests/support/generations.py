@@ -25,6 +25,7 @@ from llama_stack_responses.generation.shared_timer import SharedTimer
 from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.items.compaction import continued
+from llama_stack_responses.lifecycle.garbage import NewObjects
 from llama_stack_responses.requests.request import CreateRequest
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
@@ -100,6 +101,7 @@ def make_generation(
         output=HeldOutput(held),
         fair_yield=fair_yield or FairYield(),
         timer=SharedTimer(),
+        new_objects=NewObjects(),
         instructions=assembler.response["instructions"],
     )
     return Generation(

@@ -93,7 +93,9 @@ class Network(BaseModel):
     headers: dict[str, str] = Field(
         default_factory=dict, description="headers of every request; the host logs them, so put no keys here"
     )
-    idle_seconds: Seconds = Field(60.0, description="seconds after which an idle connection is closed")
+    idle_seconds: Seconds = Field(
+        60.0, description="seconds after which an idle connection is closed, of which 256 are kept"
+    )
 
     @field_validator("headers")
     @classmethod

@@ -241,6 +241,7 @@ class Connection(asyncio.Protocol):
             self.close()
             return False
         self.busy = False
+        self._parser = None  # the next request has its own
         return True
 
     def close(self) -> None:
@@ -261,6 +262,7 @@ class Connection(asyncio.Protocol):
             await self._waiter
         finally:
             self._timer.cancel()
+            del self._timer
             self._waiter = None
 
     def _check_silence(self) -> None:

@@ -17,6 +17,9 @@ from .connection import Connection
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _PORTS: Final = {"http": 80, "https": 443}
 
+_MAX_IDLE: Final = 256
+"""Maximum number of idle connections; a burst of requests would leave one of each."""
+
 
 class Pool:
     """A pool of keep-alive connections in one event loop.
@@ -61,6 +64,9 @@ class Pool:
         """Return a connection to the pool after its response; close it if it cannot be reused."""
         loop = asyncio.get_running_loop()
         if not connection.finish():
+            return
+        if len(self._idle) >= _MAX_IDLE:
+            connection.close()
             return
         self._idle.append((connection, loop.time() + self._network.idle_seconds))
         if len(self._idle) == 1:

@@ -1,4 +1,4 @@
-"""Reference cycles among old objects are collected while that is short."""
+"""Reference cycles among old objects are collected while that disturbs no response."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from llama_stack_responses.lifecycle.garbage import RESPONSES, STREAMS, NewObjects, OldGarbage, OldObjects
+from llama_stack_responses.lifecycle.garbage import READS, RESPONSES, STREAMS, NewObjects, OldGarbage, OldObjects
 from tests.support.memory import no_garbage_collection
 
-FEW = 30_000
-MANY = 30_001
+LEAST = 1_000_000
+FEW, MANY = LEAST + 10_000, LEAST + 10_001
+TEXTS = LEAST + 10_000 * 250
+"""The blocks of memory of 10,000 open streams of text."""
+HOUR = 3_600.0
 
 
 class Cycle:
@@ -31,19 +34,19 @@ def old_cycle(passes: int) -> weakref.ref[Cycle]:
     return weakref.ref(cycle)
 
 
-def grown(blocks: int) -> OldObjects:
-    """Return objects that have grown by so many blocks."""
-    found = iter([1_000])
-    objects = OldObjects(lambda: next(found, 1_000 + blocks))
-    objects.are_few()
-    return objects
+class Process:
+    """A process with old objects, in which nothing runs at first."""
 
+    def __init__(self) -> None:
+        self.blocks, self.running, self.now = LEAST, 0, 0.0
+        self.objects = OldObjects(lambda: self.running, lambda: self.blocks, lambda: self.now)
+        self.objects.look()
 
-def leak_new(objects: int) -> None:
-    """Make reference cycles of so many objects, and have them found while they are new."""
-    for _ in range(objects):
-        Cycle()
-    gc.collect(0)
+    def collects(self) -> bool:
+        """Return whether a reference cycle is collected now."""
+        cycle = old_cycle(passes=1)
+        self.objects.collect()
+        return cycle() is None
 
 
 @pytest.fixture(autouse=True)
@@ -57,54 +60,62 @@ def only_explicit_collections() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "passes", "seconds", "leaked", "is_collected"),
+    ("running", "blocks", "seconds", "is_collected"),
     [
-        (FEW, 50, 0, 0, True),
-        (FEW, 49, 0, 0, False),
-        (MANY, 50, 3_600, 99_000, False),
-        (MANY, 50, 3_599, 100_000, False),
-        (MANY, 50, 3_600, 100_000, True),
-        (MANY, 50, 86_399, 0, False),
-        (MANY, 50, 86_400, 0, True),
-        (MANY, 49, 86_400, 0, False),
+        (0, 10 * LEAST, 0, True),
+        (1, FEW, 0, True),
+        (1, MANY, 10 * HOUR, False),
+        (10_000, TEXTS, 100 * HOUR, False),
+        (10_000, 2 * LEAST + 10_000_000, HOUR - 1, False),
+        (10_000, 2 * LEAST + 10_000_000, HOUR, True),
+        (10_000, 2 * LEAST + 9_999_999, 100 * HOUR, False),
     ],
     ids=[
+        "nothing runs",
         "few objects",
-        "little has come",
-        "few cycles for an hour",
-        "many cycles, not yet an hour",
-        "many cycles for an hour",
-        "many objects, not yet a day",
-        "many objects for a day",
-        "little for a day",
+        "many objects",
+        "many streams",
+        "more than streams have, not yet an hour",
+        "more than streams have for an hour",
+        "what streams may have",
     ],
 )
-async def test_old_cycles_are_collected_while_that_is_short_or_if_there_may_be_many(
-    blocks: int, passes: int, seconds: float, leaked: int, *, is_collected: bool
+def test_old_cycles_are_collected_if_that_disturbs_nobody_or_is_due(
+    running: int, blocks: int, seconds: float, *, is_collected: bool
 ) -> None:
-    now = 0.0
-    garbage = OldGarbage(10.0, grown(blocks), lambda: now)
-    leak_new(leaked)
+    process = Process()
+    process.running, process.blocks, process.now = running, blocks, seconds
+    assert process.collects() is is_collected
+
+
+def test_growth_counts_from_the_least_and_a_late_pass_waits_for_as_much_again() -> None:
+    process = Process()
+    process.running, process.blocks, process.now = 1, 3 * LEAST, HOUR
+    assert process.collects(), "cycles may have taken the memory"
+    process.now = 2 * HOUR
+    assert not process.collects(), "they had not"
+    process.blocks = 6 * LEAST + 1_000
+    assert process.collects()
+    process.blocks = LEAST // 2
+    assert process.collects()
+    process.blocks = LEAST
+    assert not process.collects()
+
+
+@pytest.mark.parametrize("passes", [49, 50])
+async def test_old_objects_are_left_alone_until_many_new_ones_have_come(passes: int) -> None:
+    process = Process()
     cycle = old_cycle(passes)
-    now = seconds
-    await garbage.check()
-    assert (cycle() is None) is is_collected
+    await OldGarbage(10.0, process.objects).check()
+    assert (cycle() is None) is (passes == 50)
 
 
-async def test_day_begins_with_each_collection() -> None:
-    now, found = 0.0, []
-    garbage = OldGarbage(10.0, grown(MANY), lambda: now)
-    for now in (86_400, 172_799, 172_800):
-        cycle = old_cycle(50)
-        await garbage.check()
-        found.append(cycle() is None)
-    assert found == [True, False, True]
-
-
-def test_least_growth_counts_from_the_smallest_number_of_blocks() -> None:
-    blocks = iter([500_000, 100_000, 100_000 + MANY, 100_000 + FEW])
-    objects = OldObjects(lambda: next(blocks))
-    assert [objects.are_few() for _ in range(4)] == [True, True, False, True]
+async def test_growth_counts_from_the_start_although_a_load_begins_before_old_objects_are_visited() -> None:
+    process = Process()
+    process.blocks = LEAST - 1
+    await OldGarbage(10.0, process.objects).check()
+    process.running, process.blocks = 1, FEW
+    assert not process.collects()
 
 
 @pytest.fixture
@@ -158,6 +169,14 @@ def test_new_objects_are_visited_after_some_streams_that_are_about_to_end(new_cy
         assert cycle() is not None
         new_objects.note_ending(each)
     assert cycle() is None
+
+
+def test_new_objects_are_visited_after_many_reads(new_cycle: weakref.ref[Cycle]) -> None:
+    new_objects = NewObjects()
+    for _ in range(READS):
+        assert new_cycle() is not None
+        new_objects.note_read()
+    assert new_cycle() is None
 
 
 def test_no_new_objects_are_visited_while_collections_are_disabled(new_cycle: weakref.ref[Cycle]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_stack_responses.lifecycle.garbage import STEADY_BLOCKS, OldObjects
+from llama_stack_responses.lifecycle.garbage import OldObjects
 from llama_stack_responses.lifecycle.memory_return import MemoryReturn
 from tests.support.memory import no_garbage_collection, resident_bytes
 
@@ -72,7 +72,7 @@ async def test_memory_is_returned_when_growth_has_ended(
     resident: list[int], returned: list[int], trimmed: list[int]
 ) -> None:
     process = Process(resident, returned)
-    returning = MemoryReturn(10.0, OldObjects(), process.read, process.trim)
+    returning = MemoryReturn(10.0, OldObjects(lambda: 0), process.read, process.trim)
     for _ in resident:
         await returning.check()
     assert process.trimmed == [each * MB for each in trimmed]
@@ -80,7 +80,7 @@ async def test_memory_is_returned_when_growth_has_ended(
 
 async def test_unknown_memory_is_left_alone() -> None:
     process = Process([], [])
-    await MemoryReturn(10.0, OldObjects(), lambda: None, process.trim).check()
+    await MemoryReturn(10.0, OldObjects(lambda: 0), lambda: None, process.trim).check()
     assert process.trimmed == []
 
 
@@ -91,27 +91,23 @@ class Cycle:
         self.own = self
 
 
-@pytest.mark.parametrize(
-    ("grown", "is_held"),
-    [(0, False), (STEADY_BLOCKS, False), (STEADY_BLOCKS + 1, True)],
-    ids=["few objects", "those that a load has left", "many objects"],
-)
-async def test_reference_cycles_are_collected_unless_there_are_many_objects(grown: int, *, is_held: bool) -> None:
-    blocks = iter([0, grown])
-    objects = OldObjects(lambda: next(blocks))
-    objects.are_few()
+@pytest.mark.parametrize("running", [0, 1])
+async def test_reference_cycles_are_collected_unless_that_would_disturb_a_response(running: int) -> None:
+    blocks = iter([0])
+    objects = OldObjects(lambda: running, lambda: next(blocks, 1_000_000))
+    objects.look()
     process = Process([160, 900, 900], [170])
     returning = MemoryReturn(10.0, objects, process.read, process.trim)
     with no_garbage_collection():
         cycle = weakref.ref(Cycle())
         for _ in range(3):
             await returning.check()
-        assert (cycle() is not None) is is_held
+        assert (cycle() is not None) is bool(running)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not say what a process takes")
 async def test_freed_memory_of_this_process_is_returned() -> None:
-    returning = MemoryReturn(10.0, OldObjects())
+    returning = MemoryReturn(10.0, OldObjects(lambda: 0))
     await returning.check()
     freed = max(
         100 * MB, resident_bytes(os.getpid()) // 4

@@ -18,6 +18,7 @@ import openai
 import orjson
 import pytest
 
+from llama_stack_openai_chat import pool
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_openai_chat.connection import Connection
 from llama_stack_openai_chat.pool import Pool
@@ -221,6 +222,16 @@ async def test_idle_connections_are_closed() -> None:
         await asyncio.gather(*(read(client) for _ in range(3)))
         await over(server, server.connections)
         assert await read(client) == BOTH
+
+
+async def test_few_idle_connections_are_kept_after_many_requests_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_MAX_IDLE", 2)
+    async with serving(streams) as server, upstream(server) as client:
+        await asyncio.gather(*(read(client) for _ in range(5)))
+        await over(server, server.connections - 2)
+        before = server.connections
+        await asyncio.gather(*(read(client) for _ in range(2)))
+        assert server.connections == before
 
 
 async def test_connection_with_unsolicited_data_is_not_reused() -> None:
