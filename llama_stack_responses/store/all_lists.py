@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nlargest
 from itertools import batched
 from typing import Final
 
@@ -21,11 +22,12 @@ from .retention import Retention
 _AT_A_TIME: Final = 16
 """Owners whose rows are read together."""
 _ROWS: Final = 1_000
-"""Rows that the first read of a bucket of time takes of all owners together, if rows have to be wanted."""
+"""Rows that are first read of all owners of a bucket of time together, and later of one owner at most, if rows have to
+be wanted."""
 _LEAST_ROWS: Final = 8
-"""Rows that it takes of each owner in any case."""
+"""Rows that are read of each owner in any case."""
 _GROWTH: Final = 4
-"""Factor by which the next read is larger, if the time that is left suffices for it."""
+"""Factor by which the next read of the same owner is larger."""
 _MAX_KNOWN: Final = 4096
 """Owners that are remembered by their keys."""
 _LEAST_ID: Final = "resp_-"
@@ -114,46 +116,38 @@ class AllLists:
     async def _of_bucket(self, tenant: str, owners: Sequence[str], part: _Part) -> OwnedRows:
         """Return the page of a bucket of time.
 
-        Where rows have to be wanted, a few of each owner are read first, and those behind them later: so the page can
-        end within the bucket, however many rows its owners have.
+        Where rows have to be wanted, a few of each owner are read first, and then more of those of whom the last row
+        that was read is the newest: so the page can end within the bucket, however many rows its owners have.
         """
-        found, rows = OwnedRows(), max(_LEAST_ROWS, _ROWS // len(owners))
-        while True:
-            begun = time.monotonic()
-            some = await self._merged(tenant, owners, part, rows)
-            found.page.rows += some.page.rows
-            found.page.cursors += some.page.cursors
-            found.owners.update(some.owners)
-            found.page.next = some.page.next
-            part = part.behind(some.page)
-            now = time.monotonic()
-            if some.page.next is None or not part.limit or now >= part.until:
-                return found
-            if _GROWTH * (now - begun) < part.until - now:
-                rows *= _GROWTH
+        rows = max(_LEAST_ROWS, _ROWS // len(owners))
+        page, lists = Rows(), list[_List]()
+        for some in batched([_List(each, rows) for each in owners], _AT_A_TIME):
+            # Of rows that are all wanted, those before the end of the page so far are not needed.
+            since = page.next if part.wanted is None else None
+            await asyncio.gather(*(each.read(part, since) for each in some))
+            known = await asyncio.gather(*(self._owner(each) for each in some))
+            own = [each for each, owner in zip(some, known, strict=True) if owner and owner.tenant == tenant]
+            page = merged([page, *(each.page for each in own)], part.span, part.limit)
+            lists += own
+        while page.next and len(page.rows) < part.limit and time.monotonic() < part.until:
+            left = [(each.page.next, number) for number, each in enumerate(lists) if each.page.next]
+            await asyncio.gather(*(lists[number].read(part) for _, number in nlargest(_AT_A_TIME, left)))
+            page = merged([each.page for each in lists], part.span, part.limit)
+        whose = {response_id: each.owner for each in lists for _, response_id in each.page.cursors}
+        return OwnedRows(page, {each: owner for _, each in page.cursors if (owner := whose[each])})
 
-    async def _merged(self, tenant: str, owners: Sequence[str], part: _Part, rows: int) -> OwnedRows:
-        """Return the page of which each owner has at most this number of rows that were read."""
-        page, whose = Rows(), dict[str, Owner]()
-        for some in batched(owners, _AT_A_TIME):
-            pages = await asyncio.gather(*(part.of(each, page.next, rows) for each in some))
-            known = await asyncio.gather(*(self._owner(*each) for each in zip(some, pages, strict=True)))
-            own = [(each, owner) for each, owner in zip(pages, known, strict=True) if owner and owner.tenant == tenant]
-            page = merged([page, *(each for each, _ in own)], part.span, part.limit)
-            whose |= {response_id: owner for each, owner in own for _, response_id in each.cursors}
-        return OwnedRows(page, {response_id: whose[response_id] for _, response_id in page.cursors})
-
-    async def _owner(self, of: str, page: Rows) -> Owner | None:
-        """Return the owner with this key, of whom this page was read; None if all that it has is deleted."""
-        if known := self._known.get(of):
-            return known
+    async def _owner(self, of: _List) -> Owner | None:
+        """Return the owner of a list, and note it; None if all that was read of it is deleted, or nothing was."""
+        of.owner = self._known.get(of.key)
+        if of.owner:
+            return of.owner
         # If no row was wanted, the last one that was read has this owner too.
-        for _, response_id in (*page.cursors, *([page.next] if page.next else [])):
+        for _, response_id in (*of.page.cursors, *([of.page.next] if of.page.next else [])):
             if entry := await self._loader.entry(response_id):
-                owner = Owner(entry.owner.principal, tenant=entry.owner.tenant)
-                self._known.set(of, owner)
-                return owner
-        return None
+                of.owner = Owner(entry.owner.principal, tenant=entry.owner.tenant)
+                self._known.set(of.key, of.owner)
+                break
+        return of.owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,20 +169,41 @@ class _Part:
     wanted: Callable[[Row], bool] | None
     read: ReadRange
 
-    def behind(self, page: Rows) -> _Part:
-        """Return the part that follows a page."""
-        return replace(self, span=replace(self.span, after=page.next), limit=self.limit - len(page.rows))
-
-    async def of(self, owner: str, last: tuple[str, str] | None, rows: int) -> Rows:
+    async def of(self, owner: str, span: Span, since: tuple[str, str] | None, rows: int) -> Rows:
         """Return the page of an owner with this key.
 
         Args:
-            last: rows before this cursor are not needed.
+            span: which rows of the bucket.
+            since: rows before this cursor are not needed.
             rows: how many rows are read, if they have to be wanted.
         """
         prefix = f"l/{owner}/"
-        start, end = bounds_of(prefix, self.span, self.oldest)
+        start, end = bounds_of(prefix, span, self.oldest)
         bucket = f"{prefix}{self.digits}"
-        start = max(start, bucket, f"{prefix}{'/'.join(last)}" if last else "")
+        start = max(start, bucket, f"{prefix}{'/'.join(since)}" if since else "")
         bounds = start, max(start, min(end, after_prefix(bucket)))
-        return await page_of_rows(self.read, bounds, self.span, self.limit, self.wanted, (rows, rows), seconds=0.0)
+        return await page_of_rows(self.read, bounds, span, self.limit, self.wanted, (rows, rows), seconds=0.0)
+
+
+@dataclass(slots=True)
+class _List:
+    """What was read of an owner in a bucket of time.
+
+    Attributes:
+        key: the key of the owner.
+        rows: how many rows the next read takes, if they have to be wanted.
+        page: the rows, and where the next read goes on.
+        owner: the owner, once it is known.
+    """
+
+    key: str
+    rows: int
+    page: Rows = field(default_factory=Rows)
+    owner: Owner | None = None
+
+    async def read(self, part: _Part, since: tuple[str, str] | None = None) -> None:
+        """Read the next rows, none before the cursor `since`."""
+        span = replace(part.span, after=self.page.next) if self.page.next else part.span
+        found = await part.of(self.key, span, since, self.rows)
+        self.page = Rows(self.page.rows + found.rows, self.page.cursors + found.cursors, found.next)
+        self.rows = min(_GROWTH * self.rows, max(_ROWS, self.rows))

@@ -99,3 +99,16 @@ async def test_first_page_reads_each_owner_of_the_last_hours_once(archive: Archi
     counting.reads = 0
     assert len((await archive.all_lists.page("", Span(), 5)).page.rows) == 5
     assert counting.reads <= 8 + 3
+
+
+async def test_owner_with_many_responses_has_no_others_read_again(
+    archive: Archive, counting: CountingProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(all_lists, "_ROWS", 8)
+    await filled(archive, [Owner(f"user {number}") for number in range(8)], 20, 1)
+    await filled(archive, [Owner("busy")], 40, 1)
+    await archive.all_lists.page("", Span(), 5)
+    counting.reads = 0
+    found = await archive.all_lists.page("", Span(), 5, lambda _: False)
+    assert found.page.next is None
+    assert counting.reads <= 9 + 40 // 8 + 5

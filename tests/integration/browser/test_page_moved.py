@@ -62,6 +62,7 @@ def test_killed_server_shows_no_running_response_once_its_lease_has_expired(
         Wire(mortal) as wire,
         browser.page(mortal.base_url) as page,
         browser.page(mortal.base_url) as live,
+        browser.page(mortal.base_url) as listed,
         Reader.create(wire, model="local/moved", input="Count.", background=background) as reader,
     ):
         reader.read_to("two ")
@@ -70,8 +71,13 @@ def test_killed_server_shows_no_running_response_once_its_lease_has_expired(
         page.goto(f"/ui/responses/{reader.response_id}")
         page.find("[role=note]", "It runs on this server.")
         page.find(".head .status[data-status=in_progress]", "Running")
+        listed.goto("/ui")
+        if background:  # the list has a response in the foreground once it has ended
+            listed.find(".list-row .status[data-status=in_progress]", "Running")
         mortal.kill()
         reader.read_to_death()
+        if background:
+            listed.find(".list-row .status[data-status=stalled]", "No sign of life")
         for one in (page, live):
             one.find(".status[data-status=stalled]", "No sign of life")
             one.gone(".status[data-status=in_progress]")
@@ -83,6 +89,7 @@ def test_killed_server_shows_no_running_response_once_its_lease_has_expired(
         page.find(f".head .status[data-status={'completed' if background else 'failed'}]")
         live.find(".empty", "Nothing runs now")
         live.gone(".notice", "This is what it said last")
+        listed.find(".list-row .status:is([data-status=completed], [data-status=failed])")
 
 
 def test_response_of_a_killed_server_shows_both_tries(browser: Browser, mortal: LiveStack, upstream: Upstream) -> None:

@@ -2,7 +2,8 @@
 
 import { follow, get } from "./api.js";
 import { button, empty, h, hush, icon, say, View } from "./dom.js";
-import { asks, brief, count, exactly, line, modelName, RUNS, seconds, STATUS } from "./format.js";
+import { asks, brief, count, exactly, line, modelName, RUNS, seconds, STALLED, STATUS } from "./format.js";
+import { Lease } from "./lease.js";
 import { isMine, isOperator, rowStatus, status, time, to } from "./pieces.js";
 import { VirtualList } from "./virtual.js";
 
@@ -82,6 +83,7 @@ export class ListView extends View {
     this.more = true;
     this.position = -1;
     this.selected = new Map();
+    this.lease = new Lease(this.signal, () => this.showRunning());
     this.list = new VirtualList({
       row: (index) => this.row(this.rows[index]),
       key: (index) => this.rows[index].id,
@@ -412,7 +414,7 @@ export class ListView extends View {
       h(
         "a",
         { href: row.status === "refused" ? to.refused(row.id) : row.owner && !isMine(row.owner) ? to.owned(row.id) : to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
-        h("span", { class: "cell-status" }, rowStatus(row)),
+        h("span", { class: "cell-status" }, this.lease.expired && row.status === "in_progress" ? status("stalled", STALLED) : rowStatus(row)),
         h("span", { class: "cell-words" }, ownerMark(row), scoreMark(row), goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.snippet?.length ? snippet(row.snippet) : row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.http_status ? `${row.http_status} ${row.error}: ${row.message}` : row.error)),
         h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
         h("span", { class: "cell-tokens num", title: "Input and output tokens" }, tokens),
@@ -437,11 +439,16 @@ export class ListView extends View {
       signal: AbortSignal.any([this.signal, this.followed.signal]),
       on: (event, data) => this.changed(event, data),
       changed: (connected, refusal) => {
+        connected ? (this.lease.renew(Infinity), this.showRunning()) : this.lease.disconnect();
         this.live.hidden = refusal?.status === 400; // a wrong filter, which the list names
         this.live.dataset.state = connected ? "on" : "off";
         this.live.lastChild.textContent = connected ? "Live" : "Not connected";
       },
     });
+  }
+
+  showRunning() {
+    this.rows.forEach((row, index) => row.status === "in_progress" && this.list.refresh(index));
   }
 
   changed(event, data) {
