@@ -176,4 +176,6 @@ BACKENDS: Final = [
 EMBEDDED: Final = frozenset({"memory", "sqlite"})
 """The backends without a server or parts. Each test that can runs on them in every run; on the others it takes turns."""
 FIXED: Final = EMBEDDED | {"redis", "postgres"}
-"""Those of tests with `every_store`. The host's are one adapter over three stores, and take turns."""
+"""Those of tests with `every_store`. The host's take turns."""
+RELATED: Final = frozenset({"host-redis", "host-postgres"})
+"""Those that have the adapter of `host-sqlite`: only tests with `every_store` run on them."""

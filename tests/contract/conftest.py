@@ -10,7 +10,7 @@ from redis import Redis
 
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Records
-from tests.contract.backends import BACKENDS, EMBEDDED, FIXED, Backend, BackendLocation, Clock
+from tests.contract.backends import BACKENDS, EMBEDDED, FIXED, RELATED, Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED, TAGS
 from tests.contract.counting_proxy import CountingProxy
 from tests.support.cluster import Cluster
@@ -38,7 +38,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         needs = metafunc.definition.get_closest_marker("needs")
         able = [each for each in BACKENDS if needs is None or needs.args[0] in each.capabilities]
         assert able, f"no backend has the capability {needs and needs.args[0]}: the test would never run"
-        names = FIXED if metafunc.definition.get_closest_marker("every_store") else EMBEDDED
+        every = metafunc.definition.get_closest_marker("every_store")
+        able = [each for each in able if every or each.name not in RELATED]
+        names = FIXED if every else EMBEDDED
         fixed = names.intersection(each.name for each in able) or {each.name for each in able}
         marks = {each.name: [] if each.name in fixed else [pytest.mark.extended] for each in able}
         metafunc.parametrize("backend", [pytest.param(each, id=each.name, marks=marks[each.name]) for each in able])

@@ -44,7 +44,7 @@ KINDS: Final[dict[str, tuple[Callable[[Path], DatabaseServer], Callable[[str], R
     ),
     "postgres": (Postgres, lambda url: PostgresRecords(url, connections=4, timeout=SECONDS)),
 }
-PARAMETERS: Final = [pytest.param(kind, marks=[pytest.mark.extended] if kind == "cluster" else []) for kind in KINDS]
+PARAMETERS: Final = [pytest.param(kind, marks=[] if kind == "redis" else [pytest.mark.extended]) for kind in KINDS]
 HASTY: Final[dict[str, Callable[..., Records]]] = {
     "redis": RedisRecords,
     "cluster": partial(RedisRecords, partition=0),
@@ -98,6 +98,7 @@ def goes_on(committed: dict[str, int], before: int) -> bool:
     return sum(committed.values()) > before
 
 
+@pytest.mark.smoke
 async def test_commits_continue_over_server_restarts_and_are_applied_once(
     records: Records, server: DatabaseServer
 ) -> None:

@@ -23,11 +23,13 @@ from hypothesis import is_hypothesis_test, settings
 
 DAYS: Final = 5
 """After as many days, each test without `whole_run` has run."""
-PART: Final = 3
+PART: Final = 10
 """A property of another day has its examples divided by this."""
 TESTS: Final = Path(__file__).parents[1]
 FOLDERS: Final = tuple(TESTS / name for name in ("demo", "gpt_oss", "integration/browser", "wheels"))
 """Their tests take turns: they need long, or environments of their own."""
+FIRST_ONLY: Final = frozenset({"live", "relatives"})
+"""Marks of tests whose parameter sets after the first take turns."""
 ON_OGX: Final = find_spec("ogx") is not None
 
 
@@ -51,15 +53,15 @@ def select_by_day(config: pytest.Config) -> None:
 def takes_turns(test: pytest.Item) -> bool:
     """Whether a test runs on one day of five. It has a mark, or belongs to a folder, that says so.
 
-    Of a test with `relatives`, the first parameter set is fixed. With `smoke` a test is fixed all the same. On OGX,
-    only the tests of what depends on the host are fixed.
+    Of a test with `relatives`, and of each live test, the first parameter set is fixed. With `smoke` a test is fixed all
+    the same. On OGX, only the tests of what depends on the host are fixed.
     """
     marks = {mark.name for mark in test.iter_markers()}
     if ON_OGX and "both_hosts" not in marks:
         return True
     if "smoke" in marks:
         return False
-    if "relatives" in marks and any(cast("pytest.Function", test).callspec.indices.values()):
+    if marks & FIRST_ONLY and (parameters := getattr(test, "callspec", None)) and any(parameters.indices.values()):
         return True
     return "extended" in marks or _is_below_folders(test.path)
 

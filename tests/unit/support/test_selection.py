@@ -70,7 +70,7 @@ def test_examples() -> None:
 RELATIVES: Final = """
 import pytest
 
-@pytest.mark.relatives
+@pytest.mark.MARK
 @pytest.mark.parametrize("letter", "ab")
 @pytest.mark.parametrize("number", range(5))
 def test_one_of_ten(letter: str, number: int) -> None: ...
@@ -87,7 +87,7 @@ def suite(tmp_path: Path) -> Path:
     (tmp_path / "test_a.py").write_text(FIXED)
     (tmp_path / "test_b.py").write_text(EXTENDED)
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n    days_by(parameter): by value\n    relatives: but the first\n    day(number): then\n    whole_run: only in a whole run\n"
+    settings = "[pytest]\nmarkers =\n    extended: takes turns\n    smoke: does not\n    days_by(parameter): by value\n    relatives: but the first\n    live: too\n    day(number): then\n    whole_run: only in a whole run\n"
     (tmp_path / "pytest.ini").write_text(settings)
     return tmp_path
 
@@ -170,11 +170,12 @@ def test_property_has_all_examples_on_the_first_day_of_its_file_only(suite: Path
     first = first_day("test_c.py")
     found = [re.search(r"examples: (\d+)", run(suite, "-s", *day)[1]) for day in ((), (f"--day={first}",))]
     found.append(re.search(r"examples: (\d+)", run(suite, "-s", f"--day={(first + 1) % DAYS}")[1]))
-    assert [each and each[1] for each in found] == ["30", "30", "10"]
+    assert [each and each[1] for each in found] == ["30", "30", "3"]
 
 
-def test_first_parameter_set_of_relatives_is_fixed(suite: Path) -> None:
-    (suite / "test_a.py").write_text(RELATIVES)
+@pytest.mark.parametrize("mark", ["live", "relatives"])
+def test_first_parameter_set_of_relatives_is_fixed(suite: Path, mark: str) -> None:
+    (suite / "test_a.py").write_text(RELATIVES.replace("MARK", mark))
     found = [set(re.findall(r"test_one_of_ten(\[.*\]) PASSED", run(suite, f"--day={day}")[1])) for day in (0, 1)]
     assert set.intersection(*found) == {"[0-a]"}
     assert all(len(each) in (2, 3) for each in found)
