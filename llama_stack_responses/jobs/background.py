@@ -40,6 +40,7 @@ from .overview import Overview, leases_of, overview_of, stalled_of
 from .queue import QUEUE, Backlog, JobQueue
 from .runner import JobRunner
 from .shared_commits import SharedCommits
+from .unbegun_jobs import UnbegunJobs
 from .work_class import BACKGROUND, Work, WorkClass
 from .worker import Worker, WorkerLimits
 
@@ -100,6 +101,7 @@ class BackgroundJobs:
         self.live_responses = LiveResponses(records, archive.decoder, factory.activity, self._worker_id, intervals)
         self.events = EventFollower(notifier, jobs, event_log, intervals)
         self.foreground = ForegroundLeases(records, archive, self._worker_id, self._heartbeat, intervals)
+        self._unbegun = UnbegunJobs(jobs, archive, event_log, factory.activity, event_log_seconds, intervals)
         self.worker = self._make_worker(limits)
 
     def _queue(self, limits: WorkerLimits) -> JobQueue:
@@ -227,6 +229,7 @@ class BackgroundJobs:
 
     async def cancel(self, response_id: str) -> None:
         """Cancel a response, whichever server runs it, and keep its output so far. Do nothing if it has ended."""
+        await self._unbegun.cancel([response_id])
         job = await until_known(
             lambda again: self.worker.claim_to_cancel(response_id, again),
             f"The response store did not confirm whether response '{response_id}' is cancelled: cancel it again.",
@@ -237,6 +240,14 @@ class BackgroundJobs:
             # In a separate task: the cancellation continues if the client disconnects.
             await asyncio.wait([self.worker.run(job)])
         await self.events.cancelled(response_id)
+
+    async def cancel_unbegun(self, response_ids: Sequence[str]) -> None:
+        """Cancel those of the responses, of one owner with one tag, that wait and were never started.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        await self._unbegun.cancel(response_ids)
 
     async def _sealed(
         self, body: Json, keys: Mapping[str, Any], response_id: str, owner: Owner

@@ -48,6 +48,11 @@ class JobState:
     began: float | None = None
     model: str = ""
 
+    @property
+    def unbegun(self) -> bool:
+        """Whether the job waits and was never started."""
+        return self.worker is None and not self.starts
+
     def encode(self) -> bytes:
         """Return the record's value."""
         return codec.encode(asdict(self) | {"owner": self.owner.encode()})
@@ -147,9 +152,11 @@ class Job:
 
     def delete_ops(self) -> list[Op]:
         """Return the ops that delete the job."""
-        rows = [f"j/{self.response_id}", f"k/{self.response_id}", f"h/{self.state.worker}/{self.response_id}"]
-        if not self.state.owner.is_anonymous:
-            rows.append(f"{owner_prefix(self.state.owner)}{self.response_id}")
+        state = self.state
+        place = f"h/{state.worker}" if state.worker else f"q/{state.order}"
+        rows = [f"j/{self.response_id}", f"k/{self.response_id}", f"{place}/{self.response_id}"]
+        if not state.owner.is_anonymous:
+            rows.append(f"{owner_prefix(state.owner)}{self.response_id}")
         return [*map(Delete, rows), Notify(self.response_id)]
 
 

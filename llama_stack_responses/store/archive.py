@@ -33,6 +33,7 @@ from .layout import Entry, tag_of_history, unsettled
 from .layout import imported as mark_imported
 from .list_row_pages import Listing
 from .placement import Placement
+from .queued_end import QueuedEnd
 from .read_allowance import PAGE_BYTES
 from .records import Condition, Conflict, Delete, Moving, Op, Record, Records, VersionIs, committed, partitions_of
 from .response_loader import ResponseLoader
@@ -67,7 +68,7 @@ class Archive:
         on_end: are called after that commit.
 
     Attributes:
-        load, entry, entry_version, own_inputs: read responses, as `ResponseLoader` does.
+        load, entry, entry_version, own_inputs, queued: read responses, as `ResponseLoader` does.
         listing, all_lists: the lists of owners, and those of all owners as one, without the responses themselves.
         list: reads a page of an owner's responses, as `ResponseList` does.
         history, recent, recent_of_conversation: read histories, as `Histories` does.
@@ -115,7 +116,7 @@ class Archive:
         self.horizon = retention_rule.horizon
         self._loader = loader = ResponseLoader(records, decoder, retention_rule, page_bytes)
         self.load, self.entry, self.entry_version = loader.load, loader.entry, loader.entry_version
-        self.own_inputs = loader.own_inputs
+        self.own_inputs, self.queued = loader.own_inputs, loader.queued
         self.list = ResponseList(records, decoder, retention_rule, loader, scan_rows, scan_seconds).page
         self.listing = Listing(records, retention_rule, loader)
         self.all_lists = AllLists(records, retention_rule, loader)
@@ -189,6 +190,25 @@ class Archive:
             self.ends.written(ended)
             await self._garbage_collector.try_run(plan.released, owner)
             return plan.version
+
+    async def end_queued(
+        self, ends: Sequence[QueuedEnd], extra_ops: Sequence[Op] = (), conditions: Sequence[Condition] = ()
+    ) -> bool:
+        """Store the ends of responses that were queued and never ran, in one commit; return False if one has changed.
+
+        Args:
+            ends: the ends, of responses of one owner with one tag.
+            extra_ops, conditions: further ops and conditions of the commit.
+        """
+        now = self.clock()
+        ended = [each.ended(now) for each in ends]
+        ops = [op for each in ended for op in self.ends.ops(each)]
+        ops += [op for each in ends for op in each.ops()]
+        if not await committed(self._records, [*ops, *extra_ops], [*(each.unchanged for each in ends), *conditions]):
+            return False
+        for each in ended:
+            self.ends.written(each)
+        return True
 
     async def import_response(
         self,

@@ -96,13 +96,31 @@ class ResponseLoader:
 
     async def with_inputs(self, response_ids: Sequence[str]) -> AsyncIterator[tuple[StoredResponse, list[Json]]]:
         """Yield those of the responses that exist, each with the input items of `own_inputs`, a page at a time."""
+        async for shared, _, items in self._pages(response_ids):
+            inputs = await own_inputs(shared, [each.input for each in items], self._page_bytes)
+            for stored, own in zip_longest(items, inputs):
+                yield stored, own or []
+
+    async def queued(self, response_ids: Sequence[str]) -> AsyncIterator[tuple[FoundEntry, StoredResponse]]:
+        """Yield those of the responses that are queued, also expired ones, each with its record."""
+        async for _, entries, items in self._pages(response_ids, expired=True):
+            found = {each.entry.id: each for each in entries}
+            for each in items:
+                if each.response["status"] == "queued":
+                    yield found[each.response["id"]], each
+
+    async def _pages(
+        self, response_ids: Sequence[str], *, expired: bool = False
+    ) -> AsyncIterator[tuple[SharedContent, Sequence[FoundEntry], Sequence[StoredResponse]]]:
+        """Yield pages of the responses that exist: the content that was read, the records, and the responses.
+
+        The records may be those of further responses too.
+        """
         while response_ids:
-            entries, seen = await self.entries(response_ids)
+            entries, seen = await self.entries(response_ids, expired=expired)
             shared = self._shared()
             page = await self._page(shared, entries, len(entries))
-            inputs = await own_inputs(shared, [each.input for each in page.items], self._page_bytes)
-            for stored, own in zip_longest(page.items, inputs):
-                yield stored, own or []
+            yield shared, entries, page.items
             if page.has_more:
                 seen = response_ids.index(page.items[-1].response["id"]) + 1
             response_ids = response_ids[seen:]

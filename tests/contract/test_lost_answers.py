@@ -313,6 +313,18 @@ async def test_cancel_takes_effect_despite_lost_reply(here: Server, committed: b
 
 
 @MADE
+async def test_waiting_responses_are_cancelled_together_despite_lost_reply(here: Server, committed: bool) -> None:
+    ids = [f"resp_{number}" for number in range(3)]
+    for response_id in ids:
+        await here.submit(here.background, response_id)
+    with here.losing(committed):
+        async with asyncio.timeout(PATIENCE):
+            await here.background.cancel_unbegun(ids)
+    assert [(await here.result(each))["status"] for each in ids] == ["cancelled"] * 3
+    assert await here.jobs.claim("w2") is None
+
+
+@MADE
 async def test_job_runs_once_despite_lost_replies(here: Server, committed: bool) -> None:
     await here.submit(here.background)
     job = await here.claim()

@@ -103,6 +103,7 @@ class Ledger:
     _logs: dict[str, dict[int, Json]] = field(default_factory=dict)
     _progress: dict[str, Progress] = field(default_factory=dict)
     _claimed: dict[tuple[str, str], Progress] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
 
     def fail(self, what: str) -> None:
         """Note a violation."""
@@ -113,6 +114,8 @@ class Ledger:
 
     def on_commit(self, who: str, ops: Sequence[Op], store: SharedStore) -> None:
         """Check a commit before it is applied."""
+        keys = [op.key for op in ops if isinstance(op, Delete) and op.key.startswith("q/")]
+        self._taken = {key.rpartition("/")[2] for key in keys}
         for op in ops:
             if isinstance(op, Put | Ensure | Delete) and (check := self._checks.get(op.key.partition("/")[0])):
                 check(self, who, op, store)
@@ -161,11 +164,17 @@ class Ledger:
         self._progress[response_id] = now
 
     def _may_write(self, who: str, response_id: str, store: SharedStore, does: str) -> None:
-        """Check that the writer holds the job: of two that hold its lease, one at most commits."""
+        """Check that the writer holds the job, or takes it out of the queue before it has begun.
+
+        Of two that hold its lease, one at most commits.
+        """
         job = store.get(f"j/{response_id}")
         if job is None:
             return
-        worker = JobState.decode(job).worker
+        state = JobState.decode(job)
+        if state.unbegun and response_id in self._taken:
+            return
+        worker = state.worker
         if worker is None or self.workers.get(worker) != who:
             holder = self.workers.get(worker or "", "no server")
             self.fail(f"{who} {does} {response_id}, whose job {holder} holds")

@@ -16,6 +16,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.statuses import UNFINISHED
 from llama_stack_responses.features.batches.rows import ENDED, Batch
+from llama_stack_responses.features.batches.stored_batches import cancelled
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.service.detached_responses import DetachedResponse
 from llama_stack_responses.service.response_reader import ServerClosing
@@ -36,6 +37,7 @@ EVENT_TYPES: Final = (
     "response.cancelled",
     "response.incomplete",
     "batch.completed",
+    "batch.cancelled",
 )
 _SILENCE: Final = 15.0
 _RETRY: Final = 1.0
@@ -147,7 +149,7 @@ class Clients:
                     await self.delete(owner, response["id"])
 
     async def batch(self, owner: Owner, lines: int) -> None:
-        """Create a batch and wait for its end; its files have each line once."""
+        """Create a batch, perhaps cancel it, and wait for its end; its files have each line once."""
         ids = [f"line {number}" for number in range(lines)]
         texts = [self._line(custom_id) for custom_id in ids]
         file_id = await self.cluster.files.write("input", BytesIO(b"\n".join(texts)), None)
@@ -156,6 +158,9 @@ class Clients:
             return
         self.promises.batches[batch.id] = owner
         of = Hasher(owner).owner
+        if withdrawn := self._random.random() < 0.3:
+            await asyncio.sleep(self._random.uniform(0.0, 12.0))
+            withdrawn = await self.call(owner, lambda server: _cancel_batch(server, of, batch.id))
         while True:
             await asyncio.sleep(3.0)
             found = await self.call(owner, lambda server: server.batches.find(of, batch.id))
@@ -163,7 +168,7 @@ class Clients:
                 self.ledger.fail(f"{batch.id} is lost")
                 return
             if found.status in ENDED:
-                self._check_files(found, ids)
+                self._check_files(found, ids, withdrawn=withdrawn)
                 return
 
     async def endpoint(self, owner: Owner) -> None:
@@ -333,13 +338,18 @@ class Clients:
             return
         await asyncio.sleep(0.02)
 
-    def _check_files(self, batch: Batch, ids: Sequence[str]) -> None:
+    def _check_files(self, batch: Batch, ids: Sequence[str], *, withdrawn: bool) -> None:
         """Check that the files of a batch have each of its lines once, in order."""
+        ids = ids if batch.total or not withdrawn else ()
         found = []
         for file_id in (batch.output_file_id, batch.error_file_id):
             lines = self.cluster.files.contents[file_id].splitlines() if file_id else []
             found += [orjson.loads(line)["custom_id"] for line in lines]
-        if batch.status != "completed" or sorted(found) != sorted(ids) or batch.completed + batch.failed != len(ids):
+        if (
+            batch.status != ("cancelled" if withdrawn else "completed")
+            or sorted(found) != sorted(ids)
+            or batch.completed + batch.failed != len(ids)
+        ):
             self.ledger.fail(f"{batch.id} ends as {batch.status} with the lines {found} of {ids}")
 
 
@@ -361,3 +371,16 @@ async def _create_batch(server: Server, owner: Owner, file_id: str) -> Batch:
     await server.batches.create(batch, 50)
     server.look(batch.id)
     return batch
+
+
+async def _cancel_batch(server: Server, of: str, batch_id: str) -> bool:
+    """Return whether a batch is cancelled; False if it ends otherwise."""
+    try:
+        found = await server.batches.change(of, batch_id, partial(cancelled, await server.batches.now()))
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        # An earlier call whose answer was lost may have cancelled it.
+        found = await server.batches.find(of, batch_id)
+    server.look(batch_id)
+    return found is not None and found.end == "cancelled"

@@ -141,7 +141,7 @@ LAYERS: Final = {
         {"event_log", "queue"},
         {"job_writer"},
         {"shared_commits"},
-        {"event_follower", "heartbeat", "live_responses", "overview", "runner"},
+        {"event_follower", "heartbeat", "live_responses", "overview", "runner", "unbegun_jobs"},
         {"foreground_leases"},
         {"worker"},
         {"background"},

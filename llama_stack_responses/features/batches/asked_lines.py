@@ -63,8 +63,7 @@ class AskedLines:
     async def cancel(self, running: Running) -> None:
         """Cancel the lines that run."""
         await self.stop()
-        for line, unchanged in running.values():
-            await self._parts.batches.end(line, Result(None, False, 0), unchanged)
+        await self._parts.batches.end_together(running, Result(None, False, 0))
 
     async def stop(self) -> None:
         """End the tasks."""

@@ -16,7 +16,7 @@ from .parts import Parts
 from .rows import Line, Result
 from .stored_batches import Running
 
-_TOGETHER: Final = 8
+_TOGETHER: Final = 32
 """Jobs that are cancelled at the same time."""
 _LONGEST_PAUSE_SECONDS: Final = 60.0
 
@@ -81,16 +81,14 @@ class QueuedLines:
                 await self._parts.batches.end(line, Result(line.response_id, True, 0), unchanged)
 
     async def cancel(self, running: Running) -> None:
-        """Cancel the lines that are queued or run, the last first.
-
-        Lines are queued in their order. So those that run are cancelled after those that wait, which would otherwise
-        begin in their place.
-        """
-        lines = [line for line, _ in running.values()][::-1]
-        for start in range(0, len(lines), _TOGETHER):
-            some = lines[start : start + _TOGETHER]
-            await gather_or_cancel(self._parts.impl.jobs.cancel(line.response_id) for line in some)
+        """Cancel the lines that are queued or run: first those that wait, which would begin in the place of others."""
+        jobs, ids = self._parts.impl.jobs, [line.response_id for line, _ in running.values()]
         await self.end_lost(running)
+        await jobs.cancel_unbegun(ids)
+        found = await jobs.find_many(ids)
+        left = sorted(found, key=lambda each: found[each].state.worker is not None)
+        for start in range(0, len(left), _TOGETHER):
+            await gather_or_cancel(map(jobs.cancel, left[start : start + _TOGETHER]))
 
     async def stop(self) -> None:
         """Do nothing: the lines are those of the queue."""

@@ -47,6 +47,9 @@ from .rows import (
 _AT_ONCE: Final = 500
 """Ends of lines that are added to a batch in one commit."""
 
+_ENDS_AT_ONCE: Final = 128
+"""Lines that end in one commit."""
+
 
 class Again(NamedTuple):
     """A line that is tried again.
@@ -245,6 +248,15 @@ class StoredBatches:
         conditions = [VersionIs(line.key("d"), None), runs] if runs else _free(line)
         ops = [*ended_ops(line, result, Counted(result.status == 200)), Delete(line.key("t"))]
         return await committed(self._records, ops, conditions)
+
+    async def end_together(self, running: Running, result: Result) -> None:
+        """Store what lines ended with that run and have no job. It is stored for none of some that share a commit if
+        one of them has ended meanwhile."""
+        lines = list(running.values())
+        for start in range(0, len(lines), _ENDS_AT_ONCE):
+            some = lines[start : start + _ENDS_AT_ONCE]
+            ops = [op for line, _ in some for op in ended_ops(line, result, Counted(result.status == 200))]
+            await committed(self._records, ops, [unchanged for _, unchanged in some])
 
     async def results(self, lines: Sequence[Line]) -> dict[int, Result]:
         """Return what lines ended with, by their numbers."""
