@@ -120,6 +120,13 @@ class ApiError(Exception):
         """Return the HTTP body: `{"error": {"message", "type", "param", "code"}}`."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
+    def with_status(self, status: int) -> ApiError:
+        """Return what the error says, with another HTTP status."""
+        said = {"type": self.type, "code": self.code, "param": self.param}
+        return ApiError(
+            status, self.message, retry_after=self.retry_after, headers=self.headers, upstream=self.upstream, **said
+        )
+
     def response_error(self) -> dict[str, str]:
         """Return the `error` of a failed response: a code of the closed list, the message, and the field at fault."""
         fields = {"code": self._response_code(), "message": self.message}

@@ -19,6 +19,7 @@ from .platform import (
     ModelNotFoundError,
     ModelTypeError,
     UnsupportedModelError,
+    translate_exception,
 )
 
 _CALLS: Final[dict[str, tuple[type[BaseModel], str]]] = {
@@ -59,6 +60,8 @@ class HostPlainInference:
             except Exception as error:
                 failure = failure_of(error)
                 await counted.end(None, failure)
+                if failure is not error:  # it has the status of the host's own route
+                    failure = failure.with_status(translate_exception(error).status_code)
                 raise failure from error
             shown: Json = answer.model_dump(mode="json", exclude_none=True)
             await counted.end(shown.get("usage"))

@@ -17,6 +17,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.configure import parse_and_maybe_upgrade_config
     from llama_stack.core.conversations.conversations import ConversationServiceConfig, ConversationServiceImpl
     from llama_stack.core.datatypes import AccessRule, AuthenticationRequiredError, StackConfig, User
+    from llama_stack.core.exceptions.translation import translate_exception
     from llama_stack.core.prompts.prompts import PromptServiceConfig, PromptServiceImpl
     from llama_stack.core.request_headers import (
         PROVIDER_DATA_VAR,
@@ -77,6 +78,7 @@ else:
     from ogx.core.configure import parse_and_maybe_upgrade_config
     from ogx.core.conversations.conversations import ConversationServiceConfig, ConversationServiceImpl
     from ogx.core.datatypes import AccessRule, AuthenticationRequiredError, StackConfig, User
+    from ogx.core.exceptions.translation import translate_exception
     from ogx.core.prompts.prompts import PromptServiceConfig, PromptServiceImpl
     from ogx.core.request_headers import (
         PROVIDER_DATA_VAR,
@@ -197,4 +199,5 @@ __all__ = [
     "parse_and_maybe_upgrade_config",
     "set_log_category",
     "shutdown_sqlstore_backends",
+    "translate_exception",
 ]

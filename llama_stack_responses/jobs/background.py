@@ -60,6 +60,7 @@ class BackgroundJobs:
         share_of: returns the share of a user.
 
     Attributes:
+        worker_id: the name of the worker.
         events: follows detached responses.
         foreground: the leases of foreground responses.
         worker: runs the jobs.
@@ -96,11 +97,11 @@ class BackgroundJobs:
         self._notifier = notifier = Notifier(intervals.fallback_poll_seconds)
         self._jobs = jobs = self._queue(limits)
         self._event_log = event_log = EventLog(records, notifier, intervals.event_poll_seconds, decoder=archive.decoder)
-        self._worker_id = new_id("worker")
-        self._heartbeat = Heartbeat(jobs, self._worker_id, intervals)
-        self.live_responses = LiveResponses(records, archive.decoder, factory.activity, self._worker_id, intervals)
+        self.worker_id = new_id("worker")
+        self._heartbeat = Heartbeat(jobs, self.worker_id, intervals)
+        self.live_responses = LiveResponses(records, archive.decoder, factory.activity, self.worker_id, intervals)
         self.events = EventFollower(notifier, jobs, event_log, intervals)
-        self.foreground = ForegroundLeases(records, archive, self._worker_id, self._heartbeat, intervals)
+        self.foreground = ForegroundLeases(records, archive, self.worker_id, self._heartbeat, intervals)
         self._unbegun = UnbegunJobs(jobs, archive, event_log, factory.activity, event_log_seconds, intervals)
         self.worker = self._make_worker(limits)
 
@@ -191,7 +192,7 @@ class BackgroundJobs:
         body, sealed = await self._sealed(body, keys, response["id"], owner)
         with ExitStack() as unless_begun:
             slot = unless_begun.enter_context(self._opened.reserve(owner).add(1))
-            job, ops = await self._jobs.create_claimed(response["id"], owner, body, self._worker_id, sealed)
+            job, ops = await self._jobs.create_claimed(response["id"], owner, body, self.worker_id, sealed)
             await self._store(response, owner=owner, extra_ops=[*extra_ops, *ops], **history)
             acceptance = Acceptance([Delete(op.key) for op in extra_ops], acceptance_seconds)
             self.worker.run(job, acceptance).add_done_callback(lambda _: slot.release())
@@ -275,7 +276,7 @@ class BackgroundJobs:
 
     def _make_worker(self, limits: WorkerLimits) -> Worker:
         return Worker(
-            self._worker_id,
+            self.worker_id,
             jobs=self._jobs,
             event_log=self._event_log,
             notifier=self._notifier,

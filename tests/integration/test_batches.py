@@ -363,6 +363,8 @@ def test_batches_are_listed_newest_first(ada: openai.OpenAI) -> None:
     page = ada.batches.list(limit=1)
     assert ([each.id for each in page.data], page.has_more) == ([second.id], True)
     assert ada.batches.list(limit=1, after=second.id).data[0].id == first.id
+    with pytest.raises(openai.BadRequestError, match="is in this list"):
+        ada.batches.list(after=f"batch_{'0' * 24}")
     ended = until_ended(ada, first)
     with pytest.raises(openai.ConflictError):
         ada.batches.cancel(ended.id)

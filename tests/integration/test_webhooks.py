@@ -100,6 +100,7 @@ def test_each_end_is_delivered_as_the_event_of_the_openai_package(
         ada.webhooks.delete(endpoint.id)
     assert {each.data.id: each.type for each in ends} == {each: f"response.{status}" for each, status in shown.items()}
     assert list(shown.values()) == ["failed", "incomplete", "cancelled", "completed"]
+    assert {each.data.id.split("_")[0] for each in tests if each.type.startswith("batch.")} == {"batch"}
     # Each has a class of its own.
     assert [type(each).__name__.removesuffix("WebhookEvent") for each in tests] == [
         each.type.title().replace(".", "") for each in tests

@@ -234,6 +234,7 @@ class Server:
             on_end=[self._batch_work.ended, self._webhooks.ended],
         )
         self.impl = _Service(process, CONFIG, self.records, self.sealer, dependencies, self.access, intervals)
+        self._webhooks.workers = self.impl.jobs
         self._batch_work.parts = BatchParts(
             impl=self.impl,
             inference=None,  # type: ignore[arg-type]

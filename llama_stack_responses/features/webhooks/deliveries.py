@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ...core.errors import ApiError
+from ...core.errors import ApiError, bad_request
 from ...logs import get_logger
 from ...store import codec
 from ...store.conflict_retry import ConflictRetry
@@ -141,8 +141,14 @@ class Deliveries:
             await self._records.commit([Delete(row.key), Delete(f"{DELIVERIES}{row.endpoint}/{row.delivery}")])
 
     async def page(self, endpoint: str, after: str | None, limit: int) -> tuple[list[Delivery], bool]:
-        """Return deliveries to an endpoint, newest first, older than `after`, and whether there are more."""
+        """Return deliveries to an endpoint, newest first, older than `after`, and whether there are more.
+
+        Raises:
+            ApiError: 400, the endpoint has no delivery `after`.
+        """
         prefix = f"{DELIVERIES}{endpoint}/"
+        if after and not await self._records.get_many([f"{prefix}{after}"]):
+            raise bad_request(f"Nothing with the id '{after[:80]}' is in this list.", "after", "invalid_value")
         end = f"{prefix}{after}" if after else after_prefix(prefix)
         rows = await self._records.range(prefix, end, limit=limit + 1, reverse=True)
         return [Delivery.decode(row.value) for _, row in rows[:limit]], len(rows) > limit

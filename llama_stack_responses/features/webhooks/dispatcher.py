@@ -1,21 +1,20 @@
 """Sends the deliveries that are due, on any server of the store.
 
-A server that sends to an endpoint holds its lease, a row that expires, and sends a few messages at a time. So no
-message is sent by two servers at a time. The owners of endpoints share the slots of a server: while endpoints wait, one
-gives its slot back after each round of messages, and the next one is that of the owner who holds least. So the slow or
-dead receivers of an owner delay the messages of others by one attempt at most. A message whose server dies before it
-has stored the answer is sent again with the same id. A response has one end, and so one event: the events of different
-responses are not ordered.
+A server that sends to an endpoint holds its lease, a row that names its worker, and sends a few messages at a time. So
+no message is sent by two servers at a time. What a server held is free once its worker has no lease, since it is dead.
+The owners of endpoints share the slots of a server: while endpoints wait, one gives its slot back after each round of
+messages, and the next one is that of the owner who holds least. So the slow or dead receivers of an owner delay the
+messages of others by one attempt at most. A message whose server dies before it has stored the answer is sent again
+with the same id. A response has one end, and so one event: the events of different responses are not ordered.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from secrets import token_hex
-from typing import Final
+from typing import Final, Protocol
 
 import orjson
 
@@ -53,7 +52,7 @@ _MEASURE_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 2.0
 """Interval in which a server looks for what others have left."""
 _LEASE_SECONDS: Final = 60.0
-"""Time after which the lease of a dead server has expired, longer than a round of messages takes."""
+"""Time after which a lease is free although its server lives, longer than a round of messages takes."""
 _AT_ONCE: Final = 4
 """Messages that are sent to one endpoint at the same time."""
 _ENDPOINTS: Final = 200
@@ -97,6 +96,20 @@ class Retries:
         return pause_after(tried, self.first, _MAX_RETRY_SECONDS)
 
 
+class Workers(Protocol):
+    """The worker of this server, and those of all servers.
+
+    Attributes:
+        worker_id: the name of the one of this server.
+    """
+
+    worker_id: str
+
+    async def leases(self, workers: Iterable[str]) -> Mapping[str, float]:
+        """Return when the leases of workers expire, by the names of those that live."""
+        ...
+
+
 class Dispatcher:
     """Makes deliveries of events, and sends those that are due.
 
@@ -125,6 +138,8 @@ class Dispatcher:
         self._records, self._endpoints, self._deliveries = records, endpoints, deliveries
         self._configured, self._sender, self._retries, self._telemetry = configured, sender, retries, telemetry
         self._poll_seconds = poll_seconds
+        self.workers: Workers | None = None
+        """The workers, once the routes are made."""
         self._task = LoopTask(self._repeat)
         self._wake = asyncio.Event()
         self._sending: dict[str, asyncio.Task[None]] = {}
@@ -217,18 +232,13 @@ class Dispatcher:
 
     async def _with_lease(self, endpoint: str) -> bool:
         """Send what is due until other endpoints wait for a slot; return whether more may be due."""
-        key, holder, version = lease_key(endpoint), token_hex(8).encode(), 0
+        key, version = lease_key(endpoint), None
         try:
             while True:
                 now = await self._records.now()
-                held = VersionIs(key, version or None)
-                if not await committed(self._records, [Put(key, holder, now + _LEASE_SECONDS)], [held]):
-                    version = 0
-                    self._due_again.discard(endpoint)  # that is for the server with the lease
-                    return False
-                version += 1
-                self._due_again.discard(endpoint)
-                if not (rows := await self._deliveries.due(endpoint, now, _AT_ONCE)):
+                version = await self._taken(key, version, now)
+                self._due_again.discard(endpoint)  # without the lease, that is for the server that has it
+                if version is None or not (rows := await self._deliveries.due(endpoint, now, _AT_ONCE)):
                     return False
                 await self._send(rows, now)
                 if self._slots.waiting:
@@ -236,6 +246,22 @@ class Dispatcher:
         finally:
             if version:
                 await committed(self._records, [Delete(key)], [VersionIs(key, version)])
+
+    async def _taken(self, key: str, version: int | None, now: float) -> int | None:
+        """Take a lease, or renew the one with this version; return its version, None if another server has it."""
+        assert self.workers, "there are no routes"
+        put = Put(key, self.workers.worker_id.encode(), now + _LEASE_SECONDS)
+        if await committed(self._records, [put], [VersionIs(key, version)]):
+            return (version or 0) + 1
+        found = (await self._records.get_many([key])).get(key)
+        if found is None or await self._is_held(self.workers, found.value.decode()):
+            return None
+        free = VersionIs(key, found.version)
+        return found.version + 1 if await committed(self._records, [put], [free]) else None
+
+    async def _is_held(self, workers: Workers, holder: str) -> bool:
+        """Return whether the worker that a lease names sends: one that lives, and not that of this server."""
+        return holder != workers.worker_id and holder in await workers.leases([holder])
 
     async def _send(self, rows: Sequence[Queued], now: float) -> None:
         endpoint = rows[0].endpoint
@@ -289,7 +315,7 @@ class Dispatcher:
             self._telemetry.record(ATTEMPTS, 1, {"result": {"waiting": "retried"}.get(status, status)})
             if answer.accepted:
                 self._telemetry.record(DELAY, max(now - delivery.event_at, 0.0))
-            elif new and new.disabled_at:
+            elif new and new.disabled_at and not (state and state.disabled_at):
                 logger.warning("disabled webhook endpoint %s: %s", row.endpoint, new.reason)
             elif status == "failed":
                 logger.warning("gave up webhook %s for endpoint %s", delivery.id, row.endpoint)
@@ -298,6 +324,8 @@ class Dispatcher:
 
 def _failed(state: State | None, answer: Answer, now: float, longest: float) -> State:
     """Return the state of an endpoint after a failure."""
+    if state and state.disabled_at:
+        return state
     since = state.failing_since if state else now
     if answer.status == _GONE:
         return State(since, now, "it answered 410 (gone)")

@@ -36,7 +36,8 @@ def open_webhooks(stack: Stack, settings: Webhooks) -> Feature:
 
     stack.events.add(partial(recorded_of_object, kept_seconds), lambda _: dispatcher.look())
 
-    def of_users(_: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
+    def of_users(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
+        dispatcher.workers = impl.jobs
         look, user, policy = dispatcher.look, stack.current_user, stack.address_policy
         return webhooks_router(EndpointRoutes(endpoints, deliveries, sender, policy, look, settings, user, limits))
 

@@ -148,7 +148,8 @@ class EndpointRoutes:
     async def test(self, webhook_endpoint_id: str, request: Request) -> Response:
         kind = checked_type(await self.limits.bodies.json(request))
         found, now = await self._found(webhook_endpoint_id), await self.endpoints.now()
-        body = orjson.dumps(event_object(new_id("evt"), kind, new_id("resp"), now))
+        of = "batch" if kind.startswith("batch.") else "resp"
+        body = orjson.dumps(event_object(new_id("evt"), kind, new_id(of), now))
         secrets = await self.endpoints.secrets_of(found, now)
         answer = await self.sender.post(found.url, signed_headers(new_id("wh"), int(now), body, secrets), body)
         if answer.status is None:

@@ -6,7 +6,7 @@
     wh/d/<endpoint>/<delivery>          a delivery; the ids of deliveries are ordered by their times
     wh/q/<endpoint>/<due>/<delivery>    the delivery is to be sent at this time, in milliseconds since the epoch; the
                                         value is the `of` of the endpoint's owner, empty for one of the configuration
-    wh/l/<endpoint>                     a server delivers to the endpoint; it expires if that server dies
+    wh/l/<endpoint>                     a server delivers to the endpoint; the value is its worker
     wh/s/<endpoint>                     since when the endpoint fails, and whether it is disabled
 
 `<of>` is a hash of the owner. Times in keys are hexadecimal.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import httpx2
+import openai
 import pytest
 from pydantic import BaseModel
 
@@ -20,6 +22,7 @@ from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.access import SingleUserAccess
 
 BODY = {"model": "m", "prompt": "Hi"}
+REQUEST = httpx2.Request("POST", "http://models/v1/completions")
 
 
 class Answer(BaseModel):
@@ -83,9 +86,14 @@ async def test_request_is_answered_by_the_router() -> None:
         (ValueError("no"), 400),
         (ConnectionError("no"), 502),
         (TimeoutError(), 504),
+        (NotImplementedError("no"), 501),
+        (openai.APIConnectionError(request=REQUEST), 500),
+        (openai.InternalServerError("busy", response=httpx2.Response(503, request=REQUEST), body=None), 503),
+        (openai.RateLimitError("busy", response=httpx2.Response(429, request=REQUEST), body=None), 429),
     ],
+    ids=lambda value: type(value).__name__,
 )
-async def test_error_of_the_router_has_the_status_of_the_api(error: Exception, status: int) -> None:
+async def test_error_of_the_router_has_the_status_of_the_hosts_own_route(error: Exception, status: int) -> None:
     with pytest.raises(ApiError) as raised:
         await inference(Router(error)).answer("/v1/completions", BODY)
     assert raised.value.status == status

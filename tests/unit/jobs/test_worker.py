@@ -352,7 +352,7 @@ async def test_job_of_dead_process_continues_in_other_process(
     assert texts_of(final, "completed") == SAID
     async with asyncio.timeout(PATIENCE):
         assert await reader == await lives.event_log.read_all(ID, -1)
-    dead = dies.background._worker_id
+    dead = dies.background.worker_id
     assert lines_about_job(caplog) == [
         f"requeued a job because the lease of its worker expired: {ID} (worker {dead})",
         f"resumed a job: {ID} (start 2, round 2)",
@@ -389,7 +389,7 @@ async def test_worker_whose_clock_jumped_leaves_others_time_to_renew_their_lease
 
 async def renewed(process: Process, times: int = 1) -> None:
     """Wait until a process has renewed its lease so many times from now on."""
-    life = f"p/{process.background._worker_id}"
+    life = f"p/{process.background.worker_id}"
 
     async def version() -> int:
         found = (await process.records.get_many([life])).get(life)
