@@ -32,7 +32,7 @@
     au/<key>                     when the key was used last
     al/<moment and number>       an entry of the audit log (`audit_log.py`)
     ms/<server>                  what was learned about a model server (`learned_steps.py`)
-    co/..., cl/..., cp/..., ch/...    what is packed in an object store (`features/cold/rows.py`)
+    co/..., cl/..., cp/..., ch/..., ck/...    what is packed in an object store (`features/cold/rows.py`)
     ce/<of>                      the containers that a user has until then are to be ended: the user was deleted
     wh/...                       endpoints and deliveries of webhooks (`features/webhooks/rows.py`)
     sd/wanted                    a user has searched, so there is an index of words (`features/page/search/demand.py`)

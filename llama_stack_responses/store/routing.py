@@ -60,6 +60,7 @@ _TAGS: Final[Mapping[str, tuple[int, Callable[[str], int]]]] = {
     **dict.fromkeys(("h", "o", "q", "t"), (2, _id(2))),
     **dict.fromkeys(("l", "sc"), (3, _id(3))),
     "y": (2, _branch_or_key),
+    "ck": (1, lambda key: int(_part(key, 1), 16)),
     **dict.fromkeys(("b", "f", "i", "n"), (1, _name(1))),
     "g": (2, _name(2)),
     "j": (1, _job_or_pointer),

@@ -664,6 +664,13 @@ async def _fill_packed(records: Records, clock: Clock) -> None:
     await records.commit([Delete(TURN), Put(FOLDER, b"0" * 16)])
 
 
+async def _fill_paged(records: Records, clock: Clock) -> None:
+    """Write those chains, of which the store has its rows in pages."""
+    await _fill_packed(records, clock)
+    clock.now += 3600.0
+    await Packing(records, cast("Objects", ObjectsInRows(records)), AFTER).release()
+
+
 async def _read_packed(records: Records, clock: Clock) -> Json:
     objects = cast("Objects", ObjectsInRows(records))
     archive = Archive(UnpackingRecords(records, Bringing(records, objects, AFTER, None)), clock=clock)
@@ -773,6 +780,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "refused-requests": (_fill_refused, _read_refused),
     "scores": (_fill_scores, _read_scores),
     "packed": (_fill_packed, _read_packed),
+    "paged": (_fill_paged, _read_packed),
     "noted": (_fill_noted, _read_noted),
 }
 

@@ -18,6 +18,7 @@ from llama_stack_responses.features.cold.stored import PackedChains
 from llama_stack_responses.features.page.search.texts import Texts
 from llama_stack_responses.items.listed_items import with_ids
 from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.codec import unpacked
 from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Records, reader_of
@@ -107,7 +108,7 @@ async def test_packed_chain_comes_back_unchanged_and_is_continued(cold: ColdStor
     await pack(cold, clock)
     assert await cold.packed() == ids(made)
     left_hot = [key for key, _ in await cold.hot.range("!", "~", limit=1000)]
-    assert {key[:2] for key in left_hot} <= {"r/", "l/", "i/", "x/", "up", "co", "cp"}
+    assert {key[:2] for key in left_hot} <= {"r/", "l/", "i/", "x/", "up", "co", "cp", "ck"}
 
     item = made[0].response["output"][0]
     assert await stored_item(cold.archive, ALICE, item["id"]) == item
@@ -122,12 +123,11 @@ async def test_packed_chain_comes_back_unchanged_and_is_continued(cold: ColdStor
 
 async def test_list_has_what_is_packed_without_the_object_store(cold: ColdStore, clock: Clock, tmp_path: Path) -> None:
     made = await chain(cold.archive)
-    listed = await cold.hot.range("l/", "l0", limit=10)
+    listed = await cold.paged.range("l/", "l0", limit=10)
     await pack(cold, clock)
     (tmp_path / "cold").rename(tmp_path / "away")
-    assert {key: record.value for key, record in await cold.hot.range("l/", "l0", limit=10)} == {
-        key: record.value for key, record in listed
-    }
+    found = await cold.paged.range("l/", "l0", limit=10)
+    assert [(key, unpacked(each.value)) for key, each in found] == [(key, unpacked(each.value)) for key, each in listed]
     assert (await cold.archive.count(cold.archive.horizon(clock.now))).stored == len(made)
 
 
@@ -137,7 +137,7 @@ async def test_packed_chain_is_deleted_without_the_object_store(cold: ColdStore,
     await pack(cold, clock)
     (tmp_path / "cold").rename(tmp_path / "away")
     for each in sorted(ids(made)):
-        assert len(await cold.hot.range(CHAINS, "co0", limit=9)) == 1
+        assert len(await cold.paged.range(CHAINS, "co0", limit=9)) == 1
         assert await cold.archive.delete(each)
         assert not await cold.archive.delete(each)
     assert await left(cold.hot, clock, cold.archive) == []
@@ -205,7 +205,7 @@ async def test_two_servers_pack_and_bring_back_at_once(
     assert await cold.packed() == ids(made)
     read = [whole(each.archive, response_id) for response_id in before for each in (cold, other)]
     assert await asyncio.gather(*read) == [each for each in before.values() for _ in range(2)]
-    assert await records.range(CHAINS, "co0", limit=9) == []
+    assert await cold.paged.range(CHAINS, "co0", limit=9) == []
 
 
 async def meddled(
@@ -345,7 +345,7 @@ async def test_server_that_stood_still_takes_nothing_out_of_the_store(
 
     here = await meddled(records, clock, tmp_path, stand_still)
     assert await here.packed() == set()
-    assert len(await here.hot.range("r/", "r0", limit=9)) == 1
+    assert len(await here.paged.range("r/", "r0", limit=9)) == 1
 
 
 async def test_object_of_which_most_is_left_over_is_rewritten(cold: ColdStore, clock: Clock) -> None:

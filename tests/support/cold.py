@@ -9,6 +9,7 @@ from typing import Final
 from llama_stack_responses.features.cold.bringing import Bringing
 from llama_stack_responses.features.cold.objects import Objects, Stored
 from llama_stack_responses.features.cold.packing import Packing
+from llama_stack_responses.features.cold.pages import PagedRecords
 from llama_stack_responses.features.cold.rows import RecordStub
 from llama_stack_responses.features.cold.settings import ColdTier
 from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
@@ -32,6 +33,8 @@ class ColdStore:
         meddle: wraps the store where objects are packed and brought back.
 
     Attributes:
+        hot: the store.
+        paged: the store, with the rows that are in pages.
         records: what the server uses.
         archive: its responses.
         objects, packing: as their classes say.
@@ -45,6 +48,7 @@ class ColdStore:
         meddle: Callable[[Records], Records] = lambda records: records,
     ) -> None:
         self.hot = hot
+        self.paged = PagedRecords(hot)
         self.objects = Objects(settings, hot)
         self.records = UnpackingRecords(hot, Bringing(meddle(hot), self.objects, AFTER, None))
         self.archive = Archive(self.records, clock=clock)
@@ -52,7 +56,7 @@ class ColdStore:
 
     async def packed(self) -> set[str]:
         """Return the ids of the responses that are packed."""
-        rows = await self.hot.range("r/", "r0", limit=10_000)
+        rows = await self.paged.range("r/", "r0", limit=10_000)
         return {key.removeprefix("r/") for key, record in rows if RecordStub.read(record)}
 
     async def stored(self) -> dict[str, int]:

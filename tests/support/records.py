@@ -4,7 +4,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.store.records import Condition, Op, PubSub, Record, Records
+from llama_stack_responses.store.records import (
+    Condition,
+    Op,
+    PubSub,
+    Record,
+    Records,
+    filled_in,
+    partitions_of,
+    range_in,
+)
 
 
 def settled(*, applied: bool) -> Callable[[], Awaitable[bool]]:
@@ -60,6 +69,20 @@ class WatchedRecords(Records):
         return await self._pass(
             "range", lambda: self._records.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
         )
+
+    @property
+    def partitions(self) -> int:
+        return partitions_of(self._records)
+
+    async def range_in(
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+    ) -> list[tuple[str, Record]]:
+        return await self._pass(
+            "range", lambda: range_in(self._records, number, start, end, limit=limit, reverse=reverse)
+        )
+
+    async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
+        return await self._pass("range", lambda: filled_in(self._records, number, ranges))
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
         return self._records.pubsub()

@@ -33,7 +33,7 @@ class Candidates:
     """Finds them.
 
     Args:
-        records: the store, without what is packed.
+        records: the store; what is in pages is packed.
         decoder: decodes records.
     """
 

@@ -7,6 +7,7 @@ from typing import Final
 from ...lifecycle.periodic import Periodic
 from ...logs import get_logger
 from ...store.records import Records, after_prefix
+from .pages import PagedRecords
 from .rows import CHAINS
 
 logger = get_logger(__name__)
@@ -23,7 +24,7 @@ class MissingSetting(Periodic):
 
     def __init__(self, records: Records) -> None:
         super().__init__(self.look, "could not look for packed responses", logger, _SECONDS)
-        self._records = records
+        self._records = PagedRecords(records)
 
     async def look(self) -> None:
         """Log an error if there are packed responses.

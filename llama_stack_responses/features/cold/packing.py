@@ -25,7 +25,9 @@ from ...telemetry.metrics import Metric
 from .candidates import Candidates
 from .objects import Objects, Stored
 from .pack import opened, packed
+from .pages import PagedRecords
 from .rows import CHAINS, RELEASES, TURN, Chain, Place, RecordStub, Release, packing
+from .settling import Settling
 from .units import Found, Unit, Units, stub_ops
 
 logger = get_logger(__name__)
@@ -105,11 +107,11 @@ class Packing(Periodic):
         keep_seconds: float = _KEEP_SECONDS,
     ) -> None:
         super().__init__(self.work, "could not pack idle responses", logger, _SECONDS)
-        self._records, self._objects, self._telemetry = records, objects, telemetry
+        self._records, self._objects, self._telemetry = PagedRecords(records), objects, telemetry
         self._after_seconds, self._least_bytes, self._object_bytes = after_seconds, least_bytes, object_bytes
         self._keep_seconds = keep_seconds
         decoder = Decoder()
-        self._candidates, self._units = Candidates(records, decoder), Units(records, decoder)
+        self._candidates, self._units = Candidates(records, decoder), Units(self._records, decoder)
         self._garbage_collector = GarbageCollector(records, decoder)
         self._turn: int | None = None
 
@@ -194,22 +196,23 @@ class Packing(Periodic):
         unit = chain.unit
         left = [*unit.stubs, *unit.stays]
         row = Chain(unit.owner, at, len(chain.data), chain.key, len(unit.orders), left)
-        release = Release(unit.owner, await self._records.now() + self._keep_seconds, unit.held)
+        release = Release(unit.owner, await self._records.now() + self._keep_seconds, unit.held, unit.paged)
         ops = [*unit.ops, Put(place.key, row.encode()), Put(place.release, release.encode()), *unit.put_stubs(place)]
         return await committed(self._records, ops, [*unit.conditions, VersionIs(packing(place.object, place.tag), 1)])
 
     async def release(self) -> None:
         """Delete the content of packed responses that nothing else refers to, once nothing reads it any more.
 
+        What stays of them in the store is moved into pages.
+
         Raises:
             ApiError: 503, the store does not answer.
         """
         now = await self._records.now()
         async for page in pages_of(self._records, RELEASES, _ROWS):
-            for key, record in page:
-                release = Release.decode(record)
-                if release.at > now:
-                    continue
+            due = {key: (each, record) for key, record in page if (each := Release.decode(record)).at <= now}
+            await Settling(self._records).settle({Place.of(key): each.rows for key, (each, _) in due.items()})
+            for key, (release, record) in due.items():
                 if await committed(self._records, [Delete(key), *release.ops()], [VersionIs(key, record.version)]):
                     await self._garbage_collector.try_run(release.contents, release.owner)
 
@@ -257,7 +260,10 @@ class Packing(Periodic):
         stubs = {key.removeprefix("r/"): RecordStub.read(record) for key, record in records.items()}
         orders = {response_id: stub.order for response_id, stub in stubs.items() if stub}
         pointed = set(chain.rows) & set(keys)
-        return [Put(place.key, replace(chain, at=at).encode()), *stub_ops(orders, [*pointed], place)]
+        # It has its row moved into a page.
+        release = Release(chain.owner, await self._records.now(), {})
+        ops: list[Op] = [Put(place.key, replace(chain, at=at).encode()), Put(place.release, release.encode())]
+        return [*ops, *stub_ops(orders, [*pointed], place)]
 
     async def _has_turn(self) -> bool:
         """Take the turn, or keep it; return False if another server has it."""

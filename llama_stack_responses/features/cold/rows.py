@@ -4,8 +4,11 @@
     cp/<object>            a server may still add chains to that object; the row expires
     cp/turn                a server packs; the row expires
     cp/folder              the folder of the object store that has the objects of this store
-    cl/<object>/<number>   the references of that chain's responses that are still to be deleted (`Release`)
+    cl/<object>/<number>   the references of that chain's responses that are still to be deleted, and its rows that are
+                           still to be moved into pages (`Release`)
     ch/<response>          the response was brought back, and is not packed again until the row expires
+
+    ck/<partition>/<first>    rows of packed chains, many together (`pages.py`)
 
 The tag of the chain's responses follows those of an object, so that they are in the partition of these.
 
@@ -31,6 +34,7 @@ TURN: Final = "cp/turn"
 FOLDER: Final = "cp/folder"
 OPEN: Final = "cp/"
 HELD: Final = "ch/"
+PAGES: Final = "ck/"
 
 _STUB: Final = b"\x0f"
 """The first byte of a stub in place of a record; as a format of `codec`, no version knows it."""
@@ -84,16 +88,18 @@ class Release:
         owner: the user.
         at: when they are deleted, in seconds since the epoch.
         held: the keys of the references, each with the key of the content.
+        rows: the keys of the chain's rows that are moved into pages then, except its own.
     """
 
     owner: Owner
     at: float
     held: Mapping[str, str]
+    rows: Sequence[str] = ()
 
     def encode(self) -> bytes:
         """Return the row's value."""
         owner = [self.owner.principal, {}, self.owner.tenant]
-        return codec.encode({"owner": owner, "at": self.at, "held": dict(self.held)})
+        return codec.encode({"owner": owner, "at": self.at, "held": dict(self.held), "rows": [*self.rows]})
 
     @property
     def contents(self) -> list[str]:
@@ -187,4 +193,4 @@ def held(response_id: str) -> str:
 
 def own_rows(key: str) -> bool:
     """Return whether a row is one of these, which a backup replaces by what is packed."""
-    return key.startswith((CHAINS, RELEASES, OPEN, HELD))
+    return key.startswith((CHAINS, RELEASES, OPEN, HELD, PAGES))

@@ -9,6 +9,7 @@ from ...core.owner import Owner
 from ...store.decoder import Decoder
 from ...store.feature_store import Exported
 from ...store.records import Records, pages_of, unmoved
+from .pages import PagedRecords
 from .rows import CHAINS, Chain
 
 
@@ -25,7 +26,7 @@ class PackedChains:
     prefix = CHAINS
 
     def __init__(self, records: Records) -> None:
-        self._records = unmoved(records)
+        self._records = PagedRecords(unmoved(records))
 
     async def ids_of(self, owner: Owner) -> AsyncIterator[str]:
         """Yield nothing."""

@@ -25,6 +25,7 @@ from ...store.layout import (
     Entry,
     chat_request,
     further_pointer,
+    listing,
     pointers,
     read_pointer,
     reference,
@@ -79,6 +80,12 @@ class Unit:
     held: Mapping[str, str]
     tag: int
     is_shared: bool
+
+    @property
+    def paged(self) -> list[str]:
+        """The keys of the rows that are moved into pages: those that find the responses, and list them."""
+        listed = (listing(Hasher(self.owner).owner, order, each) for each, order in self.orders.items())
+        return [*(f"r/{each}" for each in self.orders), *self.stubs, *self.stays, *listed]
 
     def put_stubs(self, place: Place) -> list[Op]:
         """Return the ops that write the stubs."""

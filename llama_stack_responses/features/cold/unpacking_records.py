@@ -29,6 +29,7 @@ from ...store.records import (
 )
 from ...store.wrapped import WrappedRecords
 from .bringing import Bringing, restored
+from .pages import PagedRecords
 from .rows import CHAINS, Chain, Place, RecordStub, Release, own_rows, place_of
 
 _TRIES: Final = 4
@@ -48,18 +49,22 @@ class UnpackingRecords(WrappedRecords):
     """
 
     def __init__(self, records: Records, bringing: Bringing) -> None:
-        super().__init__(records)
-        self._bringing = bringing
+        super().__init__(PagedRecords(records))
+        self._hot, self._bringing = records, bringing
         self._garbage_collector = GarbageCollector(records, Decoder())
 
     @property
     def unmoved(self) -> Records:
         """The store without what is packed."""
-        return self._records
+        return self._hot
 
     def reader(self) -> Records:
         """Return the records for reading many responses, which stay packed."""
-        return _Reader(self._records, self._bringing)
+        return _Reader(self._hot, self._bringing)
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        """Commit. Nothing that is written is in a page: it was read before, and so is back."""
+        await self._hot.commit(ops, conditions)
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         """Read; bring back what is packed."""
@@ -122,7 +127,7 @@ class UnpackingRecords(WrappedRecords):
 
     async def exists(self) -> bool:
         """Return whether the store was made."""
-        return not isinstance(self._records, Persistent) or await self._records.exists()
+        return not isinstance(self._hot, Persistent) or await self._hot.exists()
 
     async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
         """Yield all rows, with those of packed chains as they were: they need no object store when they are restored.
@@ -139,8 +144,8 @@ class UnpackingRecords(WrappedRecords):
                     yield await self._unpacked(Place.of(row.key), Chain.decode(Record(row.value, 1)))
 
     async def _unpacked(self, place: Place, chain: Chain) -> Sequence[Put]:
-        _, ops = restored(chain, await self._bringing.rows(place, chain))
-        return [op for op in ops if isinstance(op, Put)]
+        back = restored(chain, await self._bringing.rows(place, chain))
+        return [op for op in back.ops if isinstance(op, Put)]
 
 
 class _Reader(UnpackingRecords):
@@ -171,7 +176,7 @@ class _Reader(UnpackingRecords):
         if rows is None:
             record = (await self._records.get_many([place.key])).get(place.key)
             chain = Chain.decode(record) if record else None
-            _, ops = restored(chain, await self._bringing.rows(place, chain)) if chain else ((), ())
+            ops = restored(chain, await self._bringing.rows(place, chain)).ops if chain else ()
             rows = {op.key: op.value for op in ops if isinstance(op, Put)}
             self._opened.set(place, rows)
             self._keys.set(place, frozenset(rows))

@@ -1,0 +1,430 @@
+"""Small rows of packed chains, many of them in one row of the store.
+
+A row takes more memory in Redis than it holds: its key twice, and what lists and finds it. Of a packed chain, the rows
+that find and list it are therefore moved into pages, as the leaves of a B+ tree (Bayer and McCreight, 1972):
+
+    ck/<partition>/<first>    rows of a partition from the key `first` up to that of the next page, compressed
+
+The first page of each kind of rows begins with the prefix of their keys. A row is either in the store by itself or in a
+page, and each commit that moves it between the two has the version of the page and that of the row as conditions. What
+is by itself wins: to read first the row, then the page, and then the row again finds what is moved meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import batched, islice
+from struct import Struct
+from typing import Final, NamedTuple
+
+import zstandard
+
+from ...core.errors import ApiError
+from ...store import codec
+from ...store.conflict_retry import ConflictRetry
+from ...store.layout import TAGS_OF_OWNER
+from ...store.records import (
+    Condition,
+    Conflict,
+    Delete,
+    Ensure,
+    Notify,
+    Op,
+    Persistent,
+    Put,
+    Record,
+    Records,
+    Snapshots,
+    VersionIs,
+    after_prefix,
+    bytes_of,
+    committed,
+    range_in,
+    until,
+)
+from ...store.routing import owner_of_range, tag_of_key, tag_of_range
+from ...store.wrapped import WrappedRecords
+from .rows import CHAINS, PAGES, place_of
+
+KINDS: Final = ("co/", "i/", "j/", "l/", "r/")
+"""Prefixes of the keys of rows that pages may have."""
+_ENCODED: Final = ("co/", "l/")
+"""Those of rows whose values `codec` encodes."""
+_FORMAT: Final = b"\1"
+_HEAD: Final = Struct(">I")
+_ROW: Final = Struct(">BHII")
+_LEVEL: Final = 9
+_ROWS: Final = 128
+_BYTES: Final = 16 * 2**10
+"""Rows of a page, and bytes of their values, with which it is full."""
+_MAX_BYTES: Final = 2**26
+_AT_ONCE: Final = 16
+_TRIES: Final = 4
+"""How often rows may move while a range is read."""
+
+
+class Page(NamedTuple):
+    """A page: its key and version, None if it is not stored, and its rows by key."""
+
+    key: str
+    version: int | None
+    rows: dict[str, Record]
+
+    def written(self) -> tuple[list[Op], list[Condition]]:
+        """Return the commit that stores its rows: in further pages too if they are too many, or nowhere without any."""
+        chunks = list(_chunks(self.rows))
+        if not chunks:
+            return [Delete(self.key)], [VersionIs(self.key, self.version)]
+        further = [f"{self.key[: len(PAGES) + 4]}{chunk[0][0]}" for chunk in chunks[1:]]
+        ops: list[Op] = [
+            Put(key, encoded(chunk), before_deletion=True)
+            for key, chunk in zip([self.key, *further], chunks, strict=True)
+        ]
+        return ops, [VersionIs(self.key, self.version), *(VersionIs(key, None) for key in further)]
+
+
+def encoded(rows: Sequence[tuple[str, Record]]) -> bytes:
+    """Return the value of a page, given its rows by key. The form is read by all later versions.
+
+    A byte says the form. The rest is compressed: the number of rows; of each, the characters that its key has in common
+    with the key before, those that follow, its version and the bytes of its value; the keys' own characters; the values
+    without the compression of the store.
+    """
+    heads, names, values, before = bytearray(_HEAD.pack(len(rows))), bytearray(), bytearray(), ""
+    for key, record in rows:
+        same = _in_common(before, key)
+        value = codec.unpacked(record.value) if key.startswith(_ENCODED) else record.value
+        heads += _ROW.pack(same, len(key) - same, record.version, len(value))
+        names += key[same:].encode("ascii")
+        values += value
+        before = key
+    return _FORMAT + zstandard.ZstdCompressor(level=_LEVEL).compress(bytes(heads + names + values))
+
+
+def decoded(value: bytes) -> dict[str, Record]:
+    """Return the rows of a page.
+
+    Raises:
+        UnreadableError: it is damaged, or of a later version.
+    """
+    if value[:1] != _FORMAT:
+        raise codec.UnreadableError("Rows of packed responses have the form of a later version of this software.")
+    try:
+        body = zstandard.ZstdDecompressor().decompress(value[1:], max_output_size=_MAX_BYTES)
+    except zstandard.ZstdError as error:
+        raise codec.UnreadableError("Rows of packed responses are damaged.") from error
+    [count] = _HEAD.unpack_from(body)
+    heads = list(_ROW.iter_unpack(body[_HEAD.size : _HEAD.size + count * _ROW.size]))
+    names = _HEAD.size + count * _ROW.size
+    values = names + sum(own for _, own, _, _ in heads)
+    rows, key = dict[str, Record](), ""
+    for same, own, version, size in heads:
+        key = key[:same] + body[names : names + own].decode("ascii")
+        rows[key] = Record(body[values : values + size], version)
+        names, values = names + own, values + size
+    return rows
+
+
+def _in_common(before: str, key: str) -> int:
+    """Return how many characters two keys begin with in common, 255 at most."""
+    pairs = zip(before[:255], key, strict=False)
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(before), len(key), 255))
+
+
+def _chunks(rows: Mapping[str, Record]) -> Iterator[list[tuple[str, Record]]]:
+    """Yield the rows of one page after the other, half full if one was too full."""
+    ordered, size = sorted(rows.items()), bytes_of(rows.values())
+    if len(ordered) <= _ROWS and size <= _BYTES:
+        most_rows, most_bytes = _ROWS, _BYTES
+    else:
+        most_rows, most_bytes = _ROWS * 3 // 4, _BYTES * 3 // 4
+    chunk, taken = list[tuple[str, Record]](), 0
+    for key, record in ordered:
+        if chunk and (len(chunk) == most_rows or taken + len(record.value) > most_bytes):
+            yield chunk
+            chunk, taken = [], 0
+        chunk.append((key, record))
+        taken += len(record.value)
+    if chunk:
+        yield chunk
+
+
+def _kind_of(key: str) -> str:
+    return key[: key.index("/") + 1]
+
+
+class PagedRecords(WrappedRecords):
+    """Reads rows wherever they are, and keeps them where they are when they are written.
+
+    Only what packs, brings back and deletes chains has to write through this: all else writes rows of chains that are
+    not packed, and reads them before.
+
+    Args:
+        records: the store.
+    """
+
+    @property
+    def unpaged(self) -> Records:
+        """The store, without what is in pages."""
+        return self._records
+
+    async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
+        """Read."""
+        found = await self._records.get_many(keys, max_bytes=max_bytes)
+        asked = keys
+        if max_bytes is not None and bytes_of(found.values()) >= max_bytes:
+            asked = keys[: max(map(keys.index, found))]
+        missing = [key for key in asked if key not in found and key.startswith(KINDS)]
+        if not missing:
+            return found
+        paged = {key: page.rows[key] for key, page in (await self._located(missing)).items()}
+        left = [key for key in missing if key not in paged]
+        moved = await self._records.get_many(left, max_bytes=max_bytes) if left else {}
+        every = {**paged, **moved, **found}
+        return dict(until(((key, every[key]) for key in dict.fromkeys(keys) if key in every), max_bytes))
+
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
+    ) -> list[tuple[str, Record]]:
+        """Read a range; what is in pages is part of it if all its keys have the same kind."""
+        if not _is_of_kind(start, end):
+            return await self._records.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+        span = _Span(start, end, limit, reverse)
+        pages = await self._pages(span)
+        for _ in range(_TRIES):
+            rows = await self._records.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+            again = await self._pages(span)
+            if again == pages:
+                break
+            pages = again
+        return list(until(span.merged(rows, pages), max_bytes))
+
+    async def range_in(
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+    ) -> list[tuple[str, Record]]:
+        """Read a range of one partition, as `range`."""
+        if not _is_of_kind(start, end):
+            return await range_in(self._records, number, start, end, limit=limit, reverse=reverse)
+        span = _Span(start, end, limit, reverse)
+        pages = await self._pages_in(number, span)
+        for _ in range(_TRIES):
+            rows = await range_in(self._records, number, start, end, limit=limit, reverse=reverse)
+            again = await self._pages_in(number, span)
+            if again == pages:
+                break
+            pages = again
+        return list(span.merged(rows, pages))
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        """Commit; what is in pages is read, written and deleted there."""
+        retry = ConflictRetry()
+        while True:
+            await retry.wait()
+            planned, unchanged = await self._planned(ops, conditions)
+            try:
+                await self._records.commit(planned, unchanged)
+            except Conflict as conflict:
+                theirs = [each for each in conflict.failed if each in conditions]
+                if theirs:
+                    raise Conflict(theirs) from None
+            else:
+                return
+
+    async def lifts(self, keys: Iterable[str]) -> list[Put]:
+        """Return the ops by which those of the rows that are in pages are by themselves again."""
+        located = await self._located([key for key in keys if key.startswith(KINDS)])
+        return [_alone(key, page.rows[key]) for key, page in located.items()]
+
+    async def settle(self, rows: Mapping[str, Record], conditions: Sequence[Condition]) -> bool:
+        """Move rows of one partition into pages, if they and the conditions hold; return whether they did."""
+        pages = dict[str, Page]()
+        last: Page | None = None
+        end = ""
+        for key in sorted(rows):
+            if last is None or key >= end:
+                last, end = await self._page_for(key)
+                pages[last.key] = last
+            last.rows[key] = rows[key]
+        ops: list[Op] = [Delete(key) for key in rows]
+        unchanged: list[Condition] = [VersionIs(key, record.version) for key, record in rows.items()]
+        for page in pages.values():
+            puts, same = page.written()
+            ops, unchanged = [*ops, *puts], [*unchanged, *same]
+        return await committed(self._records, ops, list(dict.fromkeys([*unchanged, *conditions])))
+
+    async def exists(self) -> bool:
+        """Return whether the store was made."""
+        return not isinstance(self._records, Persistent) or await self._records.exists()
+
+    async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
+        """Yield all rows, with those of pages by themselves.
+
+        Raises:
+            ApiError: 503, the store does not answer, or cannot be read like this.
+        """
+        if not isinstance(self._records, Snapshots):
+            raise ApiError(503, "This store cannot be backed up.")
+        async for rows in self._records.snapshot():
+            yield [row for row in rows if not row.key.startswith(PAGES)]
+            for page in rows:
+                if page.key.startswith(PAGES):
+                    yield [_alone(*row) for row in decoded(page.value).items()]
+
+    def _number(self, key: str) -> int:
+        return tag_of_key(key) % self.partitions
+
+    async def _floor(self, key: str, number: int) -> Page | None:
+        """Return the page that has the row of this key, if there is such a row in any."""
+        place = f"{PAGES}{number:03x}/"
+        first, end = f"{place}{_kind_of(key)}", f"{place}{key}\0"
+        rows = await range_in(self._records, number, first, end, limit=1, reverse=True)
+        return _page(*rows[0]) if rows else None
+
+    async def _page_for(self, key: str) -> tuple[Page, str]:
+        """Return the page for the row of this key, and the first key that is not for it."""
+        number, kind = self._number(key), _kind_of(key)
+        place = f"{PAGES}{number:03x}/"
+        page = await self._floor(key, number) or Page(place + kind, None, {})
+        end = after_prefix(place + kind)
+        behind = await range_in(self._records, number, page.key + "\0", end, limit=1)
+        return page, (behind[0][0] if behind else end).removeprefix(place)
+
+    async def _located(self, keys: Sequence[str]) -> dict[str, Page]:
+        """Return the pages of those rows that are in pages, by their keys; one object for each page."""
+        pages, found = dict[str, Page](), dict[str, Page]()
+        for some in batched(sorted(set(keys)), _AT_ONCE):
+            asked = [key for key in some if not any(key in page.rows for page in pages.values())]
+            floors = await asyncio.gather(*(self._floor(key, self._number(key)) for key in asked))
+            for page in floors:
+                if page:
+                    pages.setdefault(page.key, page)
+        for page in pages.values():
+            found |= dict.fromkeys(page.rows.keys() & set(keys), page)
+        return found
+
+    async def _planned(self, ops: Sequence[Op], conditions: Sequence[Condition]) -> tuple[list[Op], list[Condition]]:
+        """Return a commit by which the rows that are in pages change there.
+
+        Raises:
+            Conflict: a condition on one of these does not hold.
+        """
+        named = [each.key for each in (*ops, *conditions) if isinstance(each, (Put, Ensure, Delete, VersionIs))]
+        keys = [key for key in dict.fromkeys(named) if key.startswith(KINDS)]
+        if not keys:
+            return list(ops), list(conditions)
+        alone = await self._records.get_many(keys)
+        located = await self._located([key for key in keys if key not in alone])
+        wrong = [each for each in conditions if _is_broken(each, located)]
+        if wrong:
+            raise Conflict(wrong)
+        kept = [each for each in conditions if not (isinstance(each, VersionIs) and each.key in located)]
+        pages = {page.key: page for page in located.values()}
+        written = [op for op in ops if isinstance(op, Notify) or not _written_in_page(op, located)]
+        # They could be moved into pages before this is applied.
+        kept += [
+            VersionIs(op.key, alone[op.key].version)
+            for op in written
+            if isinstance(op, Put | Delete) and op.key in alone
+        ]
+        for page in pages.values():
+            puts, same = page.written()
+            written, kept = [*written, *puts], [*kept, *same]
+        return written, list(dict.fromkeys(kept))
+
+    async def _pages(self, span: _Span) -> list[Page]:
+        numbers = await self._numbers_of(span)
+        return [
+            page for pages in await asyncio.gather(*(self._pages_in(each, span) for each in numbers)) for page in pages
+        ]
+
+    async def _numbers_of(self, span: _Span) -> Sequence[int]:
+        """Return the partitions that may have rows of a range."""
+        if self.partitions == 1:
+            return [0]
+        tag = tag_of_range(span.start, span.end)
+        if tag is not None:
+            return [tag % self.partitions]
+        if of := owner_of_range(span.start, span.end):
+            used = f"{TAGS_OF_OWNER}{of}/"
+            rows = await self._records.range(used, after_prefix(used), limit=4096)
+            return sorted({0, *(int(key[-3:], 16) % self.partitions for key, _ in rows)})
+        return range(self.partitions)
+
+    async def _pages_in(self, number: int, span: _Span) -> list[Page]:
+        """Return pages of a partition that have all rows of a range up to its limit."""
+        place, found, count = f"{PAGES}{number:03x}/", list[Page](), 0
+        start, end = f"{place}{span.start}\0", f"{place}{span.end}"
+        floor = None if span.reverse else await self._floor(span.start, number)
+        if floor:
+            found.append(floor)
+            count = span.count(floor)
+        while count < span.limit:
+            some = 1 + min(span.limit // _ROWS, _AT_ONCE)
+            rows = await range_in(self._records, number, start, end, limit=some, reverse=span.reverse)
+            found += (_page(*row) for row in rows)
+            count += sum(map(span.count, found[len(found) - len(rows) :]))
+            if len(rows) < some:
+                break
+            start, end = (start, rows[-1][0]) if span.reverse else (rows[-1][0] + "\0", end)
+        if span.reverse and count < span.limit and (floor := await self._floor(span.start, number)):
+            found.append(floor)
+        return found
+
+
+class _Span(NamedTuple):
+    """A range that is read."""
+
+    start: str
+    end: str
+    limit: int
+    reverse: bool
+
+    def count(self, page: Page) -> int:
+        """Return how many rows of a page are in it."""
+        return sum(self.start <= key < self.end for key in page.rows)
+
+    def merged(self, rows: Sequence[tuple[str, Record]], pages: Sequence[Page]) -> Iterator[tuple[str, Record]]:
+        """Yield its rows, given those by themselves and the pages."""
+        alone = {key for key, _ in rows}
+        paged = {
+            key: record
+            for page in pages
+            for key, record in page.rows.items()
+            if self.start <= key < self.end and key not in alone
+        }
+        ordered = sorted(paged.items(), reverse=self.reverse)
+        return islice(merge(rows, ordered, key=lambda row: row[0], reverse=self.reverse), max(self.limit, 0))
+
+
+def _is_of_kind(start: str, end: str) -> bool:
+    return start.startswith(KINDS) and end <= after_prefix(_kind_of(start))
+
+
+def _alone(key: str, record: Record) -> Put:
+    """Return the op that writes a row of a page by itself."""
+    return Put(key, codec.repacked(record.value) if key.startswith(_ENCODED) else record.value)
+
+
+def _page(key: str, record: Record) -> Page:
+    return Page(key, record.version, decoded(record.value))
+
+
+def _is_broken(condition: Condition, located: Mapping[str, Page]) -> bool:
+    if not isinstance(condition, VersionIs) or condition.key not in located:
+        return False
+    return located[condition.key].rows[condition.key].version != condition.version
+
+
+def _written_in_page(op: Put | Ensure | Delete, located: Mapping[str, Page]) -> bool:
+    """Change the page that has the row; return whether nothing else is to be written."""
+    page = located.get(op.key)
+    if page is None or isinstance(op, Ensure):
+        return page is not None
+    before = page.rows.get(op.key)
+    if before and isinstance(op, Put) and (op.key.startswith(CHAINS) or place_of(op.key, Record(op.value, 1))):
+        page.rows[op.key] = Record(op.value, before.version + 1)
+        return True
+    page.rows.pop(op.key, None)
+    return False
