@@ -7,13 +7,25 @@ value of each key, by one commit at a time in each process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from ..concurrency.tasks import LoopTask
 from ..core.errors import ApiError
 from ..store.records import Put, Record, Records
 from ..store.routing import by_tag
+
+
+@dataclass(slots=True, eq=False)
+class Unread:
+    """Values that were not written when a read began, and those that were scheduled since, by their keys."""
+
+    puts: dict[str, Put]
+
+    def over(self, records: Mapping[str, Record]) -> dict[str, Record]:
+        """Return the records that were read, overlaid with these values."""
+        return {**records, **{key: Record(put.value, 0) for key, put in self.puts.items()}}
 
 
 class HintWriter:
@@ -27,17 +39,27 @@ class HintWriter:
         self._records = records
         self._due: dict[str, Put] = {}
         self._sent: dict[str, Put] = {}
+        self._unread: list[Unread] = []
         self._sending = LoopTask(self._send)
 
     def schedule(self, *puts: Put) -> None:
         """Schedule these writes; a later value of a key replaces an earlier one."""
-        self._due |= {each.key: each for each in puts}
+        due = {each.key: each for each in puts}
+        self._due |= due
+        for unread in self._unread:
+            unread.puts |= due
         if self._due:
             self._sending.start()
 
-    def overlay(self, records: Mapping[str, Record]) -> dict[str, Record]:
-        """Return the records read from the store, overlaid with the values that are not written yet."""
-        return {**records, **{key: Record(put.value, 0) for key, put in (self._sent | self._due).items()}}
+    @contextmanager
+    def unread(self) -> Iterator[Unread]:
+        """Yield the values that a read within the block may miss: it may be answered after they were written."""
+        unread = Unread(self._sent | self._due)
+        self._unread.append(unread)
+        try:
+            yield unread
+        finally:
+            self._unread.remove(unread)
 
     async def written(self) -> None:
         """Wait until all scheduled writes are done."""

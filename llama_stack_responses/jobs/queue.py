@@ -53,7 +53,7 @@ from ..store.records import (
 from ..telemetry.trace_context import trace_headers
 from . import fair_order
 from .dead_workers import DeadWorkers, held_in, is_stalled, lease_key
-from .hints import HintWriter
+from .hints import HintWriter, Unread
 from .job import QUEUED_EVENTS, Checkpoint, InQueue, Job, JobState, Verdict, name_of, owner_prefix
 from .row_quota import RowQuota
 from .served_partitions import HELD, ServedPartitions
@@ -201,7 +201,8 @@ class JobQueue:
         async with self._admitted(owner, work.kind, tag) if counts else nullcontext():
             of, now = name_of(owner), await self._records.now()
             rows = fair_order.rows_of(of, work, tag)
-            known = self._hints.overlay(await self._records.get_many(rows) if rows else {})
+            with self._hints.unread() as unread:
+                known = unread.over(await self._records.get_many(rows) if rows else {})
             order, hints = self._fair_order.assign(of, known, now, current_share().weight, work, tag)
             state = JobState(owner, order, model=body.get("model") or "")
             ops: list[Op] = [
@@ -350,6 +351,10 @@ class JobQueue:
         return [key for key in keys[:reach] if _class_of(key) is _class_of(keys[0])]
 
     async def _take(self, row: str, worker: str) -> Job | None:
+        with self._hints.unread() as unread:
+            return await self._taken(row, worker, unread)
+
+    async def _taken(self, row: str, worker: str, unread: Unread) -> Job | None:
         response_id = row.rpartition("/")[2]
         tag = tag_of(response_id)
         turn = fair_order.virtual_time_of(_class_of(row), tag)
@@ -372,7 +377,7 @@ class JobQueue:
         ]
         job = await self._change(stored, state, ops, [])
         if job is not None:
-            self._hints.schedule(*fair_order.advanced(state.order, self._hints.overlay(records), tag))
+            self._hints.schedule(*fair_order.advanced(state.order, unread.over(records), tag))
         return job
 
     async def _without_living(self, state: JobState) -> JobState:
