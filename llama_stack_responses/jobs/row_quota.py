@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
+from ..core.lru_cache import LruCache
 from ..store.records import Records, after_prefix, range_in
+
+_COUNT_SECONDS: Final = 1.0
+"""Time for which a count of the rows serves for further rows. It reads all of them."""
+
+_SHARES: Final = 8
+"""One of so many parts of the free rows may be admitted without another count, by as many processes at a time."""
+
+_MAX_COUNTS: Final = 1024
+
+type _Key = tuple[str, int | None]
+
+
+@dataclass(slots=True)
+class _Count:
+    """What a count of the rows with a prefix has found.
+
+    Attributes:
+        rows: how many there may be, with those that were admitted since.
+        left: how many more may be admitted without another count.
+        until: the time until which it serves.
+    """
+
+    rows: int
+    left: int
+    until: float
 
 
 @dataclass(slots=True)
@@ -63,11 +91,13 @@ class RowQuota:
 
     Args:
         records: the store.
+        clock: returns seconds.
     """
 
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self._prefixes: dict[tuple[str, int | None], _Prefix] = {}
+    def __init__(self, records: Records, clock: Callable[[], float] = time.monotonic) -> None:
+        self._records, self._clock = records, clock
+        self._prefixes: dict[_Key, _Prefix] = {}
+        self._counts: LruCache[_Key, _Count] = LruCache(_MAX_COUNTS)
 
     async def take(self, prefix: str, limit: int, number: int | None = None) -> AdmittedRow | None:
         """Admit one more row with the prefix; return None if there are `limit` rows already.
@@ -82,11 +112,21 @@ class RowQuota:
         state = self._prefixes.setdefault(key, _Prefix())
         state.requests += 1
         try:
-            count = await self._take(state, prefix, limit, number)
+            count = self._take_counted(state, key) or await self._take(state, prefix, limit, number)
         finally:
             state.requests -= 1
             self._forget(key, state)
         return None if count is None else AdmittedRow(count, partial(self._finish, key, state))
+
+    def _take_counted(self, state: _Prefix, key: _Key) -> int | None:
+        """Return as `_take` does by a count of a moment ago; None if there is none, or it leaves too few free."""
+        count = self._counts.get(key)
+        if count is None or not count.left or self._clock() >= count.until:
+            return None
+        count.left -= 1
+        count.rows += 1
+        state.pending += 1
+        return count.rows
 
     async def _take(self, state: _Prefix, prefix: str, limit: int, number: int | None) -> int | None:
         """Return how many rows there may be with the new one; None if there are `limit` without it."""
@@ -98,7 +138,10 @@ class RowQuota:
             uncertain = state.pending + state.finished - finished
             if rows + uncertain < limit:
                 state.pending += 1
-                return rows + uncertain + 1
+                count = rows + uncertain + 1
+                until = self._clock() + _COUNT_SECONDS
+                self._counts.set((prefix, number), _Count(count, (limit - count) // _SHARES, until))
+                return count
             if rows >= limit or not uncertain:
                 return None
             await state.wait_pending()
@@ -108,10 +151,10 @@ class RowQuota:
             return await self._records.range(prefix, after_prefix(prefix), limit=limit)
         return await range_in(self._records, number, prefix, after_prefix(prefix), limit=limit)
 
-    def _finish(self, key: tuple[str, int | None], state: _Prefix) -> None:
+    def _finish(self, key: _Key, state: _Prefix) -> None:
         state.finish()
         self._forget(key, state)
 
-    def _forget(self, key: tuple[str, int | None], state: _Prefix) -> None:
+    def _forget(self, key: _Key, state: _Prefix) -> None:
         if not state.requests and not state.pending:
             self._prefixes.pop(key, None)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 
 import pytest
 
@@ -71,6 +72,35 @@ async def test_row_that_lands_during_a_count_is_counted_once() -> None:
         await first
         go_on.set()
     assert second.exception() is None
+
+
+async def test_count_serves_for_an_eighth_of_what_is_free_and_for_a_second() -> None:
+    records, numbers, now, counts = MemoryRecords(), count(), 0.0, 0
+
+    async def before(call: str) -> None:
+        nonlocal counts
+        counts += call == "range"
+
+    async def counted(prefix: str, rows: int) -> int:
+        nonlocal counts
+        counts = 0
+        for _ in range(rows):
+            row = await quota.take(prefix, 100)
+            assert row
+            assert row.count == len(await records.range(prefix, f"{prefix}~", limit=100)) + 1
+            await records.commit([Put(f"{prefix}{next(numbers)}", b"")])
+            row.finish()
+        return counts
+
+    quota = RowQuota(WatchedRecords(records, before=before), lambda: now)
+    assert await counted("q/", 13) == 1
+    assert await counted("q/", 1) == 1
+    assert await counted("q/", 10) == 0
+    now = 1.0
+    assert await counted("q/", 1) == 1
+    assert await counted("other/", 94) > await counted("third/", 50)
+    assert await counted("other/", 6) == 6
+    assert await quota.take("other/", 100) is None
 
 
 async def test_request_over_the_limit_is_refused_after_pending_rows_landed() -> None:
