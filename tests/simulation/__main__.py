@@ -22,7 +22,7 @@ def main() -> int:
     options.add_argument("--seed", type=int, help="replay this schedule, and print its trace")
     options.add_argument("--from", type=int, default=0, dest="first", help="the first of many seeds")
     options.add_argument("--count", type=int, default=1000, help="how many")
-    options.add_argument("--partitions", type=int, default=1, help="those of the store")
+    options.add_argument("--partitions", type=int, help="those of the store; else by the seed")
     options.add_argument("--bug", choices=MUTATIONS, help="put this bug in")
     given = options.parse_args()
     with mutated(given.bug) if given.bug else nullcontext():
@@ -31,13 +31,13 @@ def main() -> int:
         return _run(given.first, given.count, given.partitions)
 
 
-def _replay(seed: int, partitions: int) -> int:
+def _replay(seed: int, partitions: int | None) -> int:
     outcome = simulate(seed, traced=True, partitions=partitions)
     print(*outcome.trace, *outcome.violations or ["no promise is broken"], sep="\n")
     return int(bool(outcome.violations))
 
 
-def _run(first: int, count: int, partitions: int) -> int:
+def _run(first: int, count: int, partitions: int | None) -> int:
     began, failed = time.monotonic(), 0
     for seed in range(first, first + count):
         if violations := simulate(seed, partitions=partitions).violations:

@@ -21,12 +21,15 @@ from llama_stack_responses.jobs.event_log import EventLog
 from llama_stack_responses.jobs.job_writer import JobWriter
 from llama_stack_responses.jobs.notifier import Subscription, _end
 from llama_stack_responses.jobs.runner import JobRunner
+from llama_stack_responses.jobs.served_partitions import ServedPartitions
 from llama_stack_responses.service import response_writer
 from llama_stack_responses.store import commit_outcome, garbage_collector
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.clock import StoreClock
 from llama_stack_responses.store.conversation_store import ConversationAppend, ConversationStore
-from llama_stack_responses.store.records import Delete, Op
+from llama_stack_responses.store.partitions import PartitionedRecords
+from llama_stack_responses.store.records import Delete, Op, Put
+from llama_stack_responses.store.routing import owner_of_range
 from tests.simulation import store
 from tests.simulation.store import RemoteRecords
 
@@ -209,6 +212,87 @@ def _clock_of_the_machine(patch: Patch) -> None:
     patch.setattr(StoreClock, "ready", ready)
 
 
+def _claim_cuts_lease(patch: Patch) -> None:
+    """A claim writes the lease of its tag, also one that comes after a renewal."""
+    used = worker_leases._Lease.used
+
+    async def written(self: Any, until: float) -> Put:
+        made = await used(self, until)
+        return Put(made.key, made.value, made.expires_at)
+
+    patch.setattr(worker_leases._Lease, "used", written)
+
+
+def _fence_of_one_partition(patch: Patch) -> None:
+    """The conditions of a commit that writes in other partitions too are forgotten."""
+    commit = PartitionedRecords._commit
+
+    async def unfenced(self: Any, home: int, here: list[Op], conditions: Any, elsewhere: Any) -> None:
+        await commit(self, home, here, () if elsewhere else conditions, elsewhere)
+
+    patch.setattr(PartitionedRecords, "_commit", unfenced)
+
+
+def _other_partition_first(patch: Patch) -> None:
+    """What a commit writes in other partitions is written before its conditions are checked."""
+
+    async def reversed_(self: Any, home: int, here: list[Op], conditions: Any, elsewhere: Any) -> None:
+        for number, ops in elsewhere.items():
+            await self._parts[number].commit(ops)
+        await self._parts[home].commit(here, conditions)
+
+    patch.setattr(PartitionedRecords, "_commit", reversed_)
+
+
+def _other_partition_unnoted(patch: Patch) -> None:
+    """What a commit writes in other partitions is written after it, without a note that outlives the server."""
+
+    async def unnoted(self: Any, home: int, here: list[Op], conditions: Any, elsewhere: Any) -> None:
+        if here or conditions:
+            await self._parts[home].commit(here, conditions)
+        for number, ops in elsewhere.items():
+            await self._try_elsewhere(home, None, number, ops)
+
+    patch.setattr(PartitionedRecords, "_commit", unnoted)
+
+
+def _note_applied_twice(patch: Patch) -> None:
+    """What was noted for another partition is applied without a look whether it was."""
+
+    async def apply(self: Any, home: int, note: str, number: int, ops: Sequence[Op]) -> None:
+        await self._parts[number].commit(ops)
+        await self._parts[home].commit([Delete(note)])
+
+    patch.setattr(PartitionedRecords, "_apply", apply)
+
+
+def _unseen_partition(patch: Patch) -> None:
+    """A server does not note that a job waits in a partition."""
+    patch.setattr(ServedPartitions, "found", lambda *_: None)
+
+
+def _forgotten_partition(patch: Patch) -> None:
+    """A range over all partitions leaves the last one out."""
+    parts_of_range = PartitionedRecords._parts_of_range
+
+    async def forgets(self: Any, start: str, end: str) -> Sequence[int]:
+        found = await parts_of_range(self, start, end)
+        return found[:-1] if len(found) == self.partitions else found
+
+    patch.setattr(PartitionedRecords, "_parts_of_range", forgets)
+
+
+def _forgotten_tag(patch: Patch) -> None:
+    """An owner's list leaves a partition out that the owner has used."""
+    parts_of_range = PartitionedRecords._parts_of_range
+
+    async def forgets(self: Any, start: str, end: str) -> Sequence[int]:
+        found = await parts_of_range(self, start, end)
+        return found[:-1] if len(found) > 1 and owner_of_range(start, end) else found
+
+    patch.setattr(PartitionedRecords, "_parts_of_range", forgets)
+
+
 MUTATIONS: Final[dict[str, Callable[[Patch], None]]] = {
     "missing fence": _missing_fence,
     "lost wake-up": _lost_wake_up,
@@ -227,6 +311,14 @@ MUTATIONS: Final[dict[str, Callable[[Patch], None]]] = {
     "deleted item shown": _deleted_item_shown,
     "unsettled renewal": _unsettled_renewal,
     "clock of the machine": _clock_of_the_machine,
+    "claim cuts lease": _claim_cuts_lease,
+    "fence of one partition": _fence_of_one_partition,
+    "other partition first": _other_partition_first,
+    "other partition unnoted": _other_partition_unnoted,
+    "note applied twice": _note_applied_twice,
+    "unseen partition": _unseen_partition,
+    "forgotten partition": _forgotten_partition,
+    "forgotten tag": _forgotten_tag,
 }
 
 

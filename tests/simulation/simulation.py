@@ -184,6 +184,9 @@ class Schedule:
                 ledger.fail(f"{response_id} was returned as {was}, and is {now}")
         for owner in promises.endpoints.values():
             self._check_messages(owner)
+        for owner in OWNERS:
+            self.clients.start(f"list of {owner.principal}", partial(self.clients.check_list, owner))
+        self._await("do not end: ")
 
     def _check_messages(self, owner: Owner) -> None:
         """Check that the receiver of an owner has got one event for each end."""
@@ -219,10 +222,14 @@ class Schedule:
             self.ledger.fail(f"rows are left after all was deleted: {', '.join(left)}")
 
 
-def simulate(seed: int, *, traced: bool = False, partitions: int = 1) -> Outcome:
-    """Run the schedule of a seed on a store with so many partitions, and return what came of it."""
+def simulate(seed: int, *, traced: bool = False, partitions: int | None = None) -> Outcome:
+    """Run the schedule of a seed, and return what came of it.
+
+    Args:
+        partitions: how many partitions the store has; None for one with even seeds, and eight with odd ones.
+    """
     with _determined(seed):
-        schedule = Schedule(seed, traced=traced, partitions=partitions)
+        schedule = Schedule(seed, traced=traced, partitions=partitions or (8 if seed % 2 else 1))
         handler = _Lines(schedule.world)
         logger = logging.getLogger("llama_stack_responses")
         level, propagate = logger.level, logger.propagate

@@ -16,7 +16,7 @@ GATE_SECONDS: Final = 5.0
 DAY_SECONDS: Final = 20.0
 
 FIXED: Final = range(20)
-"""Seeds that each run has."""
+"""Seeds that each run has. Even ones have a store without partitions, odd ones have one with eight."""
 
 OFTEN: Final = (
     "commits out of order",
@@ -26,6 +26,9 @@ OFTEN: Final = (
     "join without condition",
     "turn after response",
     "unsettled renewal",
+    "claim cuts lease",
+    "fence of one partition",
+    "unseen partition",
 )
 """Bugs that one of a few schedules finds. Which ones do changes with the code."""
 

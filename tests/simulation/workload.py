@@ -18,6 +18,7 @@ from llama_stack_responses.core.statuses import UNFINISHED
 from llama_stack_responses.features.batches.rows import ENDED, Batch
 from llama_stack_responses.features.batches.stored_batches import cancelled
 from llama_stack_responses.generation.run import ForegroundRun
+from llama_stack_responses.items.listed_items import Page
 from llama_stack_responses.service.detached_responses import DetachedResponse
 from llama_stack_responses.service.response_reader import ServerClosing
 from llama_stack_responses.store.content_names import Hasher
@@ -184,6 +185,18 @@ class Clients:
         self._process.log(f"{response_id} is deleted")
         if self.cluster.store.get(f"r/{response_id}"):
             self.ledger.fail(f"{response_id} is stored although its deletion was acknowledged")
+
+    async def check_list(self, owner: Owner) -> None:
+        """Check that the list of an owner's responses has all that were acknowledged and not deleted."""
+        listed, after, has_more = set[str](), None, True
+        while has_more:
+            page = await self.call(owner, partial(_listed, after=after))
+            listed.update(each["id"] for each in page.data)
+            after, has_more = page.last or (page.data[-1]["id"] if page.data else None), page.has_more
+        promises = self.promises
+        missing = {each for each, of in promises.stored.items() if of == owner} - promises.deleted - listed
+        if missing:
+            self.ledger.fail(f"the list of {owner.principal} lacks {sorted(missing)}")
 
     async def delete_conversation(self, owner: Owner, conversation_id: str) -> None:
         """Delete a conversation with its items."""
@@ -363,6 +376,10 @@ async def _create(server: Server, body: Json, key: str | None, *, finish: bool) 
     if finish:
         return await server.impl.detached.finish(created.response["id"])
     return created.response
+
+
+async def _listed(server: Server, after: str | None) -> Page:
+    return await server.impl.reader.list(limit=5, after=after, order="desc", model=None)
 
 
 async def _create_batch(server: Server, owner: Owner, file_id: str) -> Batch:
