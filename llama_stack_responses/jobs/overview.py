@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ..core.ids import tag_of
 from ..core.owner import Owner
 from ..store.records import Records, after_prefix
+from .dead_workers import lease_key
 from .job import InQueue, JobState, name_of
 
 _MAX_QUEUED: Final = 2000
@@ -65,10 +67,10 @@ async def overview_of(records: Records, owner: Owner) -> Overview:
     records_of = await records.get_many([f"j/{each}" for each in wanted]) if wanted else {}
     states = {key[2:]: JobState.decode(record) for key, record in records_of.items()}
     mine = {each: state for each, state in states.items() if state.owner.identity == owner.identity}
-    until = await leases_of(records, {state.worker for state in mine.values() if state.worker})
+    until = await _leases(records, {each: state.worker for each, state in mine.items() if state.worker})
     # Those that run first, so that many that wait do not hide them.
     ordered = sorted(mine.items(), key=lambda found: found[1].worker is None)
-    jobs = [_now(each, state, positions.get(each), until) for each, state in ordered[:_MAX_SHOWN]]
+    jobs = [_now(each, state, positions.get(each), until.get(each)) for each, state in ordered[:_MAX_SHOWN]]
     return Overview(jobs, len(positions), len(queued))
 
 
@@ -76,18 +78,26 @@ async def stalled_of(records: Records) -> dict[str, str]:
     """Return the workers of the jobs of all users that are held by a worker without a lease, by response id."""
     rows = await records.range("h/", after_prefix("h/"), limit=_MAX_HELD)
     held = {response_id: worker for worker, response_id in (key.split("/")[1:] for key, _ in rows)}
-    living = await leases_of(records, set(held.values()))
-    return {response_id: worker for response_id, worker in held.items() if worker not in living}
+    living = await _leases(records, held)
+    return {response_id: worker for response_id, worker in held.items() if response_id not in living}
 
 
 async def leases_of(records: Records, workers: Iterable[str]) -> dict[str, float]:
-    """Return when the leases of workers expire, as `JobNow.lease_until`, without those that have expired."""
+    """Return when the leases of workers expire, whatever they run, without those that have expired."""
     keys = sorted(f"p/{worker}" for worker in workers)
     found = await records.get_many(keys) if keys else {}
     return {key[2:]: float(record.value) for key, record in found.items() if record.value}
 
 
-def _now(response_id: str, state: JobState, position: int | None, until: dict[str, float]) -> JobNow:
+async def _leases(records: Records, held: Mapping[str, str]) -> dict[str, float]:
+    """Return when the leases of responses expire, given their workers, without those that have expired."""
+    keys = {response_id: lease_key(worker, tag_of(response_id)) for response_id, worker in held.items()}
+    found = await records.get_many(sorted(set(keys.values()))) if keys else {}
+    until = {key: float(record.value) for key, record in found.items() if record.value}
+    return {response_id: until[key] for response_id, key in keys.items() if key in until}
+
+
+def _now(response_id: str, state: JobState, position: int | None, until: float | None) -> JobNow:
     if state.worker is None:
         return JobNow(response_id, position, None, state.tries + 1, None)
-    return JobNow(response_id, None, state.worker, state.tries, until.get(state.worker))
+    return JobNow(response_id, None, state.worker, state.tries, until)

@@ -45,6 +45,7 @@ from ..store.records import (
     Records,
     VersionIs,
     after_prefix,
+    apply_noted,
     committed,
     pages_in,
     pages_of,
@@ -495,6 +496,12 @@ class JobQueue:
             except codec.UnreadableError as error:
                 logger.error("could not read a stalled job of a dead worker, skipping it: %s: %s", response_id, error)
         return requeued
+
+    async def apply_noted(self) -> None:
+        """Write in other partitions what the last commits of dead workers have to, as far as these answer."""
+        for number in await self.served.having_notes():
+            with suppress(ApiError):  # the next look finds it
+                await apply_noted(self._records, number)
 
     async def held_by(self, worker: str) -> set[str]:
         """Return the response ids of the jobs that the worker holds."""

@@ -1,8 +1,9 @@
 """Which partitions of the store a worker serves, and in which order it looks for jobs in them.
 
-One living worker serves a partition: it looks there for jobs, for what dead workers hold, and for event logs that have
-expired. It is the worker whose name, hashed with the number of the partition, is the greatest (rendezvous hashing;
-Thaler and Ravishankar, 1998). So a worker that starts or ends changes only its own partitions.
+One living worker serves a partition: it looks there for jobs, for what dead workers hold or have yet to write in other
+partitions, and for event logs that have expired. It is the worker whose name, hashed with the number of the partition,
+is the greatest (rendezvous hashing; Thaler and Ravishankar, 1998). So a worker that starts or ends changes only its own
+partitions.
 
 A worker looks at its partitions, with one call for each, when it gets further ones, when a worker has died, and at
 intervals for what no one noted. A worker that has no room for the jobs of a partition, or requeues one, writes a row
@@ -22,6 +23,7 @@ from typing import Final
 
 from ..core.errors import ApiError
 from ..store.layout import with_tag
+from ..store.partitions import OUTBOX
 from ..store.records import Put, Records, after_prefix, filled_in, partitions_of, range_in
 
 QUEUED: Final = "q/"
@@ -30,6 +32,8 @@ HELD: Final = "h/"
 """The prefix of the rows of jobs that workers hold."""
 FOREGROUND: Final = "o/"
 """The prefix of the rows of foreground responses that workers run."""
+NOTED: Final = OUTBOX
+"""The prefix of the rows that note what commits write in other partitions."""
 EXPIRING: Final = "t/"
 """The prefix of the rows that say when event logs expire."""
 
@@ -61,7 +65,7 @@ class ServedPartitions:
         self._shares = look_seconds is not None and self.count > 1
         self._living = frozenset[str]()
         self._waiting: dict[int, None] = {}
-        self._with_rows: dict[str, Sequence[int]] = dict.fromkeys((HELD, FOREGROUND, EXPIRING), self.own)
+        self._with_rows: dict[str, Sequence[int]] = dict.fromkeys((HELD, FOREGROUND, NOTED, EXPIRING), self.own)
         self._looked_at, self._looking = -inf, asyncio.Lock()
 
     def number_of(self, tag: int) -> int:
@@ -108,6 +112,14 @@ class ServedPartitions:
         await self._look()
         return self._with_rows[prefix]
 
+    async def having_notes(self) -> Sequence[int]:
+        """Return the own partitions that had rows `NOTED` at the last look, once: most notes are gone in a moment."""
+        if self.count == 1:
+            return []
+        await self._look()
+        found, self._with_rows[NOTED] = self._with_rows[NOTED], []
+        return found
+
     async def _read_announced(self) -> None:
         try:
             rows = await self._records.range(_ANNOUNCED, after_prefix(_ANNOUNCED), limit=self.count)
@@ -134,7 +146,7 @@ class ServedPartitions:
                 raise
 
     async def _look_at(self, own: Sequence[int]) -> None:
-        ranges = [(each, after_prefix(each)) for each in (QUEUED, HELD, FOREGROUND)]
+        ranges = [(each, after_prefix(each)) for each in (QUEUED, HELD, FOREGROUND, NOTED)]
         ranges.append((EXPIRING, f"{EXPIRING}{int(await self._records.now()):08x}"))
         calls = (filled_in(self._records, each, ranges) for each in own)
         answers = dict(zip(own, await asyncio.gather(*calls, return_exceptions=True), strict=True))
@@ -144,7 +156,7 @@ class ServedPartitions:
                 raise answer
             if isinstance(answer, ApiError):
                 self._look_soon()
-            has_rows = [False, True, True, True] if isinstance(answer, BaseException) else answer
+            has_rows = [False, True, True, True, True] if isinstance(answer, BaseException) else answer
             for prefix in compress(found, has_rows):
                 found[prefix].append(number)
         for number in found.pop(QUEUED):

@@ -248,7 +248,7 @@ class Worker:
         """Requeue the stalled jobs of this worker and, if `others`, those of dead ones; fail abandoned responses."""
         steps = [self._requeue_own, self._foreground.flush_unstored]
         if others:
-            steps = [self._requeue_stalled, *steps, self._foreground.fail_abandoned]
+            steps = [self._requeue_stalled, *steps, self._foreground.fail_abandoned, self._jobs.apply_noted]
         failure: ApiError | None = None
         for step in steps:
             try:

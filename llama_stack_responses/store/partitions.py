@@ -1,9 +1,9 @@
 """Records in several partitions, each of which is a store of its own.
 
 A commit is atomic in the partition of its conditions. What it writes elsewhere is noted there in the same commit
-(`ob/<id>`), and applied afterwards: at once, or, if this process dies before, by a later sweep. A row with the same id
-(`oa/<id>`), in the partition where it is applied, has it applied once. So a commit that has returned may show elsewhere
-a little later, but is never lost, and never applied twice.
+(`ob/<id>`), and applied afterwards: at once, or, if this process dies before, by a worker that looks for what dead ones
+have left. A row with the same id (`oa/<id>`), in the partition where it is applied, has it applied once. So a commit
+that has returned may show elsewhere a little later, but is never lost, and never applied twice.
 
 Rows that are of no use without a later commit come first: that an owner has responses with a tag (`up/<of>/<tag>`).
 """
@@ -47,6 +47,7 @@ from .records import (
     Write,
     after_prefix,
     filled_in,
+    pages_of,
     until,
 )
 from .routing import owner_of_range, tag_of_key, tag_of_range
@@ -186,6 +187,13 @@ class PartitionedRecords:
         await self._check()
         return await filled_in(self._parts[number], 0, ranges)
 
+    async def apply_noted(self, number: int) -> None:
+        """Apply what was noted in one partition by processes that died before they applied it."""
+        async for rows in pages_of(self._parts[number], OUTBOX, _AT_ONCE):
+            for note, record in rows:
+                there, ops = codec.decode(record.value)
+                await self._try_elsewhere(number, note, there, [_decoded(op) for op in ops])
+
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
         """Receive the notifications of all partitions, each over a connection that is opened when a name needs it."""
         if self.partitions == 1:
@@ -202,7 +210,9 @@ class PartitionedRecords:
 
     async def sweep(self, now: float) -> int:
         if self.partitions > 1:
-            await self._apply_left()
+            for number in range(self.partitions):
+                with suppress(ApiError):  # another sweep applies it
+                    await self.apply_noted(number)
         return sum(await _all(part.sweep(now) for part in self._parts))
 
     async def size(self) -> int | None:
@@ -356,14 +366,6 @@ class PartitionedRecords:
         while marks and marks[0][0] < now:
             deletes.append(Delete(marks.popleft()[1]))
         return deletes
-
-    async def _apply_left(self) -> None:
-        """Apply what processes noted that died before they applied it."""
-        for home, part in enumerate(self._parts):
-            with suppress(ApiError):  # another sweep applies it
-                for note, record in await part.range(OUTBOX, after_prefix(OUTBOX), limit=_AT_ONCE):
-                    number, ops = codec.decode(record.value)
-                    await self._apply(home, note, number, [_decoded(op) for op in ops])
 
 
 def _encoded(op: Write) -> list[Any]:

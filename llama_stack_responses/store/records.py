@@ -362,6 +362,14 @@ class Partitioned(Protocol):
         """Return for each range from a start to an end whether one partition may have rows in it, in one call."""
         ...
 
+    async def apply_noted(self, number: int) -> None:
+        """Write in other partitions what commits in this one have to, whose processes died before they did it.
+
+        Raises:
+            ApiError: 503, the partition does not answer. What is noted for others that do not stays noted.
+        """
+        ...
+
 
 @runtime_checkable
 class Ranged(Protocol):
@@ -388,6 +396,12 @@ async def filled_in(records: Records, number: int, ranges: Sequence[tuple[str, s
     if isinstance(records, Ranged):
         return await records.filled(ranges)
     return [bool(await records.range(*each, limit=1)) for each in ranges]
+
+
+async def apply_noted(records: Records, number: int) -> None:
+    """Write in other partitions what commits in this one have to, as `Partitioned.apply_noted`."""
+    if isinstance(records, Partitioned):
+        await records.apply_noted(number)
 
 
 def partitions_of(records: object) -> int:

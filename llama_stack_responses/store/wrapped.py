@@ -14,6 +14,7 @@ from .records import (
     PubSub,
     Record,
     Records,
+    apply_noted,
     filled_in,
     partitions_of,
     range_in,
@@ -93,6 +94,10 @@ class WrappedRecords:
     async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         """Say which ranges of one partition may have rows."""
         return await filled_in(self._records, number, ranges)
+
+    async def apply_noted(self, number: int) -> None:
+        """Apply what was noted in one partition."""
+        await apply_noted(self._records, number)
 
     async def damage(self) -> str:
         """Return what is damaged of the wrapped records."""

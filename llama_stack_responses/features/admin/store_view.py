@@ -7,13 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from ...core.ids import tag_of
 from ...core.owner import Owner
 from ...core.types import Json
 from ...jobs import fair_order
+from ...jobs.dead_workers import lease_key
 from ...jobs.event_log import EventLog
 from ...jobs.job import JobState
 from ...jobs.notifier import Notifier
 from ...jobs.queue import JobQueue
+from ...jobs.served_partitions import living_workers
 from ...jobs.work_class import WorkClass
 from ...store.all_lists import buckets_of
 from ...store.archive import Archive
@@ -215,7 +218,8 @@ class StoreView:
         async for rows in pages_of(self._records, "h/", self._page):
             for key, _ in rows:
                 _, worker, response_id = key.split("/")
-                alive = await self._records.get_many([f"p/{worker}"])
+                lease = lease_key(worker, tag_of(response_id))
+                alive = await self._records.get_many([lease])
                 if (state := await self._job_state(response_id)) and state.worker == worker:
                     jobs.append(QueuedJob(response_id, state.owner, "running" if alive else "stalled", worker, None))
         return jobs
@@ -232,10 +236,9 @@ class StoreView:
             **{store.name: store.prefix for store in self.archive.of_features},
             "waiting": "q/",
             "held by workers": "h/",
-            "workers": "p/",
             "foreground": "o/",
         }
-        counts = dict.fromkeys(["responses", *prefixes], 0)
+        counts = dict.fromkeys(["responses", *prefixes], 0) | {"workers": len(await living_workers(self._records))}
         oldest, newest = "", ""
         async for rows in pages_of(self._records, "l/", self._page):
             for key, _ in rows:

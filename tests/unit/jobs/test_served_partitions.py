@@ -10,13 +10,15 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id, tag_of
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.features.admin.store_view import StoreView
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.dead_workers import lease_key
+from llama_stack_responses.jobs.overview import stalled_of
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.jobs.served_partitions import ServedPartitions
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
-from llama_stack_responses.store.records import Condition, Delete, Op, Record
+from llama_stack_responses.store.records import Condition, Delete, Op, Put, Record
 
 NUMBER: Final = 64
 DAY: Final = 86_400.0
@@ -192,3 +194,54 @@ async def test_partitions_with_jobs_take_turns() -> None:
     assert [number async for number in served.in_order()] == [1, 2]
     claimed = [await jobs.claim("one") for _ in range(4)]
     assert [jobs.served.number_of(tag_of(job.response_id)) for job in claimed if job] == [1, 2, 1, 1]
+
+
+class Dying(PartitionedRecords):
+    """As a process reaches them that dies before it writes in another partition than that of its commit."""
+
+    async def _try_elsewhere(self, *_: object) -> None:
+        pass
+
+
+async def test_what_a_dead_worker_has_noted_is_written_once_its_lease_is_over() -> None:
+    parts = [Part() for _ in range(8)]
+    dying, records = Dying(parts), Counted(parts)
+    dies, lives = JobQueue(dying, 100), JobQueue(records, 100, look_seconds=DAY)
+    written = [f"k/{new_id('resp', number)}" for number in (1, 2, 3)]
+    await dies.heartbeat("dies")
+    await lives.heartbeat("lives")
+    await lives.apply_noted()
+    for key in written:
+        await dying.commit([Put(f"k/{new_id('resp', 5)}", b""), Put(key, b"")])
+    await lives.heartbeat("lives")
+    await lives.apply_noted()
+    assert await records.get_many(written) == {}, "nobody has looked"
+    parts[1].away = True
+    await dies.deregister("dies")
+    await lives.heartbeat("lives")
+    await lives.apply_noted()
+    assert (await records.get_many(written[1:])).keys() == {*written[1:]}, "that one is away holds up no others"
+    looks = records.looks
+    await lives.apply_noted()
+    assert records.looks == looks
+    parts[1].away = False
+    records._away.clear()
+    await records.apply_noted(5)
+    assert (await records.get_many(written)).keys() == {*written}
+    assert await parts[5].range("ob/", "ob0", limit=9) == []
+
+
+async def test_view_of_the_queue_asks_the_partition_of_each_job_whether_its_worker_lives() -> None:
+    parts = [Part() for _ in range(8)]
+    records = PartitionedRecords(parts)
+    jobs = JobQueue(records, 100)
+    for tag in (3, 4):
+        await enqueue(jobs, tag)
+    await jobs.heartbeat("lives")
+    held = [job.response_id for job in [await jobs.claim("lives"), await jobs.claim("lives")] if job]
+    await parts[0].commit([Delete(lease_key("lives"))])
+    await parts[4].commit([Delete(lease_key("lives", 4))])
+    assert {job.response_id: job.state for job in await StoreView(records).queue()} == {
+        each: "running" if tag_of(each) == 3 else "stalled" for each in held
+    }
+    assert await stalled_of(records) == {each: "lives" for each in held if tag_of(each) == 4}
