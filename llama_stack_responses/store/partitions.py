@@ -349,16 +349,17 @@ class PartitionedRecords:
             self._away[number] = loop.time()
 
     async def _apply(self, home: int, note: str, number: int, ops: Sequence[Op]) -> None:
-        """Apply what was noted, unless it is applied, and delete the note."""
+        """Apply what was noted, unless it is applied, and delete the note, or leave it to others who find it."""
         part = self._parts[number]
         mark, now = _mark(note, number), await part.now()
         with suppress(Conflict):
             await part.commit(
                 [*ops, Put(mark, b"", now + _APPLIED_SECONDS), *self._old_marks(number, now)], [VersionIs(mark, None)]
             )
-        await self._parts[home].commit([Delete(note)])
-        # A process that has read the note may still try to apply it, for as long as a commit may take.
-        self._marks.setdefault(number, deque()).append((now + _LATE_SECONDS, mark))
+        with suppress(ApiError):
+            await self._parts[home].commit([Delete(note)])
+            # A process that has read the note may still try to apply it, for as long as a commit may take.
+            self._marks.setdefault(number, deque()).append((now + _LATE_SECONDS, mark))
 
     def _old_marks(self, number: int, now: float) -> list[Op]:
         """Return the ops that delete marks of a partition whose notes are long deleted."""

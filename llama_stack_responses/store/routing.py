@@ -1,8 +1,10 @@
 """Where a row is: the tag of its key, and the partition of the tag.
 
 A store in a cluster consists of partitions, and a commit is atomic within one. All rows of a chain of responses and of
-a conversation have one tag, from 0 to 4,095, which its ids and the names of its content begin with. A tag is in the
-partition of that number, modulo the number of partitions. Ids without a tag have the tag 0.
+a conversation have one tag, from 0 to 4,095, which its ids and the names of its content begin with. What is kept of a
+user beside them has the tag of the user's hash, and so has what counts for a limit of a user, a team or a key. A key
+with which users authenticate has that of its digits. A tag is in the partition of that number, modulo the number of
+partitions. Ids without a tag have the tag 0.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from .records import Write
 
 _WITH_TAG: Final = re.compile(r"\.([0-9a-f]{3})$")
 """The end of a key of `layout.with_tag`."""
+_HEXADECIMAL: Final = re.compile(r"[0-9a-f]{3}")
 
 
 def _at_end(key: str) -> int:
@@ -30,6 +33,16 @@ def _id(number: int) -> Callable[[str], int]:
 
 def _name(number: int) -> Callable[[str], int]:
     return lambda key: tag_of_name(_part(key, number))
+
+
+def _digits(number: int) -> Callable[[str], int]:
+    """Return what reads the tag of rows with an id or a hash of hexadecimal digits, from its first ones."""
+
+    def tag(key: str) -> int:
+        digits = _part(key, number)[:3]
+        return int(digits, 16) if _HEXADECIMAL.fullmatch(digits) else 0
+
+    return tag
 
 
 def _part(key: str, number: int) -> str:
@@ -62,6 +75,8 @@ _TAGS: Final[Mapping[str, tuple[int, Callable[[str], int]]]] = {
     "y": (2, _branch_or_key),
     "ck": (1, lambda key: int(_part(key, 1), 16)),
     **dict.fromkeys(("b", "f", "i", "n"), (1, _name(1))),
+    **dict.fromkeys(("ak", "au", "ub", "uj", "ur"), (1, _digits(1))),
+    "uq": (2, _digits(2)),
     "g": (2, _name(2)),
     "j": (1, _job_or_pointer),
     **dict.fromkeys(_ENDING, (2, _at_end)),

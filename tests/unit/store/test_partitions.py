@@ -11,7 +11,8 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id, tag_of
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.store.content_names import Hasher, tag_of_name
+from llama_stack_responses.store.access_keys import new_key_id
+from llama_stack_responses.store.content_names import Hasher, row_key, tag_of_name
 from llama_stack_responses.store.layout import bucket, listing, reference
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
@@ -68,6 +69,20 @@ def test_range_of_one_response_is_in_one_partition() -> None:
     assert tag_of_range(f"e/{response}/1", f"e/{response}/2") == 7
     assert tag_of_range("bt/o/", "bt/o0") == 0
     assert [tag_of_range(*each) for each in (("l/", "l0"), (f"l/{OF}/", f"l/{OF}0"), ("", "~"))] == [None] * 3
+
+
+def test_keys_and_what_counts_for_limits_are_spread_and_all_of_one_is_in_one_partition() -> None:
+    key = new_key_id().removeprefix("key_")
+    assert tag_of_key(f"ak/{key}") == tag_of_key(f"au/{key}") == int(key[:3], 16)
+    for prefix in ("ub/", "ur/", "uq/0000abcd/", "uj/"):
+        row = row_key(prefix, "user anna")
+        assert tag_of_key(row) == tag_of_key(f"{row}/resp_1") == tag_of_key(row_key("ub/", "user anna"))
+        assert tag_of_range(f"{row}/", f"{row}0") in (tag_of_key(row), None)
+        assert len({tag_of_key(row_key(prefix, f"user {number}")) % NUMBER for number in range(200)}) == NUMBER
+    assert tag_of_range(f"{row_key('uj/', 'anna')}/", f"{row_key('uj/', 'anna')}0") == tag_of_key(
+        row_key("uj/", "anna")
+    )
+    assert (tag_of_key("ubr"), tag_of_key("ak/x")) == (0, 0)
 
 
 async def test_rows_of_other_partitions_follow_a_commit_and_leave_no_note() -> None:

@@ -6,8 +6,8 @@ The row `ubr` has the time before which no server begins the next recount. The s
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import batched
 from typing import Final
 
@@ -18,7 +18,19 @@ from ....store import codec
 from ....store.clock import StoreClock
 from ....store.conflict_retry import ConflictRetry
 from ....store.decoder import Decoder
-from ....store.records import Delete, Op, Put, Record, Records, VersionIs, committed, pages_of, unmoved
+from ....store.records import (
+    Delete,
+    Op,
+    Put,
+    Record,
+    Records,
+    VersionIs,
+    committed,
+    pages_of,
+    partitions_of,
+    unmoved,
+)
+from ....store.routing import tag_of_key
 from ....store.stored_bytes import StoredBytes
 from ..settings import Limit
 from .scopes import name_of
@@ -88,8 +100,16 @@ class Recount(Periodic):
         async for owner, size in self._bytes.count():
             for key in _rows_of(owner):
                 sums[key] += size
-        for keys in batched({**before, **sums}, _ROWS):
+        for keys in self._together({**before, **sums}):
             await self._write(keys, sums, before)
+
+    def _together(self, keys: Iterable[str]) -> Iterator[Sequence[str]]:
+        """Yield keys of rows that one commit can change."""
+        of_partitions = defaultdict[int, list[str]](list)
+        for key in keys:
+            of_partitions[tag_of_key(key) % partitions_of(self._records)].append(key)
+        for those in of_partitions.values():
+            yield from batched(those, _ROWS)
 
     async def _write(self, keys: Sequence[str], sums: Counter[str], before: dict[str, int]) -> None:
         """Write what was counted. What servers have added since the beginning may not have been, and stays."""

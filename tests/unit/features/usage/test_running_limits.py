@@ -22,6 +22,7 @@ from llama_stack_responses.generation.activity import Activity
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Records
 from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.support.inference import FakeInference, finish, text
 from tests.support.waiting import until
@@ -45,7 +46,7 @@ class Limited:
         go: lets the model end its answers.
     """
 
-    def __init__(self, records: MemoryRecords, *limits: Limit, words: int = 1) -> None:
+    def __init__(self, records: Records, *limits: Limit, words: int = 1) -> None:
         stack = SimpleNamespace(records=records, telemetry=Telemetry(), config=ResponsesConfig(), activity=Activity())
         self.limits = LimitsOnDemand(cast("Stack", stack), Usage(limits=list(limits), prices=[Price(output=1e6)]))
         self.access, self.go = SwitchedAccess(), asyncio.Event()

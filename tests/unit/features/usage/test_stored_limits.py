@@ -13,6 +13,8 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.usage.settings import Limit
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.partitions import PartitionedRecords
+from llama_stack_responses.store.records import Records
 from tests.contract.counting_proxy import CountingProxy
 from tests.support.recounts import recount
 from tests.unit.features.usage.test_running_limits import ADA, BOB, EVE, Limited
@@ -26,7 +28,7 @@ async def limited() -> AsyncIterator[Callable[..., Limited]]:
     """Return a function that opens a server with limits, which counts what is stored again only when a test does so."""
     opened: list[Limited] = []
 
-    def open_server(*limits: Limit, records: MemoryRecords | None = None) -> Limited:
+    def open_server(*limits: Limit, records: Records | None = None) -> Limited:
         server = Limited(records or MemoryRecords(), *limits)
         opened.append(server)
         if limits:
@@ -100,8 +102,9 @@ async def test_limit_of_a_key_counts_what_its_requests_store(limited: Callable[.
     await respond(server, ADA)
 
 
-async def test_deletion_counts_after_the_recount(limited: Callable[..., Limited]) -> None:
-    records = MemoryRecords()
+@pytest.mark.parametrize("partitions", [1, 8])
+async def test_deletion_counts_after_the_recount(limited: Callable[..., Limited], partitions: int) -> None:
+    records = MemoryRecords() if partitions == 1 else PartitionedRecords([MemoryRecords() for _ in range(partitions)])
     server = limited(Limit(stored_bytes=5000), records=records)
     stored = await respond(server, input=LONG)
     await settle(server)
