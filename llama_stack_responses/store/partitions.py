@@ -96,6 +96,19 @@ class Placed(Protocol):
         ...
 
 
+@runtime_checkable
+class Joining(Placed, Protocol):
+    """A partition that can receive its notifications over the connection of another one on the same server."""
+
+    async def pubsub_over(self, connection: PubSub) -> PubSub:
+        """Receive them there, and return what subscribes to them.
+
+        Raises:
+            ApiError: 503, the connection is lost.
+        """
+        ...
+
+
 class PartitionedRecords:
     """Records in partitions.
 
@@ -195,7 +208,7 @@ class PartitionedRecords:
                 await self._try_elsewhere(number, note, there, [_decoded(op) for op in ops])
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
-        """Receive the notifications of all partitions, each over a connection that is opened when a name needs it."""
+        """Receive the notifications of all partitions, over one connection to each server that a name needs."""
         if self.partitions == 1:
             return self._parts[0].pubsub()
         return _opened(self._parts) if self._parts[0].pubsub() is not None else None
@@ -405,14 +418,14 @@ class _PubSubs:
     def __init__(self, parts: Sequence[Records], opened: AsyncExitStack) -> None:
         self._parts, self._opened = parts, opened
         self._pubsubs: dict[int, PubSub] = {}
+        self._of_servers: dict[str, PubSub] = {}
         self._received = asyncio.Queue[str | ApiError]()
         self._tasks = list[asyncio.Task[None]]()
 
     async def subscribe(self, names: Collection[str]) -> None:
         for number, some in self._by_part(names).items():
-            if number not in self._pubsubs and (opening := self._parts[number].pubsub()):
-                self._pubsubs[number] = pubsub = await self._opened.enter_async_context(opening)
-                self._tasks.append(asyncio.create_task(self._receive(pubsub), name=f"notifications {number}"))
+            if number not in self._pubsubs:
+                self._pubsubs[number] = await self._joined(self._parts[number]) or await self._open(number)
             await self._pubsubs[number].subscribe(some)
 
     async def unsubscribe(self, names: Collection[str]) -> None:
@@ -431,6 +444,22 @@ class _PubSubs:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def _joined(self, part: Records) -> PubSub | None:
+        """Return what receives the notifications of a partition if there is a connection to its server."""
+        if isinstance(part, Joining) and (connection := self._of_servers.get(await part.server())):
+            return await part.pubsub_over(connection)
+        return None
+
+    async def _open(self, number: int) -> PubSub:
+        part = self._parts[number]
+        opening = part.pubsub()
+        assert opening
+        opened = await self._opened.enter_async_context(opening)
+        self._tasks.append(asyncio.create_task(self._receive(opened), name=f"notifications {number}"))
+        if isinstance(part, Joining):
+            self._of_servers[await part.server()] = opened  # which may have changed with what opening it has learned
+        return opened
 
     async def _receive(self, pubsub: PubSub) -> None:
         try:

@@ -260,13 +260,22 @@ class RedisRecords:
     @asynccontextmanager
     async def _open_pubsub(self) -> AsyncIterator[PubSub]:
         client = await self._connections.ready().listener(self._made)
-        channels, timeout = f"{self._prefix}w:", self._timeout
-        pubsub = RedisPubSub(client, channels, self._id, timeout, self._pubsub_silence, sharded=self._in_cluster)
+        settings = (self._channels, self._id, self._timeout, self._pubsub_silence)
+        pubsub = RedisPubSub(client, *settings, sharded=self._in_cluster)
         try:
             await pubsub.open()
             yield pubsub
         finally:
             await pubsub.close()
+
+    async def pubsub_over(self, connection: PubSub) -> PubSub:
+        """Receive the notifications of this partition over the connection of another one on the same server."""
+        assert isinstance(connection, RedisPubSub)
+        return await connection.joined(self._channels, self._id)
+
+    @property
+    def _channels(self) -> str:
+        return f"{self._prefix}w:"
 
     async def now(self) -> float:
         if self._clock:

@@ -15,17 +15,21 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from ..core.errors import ApiError
+from .records import PubSub
 from .redis_errors import MOVING, SILENT, errors_as_503
 
 PUBSUB_SILENCE_SECONDS: Final = 10.0
 """Seconds of silence after which the server is pinged."""
+
+_CHANNELS: Final = "}:w:"
+"""What ends the prefix of a partition's channels, behind the hash tag."""
 
 _OF_SLOT: Final = frozenset({"smessage", "ssubscribe", "sunsubscribe"})
 """Messages of a slot's channels, which are called as those of other channels with an `s` before."""
 
 
 class RedisPubSub:
-    """Receives the notifications of one server.
+    """Receives the notifications of one server; in a cluster, those of as many of its partitions as join it.
 
     Args:
         redis: a client for these subscriptions alone, without retries: a silent reconnect would lose notifications.
@@ -49,14 +53,28 @@ class RedisPubSub:
         self._redis = redis
         self._pubsub = redis.pubsub()
         self._channels = channels
-        self._own = own
+        self._own = {channels: own}
         self._timeout = timeout
         self._sharded = sharded
+        self._opened = False
 
     async def open(self) -> None:
         """Connect, and check that the server permits subscriptions; without a channel, nothing can be read."""
-        await self.subscribe([self._own])
+        await self.subscribe([self._own[self._channels]])
         await self.receive()
+        self._opened = True
+
+    async def joined(self, channels: str, own: str) -> PubSub:
+        """Receive the notifications of another partition of the server too, and return what subscribes to them.
+
+        Args:
+            channels: the prefix of its channels.
+            own: the sender id of its commits.
+        """
+        self._own[channels] = own
+        joined = _Joined(self, channels)
+        await joined.subscribe([own])
+        return joined
 
     async def close(self) -> None:
         """Close the connection."""
@@ -67,16 +85,24 @@ class RedisPubSub:
                 await self._redis.aclose(close_connection_pool=True)
 
     async def subscribe(self, names: Collection[str]) -> None:
+        await self.subscribe_in(self._channels, names)
+
+    async def subscribe_in(self, channels: str, names: Collection[str]) -> None:
+        """Subscribe to names of one partition, given the prefix of its channels."""
         if names:
             with errors_as_503():
                 subscribe = self._pubsub.ssubscribe if self._sharded else self._pubsub.subscribe
-                await subscribe(*map(self._channel, names))
+                await subscribe(*(f"{channels}{name}" for name in names))
 
     async def unsubscribe(self, names: Collection[str]) -> None:
+        await self.unsubscribe_in(self._channels, names)
+
+    async def unsubscribe_in(self, channels: str, names: Collection[str]) -> None:
+        """Unsubscribe from names of one partition, as `subscribe_in`."""
         if names:
             with errors_as_503():
                 unsubscribe = self._pubsub.sunsubscribe if self._sharded else self._pubsub.unsubscribe
-                await unsubscribe(*map(self._channel, names))
+                await unsubscribe(*(f"{channels}{name}" for name in names))
 
     async def receive(self) -> str:
         silent = False
@@ -91,20 +117,33 @@ class RedisPubSub:
             if message and (name := self._name(message)):
                 return name
 
-    def _channel(self, name: str) -> str:
-        return f"{self._channels}{name}"
-
     def _name(self, message: dict[str, Any]) -> str | None:
         """Return the name for which another process, or the server's confirmation, sent a message."""
         kind = message["type"].removeprefix("s") if message["type"] in _OF_SLOT else message["type"]
-        of_another = kind == "message" and message["data"] != self._own.encode()
-        if not (of_another or kind in ("subscribe", "unsubscribe")):
+        if kind not in ("message", "subscribe", "unsubscribe"):
             return None
         channel: str = message["channel"].decode()
-        name = channel.removeprefix(self._channels)
-        if kind != "unsubscribe":
-            return name
-        if name == self._own:
+        channels = channel[: channel.find(_CHANNELS) + len(_CHANNELS)] if self._sharded else self._channels
+        name, own = channel.removeprefix(channels), self._own[channels]
+        if kind == "unsubscribe" and name == own:
             # Only a cluster ends this subscription: another node has the slot now.
             raise ApiError(503, MOVING, retry_after=1)
-        return None
+        if kind == "unsubscribe" or (kind == "message" and message["data"] == own.encode()):
+            return None
+        return None if name == own and self._opened else name
+
+
+class _Joined:
+    """The notifications of a further partition, over a connection that it shares."""
+
+    def __init__(self, connection: RedisPubSub, channels: str) -> None:
+        self._connection, self._channels = connection, channels
+
+    async def subscribe(self, names: Collection[str]) -> None:
+        await self._connection.subscribe_in(self._channels, names)
+
+    async def unsubscribe(self, names: Collection[str]) -> None:
+        await self._connection.unsubscribe_in(self._channels, names)
+
+    async def receive(self) -> str:
+        return await self._connection.receive()

@@ -363,3 +363,29 @@ async def test_wrong_password_of_a_cluster_is_reported_at_once(cluster: Cluster)
         await records.get_many(["a"])
     assert "sesame" not in str(error.value)
     await records.close()
+
+
+async def test_notifications_of_all_partitions_come_over_one_connection_to_each_primary(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    here, there = (
+        PartitionedRecords(cluster_parts(cluster.url, 8, prefix=tmp_path.name, timeout=SECONDS)) for _ in range(2)
+    )
+    names, own = {new_id("resp", number) for number in range(8)}, new_id("resp", 7)
+    listening = there.pubsub()
+    assert listening
+    async with asyncio.timeout(60), listening as pubsub:
+        await pubsub.subscribe({*names, own})
+        assert {await pubsub.receive() for _ in (*names, own)} == {*names, own}
+        primaries = [node for node in cluster.nodes if node.is_primary]
+        owners = {cluster.owner(f"{{{tmp_path.name}{number}}}:") for number in range(8)}
+        clients = [len(node.told("CLIENT", "LIST", "TYPE", "pubsub").splitlines()) for node in primaries]
+        assert clients == [int(node in owners) for node in primaries]
+        await there.commit([Notify(own)])
+        await here.commit([Notify(name) for name in sorted(names)])
+        assert {await pubsub.receive() for _ in names} == names, "not its own"
+        cluster.replica_of(cluster.owner(f"{{{tmp_path.name}7}}:")).told("CLUSTER FAILOVER")
+        with pytest.raises(ApiError, match=MOVING):
+            await pubsub.receive()
+    await here.close()
+    await there.close()
