@@ -77,10 +77,7 @@ class Ends:
         self._stopping = False
 
     def ops(self, ended: Ended | None) -> list[Op]:
-        """Return the ops with which the commit of a response's end begins; None is no end.
-
-        Most of them ensure a row, as do the next ones of the commit: SQLite executes ops of one kind in a row together.
-        """
+        """Return the ops with which the commit of a response's end begins; None is no end."""
         return [op for each in self._at_end for op in each(ended)] if ended else []
 
     def written(self, ended: Ended | None) -> None:

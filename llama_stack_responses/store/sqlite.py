@@ -326,15 +326,15 @@ def _failed(conditions: Sequence[Condition], now: float, connection: sqlite3.Con
     return failed
 
 
-def _batches(ops: Sequence[Write], now: float) -> list[tuple[str, list[tuple[Any, ...]]]]:
-    """Return the statements for `ops` in order; consecutive ops of one kind share a statement."""
-    batches: list[tuple[str, list[tuple[Any, ...]]]] = []
-    for op in ops:
-        sql, row = _statement(op, now)
-        if not batches or batches[-1][0] != sql:
-            batches.append((sql, []))
-        batches[-1][1].append(row)
-    return batches
+def _batches(ops: Sequence[Write], now: float) -> Iterable[tuple[str, list[tuple[Any, ...]]]]:
+    """Return the statements for `ops`, each with its rows: those of one kind share a statement."""
+    statements = [_statement(op, now) for op in ops]
+    if len({row[0] for _, row in statements}) < len(statements):
+        return [(sql, [row]) for sql, row in statements]  # the order of the ops of one key counts
+    batches: dict[str, list[tuple[Any, ...]]] = {}
+    for sql, row in statements:
+        batches.setdefault(sql, []).append(row)
+    return batches.items()
 
 
 def _statement(op: Write, now: float) -> tuple[str, tuple[Any, ...]]:

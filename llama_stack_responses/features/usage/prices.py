@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from math import sumprod
 from typing import Final, NamedTuple
 
 from .counted import Counts
@@ -53,20 +54,14 @@ class Prices:
         rates = self._rates(model)
         if rates is None:
             return
-        cached = counts.get("cached_tokens", 0)
-        quantities = (
-            counts.get("input_tokens", 0) - cached,
-            cached,
-            counts.get("output_tokens", 0),
-            counts.get("requests", 0),
-        )
-        for name, quantity, per_million in zip(_LINES, quantities, rates, strict=True):
+        for name, quantity, per_million in zip(_LINES, _quantities(counts), rates, strict=True):
             if quantity and per_million:
                 yield LineItem(name, quantity, quantity * per_million / _MILLION)
 
     def cost(self, model: str, counts: Counts) -> float:
         """Return what it costs in total."""
-        return sum(item.amount for item in self.items(model, counts))
+        rates = self._rates(model)
+        return sumprod(_quantities(counts), rates) / _MILLION if rates else 0.0
 
     def _rates(self, model: str) -> _Rates | None:
         """Return the prices of a model; None if it has none."""
@@ -76,6 +71,13 @@ class Prices:
             price = next((each for each in self._table if fnmatchcase(model, each.match)), None)
             self._known[model] = _rates_of(price) if price else None
         return self._known[model]
+
+
+def _quantities(counts: Counts) -> tuple[int, int, int, int]:
+    """Return how much was used of each of `_LINES`."""
+    get = counts.get
+    cached = get("cached_tokens", 0)
+    return get("input_tokens", 0) - cached, cached, get("output_tokens", 0), get("requests", 0)
 
 
 def _rates_of(price: Price) -> _Rates:

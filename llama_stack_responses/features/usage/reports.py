@@ -69,6 +69,8 @@ _TABLES: Final = {
     **{name: name for name in HISTOGRAMS},
 }
 """The tables of the report of everything, by what the names of their counts begin with."""
+_PLACES: Final[Mapping[str, tuple[str, Any]]] = BINS | dict.fromkeys(("requests", *_TOTALS), ("", None))
+"""What `_place` returns for the names of most counts: a report of a month by user asks for a hundred thousand."""
 
 
 def _by_model(table: Table, group_by: Sequence[str]) -> dict[tuple[tuple[Any, ...], str], Counts]:
@@ -163,7 +165,7 @@ def _images(counts: Counts) -> Json | None:
 def _all(counts: Counts) -> Json | None:
     tables: dict[str, dict[Any, int]] = {name: {} for name in _TABLES.values()}
     for name, count in counts.items():
-        table, key = _place(name)
+        table, key = _PLACES.get(name) or _place(name)
         if table:
             tables[table][key] = count
     return {
@@ -176,8 +178,6 @@ def _all(counts: Counts) -> Json | None:
 
 def _place(name: str) -> tuple[str, Any]:
     """Return the table in which a count is, with its key there; no table for one of the totals."""
-    if found := BINS.get(name):
-        return found
     kind, dot, key = name.partition(".")
     return (_TABLES[kind], key) if dot and kind in _TABLES else ("", None)
 
