@@ -19,6 +19,7 @@ from tests.support.forks import Forks
 from tests.support.loop_holds import LoopHolds
 from tests.support.mcp_server import McpServers
 from tests.support.otlp import Collector
+from tests.support.selection import is_same_on_ogx
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.tracebacks import assert_no_traceback
 from tests.support.upstream import Upstream, UpstreamProcess
@@ -46,6 +47,12 @@ if find_spec("ogx"):
 
 collect_ignore = [] if find_spec("schemathesis") else ["test_fuzz.py"]
 """The fuzzing runs on one host only: this package writes the answers on both."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave out on OGX what differs in nothing that depends on the host."""
+    if is_same_on_ogx(item):
+        item.add_marker("one_host")
 
 
 @pytest.fixture(scope="session")

@@ -363,9 +363,10 @@ def test_chain_keeps_shell_container_and_replays_calls(client: openai.OpenAI, up
 
 
 def test_shell_timeout_and_missing_container_are_reported(client: openai.OpenAI, upstream: Upstream) -> None:
-    upstream.script(NAME, [commands("echo begun; sleep 60", timeout_ms=6000), SAID])
+    # The container's start does not count for the second call.
+    upstream.script(NAME, [commands("true"), commands("echo begun; sleep 60", timeout_ms=6000), SAID])
     response = create(client, model=MODEL, input="Hi", tools=[SHELL])
-    assert response["output"][1]["output"] == [{"stdout": "begun\n", "stderr": "", "outcome": {"type": "timeout"}}]
+    assert response["output"][3]["output"] == [{"stdout": "begun\n", "stderr": "", "outcome": {"type": "timeout"}}]
     upstream.script(NAME, [commands("ls"), SAID])
     gone = {"type": "shell", "environment": {"type": "container_reference", "container_id": "cntr_gone"}}
     response = create(client, model=MODEL, input="Hi", tools=[gone])

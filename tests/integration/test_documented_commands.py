@@ -225,6 +225,8 @@ def kept(
                 yield responses
 
 
+# Twenty processes; the commands have tests in this process.
+@pytest.mark.whole_run
 @pytest.mark.one_host
 def test_operator_commands_show_and_delete_stored_responses(terminal: Terminal, kept: list[Json]) -> None:
     first, last = kept

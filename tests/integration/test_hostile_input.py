@@ -110,10 +110,14 @@ ONE_HOST: Final = PAST_HOST_TOO.union(*(module.ATTACKS for module in PAST_HOST))
 SMOKE: Final = frozenset({"odd json", "huge websocket message", "page without end", "mcp answer with too much in it"})
 """Short attacks through different parts; the others take turns."""
 
+WHOLE_RUN: Final = frozenset({"large requests", "stalled readers of a running response"})
+"""They take a third of the time of all. Similar ones take turns: with idempotency keys, and of new responses."""
+
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
     """Return the marks of an attack."""
-    return [mark for names, mark in ((ONE_HOST, pytest.mark.one_host), (SMOKE, pytest.mark.smoke)) if name in names]
+    marks = {ONE_HOST: pytest.mark.one_host, SMOKE: pytest.mark.smoke, WHOLE_RUN: pytest.mark.whole_run}
+    return [mark for names, mark in marks.items() if name in names]
 
 
 NAMES: Final = [pytest.param(name, marks=marks_of(name)) for name in ATTACKS]

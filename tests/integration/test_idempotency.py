@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from tests.support.openai_client import MODEL, NAME, stored
+from tests.support.openai_client import MODEL, NAME
 from tests.support.reader import Reader
 from tests.support.socket_client import SocketClient
 from tests.support.stack import LiveStack
@@ -241,23 +241,6 @@ def test_invalid_idempotency_key_is_400(wire: Wire, upstream: Upstream, keys: li
     answer = wire.http.post("/responses", json=ASKED, headers=headers)
     assert error_of(answer, 400)["code"] == "invalid_idempotency_key"
     assert upstream.requests() == []
-
-
-def test_sdk_call_with_key_header_resumes_after_a_timeout(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    """The openai package sends the header of a call with each of its retries."""
-    upstream.script(NAME, HELD)
-    with stack.client(timeout=2.0).with_options(max_retries=1) as client:
-        with pytest.raises(openai.APITimeoutError):
-            client.responses.create(model=MODEL, input="Count.", extra_headers={"Idempotency-Key": "from-python"})
-        upstream.wait_for(NAME, chunks=3)
-        upstream.release(NAME)
-        client.timeout = 60.0
-        response = client.responses.create(
-            model=MODEL, input="Count.", extra_headers={"Idempotency-Key": "from-python"}
-        )
-        assert response.output_text == "one two three"
-        assert stored(client, response.id)["status"] == "completed"
-    assert len(upstream.requests(NAME)) == 1
 
 
 def test_sdk_with_generated_keys_sends_one_key_for_all_retries(

@@ -15,7 +15,7 @@ from tests.support.upstream import Upstream, reasoning, reply, text, tool_call
 from tests.support.websocket_client import WebSocketClient
 from tests.support.wire import Json, Wire, error_of, final, output_text, roles_and_texts
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.usefixtures("calm")]
 
 WEATHER: Final = function("get_weather", "location", description="The weather at a place.", strict=False)
 CALL: Final = reply(tool_call(0, "call_1", "get_weather", '{"loca', 'tion":"Oslo"}'))

@@ -54,7 +54,7 @@ from tests.support.variants import open_this_machine, variant
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, ReceivedRequest, Web
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 BLOCKS: Final = blocks()
 OTTERS: Final = "Otters sleep hand in hand."

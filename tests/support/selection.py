@@ -30,6 +30,8 @@ FOLDERS: Final = tuple(TESTS / name for name in ("demo", "gpt_oss", "integration
 """Their tests take turns: they need long, or environments of their own."""
 FIRST_ONLY: Final = frozenset({"live", "relatives"})
 """Marks of tests whose parameter sets after the first take turns."""
+OWN: Final = frozenset({"both_hosts", "extended", "whole_run"})
+"""Marks of tests all of whose parameter sets run on OGX too."""
 ON_OGX: Final = find_spec("ogx") is not None
 
 
@@ -64,6 +66,20 @@ def takes_turns(test: pytest.Item) -> bool:
     if marks & FIRST_ONLY and (parameters := getattr(test, "callspec", None)) and any(parameters.indices.values()):
         return True
     return "extended" in marks or _is_below_folders(test.path)
+
+
+def is_same_on_ogx(test: pytest.Item) -> bool:
+    """Whether a live test has `one_host` without its mark: what its later parameter sets vary is the same on both hosts.
+
+    The exceptions have a mark of their own, or vary the inference provider, one of which is the host's.
+    """
+    if (
+        ON_OGX
+        and (parameters := getattr(test, "callspec", None))
+        and not {mark.name for mark in test.iter_markers()} & OWN
+    ):
+        return any(index for name, index in parameters.indices.items() if name != "provider")
+    return False
 
 
 @cache

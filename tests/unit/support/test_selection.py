@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final, cast
 
 import pytest
@@ -208,6 +209,7 @@ class Marked:
 
     marks: Sequence[str]
     path: Path = REPOSITORY / "tests" / "integration" / "test_mcp.py"
+    callspec: SimpleNamespace | None = None
 
     def iter_markers(self) -> Iterator[pytest.Mark]:
         """Yield its marks."""
@@ -233,6 +235,26 @@ def test_fixed_tests_on_ogx_are_those_of_what_depends_on_the_host(
         monkeypatch.setattr(selection, "ON_OGX", host)
         found.append(selection.takes_turns(cast("pytest.Item", Marked(marks))))
     assert found == [on_llama_stack, on_ogx]
+
+
+@pytest.mark.parametrize(
+    ("indices", "marks", "same"),
+    [
+        ({}, [], False),
+        ({"kind": 0, "provider": 0}, [], False),
+        ({"kind": 1, "provider": 0}, [], True),
+        ({"kind": 0, "provider": 1}, [], False),
+        ({"kind": 1}, ["both_hosts"], False),
+        ({"kind": 1}, ["extended"], False),
+    ],
+)
+def test_later_parameter_sets_run_on_one_host_unless_they_may_differ(
+    indices: dict[str, int], marks: Sequence[str], same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for host in (False, True):
+        monkeypatch.setattr(selection, "ON_OGX", host)
+        test = Marked(marks, callspec=SimpleNamespace(indices=indices))
+        assert selection.is_same_on_ogx(cast("pytest.Item", test)) == (host and same)
 
 
 def test_folders_that_take_turns_exist() -> None:
