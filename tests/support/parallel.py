@@ -15,10 +15,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -65,6 +65,8 @@ def run_queue(config: pytest.Config) -> None:
 class QueuedFiles:
     """Collects and runs the groups of files whose numbers come from a pipe, until it ends.
 
+    All folders are collected at first, since the fixtures of a `conftest.py` belong to the object of its folder.
+
     Args:
         queue: the descriptor of the pipe.
         found: all groups.
@@ -74,11 +76,30 @@ class QueuedFiles:
         os.set_inheritable(queue, False)
         self._queue = queue
         self._groups = found
+        self._files: dict[Path, pytest.Collector] = {}
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> bool:
-        """Collect nothing before the run."""
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        """Collect no more than the folder."""
+        session.perform_collect(genitems=False)
         return True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[Any]) -> Generator[None, None, None]:
+        """Find the files, and keep the folder, which comes before all tests, away from what selects tests."""
+        if not self._files:
+            for folder in items:
+                self._find(folder)
+            items.clear()
+        yield
+
+    def _find(self, folder: pytest.Directory) -> None:
+        report = folder.ihook.pytest_make_collect_report(collector=folder)
+        for node in report.result:
+            if isinstance(node, pytest.Directory):
+                self._find(node)
+            else:
+                self._files[node.path] = node
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -99,22 +120,18 @@ class QueuedFiles:
         count = 0
         while number := os.read(self._queue, RECORD):
             for file in self._groups[int(number)]:
-                if not _is_ignored(file, session.config):
-                    _collect(file, session)
+                if module := self._files.get(file):  # None: it is ignored
+                    _collect(module, session)
                     count += len(session.items)
                     yield from session.items
         session.testscollected = count
 
 
-def _is_ignored(file: Path, config: pytest.Config) -> bool:
-    """Whether a run without a queue would leave a file out."""
-    paths = [file, *(each for each in file.parents if config.rootpath in each.parents)]
-    return any(config.hook.pytest_ignore_collect(collection_path=path, config=config) for path in paths)
-
-
-def _collect(file: Path, session: pytest.Session) -> None:
+def _collect(module: pytest.Collector, session: pytest.Session) -> None:
+    """Collect the tests of a file, and select those to run."""
     gc.disable()
-    session.perform_collect([str(file)])
+    session.items = list(session.genitems(module))
+    session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=session.items)
     # What is imported stays out of garbage collections, which would visit it each time.
     gc.collect(1)
     gc.freeze()
@@ -151,7 +168,10 @@ class Processes:
             printer.start()
         for printer in printers:
             printer.join()
-        return next((status for each in started if (status := each.wait())), 0)
+        statuses = {each.wait() for each in started}
+        if statuses == {pytest.ExitCode.NO_TESTS_COLLECTED}:
+            return pytest.ExitCode.NO_TESTS_COLLECTED
+        return next(iter(statuses - {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}), 0)
 
     def _start(self, number: int, queue: int) -> subprocess.Popen[str]:
         report = self._report.with_suffix(f".{number}{self._report.suffix}")

@@ -23,6 +23,12 @@ def shared():
     with open("fixtures", "a") as file:
         file.write("made\\n")
 """
+OF_A_FOLDER: Final = """
+import pytest
+
+@pytest.fixture(scope="session")
+def near(): ...
+"""
 USES: Final = """
 import os
 
@@ -52,6 +58,10 @@ def test_each_file_is_run_once_with_fixtures_of_the_session(tmp_path: Path) -> N
     names = [f"test_{number}.py" for number in range(12)]
     for name in [*names, "test_ignored.py"]:
         (tmp_path / name).write_text(USES)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "conftest.py").write_text(OF_A_FOLDER)
+    for name in (names := [*names, "test_in_folder.py", "test_in_folder_too.py"])[-2:]:
+        (tmp_path / "folder" / name).write_text(USES.replace("shared", "shared, near"))
     code, output = run(tmp_path, 2)
     assert code == 0, output
     assert Counter((tmp_path / "files").read_text().split()) == Counter(names)
