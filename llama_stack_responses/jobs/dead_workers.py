@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from math import inf
+from typing import Final
 
 from ..core.errors import ApiError
 from ..core.ids import tag_of
@@ -12,6 +13,9 @@ from ..store.clock import MAX_DIFFERENCE_SECONDS
 from ..store.layout import with_tag
 from ..store.records import Condition, Delete, Record, Records, VersionIs, committed, pages_in
 from .served_partitions import ServedPartitions
+
+_AT_ONCE: Final = 16
+"""Partitions that one search reads at a time: one that does not answer holds up no others."""
 
 
 def lease_key(worker: str, tag: int = 0) -> str:
@@ -33,17 +37,19 @@ async def held_in(records: Records, numbers: Iterable[int], prefix: str) -> set[
     Raises:
         ApiError: 503, none answers.
     """
-    found, failures, answered = set[str](), list[ApiError](), False
-    for number in numbers:
-        try:
-            async for rows in pages_in(records, number, prefix):
-                found.update(key.removeprefix(prefix) for key, _ in rows)
-            answered = True
-        except ApiError as error:
-            failures.append(error)
-    if failures and not answered:
-        raise failures[0]
-    return found
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def found_in(number: int) -> list[str]:
+        async with turns:
+            pages = pages_in(records, number, prefix)
+            return [key.removeprefix(prefix) async for rows in pages for key, _ in rows]
+
+    answers = await asyncio.gather(*map(found_in, numbers), return_exceptions=True)
+    failures = [each for each in answers if isinstance(each, BaseException)]
+    wrong = next((each for each in failures if not isinstance(each, ApiError)), None)
+    if wrong or (failures and len(failures) == len(answers)):
+        raise wrong or failures[0]
+    return {each for answer in answers if not isinstance(answer, BaseException) for each in answer}
 
 
 class DeadWorkers:
@@ -80,15 +86,31 @@ class DeadWorkers:
             ApiError: 503, a partition does not answer; all others were searched before.
         """
         failure: ApiError | None = None
-        for number in await self._served.having(prefix):
-            try:
-                async for each in self._stalled_in(number, prefix, by):
-                    yield each
-            except ApiError as error:
-                failure = error
-                self._silent_at[number] = asyncio.get_running_loop().time()
+        turns = asyncio.Semaphore(_AT_ONCE)
+        numbers = await self._served.having(prefix)
+        tasks = [asyncio.create_task(self._found_in(number, prefix, by, turns)) for number in numbers]
+        try:
+            for finished in asyncio.as_completed(tasks):
+                try:
+                    stalled = await finished
+                except ApiError as error:
+                    failure = error
+                else:
+                    for each in stalled:
+                        yield each
+        finally:
+            for task in tasks:
+                task.cancel()
         if failure:
             raise failure
+
+    async def _found_in(self, number: int, prefix: str, by: str, turns: asyncio.Semaphore) -> list[tuple[str, str]]:
+        async with turns:
+            try:
+                return [each async for each in self._stalled_in(number, prefix, by)]
+            except ApiError:
+                self._silent_at[number] = asyncio.get_running_loop().time()
+                raise
 
     async def _stalled_in(self, number: int, prefix: str, by: str) -> AsyncIterator[tuple[str, str]]:
         async for rows in pages_in(self._records, number, prefix):

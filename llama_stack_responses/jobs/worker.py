@@ -114,6 +114,7 @@ class Worker:
         self._idle: set[str] = set()
         self._broken: set[str] = set()
         self._runners: dict[asyncio.Task[None], JobRunner] = {}
+        self._renewed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         heartbeat.holding.append(lambda: [runner.job.response_id for runner in self._runners.values()])
 
@@ -121,6 +122,7 @@ class Worker:
         """Start the worker's tasks in the running event loop."""
         duties = {
             "heartbeat": self._heartbeat_loop(),
+            "stalled": self._requeue_loop(),
             "claim": self._claim_loop(),
             "event logs": self._sweep_loop(),
             "takeovers": self._watch_jobs(),
@@ -220,7 +222,7 @@ class Worker:
             try:
                 await self._heartbeat.renew()
                 renewed, pause = loop.time(), intervals.heartbeat_seconds
-                await self._requeue(others=self._heartbeat.others_are_dead)
+                self._renewed.set()
                 outage.over()
             except ApiError as error:
                 if outage.should_log(error):
@@ -232,6 +234,27 @@ class Worker:
                 for runner in self._runners.values():
                     runner.on_lease_expired()
             await asyncio.sleep(pause)
+
+    async def _requeue_loop(self) -> None:
+        """Look for stalled work after each renewal of the lease, apart from it.
+
+        That takes many calls of a store with several partitions. A renewal that waited for them would come late, and
+        other workers, whose renewals come late too, would take that for an outage of the store.
+        """
+        outage = Outage()
+        while True:
+            await self._renewed.wait()
+            self._renewed.clear()
+            try:
+                await self._requeue(others=self._heartbeat.others_are_dead)
+                outage.over()
+            except ApiError as error:
+                if outage.should_log(error):
+                    logger.warning("could not look for the work of dead workers: %s", error)
+                await asyncio.sleep(self._intervals.poll_seconds)
+                self._renewed.set()
+            except Exception:
+                logger.exception("could not look for the work of dead workers")
 
     async def _sweep_loop(self) -> None:
         """Delete expired event logs, apart from the heartbeat: those of thousands of responses take minutes."""

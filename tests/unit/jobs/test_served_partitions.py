@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,19 +16,20 @@ from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.dead_workers import lease_key
 from llama_stack_responses.jobs.overview import stalled_of
 from llama_stack_responses.jobs.queue import JobQueue
-from llama_stack_responses.jobs.served_partitions import ServedPartitions
+from llama_stack_responses.jobs.served_partitions import HELD, ServedPartitions
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import Condition, Delete, Op, Put, Record
+from tests.support.waiting import SECONDS
 
 NUMBER: Final = 64
 DAY: Final = 86_400.0
 
 
 class Part(MemoryRecords):
-    """A partition that may be away."""
+    """A partition that may be away, or hang."""
 
-    away = False
+    away = hangs = False
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         self._check_away()
@@ -39,6 +41,8 @@ class Part(MemoryRecords):
 
     async def range(self, start: str, end: str, **more: Any) -> list[tuple[str, Record]]:
         self._check_away()
+        if self.hangs:
+            await asyncio.Event().wait()
         return await super().range(start, end, **more)
 
     async def now(self) -> float:
@@ -154,6 +158,23 @@ async def test_jobs_of_dead_workers_are_found_while_the_first_partition_is_away(
     parts[5].away = True
     with pytest.raises(ApiError):
         await jobs.heartbeat("lives", [response_id])
+
+
+async def test_jobs_of_dead_workers_are_found_while_a_partition_hangs() -> None:
+    parts = [Part() for _ in range(8)]
+    jobs = JobQueue(PartitionedRecords(parts), 100, look_seconds=DAY)
+    for tag in (1, 5):
+        await enqueue(jobs, tag)
+    await jobs.heartbeat("dies")
+    for _ in range(2):
+        await jobs.claim("dies")
+    await jobs.deregister("dies")
+    await jobs.heartbeat("lives")
+    assert sorted(await jobs.served.having(HELD)) == [1, 5]
+    parts[1].hangs = True
+    stalled = jobs.dead_workers.iter_stalled(HELD, "lives")
+    worker, response_id = await asyncio.wait_for(anext(stalled), SECONDS)
+    assert (worker, tag_of(response_id)) == ("dies", 5)
 
 
 async def test_partition_that_was_away_is_given_time_to_renew_leases() -> None:

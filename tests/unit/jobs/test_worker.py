@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -848,3 +848,25 @@ async def test_lease_is_renewed_while_many_event_logs_are_deleted(start: Start) 
     heartbeat = here.background.worker._heartbeat
     renewed = heartbeat._renewed
     await until(lambda: heartbeat._renewed != renewed)
+
+
+async def test_lease_is_renewed_while_stalled_work_is_looked_for(start: Start) -> None:
+    """Many partitions, or one that does not answer, may take longer than a lease."""
+    here = start(HELLO)
+    looking = asyncio.Event()
+
+    async def look(by: str) -> int:
+        looking.set()
+        return await asyncio.Future[int]()
+
+    jobs = here.background.worker._jobs
+    jobs.requeue_stalled = look  # type: ignore[method-assign]
+    await asyncio.wait_for(looking.wait(), 60)
+    renewed = asyncio.Event()
+
+    async def heartbeat(worker: str, holding: Iterable[str] = ()) -> float:
+        renewed.set()
+        return 0.0
+
+    jobs.heartbeat = heartbeat  # type: ignore[method-assign]
+    await asyncio.wait_for(renewed.wait(), 60)
