@@ -37,6 +37,8 @@ _MANY: Final = 4
 _PROMPT_SECONDS: Final = 0.4
 _PROMPT_CALLS: Final = 16
 """The time and the calls of the store that it takes at most until a job is claimed, or an event is read."""
+_PARTITION_CALLS: Final = 8
+"""Further calls if there are several partitions: a server asks in which of them jobs wait."""
 _RETAINED_SECONDS: Final = 5 * 86_400.0
 _SWEPT_SECONDS: Final = 200.0
 _WORK: Final = ("j/resp_", "q/", "h/", "k/", "d/", "v/", "o/", "ob/", "g/", "bt/q/", "bt/r/", "bt/t/", "wh/e/", "wh/q/")
@@ -129,7 +131,8 @@ class Schedule:
         number_of_clients = 3 if self._is_burst else random.choice((1, 2, 3, 4))
         wakes = self.cluster.store.notifies or len(self.cluster.servers) == 1
         if wakes and not self._faults.any and not self.cluster.features and number_of_clients < _MANY:
-            self.ledger.prompt_seconds = _PROMPT_SECONDS + _PROMPT_CALLS * self._faults.longest_call
+            most = _PROMPT_CALLS + (_PARTITION_CALLS if len(self.cluster.store.parts) > 1 else 0)
+            self.ledger.prompt_seconds = _PROMPT_SECONDS + most * self._faults.longest_call
         for number in range(number_of_clients):
             clients.start(f"client {number}", self._client(number), random.uniform(0.0, within))
 
