@@ -8,7 +8,17 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from llama_stack_responses.store.records import Delete, Op, Record, Records, writes_of
+from llama_stack_responses.store.records import (
+    Delete,
+    Op,
+    Record,
+    Records,
+    apply_noted,
+    filled_in,
+    partitions_of,
+    range_in,
+    writes_of,
+)
 
 
 class CountingProxy:
@@ -57,6 +67,23 @@ class CountingProxy:
         await self._records.commit(ops, conditions)
         self.written.append([(op.key, type(op)) for op in writes_of(ops)])
         self.bytes += sum(0 if isinstance(op, Delete) else len(op.value) for op in writes_of(ops))
+
+    @property
+    def partitions(self) -> int:
+        return partitions_of(self._records)
+
+    async def range_in(
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+    ) -> list[tuple[str, Record]]:
+        self.reads += 1
+        return await range_in(self._records, number, start, end, limit=limit, reverse=reverse)
+
+    async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
+        self.reads += 1
+        return await filled_in(self._records, number, ranges)
+
+    async def apply_noted(self, number: int) -> None:
+        await apply_noted(self._records, number)
 
     def pubsub(self) -> None:
         """Return None: no test here waits for notifications."""
