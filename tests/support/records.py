@@ -10,6 +10,7 @@ from llama_stack_responses.store.records import (
     PubSub,
     Record,
     Records,
+    apply_noted,
     filled_in,
     partitions_of,
     range_in,
@@ -83,6 +84,9 @@ class WatchedRecords(Records):
 
     async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         return await self._pass("range", lambda: filled_in(self._records, number, ranges))
+
+    async def apply_noted(self, number: int) -> None:
+        await self._pass("apply_noted", lambda: apply_noted(self._records, number))
 
     def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
         return self._records.pubsub()
