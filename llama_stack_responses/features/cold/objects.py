@@ -58,7 +58,7 @@ class Objects:
         self._folder = ""
         self._outage = Outage()
         try:
-            self._store = _opened(settings)
+            self._store = open_place(settings)
         except (BaseError, ValueError, OSError) as error:
             raise WrongConfiguration(f"'archive' cannot be used: {error}") from error
 
@@ -117,7 +117,12 @@ class Objects:
         return f"{self._folder}/{name}{_SUFFIX}" if name else self._folder
 
 
-def _opened(settings: ColdTier) -> ObjectStore:
+def open_place(settings: ColdTier) -> ObjectStore:
+    """Return the bucket or the folder; a folder that is missing is created.
+
+    Raises:
+        BaseError, ValueError, OSError: the settings cannot be used.
+    """
     if settings.url.startswith("file:"):
         return LocalStore.from_url(settings.url, mkdir=True)
     secret = settings.secret_access_key

@@ -10,11 +10,19 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from ...core.feature_settings import FeatureSettings, absent_without
 
 _PLACE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/[A-Za-z0-9._/-]*)?|file:///.+")
+_ENDPOINT: Final = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
+NO_PACKAGE: Final = "'archive' needs the package obstore: pip install obstore."
 
 
 def _place(url: str) -> str:
     if not _PLACE.fullmatch(url):
         raise ValueError("this is not s3://BUCKET, s3://BUCKET/PREFIX or file:///FOLDER")
+    return url
+
+
+def _endpoint(url: str) -> str:
+    if not _ENDPOINT.fullmatch(url):
+        raise ValueError("this is not http://HOST or https://HOST, with or without :PORT and a path")
     return url
 
 
@@ -35,7 +43,7 @@ class ColdTier(BaseModel):
 
     url: Annotated[str, AfterValidator(_place)] = Field(examples=["s3://bucket/responses"])
     after_hours: float = Field(default=48.0, gt=0)
-    endpoint: str | None = None
+    endpoint: Annotated[str, AfterValidator(_endpoint)] | None = None
     region: str | None = None
     access_key_id: str | None = None
     secret_access_key: SecretStr | None = None

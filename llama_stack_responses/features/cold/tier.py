@@ -8,7 +8,7 @@ from ...config.stores import HostStore, MemoryStore
 from ...core.setting_values import WrongConfiguration
 from ...store.records import Records
 from ...telemetry.instrumentation import Telemetry
-from .settings import SETTINGS
+from .settings import NO_PACKAGE, SETTINGS
 
 
 def open_tier(records: Records, config: BaseModel, telemetry: Telemetry | None) -> Records:
@@ -33,7 +33,7 @@ def open_tier(records: Records, config: BaseModel, telemetry: Telemetry | None) 
     try:
         from .objects import Objects
     except ImportError as error:
-        raise WrongConfiguration("'archive' needs the package obstore: pip install obstore.") from error
+        raise WrongConfiguration(NO_PACKAGE) from error
     objects = Objects(settings, records)
     return UnpackingRecords(records, Bringing(records, objects, settings.after_hours * 3600, telemetry))
 

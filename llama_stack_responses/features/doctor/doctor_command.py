@@ -19,6 +19,9 @@ from ...commands.command_error import CommandError
 from ...commands.interrupts import STATUS, end_in_order
 from ...commands.progress import ProgressLine
 from ...commands.tables import duration, print_json, print_rows, printable
+from ...config import ResponsesConfig
+from ...config.stack_file import quick_settings
+from ...core.discovery import modules_of_features
 from ...core.errors import ApiError
 from ...logs import print_no_lines
 from ...model_server.client import WAIT
@@ -41,15 +44,33 @@ _CLOCK: Final = Clock(time.monotonic, time.time)
 
 
 def doctor(arguments: Namespace) -> None:
-    """Run `doctor`: examine the model server of a URL, or all of a configuration."""
+    """Run `doctor`: examine the model server of a URL, or all of a configuration and what its features probe."""
     print_no_lines()
     targets = targets_of(arguments, os.environ)
     end_in_order()
     failed = [each for target in targets if (each := _examined(target, arguments))]
+    if not arguments.url and (settings := quick_settings(arguments.config, os.environ)):
+        failed += _probed(settings, as_json=arguments.json)
     if failed:
         for sentence in failed[:-1]:
             print(f"llama-stack-responses: {sentence}", file=sys.stderr)
         raise CommandError(failed[-1])
+
+
+def _probed(settings: ResponsesConfig, *, as_json: bool) -> list[str]:
+    """Let the features try what they need; return why something cannot be used."""
+    failed = []
+    for feature, module in modules_of_features("probe").items():
+        try:
+            works = asyncio.run(module.probe(settings))
+        except CommandError as error:
+            failed.append(str(error))
+            continue
+        if works and as_json:
+            print_json({"feature": feature, "outcome": "works", "what": works})
+        elif works:
+            print(f"\n{printable(works)}")
+    return failed
 
 
 def _examined(target: Target, arguments: Namespace) -> str | None:

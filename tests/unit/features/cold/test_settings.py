@@ -40,6 +40,12 @@ def test_place_that_is_none_is_refused(url: str) -> None:
         ColdTier(url=url)
 
 
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "ftp://host", "http://", "http://key:secret@host"])
+def test_endpoint_that_is_none_is_refused(endpoint: str) -> None:
+    with pytest.raises(ValidationError, match="this is not http://HOST"):
+        ColdTier(url="s3://bucket", endpoint=endpoint)
+
+
 def test_setting_without_a_url_is_no_setting() -> None:
     assert SETTINGS.of(ResponsesConfig.model_validate({"archive": {"url": ""}})) is None
 

@@ -317,6 +317,23 @@ def test_all_providers_of_the_configuration_are_examined(
     assert refused.errors.endswith("refuses the key (401): check 'api_key' of the provider 'one'.\n")
 
 
+def test_object_store_of_the_configuration_is_tried(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "\n  responses: [{provider_id: own, provider_type: inline::kv, config: {archive: {url: '${env.PLACE:=}'}}}]\n"
+    (tmp_path / "config.yaml").write_text(CONFIG.rstrip() + own)
+    (tmp_path / "file").touch()
+    with in_thread(DoctoredServer()) as two:
+        monkeypatch.setenv("TWO_URL", two.url)
+        monkeypatch.setenv("PLACE", f"file://{tmp_path}/cold")
+        works = run("--json")
+        monkeypatch.setenv("PLACE", f"file://{tmp_path}/file/cold")
+        wrong = run("--json")
+    _, tried = map(json.loads, works.out.splitlines())
+    assert (works.code, tried["feature"], tried["outcome"]) == (0, "cold", "works")
+    assert wrong.code == 1
+    assert len(wrong.out.splitlines()) == 1
+    assert "cannot write files in file://" in wrong.errors
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
