@@ -82,13 +82,13 @@ class BackupIndex:
         """Add the rows of the backup.
 
         Args:
-            phase_of: the phases by the first part of a key; 0 for others.
+            phase_of: the phases by the first part of a key, or by the first two; 0 for others.
 
         Raises:
             ApiError: 400, the file is damaged.
         """
         for some in batched(self._placed(), _AT_ONCE):
-            self._write(_ADD_NEW, [(row.key, phase_of.get(row.key.partition("/")[0], 0), *rest) for row, *rest in some])
+            self._write(_ADD_NEW, [(row.key, _phase(row.key, phase_of), *rest) for row, *rest in some])
 
     def _placed(self) -> Iterator[tuple[Put, bytes, int, int, float | None]]:
         for row in read_backup(self._file):
@@ -119,3 +119,8 @@ class BackupIndex:
         """Return the value of a row."""
         self._file.seek(row.place)
         return self._file.read(row.size)
+
+
+def _phase(key: str, phase_of: Mapping[str, int]) -> int:
+    first, second, *_ = (*key.split("/", 2), "")
+    return phase_of.get(f"{first}/{second}", phase_of.get(first, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,13 +12,28 @@ import pytest
 
 from llama_stack_responses.commands.progress import ProgressLine
 from llama_stack_responses.core import ids
+from llama_stack_responses.core.ids import new_ordered_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.admin.restoring import PHASES, Counts, Manner, Restoring
+from llama_stack_responses.features.batches.rows import WORK, Batch, Counted, Line, Result
+from llama_stack_responses.features.batches.stored_batches import StoredBatches
+from llama_stack_responses.features.code.skills.store import (
+    NewVersion,
+    SkillQuota,
+    SkillStore,
+    StoredArchive,
+    StoredSkill,
+)
+from llama_stack_responses.features.webhooks.deliveries import Deliveries, Settled
+from llama_stack_responses.features.webhooks.endpoints import Endpoints
+from llama_stack_responses.features.webhooks.rows import Attempt, Endpoint, Event
 from llama_stack_responses.jobs.queue import JobQueue
+from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.backup_format import BackupWriter, read_backup
 from llama_stack_responses.store.backup_index import BackupIndex
+from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords, noted
@@ -26,6 +42,9 @@ from tests.contract.backends import BACKENDS, BackendLocation, Clock
 from tests.contract.conversations import CREATED, TAGS, Json, assistant, response, user
 
 ADA: Final = Owner("ada")
+OF: Final = Hasher(ADA).owner
+DAY: Final = 86_400.0
+QUOTA: Final = SkillQuota(skills=3, versions=3, bytes=2**20)
 TOOLS: Final[list[Json]] = [{"type": "function", "name": "f", "description": "words " * 200, "parameters": {}}]
 PAIRS: Final = [
     ("sqlite", "partitions"),
@@ -228,6 +247,135 @@ async def test_ids_without_a_tag_stay_valid_over_two_moves(
         assert await user_of.input(continued) == ["old", "to old", "more"]
     for each in records:
         await each.close()
+
+
+class Features:
+    """Ada's batches, webhooks and skills in a store."""
+
+    def __init__(self, records: Records) -> None:
+        self.batches, self.skills = StoredBatches(records), SkillStore(records)
+        self.endpoints = Endpoints(records, Sealer([bytes(SECRET_BYTES)]))
+        self.deliveries = Deliveries(records, self.endpoints, {}, DAY)
+        self.records = records
+
+    async def batch(self, now: float) -> Batch:
+        """Store a batch of which one line runs, and one has ended."""
+        batch = Batch(Batch.new_id(now), ADA, "/v1/responses", "file-1", "24h", now, now + DAY, "in_progress")
+        await self.batches.create(batch, 5)
+        for number in (1, 2):
+            assert await self.batches.begun(Line(batch.id, number))
+        assert await self.batches.answered(Line(batch.id, 1), Result(None, False, 200, {}), Counted(True))
+        return batch
+
+    async def end(self, batch: Batch) -> None:
+        """End a batch."""
+        await self.batches.change(OF, batch.id, lambda each: replace(each, status="completed"))
+        await self.batches.finish(batch.id)
+
+    async def is_worked_for(self, batch: Batch) -> bool:
+        """Whether a server would work for a batch."""
+        return bool(await self.records.get_many([f"{WORK}{batch.id}"]))
+
+    async def skill(self, now: float) -> tuple[StoredSkill, StoredArchive]:
+        """Store a skill, and an archive that has no version yet."""
+        one, two = [await self.skills.upload(ADA, each, "digest", QUOTA) for each in (b"one", b"two")]
+        created = NewVersion("sums", "Adds.", CREATED, one, 9)
+        return await self.skills.create(new_ordered_id("skill", int(now * 1000)), ADA, created, QUOTA), two
+
+    async def event(self, now: float) -> str:
+        """Record the end of a background response; return its id."""
+        response_id = ids.new_id("resp")
+        await self.records.commit([Event("response.completed", response_id, OF, now).put(now + DAY)])
+        return response_id
+
+    async def settle(self, endpoint: Endpoint, now: float) -> list[str]:
+        """Deliver what is due; return the ids of the responses."""
+        while await self.deliveries.make():
+            pass
+        due = await self.deliveries.due(endpoint.id, now, 9)
+        found = await self.deliveries.load(due)
+        for row in due:
+            sent = found[row.delivery].after(Attempt(int(now), 200, ""), "delivered")
+            assert await self.deliveries.settle(Settled(row, sent, None))
+        return [each.response for each in found.values()]
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+async def test_batches_webhooks_and_skills_move_and_are_worked_for_on_one_side(
+    stores: tuple[Records, Records], tmp_path: Path, clock: Clock
+) -> None:
+    move = Move(*stores, tmp_path)
+    there, here = (Features(each) for each in stores)
+    now = await move.source.now()
+    batch, gone, cancelled = [await there.batch(now + second) for second in range(3)]
+    endpoint, _ = await there.endpoints.create(ADA, "Jobs", "https://hooks.example", ("response.completed",), 5)
+    first = await there.event(now)
+    await there.deliveries.make()
+    skill, archive = await there.skill(now)
+    await move.go()
+    # The servers there go on with what waits and runs.
+    assert [each.id for each in await here.batches.every(OF)] == [batch.id, gone.id, cancelled.id]
+    assert [each.id for each in await here.endpoints.of_owner(OF)] == [endpoint.id]
+    assert not await here.is_worked_for(batch)
+    assert await here.settle(endpoint, now + DAY) == []
+    assert (await here.skills.load(ADA, skill.id)).name == "sums"
+    assert await here.batches.running(batch.id) == {}
+    assert await there.settle(endpoint, now + 1) == [first]
+    assert await there.batches.answered(Line(batch.id, 2), Result(None, False, 200, {}), Counted(True))
+    await there.batches.delete(OF, gone.id)
+    await here.batches.change(OF, cancelled.id, lambda each: replace(each, status="cancelling", end="cancelled"))
+    await there.end(cancelled)
+    second, third = await there.event(now + 2), await there.event(now + 3)
+    await there.skills.add_version(ADA, skill.id, NewVersion("sums", "Adds.", CREATED, archive, 9), QUOTA)
+    await move.go()
+    last = await move.backup()
+    for _ in range(2):
+        await move.restore(last, tmp_path / "1.backup")
+        assert [each.status for each in await here.batches.every(OF)] == ["in_progress", "cancelling"]
+    # They have stopped: the servers here go on.
+    assert await here.is_worked_for(batch)
+    assert await here.is_worked_for(cancelled)
+    assert await here.batches.running(batch.id) == {}
+    assert await here.batches.ended_of(batch.id, [1, 2]) == {1, 2}
+    assert sorted(await here.settle(endpoint, now + DAY)) == sorted([second, third])
+    version = await here.skills.version(await here.skills.load(ADA, skill.id), 2)
+    assert b"".join([each async for each in here.skills.parts(version)]) == b"two"
+    # What ended here does not begin again.
+    await here.end(batch)
+    await move.restore(last, tmp_path / "1.backup")
+    assert not await here.is_worked_for(batch)
+    assert await here.batches.running(batch.id) == {}
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+async def test_conversation_that_both_sides_continue_stays_as_it_is_here(
+    stores: tuple[Records, Records], tmp_path: Path, clock: Clock
+) -> None:
+    move = Move(*stores, tmp_path)
+    there, here = (User(each, clock) for each in stores)
+    talks = [Conversation(ids.new_id("conv", TAGS[-1]), ADA, CREATED, {}) for _ in range(3)]
+    for each in talks:
+        await there.archive.conversations.create(each, [user("a")])
+    await move.go()
+    both, gone, one = talks
+    for each in talks:
+        await there.archive.conversations.add(each, [user("from there"), user("more from there")])
+    await here.archive.conversations.add(both, [user("from here")])
+    await here.archive.conversations.delete(gone.id)
+    counts = await move.go()
+    assert counts.kept
+    await here.archive.conversations.add(both, [user("and on")])
+    items = await there.archive.conversations.items(both.id, 3)
+    await there.archive.conversations.remove(both, items[1]["id"])
+    await move.go()
+    assert await here.talk(both) == ["a", "from here", "and on"]
+    assert await here.talk(gone) is None
+    assert await here.talk(one) == ["a", "from there", "more from there"]
+    found = await here.archive.conversations.load(both.id)
+    assert found
+    assert await here.archive.conversations.find(found, items[1]["id"]) is None
+    for key in (f"m/{gone.id}/", f"a/{gone.id}/"):
+        assert await move.target.range(key, f"{key}~", limit=1) == []
 
 
 async def rows(records: Records, *keys: str) -> dict[str, bytes]:

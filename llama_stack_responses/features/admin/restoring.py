@@ -42,16 +42,21 @@ _COMMIT_ROWS: Final = 200
 _COMMIT_BYTES: Final = 4 * 2**20
 """Size of a commit."""
 
-OWN: Final = ("p/", "se/", "sw/", KEPT_SECRET, "u/", "z/turn", "oa/", "qh/")
+OWN: Final = ("p/", "se/", "sw/", KEPT_SECRET, "u/", "z/turn", "oa/", "qh/", "bt/p/", "wh/l/")
 """Rows that servers write by themselves, also to a store without responses: leases, secrets and hints."""
 
 PHASES: Final = {
     **dict.fromkeys(("r", "c", "bt", "sk", "wh"), 1),
     **dict.fromkeys(("l", "sc", "x", "g", "h", "j", "o", "q"), 2),
+    **dict.fromkeys(("bt/q", "wh/e", "wh/q"), 3),
 }
-"""When a row is written, by the first part of its key; 0 of others."""
+"""When a row is written, by the first part of its key, or the first two; 0 of others."""
 
-_UNFINISHED: Final = ("d/", "e/", "g/", "h/", "k/", "o/", "q/", "s/", "t/", "v/")
+_OF_BATCHES: Final = ("bt/d/", "bt/n/", "bt/q/", "bt/r/", "bt/t/")
+_UNFINISHED: Final = (
+    *("d/", "e/", "g/", "h/", "k/", "o/", "q/", "s/", "t/", "v/"),
+    *(*_OF_BATCHES, "wh/e/", "wh/q/", "su/"),
+)
 """Rows of what waits or runs, of events, and of content that is to be checked: the servers there go on with it."""
 
 _ALONE: Final = frozenset({"ak", "au", "bt", "ce", "rf", "sc", "sk", "sl", "so", "sp", "su", "sv", "wh"})
@@ -59,6 +64,10 @@ _ALONE: Final = frozenset({"ak", "au", "bt", "ce", "rf", "sc", "sk", "sl", "so",
 
 _REVOKED: Final = frozenset({"ak", "sc", "sl"})
 """Of these, those that are deleted even if they have changed here."""
+
+
+_ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
+"""The statuses of batches that have ended."""
 
 
 @dataclass(slots=True)
@@ -125,7 +134,7 @@ class Restoring:
         self._changed = defaultdict[int, list[Indexed]](list)
         self._named = set[str]()
         self._notes = list[Indexed]()
-        self._ended = ("", False)
+        self._ended = self._own = ("", False)
         self._view = StoreView(records)
         self.counts = Counts()
 
@@ -133,7 +142,7 @@ class Restoring:
         """Write it."""
         now = await self._records.now()
         for phase in range(1 + max(PHASES.values())):
-            self._ended = ("", False)
+            self._ended = self._own = ("", False)
             async for row in self._wanted(phase, now):
                 await self._write(row, progress)
             await self._flush(progress)
@@ -164,6 +173,9 @@ class Restoring:
         late = _unfinished(row.key)
         if self._manner.since and late and await self._has_ended(row.key):
             self.counts.left += 1
+            return
+        if self._manner.since and row.was is None and await self._is_own(row.key):
+            self.counts.kept += 1
             return
         if row.was is not None and not late:
             self._changed[number].append(row)
@@ -219,14 +231,52 @@ class Restoring:
         self.counts.changed += len(same)
         self.counts.kept += len(rows) - len(same) - done
 
+    async def _is_own(self, key: str) -> bool:
+        """Whether a row is of a conversation that has changed here since the earlier backup, or was deleted.
+
+        Items that both sides have added have the same positions, so those of one side would hide the others.
+        """
+        kind, _, rest = key.partition("/")
+        if kind not in ("a", "m"):
+            return False
+        head = f"c/{rest.partition('/')[0]}"
+        if self._own[0] != head:
+            row = self._index.get(head)
+            own = False
+            if row and row.was is not None:
+                found = (await self._records.get_many([head])).get(head)
+                own = found is None or digest(found.value) not in (row.was, row.now)
+            self._own = (head, own)
+        return self._own[1]
+
     async def _has_ended(self, key: str) -> bool:
-        """Whether the response of a job's row has ended here: it runs no second time."""
+        """Whether what a row of `_UNFINISHED` belongs to has ended here, or goes on here: it runs no second time."""
+        if key.startswith(_OF_BATCHES):
+            return await self._has_batch_ended(key.split("/")[2])
+        if key.startswith("wh/q/"):
+            _, _, endpoint, _, delivery = key.split("/")
+            return not await self._is_as_there(f"wh/d/{endpoint}/{delivery}")
         stored = f"r/{_response_of(key)}"
         if self._ended[0] != stored:
             record = (await self._records.get_many([stored])).get(stored)
             ended = record is not None and Entry.decode(record).response["status"] not in UNFINISHED
             self._ended = (stored, ended)
         return self._ended[1]
+
+    async def _has_batch_ended(self, batch: str) -> bool:
+        """Whether a batch has ended here, is gone here, or is worked for here."""
+        work = f"bt/q/{batch}"
+        if self._ended[0] != work:
+            row = self._index.get(work)
+            stored = f"bt/o/{self._index.value(row).decode()}/{batch}" if row else work
+            found = await self._records.get_many([work, stored])
+            self._ended = (work, work in found or _has_ended(found.get(stored)))
+        return self._ended[1]
+
+    async def _is_as_there(self, key: str) -> bool:
+        """Whether a row is here as the backup has it."""
+        row, found = self._index.get(key), (await self._records.get_many([key])).get(key)
+        return row is not None and found is not None and digest(found.value) == row.now
 
     async def _complete(self, names: Collection[str]) -> None:
         """Write contents that are new in no backup, but in use again: all that used them may be deleted here."""
@@ -261,16 +311,26 @@ class Restoring:
             case "c":
                 return await self._view.archive.conversations.delete(rest)
             case "m":
-                return await self._remove_item(key)
+                return await self._remove_item(key, was)
+            case "bt" if rest.startswith("q/") and await self._is_worked_for(key):
+                return False  # it was cancelled here
             case _ if kind in _ALONE:
                 return await self._remove_row(key, None if kind in _REVOKED else was)
         return False
 
-    async def _remove_item(self, key: str) -> bool:
+    async def _is_worked_for(self, work: str) -> bool:
+        """Whether a batch is here that has not ended, with this row of work left to do."""
+        found = (await self._records.get_many([work])).get(work)
+        stored = f"bt/o/{found.value.decode()}/{work.split('/')[2]}" if found else work
+        batch = (await self._records.get_many([stored])).get(stored)
+        return found is not None and not _has_ended(batch)
+
+    async def _remove_item(self, key: str, was: bytes) -> bool:
+        """Delete an item of a conversation, unless the item at its position is one that was added here."""
         conversations = self._view.archive.conversations
         found = (await self._records.get_many([key])).get(key)
         conversation = await conversations.load(key.split("/")[1])
-        if found is None or conversation is None:
+        if found is None or conversation is None or digest(found.value) != was:
             return False
         return await conversations.remove(conversation, codec.decode(found.value)["id"])
 
@@ -284,6 +344,10 @@ class Restoring:
             if await committed(self._records, [Delete(key)], [_unchanged(key, found)]):
                 return True
         return False
+
+
+def _has_ended(batch: Record | None) -> bool:
+    return batch is None or codec.decode(batch.value)["status"] in _ENDED
 
 
 def _unchanged(key: str, found: Mapping[str, Record]) -> Condition:
