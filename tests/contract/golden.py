@@ -24,7 +24,7 @@ from llama_stack_responses.chat.adaptation.evidence import Case, Evidence
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.feature import Refused
-from llama_stack_responses.features.batches.rows import Batch, Counted, Line, Result
+from llama_stack_responses.features.batches.rows import Batch, Counted, Line, Named, Result
 from llama_stack_responses.features.batches.stored_batches import StoredBatches
 from llama_stack_responses.features.code.skills import store as skill_store
 from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
@@ -698,6 +698,7 @@ async def _fill_batches(records: Records, _: Clock) -> None:
         sealed="sealed",
     )
     await batches.create(batch, 9)
+    await batches.name(batch.id, [Named(number, f"line-{number}") for number in range(1, 5)])
     lines = [Line(batch.id, number) for number in (1, 2, 3)]
     for line in lines:
         assert await batches.begun(line)
@@ -712,6 +713,7 @@ async def _read_batches(records: Records, _: Clock) -> Json:
     found = await batches.counted(Hasher(ALICE).owner, batch.id)
     return {
         "batch": asdict(batch),
+        "named": [list(each) async for some in batches.named(batch.id) for each in some],
         "counted": found and [list(each) for each in found[1]],
         "running": [list(line) for line, _ in (await batches.running(batch.id)).values()],
         "retries": [[list(each.line), each.due] for each in (await batches.retries(batch.id)).values()],

@@ -18,6 +18,7 @@ from llama_stack_responses.concurrency.fair_budget import FairBudget
 from llama_stack_responses.concurrency.share import equal_share
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.batches import run
 from llama_stack_responses.features.batches.dispatcher import Dispatcher
 from llama_stack_responses.features.batches.ends import LineEnds, Tries
 from llama_stack_responses.features.batches.file_expiry import FileExpiry
@@ -269,6 +270,18 @@ class Server:
         finally:
             await self.dispatcher.stop()
 
+    def kill(self) -> None:
+        """End it without what it does at its end: its lease stays."""
+        for each in self.dispatcher._running.values():
+            each.task.cancel()
+        self.dispatcher._running.clear()
+        self.dispatcher.parts = None
+
+    async def cancel(self, batch_id: str) -> None:
+        """Cancel a batch as a request to this server does."""
+        await self.batches.change(OF, batch_id, partial(cancelled, self.clock()))
+        self.dispatcher.look(batch_id)
+
     async def object(self, batch_id: str) -> Json:
         found = await self.batches.counted(OF, batch_id)
         assert found is not None
@@ -341,8 +354,7 @@ async def test_end_of_a_batch_is_recorded_once_with_it(records: Records, clock: 
         await server.ended(completed)
         await server.ended(failed)
         withdrawn = await server.create("m")
-        await server.batches.change(OF, withdrawn, partial(cancelled, clock()))
-        server.dispatcher.look(withdrawn)
+        await server.cancel(withdrawn)
         await server.ended(withdrawn, ending=False)
         expired = await server.create("m")
         clock.now += 24 * HOUR + 1
@@ -384,11 +396,7 @@ async def test_server_that_dies_is_replaced_and_no_line_is_lost_or_repeated(reco
         await dying.queued(5)
         for response_id in sorted(dying.responses.waiting)[:2]:
             await dying.responses.end(response_id)
-        # It is killed: its lease stays, and what it would do at its end is not done.
-        for each in dying.dispatcher._running.values():
-            each.task.cancel()
-        dying.dispatcher._running.clear()
-        dying.dispatcher.parts = None
+        dying.kill()
     other = Server(records, clock, files, responses=dying.responses, ahead=5)
     async with other.working():
         await asyncio.sleep(0.05)
@@ -535,8 +543,7 @@ async def test_cancelled_batch_keeps_what_has_ended(records: Records, clock: Clo
         first, second, *_ = sorted(server.responses.waiting)
         await server.responses.end(first)
         server.responses.running.add(second)
-        await server.batches.change(OF, batch_id, partial(cancelled, clock()))
-        server.dispatcher.look(batch_id)
+        await server.cancel(batch_id)
         await server.ended(batch_id, ending=False)
     ended = await server.object(batch_id)
     assert ended["status"] == "cancelled"
@@ -579,6 +586,95 @@ async def test_batch_whose_keys_or_file_are_gone_fails(records: Records, clock: 
     assert [each["errors"]["data"][0]["code"] for each in (of_keys, of_file)] == ["server_error", "file_not_found"]
 
 
+async def _lose(server: Server, batch_id: str, what: str) -> None:
+    """Have a batch that runs lose what it needs for its next lines."""
+    match what:
+        case "file":
+            del server.files.contents["file-1"]
+        case "lines":
+            server.files.contents["file-1"] = b""
+        case "keys":
+            await server.batches.change(OF, batch_id, partial(replace, sealed="nothing"))
+
+
+@pytest.mark.parametrize(("lost", "end"), [("file", "cancelled"), ("lines", "failed"), ("keys", "failed")])
+async def test_batch_that_cannot_go_on_keeps_what_has_ended(
+    records: Records, clock: Clock, lost: str, end: str
+) -> None:
+    files = Files()
+    dying = Server(records, clock, files, ahead=3)
+    written = list[ObjectEvent]()
+    batch_id = await dying.create("m", "n", *["m"] * 8)
+    async with dying.working():
+        await until(lambda: len(dying.responses.waiting) == 4)
+        await dying.responses.end(min(dying.responses.waiting))
+        await dying.responses.end(max(dying.responses.waiting), "invalid_prompt")
+        dying.kill()
+    await _lose(dying, batch_id, lost)
+    if end == "cancelled":
+        await dying.batches.change(OF, batch_id, partial(cancelled, clock()))
+    other = Server(records, clock, files, responses=dying.responses, ahead=3)
+    other.events.add(lambda _: [], written.append)
+    clock.now += 11
+    async with other.working():
+        ended = await other.ended(batch_id, ending=False)
+    assert (ended["status"], bool(ended[f"{end}_at"])) == (end, True)
+    assert bool(ended["errors"]) is (end == "failed")
+    assert ended["request_counts"] == {"total": 10, "completed": 1, "failed": 9}
+    assert list(other.lines(ended["output_file_id"])) == ["line-1"]
+    errors = other.lines(ended["error_file_id"])
+    assert [*errors] == [f"line-{number}" for number in range(2, 11)]
+    codes = sorted(each["error"]["code"] for each in errors.values() if each["error"])
+    assert codes == [f"batch_{end}"] * 8
+    assert [each.type for each in written] == [f"batch.{end}"]
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("endpoint", ["/v1/responses", CHAT])
+async def test_lines_are_cancelled_although_the_server_that_works_for_the_batch_is_dead(
+    records: Records, clock: Clock, endpoint: str
+) -> None:
+    files = Files()
+    dying = Server(records, clock, files, ahead=5)
+    batch_id = await dying.create(*["m"] * 12, endpoint=endpoint)
+    other = Server(records, clock, files, responses=dying.responses, ahead=5)
+    async with dying.working():
+        await until(lambda: len(dying.responses.waiting) + len(dying.models.asked) == 5)
+        dying.responses.running |= {max(dying.responses.waiting, default="")}
+        dying.kill()
+    async with other.working():
+        await other.cancel(batch_id)
+        async with asyncio.timeout(60):
+            while await other.batches.running(batch_id):
+                await turns(20)
+        assert (await other.object(batch_id))["status"] == "cancelling", "the lease has not expired"
+        assert not other.responses.waiting
+        clock.now += 11
+        ended = await other.ended(batch_id, ending=False)
+    assert (ended["status"], ended["request_counts"]["failed"]) == ("cancelled", 12)
+    assert len(other.lines(ended["error_file_id"])) == 12
+
+
+async def test_cancelled_batch_does_not_wait_for_a_file_store_that_fails(
+    records: Records, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_LOOK_SECONDS", HOUR)
+    server = Server(records, clock)
+    batch_id = await server.create("m")
+    opened = list[str]()
+
+    async def fail(file_id: str, max_bytes: int) -> BinaryIO:
+        opened.append(file_id)
+        raise ApiError(503, "Away.")
+
+    server.files.open = fail  # type: ignore[method-assign]
+    async with server.working():
+        await until(lambda: len(opened) == 1)
+        await server.cancel(batch_id)
+        ended = await server.ended(batch_id, ending=False)
+    assert (ended["status"], len(opened)) == ("cancelled", 1)
+
+
 async def test_lines_of_another_endpoint_are_answered_by_the_models(records: Records, clock: Clock) -> None:
     refusal = ApiError(400, "Wrong.", param="messages")
     answers: dict[str, list[Any]] = {
@@ -612,10 +708,7 @@ async def test_lines_that_a_dead_server_was_asking_for_are_asked_again(records: 
     batch_id = await dying.create(*["m"] * 12, endpoint=CHAT)
     async with dying.working():
         await until(lambda: len(dying_models.asked) == 5)
-        for each in dying.dispatcher._running.values():
-            each.task.cancel()
-        dying.dispatcher._running.clear()
-        dying.dispatcher.parts = None
+        dying.kill()
     models.going_on.set()
     other = Server(records, clock, files, models=models, ahead=5)
     clock.now += 11
@@ -657,8 +750,7 @@ async def test_cancelled_batch_ends_what_its_server_asks(records: Records, clock
     batch_id = await server.create(*["m"] * 5, endpoint=CHAT)
     async with server.working():
         await until(lambda: len(server.models.asked) == 3)
-        await server.batches.change(OF, batch_id, partial(cancelled, clock()))
-        server.dispatcher.look(batch_id)
+        await server.cancel(batch_id)
         ended = await server.ended(batch_id, ending=False)
     assert (ended["status"], ended["request_counts"]["failed"]) == ("cancelled", 5)
     assert {each["error"]["code"] for each in server.lines(ended["error_file_id"]).values()} == {"batch_cancelled"}
@@ -744,10 +836,7 @@ async def test_batch_with_several_models_goes_on_elsewhere(records: Records, clo
         for each in [*dying.responses.waiting][-2:]:
             await dying.responses.end(each)
         await until(lambda: endpoint == CHAT or len(dying.responses.waiting) == 4)
-        for running in dying.dispatcher._running.values():
-            running.task.cancel()
-        dying.dispatcher._running.clear()
-        dying.dispatcher.parts = None
+        dying.kill()
     clock.now += 11
     other = Server(records, clock, files, responses=dying.responses, models=Models(), ahead=2)
     other.models.going_on.set()

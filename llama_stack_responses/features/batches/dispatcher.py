@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Final
 
-from ...concurrency.tasks import LoopTask
+from ...concurrency.tasks import LoopTask, end_all
 from ...core.errors import ApiError
 from ...feature import Ended
 from ...lifecycle.periodic import Periodic
@@ -67,6 +68,8 @@ class Dispatcher:
         self._task = LoopTask(self._repeat)
         self._wake = asyncio.Event()
         self._running: dict[str, _Running] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        """The batches that begin no more lines and for which it does not work: it cancels their lines, once."""
         self._files = FileExpiry(records)
         # A file store may be slow, for which the leases must not wait.
         self._expiry = Periodic(self._expire, "could not delete expired files of batches", logger, _EXPIRY_SECONDS)
@@ -81,6 +84,8 @@ class Dispatcher:
         """Stop. Other servers go on with the batches."""
         await self._expiry.stop()
         await self._task.stop()
+        ending, self._ending = self._ending, {}
+        await end_all(ending.values())
         running, self._running = self._running, {}
         for each in running.values():
             each.task.cancel()
@@ -165,15 +170,30 @@ class Dispatcher:
         """Begin to work for batches that no server works for, those of users with few running ones first."""
         if self.parts is None:
             return
-        waiting = list[tuple[str, str]]()
+        waiting, closed = list[tuple[str, str]](), dict[str, str]()
         async for rows in pages_of(self._records, WORK):
-            waiting += [(key.removeprefix(WORK), row.value.decode()) for key, row in rows]
-        waiting = [each for each in waiting if each[0] not in self._running]
+            found = [(key.removeprefix(WORK), row.value.decode(), row.version) for key, row in rows]
+            waiting += [(batch_id, of) for batch_id, of, _ in found if batch_id not in self._running]
+            closed |= {batch_id: of for batch_id, of, version in found if version > 1}
         while waiting and len(self._running) < self.parts.settings.at_once:
             shares = Counter(each.of for each in self._running.values())
             waiting.sort(key=lambda each: (shares[each[1]], each[0]))
             batch_id, of = waiting.pop(0)
             await self._take(self.parts, batch_id, of)
+        self._end_lines(self.parts, closed)
+
+    def _end_lines(self, parts: Parts, closed: Mapping[str, str]) -> None:
+        """Cancel the lines of batches, by id with the hash of their owner, that begin no more.
+
+        The server that works for one of them may be dead, and its lease not have expired. Each line ends once.
+        """
+        for batch_id, task in list(self._ending.items()):
+            if batch_id not in closed and task.done():
+                del self._ending[batch_id]
+        for batch_id, of in closed.items():
+            if batch_id not in self._running and batch_id not in self._ending:
+                work = BatchRun(parts, of, batch_id).end_lines()
+                self._ending[batch_id] = asyncio.create_task(work, name=f"lines of {batch_id}")
 
     async def _take(self, parts: Parts, batch_id: str, of: str) -> None:
         lease, began = lease_key(batch_id), asyncio.get_running_loop().time()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from codecs import BOM_UTF8
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -16,6 +16,7 @@ from ...core.errors import ApiError
 from ...core.json_values import fits
 from ...core.shapes import check_json
 from ...core.types import Json
+from .rows import Named
 
 _PAGE_LINES: Final = 256
 _PAGE_BYTES: Final = 2**20
@@ -123,11 +124,13 @@ class Checked:
         count: the number of its lines that are not blank.
         models: the models that they name; three at most are noted.
         errors: what is wrong, as the API has it.
+        added: the lines that were added last, without those that are wrong.
     """
 
     count: int = 0
     models: set[str] = field(default_factory=set)
     errors: list[Json] = field(default_factory=list)
+    added: list[Named] = field(default_factory=list)
     _ids: Sequence[set[bytes]] = field(default_factory=lambda: [set() for _ in range(256)])
     """Hashes of the custom ids, by their first byte: a large set would take long whenever it grows."""
 
@@ -148,6 +151,7 @@ class Checked:
 
     def add(self, lines: Sequence[RawLine], checks: Checks) -> None:
         """Check lines, in a thread that lets the event loop run after each."""
+        self.added = []
         for line in lines:
             time.sleep(0)
             self.count += 1
@@ -201,6 +205,7 @@ class Checked:
             message = f"The custom_id '{custom_id[:80]}' of this request is not unique in the file."
             self.wrong("duplicate_custom_id", message, number, "custom_id")
         same.add(name)
+        self.added.append(Named(number, custom_id))
 
     def _check_body(self, body: Json, number: int) -> None:
         for name in ("stream", "background"):
@@ -240,18 +245,21 @@ async def value_of(text: bytes | bytearray) -> Any:
     return await in_thread(decoded, text) if len(text) > INLINE_BYTES else decoded(text)
 
 
-async def checked(file: BinaryIO, checks: Checks) -> Checked:
+async def checked(file: BinaryIO, checks: Checks, note: Callable[[Sequence[Named]], Awaitable[None]]) -> Checked:
     """Check a file.
 
     Args:
         file: the file.
         checks: what it is checked for.
+        note: notes lines that follow each other, as long as nothing is wrong.
     """
     reader, found = LineReader(file, checks.line_bytes), Checked()
     while lines := await reader.page():
         await in_thread(found.add, lines, checks)
         if found.full or found.count > checks.lines:
             break
+        if not found.errors:
+            await note(found.added)
     if not found.count:
         message = "The batch input file is empty: it needs at least one request."
         found.wrong("empty_file", message)

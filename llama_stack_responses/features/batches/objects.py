@@ -25,6 +25,7 @@ _NEVER_RUN: Final = {
         "batch_expired",
         "This request could not be executed before the completion window expired.",
     ),
+    "failed": ("batch_failed", "This request was not executed because the batch failed."),
     "completed": ("request_cancelled", "The response of this request was cancelled or deleted before it had ended."),
 }
 

@@ -12,9 +12,8 @@ from ...concurrency.tasks import gather_or_cancel
 from ...core.json_blocks import dumps
 from ...core.types import Json
 from ...inputs.large_files import LargeFiles
-from .input_lines import LineReader, RawLine, decoded
 from .objects import line_object
-from .rows import Batch, Line, Result
+from .rows import Batch, Line, Named, Result
 from .stored_batches import StoredBatches
 
 _AT_ONCE: Final = 64
@@ -24,8 +23,8 @@ _LINE_ENDS: Final = "\u0085\u2028\u2029"
 _LOADED: Final = 8
 """Responses that are read at the same time."""
 
-_Ended = tuple[RawLine, Result | None, Json | None]
-"""A line of the input file, what it ended with, and its stored response."""
+_Ended = tuple[Named, Result | None, Json | None]
+"""A line, what it ended with, and its stored response."""
 
 Load = Callable[[str], Awaitable[Json | None]]
 """Returns a stored response; None if it is not stored any more."""
@@ -46,9 +45,8 @@ class _Files:
 
     def add(self, batch: Batch, lines: Iterable[_Ended]) -> None:
         """Write lines."""
-        for raw, result, response in lines:
-            line, custom_id = Line(batch.id, raw.number), decoded(raw.text)["custom_id"]
-            shown = line_object(line, custom_id, result, response, batch.end)
+        for named, result, response in lines:
+            shown = line_object(Line(batch.id, named.number), named.custom_id, result, response, batch.end)
             succeeded = shown["error"] is None and shown["response"]["status_code"] == 200
             (self.output if succeeded else self.error).write(_text(shown))
             self.completed += succeeded
@@ -75,20 +73,18 @@ class Output:
     def __init__(self, batches: StoredBatches, files: LargeFiles, load: Load) -> None:
         self._batches, self._files, self._load = batches, files, load
 
-    async def write(self, batch: Batch, source: BinaryIO, line_bytes: int) -> Batch:
-        """Write the files of a batch, as the current user; return the batch with them and with what they count.
+    async def write(self, batch: Batch) -> Batch:
+        """Write the files of a batch of which no line runs any more, as the current user.
 
-        Args:
-            batch: the batch, of which no line runs any more.
-            source: its input file.
-            line_bytes: maximum size of one of its lines.
+        Returns:
+            The batch with them and with what they count.
 
         Raises:
             ApiError: the store or the file store does not answer.
         """
         with TemporaryFile() as output, TemporaryFile() as error:
-            files, reader = _Files(output, error), LineReader(source, line_bytes)
-            while lines := await reader.page():
+            files = _Files(output, error)
+            async for lines in self._batches.named(batch.id):
                 for start in range(0, len(lines), _AT_ONCE):
                     await self._write_some(batch, lines[start : start + _AT_ONCE], files)
             return replace(
@@ -105,7 +101,7 @@ class Output:
         await in_thread(file.flush)
         return await self._files.write(f"{batch.id}_{name}.jsonl", file, batch.output_seconds)
 
-    async def _write_some(self, batch: Batch, lines: Sequence[RawLine], files: _Files) -> None:
+    async def _write_some(self, batch: Batch, lines: Sequence[Named], files: _Files) -> None:
         results = await self._batches.results([Line(batch.id, each.number) for each in lines])
         most = _LOADED if results else _AT_ONCE
         for start in range(0, len(lines), most):

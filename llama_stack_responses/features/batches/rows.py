@@ -6,6 +6,8 @@
     bt/q/<batch>            there is work to do for the batch; the value is `<of>`, the version 1 while it queues lines
     bt/p/<batch>            the lease of the server that does it; it expires if that server dies
     bt/r/<batch>/<line>     the line is queued or runs; the value is the number of the try
+    bt/i/<batch>/<line>     the custom ids of this line and of those after it, up to the next such row, until the files
+                            are written, for which the input file is not needed
     bt/t/<batch>/<line>     the line is tried again: which try it will be, and when
     bt/d/<batch>/<line>     what the line ended with, until the files are written
     bt/n/<batch>/<line>     the same, in numbers, until they are added to the batch
@@ -13,7 +15,7 @@
 
 `<of>` is a hash of the owner; lines are hexadecimal, from 1. The commit that queues a line's job writes its `bt/r/` row
 on the condition that it has none of the first three rows, and that the version of the batch's `bt/q/` row is 1; the
-commit of the job's end replaces that row by the others.
+commit of the job's end replaces that row by the others. Once the version is another, any server cancels what runs.
 So each line ends exactly once, whichever servers die. A line's response has an id that names batch, line and try.
 """
 
@@ -37,7 +39,7 @@ EXPIRING: Final = "bt/x/"
 type Status = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
 ]
-type End = Literal["completed", "expired", "cancelled"]
+type End = Literal["completed", "expired", "cancelled", "failed"]
 
 ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
 
@@ -140,9 +142,31 @@ class Line(NamedTuple):
             return Line(f"batch_{match[1]}", int(match[2], 16), int(match[3], 16))
         return None
 
-    def key(self, kind: Literal["r", "t", "d", "n"]) -> str:
+    def key(self, kind: Literal["r", "t", "d", "n", "i"]) -> str:
         """Return the key of its row of a kind."""
         return f"{line_rows(kind, self.batch)}{self.number:06x}"
+
+
+class Named(NamedTuple):
+    """A line of an input file.
+
+    Attributes:
+        number: its number, from 1.
+        custom_id: what the client calls it.
+    """
+
+    number: int
+    custom_id: str
+
+    @staticmethod
+    def put(batch_id: str, some: Sequence[Named]) -> Put:
+        """Return the op that stores the custom ids of lines of a batch that follow each other."""
+        return Put(Line(batch_id, some[0].number).key("i"), codec.encode([list(each) for each in some]))
+
+    @classmethod
+    def decode(cls, value: bytes) -> list[Self]:
+        """Decode the value that `put` writes."""
+        return [cls(*each) for each in codec.decode(value)]
 
 
 class Retry(NamedTuple):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence, Set
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, Final
@@ -72,24 +72,35 @@ class BatchRun:
 
     async def run(self) -> None:
         """Work until the batch has ended and nothing of it is left to do."""
-        outage, failures = Outage(), 0
         try:
-            while True:
-                try:
-                    if await self._step():
-                        return
-                    outage.over()
-                    failures = 0
-                except ApiError as error:
-                    if outage.should_log(error):
-                        logger.warning("could not go on with a batch, trying again: %s: %s", self._id, error)
-                    failures += 1
-                    await asyncio.sleep(min(_LOOK_SECONDS * 2.0 ** min(failures, 10), _LONGEST_PAUSE_SECONDS))
+            await self._repeat(self._step)
         finally:
             if self._lines:
                 await self._lines.stop()
             if self._source:
                 self._source.close()
+
+    async def end_lines(self) -> None:
+        """Cancel the lines that run if the batch begins no more: so may any server, whichever works for the batch."""
+        await self._repeat(self._end_lines)
+
+    async def _repeat(self, step: Callable[[], Awaitable[bool]]) -> None:
+        """Do steps until one returns that there are no more, with pauses while a store does not answer."""
+        outage, failures = Outage(), 0
+        while True:
+            try:
+                if await step():
+                    return
+                outage.over()
+                failures = 0
+            except ApiError as error:
+                if outage.should_log(error):
+                    logger.warning("could not go on with a batch, trying again: %s: %s", self._id, error)
+                failures += 1
+                self._wake.clear()
+                with suppress(TimeoutError):  # woken if the batch is cancelled: what failed may not be needed then
+                    pause = min(_LOOK_SECONDS * 2.0 ** min(failures, 10), _LONGEST_PAUSE_SECONDS)
+                    await asyncio.wait_for(self._wake.wait(), pause)
 
     async def _step(self) -> bool:
         """Do some work; return whether none is left."""
@@ -98,22 +109,35 @@ class BatchRun:
             await self._clean_up()
             return True
         self._lines = self._lines or self._lines_of(batch)
-        if not batch.open:
+        if batch.open:
+            await self._go_on(batch, self._lines)
+        else:
             await self._cancel_lines(self._lines)
-        try:
-            keys, share = await self._keys(batch), self._parts.share_of(batch.owner)
-            with self._parts.impl.access.acting_for(batch.owner, keys), working_for(share):
-                match batch.status:
-                    case "validating":
-                        await self._while_open(self._validate(batch))
-                    case "in_progress":
-                        await self._while_open(self._advance(batch, self._lines))
-                    case _:
-                        await self._finalize(batch)
-        except _Broken as broken:
-            await self._cancel_lines(self._lines)
-            await self._change(partial(_failed, [broken.problem], int(await self._batches.now())))
+            await self._finalize(batch)
         return False
+
+    async def _end_lines(self) -> bool:
+        batch = await self._batches.find(self._of, self._id)
+        if batch and not batch.open and batch.status not in ENDED:
+            await self._cancel_lines(self._lines_of(batch))
+        return True
+
+    async def _go_on(self, batch: Batch, lines: QueuedLines | AskedLines) -> None:
+        """Check the input, or begin lines."""
+        try:
+            keys = await self._keys(batch)
+            with self._acting_for(batch, keys):
+                validating = batch.status == "validating"
+                await self._while_open(self._validate(batch) if validating else self._advance(batch, lines))
+        except _Broken as broken:
+            await self._change(partial(_failed, [broken.problem], int(await self._batches.now())))
+
+    @contextmanager
+    def _acting_for(self, batch: Batch, keys: Json) -> Iterator[None]:
+        """Work within the block as the batch's owner, with these keys and the owner's share."""
+        share = self._parts.share_of(batch.owner)
+        with self._parts.impl.access.acting_for(batch.owner, keys), working_for(share):
+            yield
 
     async def _while_open(self, work: Coroutine[Any, Any, None]) -> None:
         """Do some work, and drop it soon after the batch is cancelled or deleted: it may take or wait for minutes."""
@@ -156,7 +180,8 @@ class BatchRun:
     async def _validate(self, batch: Batch) -> None:
         settings = self._parts.settings
         source = await self._input(batch)
-        found = await checked(source, Checks(batch.endpoint, settings.lines, settings.line_bytes))
+        checks = Checks(batch.endpoint, settings.lines, settings.line_bytes)
+        found = await checked(source, checks, partial(self._batches.name, self._id))
         now = int(await self._batches.now())
         if found.errors:
             await self._change(partial(_failed, found.errors, now))
@@ -247,14 +272,15 @@ class BatchRun:
             await lines.cancel(running)
 
     async def _finalize(self, batch: Batch) -> None:
-        """Write the files, and end the batch."""
+        """Write the files, and end the batch. Neither its input is needed for that, nor a key that can be opened."""
         added = await self._batches.add_ended(self._of, self._id, batch.line, batch.offset)
         if added is None:
             return
-        written = added
-        if added.total:
-            source = await self._input(batch)
-            written = await self._parts.output.write(added, source, self._parts.settings.line_bytes)
+        keys: Json = {}
+        with suppress(Unopened):
+            keys = await self._parts.keys_of(batch)
+        with self._acting_for(batch, keys):
+            written = await self._parts.output.write(added) if added.total else added
         now = int(await self._batches.now())
         await self._change(partial(_ended, written, now))
 
@@ -269,9 +295,11 @@ class BatchRun:
 
 
 def _failed(errors: list[Json], now: int, batch: Batch) -> Batch | None:
-    if batch.status in ENDED:
-        return None
-    return replace(batch, status="failed", errors=errors, times={**batch.times, "failed_at": now})
+    """Return a batch that fails: at once if no line has begun, and otherwise when its files are written."""
+    if batch.status == "validating":
+        return replace(batch, status="failed", errors=errors, times={**batch.times, "failed_at": now})
+    failing = _finalizing("failed", now, batch)
+    return failing and replace(failing, errors=errors)
 
 
 def _begun(total: int, model: str | None, now: int, batch: Batch) -> Batch | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from ...concurrency.offloading import in_thread_if_large
+from ...concurrency.offloading import in_thread, in_thread_if_large
 from ...core.errors import ApiError, bad_request
 from ...store.conflict_retry import ConflictRetry
 from ...store.content_names import Hasher
@@ -32,6 +32,7 @@ from .rows import (
     Counted,
     Expiring,
     Line,
+    Named,
     Result,
     Retry,
     batch_key,
@@ -46,6 +47,9 @@ from .rows import (
 
 _AT_ONCE: Final = 500
 """Ends of lines that are added to a batch in one commit."""
+
+_NAMES_AT_ONCE: Final = 8
+"""Rows with custom ids that are read together: one has up to half a megabyte."""
 
 _ENDS_AT_ONCE: Final = 128
 """Lines that end in one commit."""
@@ -190,6 +194,17 @@ class StoredBatches:
                     return new
         return None
 
+    async def name(self, batch_id: str, some: Sequence[Named]) -> None:
+        """Store the custom ids of lines that follow each other, unless the batch queues no lines any more."""
+        put = await in_thread(Named.put, batch_id, some)
+        await committed(self._records, [put], [_queues(batch_id)])
+
+    async def named(self, batch_id: str) -> AsyncIterator[list[Named]]:
+        """Yield the lines of a batch with their custom ids, in order, some at a time."""
+        async for rows in pages_of(self._records, line_rows("i", batch_id), _NAMES_AT_ONCE):
+            for _, row in rows:
+                yield await in_thread(Named.decode, row.value)
+
     async def running(self, batch_id: str) -> Running:
         """Return the lines of a batch that are queued or run."""
         found = {}
@@ -283,12 +298,12 @@ class StoredBatches:
 
     async def finish(self, batch_id: str) -> None:
         """Note that there is nothing left to do for a batch that has ended."""
-        await self._delete_lines(batch_id, "rtn")
+        await self._delete_lines(batch_id, "rtni")
         await self._records.commit([Delete(f"{WORK}{batch_id}"), Delete(lease_key(batch_id))])
 
     async def delete(self, of: str, batch_id: str) -> None:
         """Delete a batch with all its rows."""
-        await self._delete_lines(batch_id, "rtdn")
+        await self._delete_lines(batch_id, "rtdni")
         keys = (batch_key(of, batch_id), open_key(of, batch_id), f"{WORK}{batch_id}")
         await self._records.commit([Delete(key) for key in keys])
 
@@ -343,7 +358,12 @@ def _free(line: Line) -> list[Condition]:
     Without the last one, a commit that comes late would leave rows of a batch that has ended.
     """
     ended, runs = VersionIs(line.key("d"), None), VersionIs(line.key("r"), None)
-    return [ended, runs, VersionIs(f"{WORK}{line.batch}", 1)]
+    return [ended, runs, _queues(line.batch)]
+
+
+def _queues(batch_id: str) -> Condition:
+    """Return the condition that a batch still queues lines."""
+    return VersionIs(f"{WORK}{batch_id}", 1)
 
 
 def _end_ops(of: str, batch: Batch, now: float) -> list[Op]:

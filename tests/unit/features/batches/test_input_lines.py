@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import time
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import pytest
 
 from llama_stack_responses.features.batches.input_lines import Checked, Checks, LineReader, RawLine, checked, value_of
+from llama_stack_responses.features.batches.rows import Named
 
 ENDPOINT = "/v1/responses"
 
@@ -26,8 +28,14 @@ async def read(file: BinaryIO, line_bytes: int = 1_000, number: int = 1, offset:
     return lines
 
 
-async def found_in(content: bytes, lines: int = 100, line_bytes: int = 1_000) -> Checked:
-    return await checked(io.BytesIO(content), Checks(ENDPOINT, lines, line_bytes))
+async def found_in(
+    content: bytes, lines: int = 100, line_bytes: int = 1_000, noted: list[Named] | None = None
+) -> Checked:
+    async def note(some: Sequence[Named]) -> None:
+        if noted is not None:
+            noted.extend(some)
+
+    return await checked(io.BytesIO(content), Checks(ENDPOINT, lines, line_bytes), note)
 
 
 def codes(found: Checked) -> list[tuple[str, int | None]]:
@@ -75,6 +83,15 @@ async def test_checked_file_has_count_and_model() -> None:
     assert (found.count, found.model, found.errors) == (2, "m", [])
     several = await found_in(b"\n".join([line("a"), line("b", body={"model": "n"}), line("c", body={"model": "o"})]))
     assert (several.count, several.model) == (3, None)
+
+
+async def test_custom_ids_are_noted_until_something_is_wrong() -> None:
+    noted = list[Named]()
+    await found_in(b"\n".join([line("a"), b"", *(line(f"b{number}") for number in range(300))]), 400, noted=noted)
+    assert noted == [(1, "a"), *((number + 3, f"b{number}") for number in range(300))]
+    noted.clear()
+    await found_in(b"\n".join([*(line(f"b{number}") for number in range(256)), b"{", line("c")]), 400, noted=noted)
+    assert len(noted) == 256
 
 
 async def test_file_with_too_many_lines_is_refused_once() -> None:
