@@ -25,8 +25,6 @@ OFTEN: Final = (
     "key after response",
     "join without condition",
     "turn after response",
-    "unsettled renewal",
-    "claim cuts lease",
     "fence of one partition",
     "unseen partition",
 )
