@@ -84,22 +84,26 @@ class LineReader:
 
         If this is cancelled, it waits until it has read: another reader may have the same file.
         """
-        return await in_thread_until_done(partial(self._read, most))
+        lines = list[RawLine]()
+        while not lines and await in_thread_until_done(partial(self._read, most, lines)):
+            pass  # All that was read was blank.
+        return lines
 
-    def _read(self, most: int) -> list[RawLine]:
-        lines, size = list[RawLine](), 0
+    def _read(self, most: int, lines: list[RawLine]) -> bool:
+        """Add the next lines; return whether there may be more."""
+        size = 0
         self._file.seek(self._offset)
         while len(lines) < most and size < _PAGE_BYTES:
             start, text = self._offset, self._line()
             if not text:
-                break
+                return False
             size += len(text)
             if start == 0:
                 text = text.removeprefix(BOM_UTF8)
             if text and not text.isspace():
                 lines.append(RawLine(self._number, text, start, self._offset))
             self._number += 1
-        return lines
+        return True
 
     def _line(self) -> bytes | bytearray:
         """Read the next line in pieces: one of megabytes would keep the interpreter lock for long."""

@@ -47,6 +47,12 @@ async def test_blank_lines_count_and_are_left_out() -> None:
     assert [(each.number, each.text.strip()) for each in found] == [(1, b"one"), (4, b"two"), (5, b"three")]
 
 
+async def test_lines_behind_many_blank_ones_are_read() -> None:
+    blank = b"\n".rjust(2**16)
+    found = await read(io.BytesIO(b"one\n" + blank * 40 + b"two\n" + blank * 40), line_bytes=2**17)
+    assert [(each.number, each.text) for each in found] == [(1, b"one\n"), (42, b"two\n")]
+
+
 async def test_byte_order_mark_at_the_beginning_is_left_out() -> None:
     mark = b"\xef\xbb\xbf"
     first, second = await read(io.BytesIO(mark + b"one\n" + mark + b"two"))
