@@ -125,6 +125,7 @@ class QueuedFiles:
                     count += len(session.items)
                     yield from session.items
         session.testscollected = count
+        gc.unfreeze()  # Extension modules look at the end for objects that are left.
 
 
 def _collect(module: pytest.Collector, session: pytest.Session) -> None:
