@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import batched
-from typing import Final, NamedTuple
+from typing import Final
 
 from ...concurrency.fair_budget import FairBudget
 from ...concurrency.offloading import in_thread
@@ -94,13 +94,13 @@ class Bringing:
         share = await self._budget.enter(units, may_refuse=False)
         try:
             rows = await self.rows(place, chain)
-            back = await in_thread(restored, chain, rows)
+            ids, ops = await in_thread(restored, chain, rows)
             until = await self._records.now() + self._rest_seconds
-            holds = [Put(held(each), b"", until) for each in back.ids]
-            lifts = await self._lifts(back)
+            holds = [Put(held(each), b"", until) for each in ids]
+            lifts = await self._records.lifts(await in_thread(_stayed, chain, ops))
             # A full store takes what begins with a deletion: reading needs the room.
             if not await committed(
-                self._records, [Delete(place.key), *back.ops, *lifts, *holds], [VersionIs(place.key, record.version)]
+                self._records, [Delete(place.key), *ops, *lifts, *holds], [VersionIs(place.key, record.version)]
             ):
                 return
         finally:
@@ -108,45 +108,32 @@ class Bringing:
         if self._telemetry:
             self._telemetry.record(BACK, asyncio.get_running_loop().time() - began)
 
-    async def _lifts(self, back: Restored) -> Sequence[Op]:
-        """Return the ops by which rows that stayed in the store are not in pages any more."""
-        written = {op.key for op in back.ops if isinstance(op, Put)}
-        return await self._records.lifts(key for key in back.stayed if key not in written)
 
-
-class Restored(NamedTuple):
-    """A chain that comes back.
-
-    Attributes:
-        ids: the ids of its responses.
-        ops: write its rows.
-        stayed: the keys of further rows, which stayed in the store.
-    """
-
-    ids: Sequence[str]
-    ops: Sequence[Op]
-    stayed: Sequence[str]
-
-
-def restored(chain: Chain, rows: Rows) -> Restored:
-    """Return a chain as it comes back, without its deleted responses.
+def restored(chain: Chain, rows: Rows) -> tuple[Sequence[str], Sequence[Op]]:
+    """Return the ids of the responses of a chain, and the ops that write its rows, without those of deleted responses.
 
     Content that only these need is written too, and is checked for references.
     """
-    ids, gone, listed = list[str](), set(chain.gone), list[str]()
+    ids, gone = list[str](), set(chain.gone)
     dropped, released = set[str](), list[str]()
     for key, value in rows:
         if not key.startswith("r/"):
             continue
         response_id = key.removeprefix("r/")
-        entry = Entry.decode(Record(value, 1))
         if response_id not in gone:
             ids.append(response_id)
-            listed.append(entry.listed)
             continue
+        entry = Entry.decode(Record(value, 1))
         dropped |= {key, *entry.keys()}
         released += entry.references().values()
     written: list[Op] = [Put(key, value) for key, value in rows if key not in dropped]
     deleted = [Delete(key) for key in chain.rows if key in dropped]
-    ops = [*written, *deleted, *(unsettled(key, chain.owner) for key in dict.fromkeys(released))]
-    return Restored(ids, ops, [*listed, *(key for key in chain.rows if key not in dropped)])
+    return ids, [*written, *deleted, *(unsettled(key, chain.owner) for key in dict.fromkeys(released))]
+
+
+def _stayed(chain: Chain, ops: Sequence[Op]) -> list[str]:
+    """Return the keys of the rows of a chain that stayed in the store, given the ops of `restored`."""
+    written = {op.key: op.value for op in ops if isinstance(op, Put)}
+    deleted = {op.key for op in ops if isinstance(op, Delete)}
+    listed = [Entry.decode(Record(value, 1)).listed for key, value in written.items() if key.startswith("r/")]
+    return [key for key in (*listed, *chain.rows) if key not in written and key not in deleted]

@@ -19,11 +19,9 @@ from ...store.records import (
     Conflict,
     Delete,
     Op,
-    Persistent,
     Put,
     Record,
     Records,
-    Snapshots,
     VersionIs,
     until,
 )
@@ -49,8 +47,8 @@ class UnpackingRecords(WrappedRecords):
     """
 
     def __init__(self, records: Records, bringing: Bringing) -> None:
-        super().__init__(PagedRecords(records))
-        self._hot, self._bringing = records, bringing
+        self._hot, self._paged, self._bringing = records, PagedRecords(records), bringing
+        super().__init__(self._paged)
         self._garbage_collector = GarbageCollector(records, Decoder())
 
     @property
@@ -127,7 +125,7 @@ class UnpackingRecords(WrappedRecords):
 
     async def exists(self) -> bool:
         """Return whether the store was made."""
-        return not isinstance(self._hot, Persistent) or await self._hot.exists()
+        return await self._paged.exists()
 
     async def snapshot(self) -> AsyncGenerator[Sequence[Put]]:
         """Yield all rows, with those of packed chains as they were: they need no object store when they are restored.
@@ -135,17 +133,15 @@ class UnpackingRecords(WrappedRecords):
         Raises:
             ApiError: 503, the store or the object store does not answer, or the store cannot be read like this.
         """
-        if not isinstance(self._records, Snapshots):
-            raise ApiError(503, "This store cannot be backed up.")
-        async for rows in self._records.snapshot():
+        async for rows in self._paged.snapshot():
             yield [row for row in rows if not own_rows(row.key) and place_of(row.key, Record(row.value, 1)) is None]
             for row in rows:
                 if row.key.startswith(CHAINS):
                     yield await self._unpacked(Place.of(row.key), Chain.decode(Record(row.value, 1)))
 
     async def _unpacked(self, place: Place, chain: Chain) -> Sequence[Put]:
-        back = restored(chain, await self._bringing.rows(place, chain))
-        return [op for op in back.ops if isinstance(op, Put)]
+        _, ops = restored(chain, await self._bringing.rows(place, chain))
+        return [op for op in ops if isinstance(op, Put)]
 
 
 class _Reader(UnpackingRecords):
@@ -176,7 +172,7 @@ class _Reader(UnpackingRecords):
         if rows is None:
             record = (await self._records.get_many([place.key])).get(place.key)
             chain = Chain.decode(record) if record else None
-            ops = restored(chain, await self._bringing.rows(place, chain)).ops if chain else ()
+            _, ops = restored(chain, await self._bringing.rows(place, chain)) if chain else ((), ())
             rows = {op.key: op.value for op in ops if isinstance(op, Put)}
             self._opened.set(place, rows)
             self._keys.set(place, frozenset(rows))
