@@ -6,22 +6,12 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
-from llama_stack_responses.store.records import (
-    Delete,
-    Op,
-    Record,
-    Records,
-    apply_noted,
-    filled_in,
-    partitions_of,
-    range_in,
-    writes_of,
-)
+from llama_stack_responses.store.records import Condition, Delete, Op, Record, Records, writes_of
+from llama_stack_responses.store.wrapped import WrappedRecords
 
 
-class CountingProxy:
+class CountingProxy(WrappedRecords):
     """Forward calls to `records` and count them.
 
     Every commit after the first `interrupt` ones fails, as after a kill. `jitter` lets other tasks run before each
@@ -29,9 +19,7 @@ class CountingProxy:
     """
 
     def __init__(self, records: Records) -> None:
-        self._records = records
-        self.transactional = records.transactional
-        self.has_own_clock = records.has_own_clock
+        super().__init__(records)
         self.reads = 0
         self.commits = 0
         self.bytes = 0
@@ -49,15 +37,14 @@ class CountingProxy:
         self.reads += 1
         return await self._records.get_many(keys, max_bytes=max_bytes)
 
-    async def now(self) -> float:
-        return await self._records.now()
-
-    async def range(self, *args: Any, **kwargs: Any) -> list[tuple[str, Record]]:
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
+    ) -> list[tuple[str, Record]]:
         await self.pause()
         self.reads += 1
-        return await self._records.range(*args, **kwargs)
+        return await super().range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
 
-    async def commit(self, ops: Sequence[Op], conditions: Sequence[Any] = ()) -> None:
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         await self.pause()
         self.commits += 1
         if happens := self.meanwhile.pop(self.commits, None):
@@ -68,31 +55,15 @@ class CountingProxy:
         self.written.append([(op.key, type(op)) for op in writes_of(ops)])
         self.bytes += sum(0 if isinstance(op, Delete) else len(op.value) for op in writes_of(ops))
 
-    @property
-    def partitions(self) -> int:
-        return partitions_of(self._records)
-
     async def range_in(
         self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
     ) -> list[tuple[str, Record]]:
         self.reads += 1
-        return await range_in(self._records, number, start, end, limit=limit, reverse=reverse)
+        return await super().range_in(number, start, end, limit=limit, reverse=reverse)
 
     async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         self.reads += 1
-        return await filled_in(self._records, number, ranges)
-
-    async def apply_noted(self, number: int) -> None:
-        await apply_noted(self._records, number)
+        return await super().filled_in(number, ranges)
 
     def pubsub(self) -> None:
         """Return None: no test here waits for notifications."""
-
-    async def size(self) -> int | None:
-        return await self._records.size()
-
-    async def sweep(self, now: float) -> int:
-        return await self._records.sweep(now)
-
-    async def close(self) -> None:
-        await self._records.close()

@@ -1,20 +1,10 @@
 """Records with hooks for tests."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.store.records import (
-    Condition,
-    Op,
-    PubSub,
-    Record,
-    Records,
-    apply_noted,
-    filled_in,
-    partitions_of,
-    range_in,
-)
+from llama_stack_responses.store.records import Condition, Op, Record, Records
+from llama_stack_responses.store.wrapped import WrappedRecords
 
 
 def settled(*, applied: bool) -> Callable[[], Awaitable[bool]]:
@@ -26,7 +16,7 @@ def settled(*, applied: bool) -> Callable[[], Awaitable[bool]]:
     return settle
 
 
-class WatchedRecords(Records):
+class WatchedRecords(WrappedRecords):
     """Forwards every call, with hooks before and after it; a hook may raise, or do something in between.
 
     Args:
@@ -45,18 +35,10 @@ class WatchedRecords(Records):
         before: Callable[[str], Awaitable[object]] | None = None,
         after: Callable[[str], Awaitable[object]] | None = None,
     ) -> None:
-        self._records = records
+        super().__init__(records)
         self._before = before
         self._after = after
         self.away = False
-
-    @property
-    def transactional(self) -> bool:
-        return self._records.transactional
-
-    @property
-    def has_own_clock(self) -> bool:
-        return self._records.has_own_clock
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         return await self._pass("get_many", lambda: self._records.get_many(keys, max_bytes=max_bytes))
@@ -71,25 +53,18 @@ class WatchedRecords(Records):
             "range", lambda: self._records.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
         )
 
-    @property
-    def partitions(self) -> int:
-        return partitions_of(self._records)
-
     async def range_in(
         self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
     ) -> list[tuple[str, Record]]:
         return await self._pass(
-            "range", lambda: range_in(self._records, number, start, end, limit=limit, reverse=reverse)
+            "range", lambda: super(WatchedRecords, self).range_in(number, start, end, limit=limit, reverse=reverse)
         )
 
     async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
-        return await self._pass("range", lambda: filled_in(self._records, number, ranges))
+        return await self._pass("range", lambda: super(WatchedRecords, self).filled_in(number, ranges))
 
     async def apply_noted(self, number: int) -> None:
-        await self._pass("apply_noted", lambda: apply_noted(self._records, number))
-
-    def pubsub(self) -> AbstractAsyncContextManager[PubSub] | None:
-        return self._records.pubsub()
+        await self._pass("apply_noted", lambda: super(WatchedRecords, self).apply_noted(number))
 
     async def now(self) -> float:
         return await self._pass("now", self._records.now)
@@ -99,9 +74,6 @@ class WatchedRecords(Records):
 
     async def size(self) -> int | None:
         return await self._pass("size", self._records.size)
-
-    async def close(self) -> None:
-        await self._records.close()
 
     async def _pass[Result](self, name: str, call: Callable[[], Awaitable[Result]]) -> Result:
         if self._before:
