@@ -284,6 +284,11 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
+def not_in_list(after: str) -> ApiError:
+    """Return the 400 of a page of a list that is asked for after an id which the list does not have."""
+    return bad_request(f"Nothing with the id '{after}' is in this list.", "after", "invalid_value")
+
+
 def too_many_open(what: str, retry_after: float) -> ApiError:
     """Return the 429 of a user who has too many of a resource open, such as "streams"."""
     message = f"You have too many {what} open at the same time. Finish some of them, then try again."

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core.errors import bad_request
+from ..core.errors import not_in_list
 from ..core.exchanges import without_exchange
 from ..core.ids import Seeded, new_seed
 from ..core.types import Json
@@ -40,7 +40,7 @@ def page_after(objects: list[Json], after: str | None, limit: int) -> Page:
     if after is not None:
         ids = [each["id"] for each in objects]
         if after not in ids:
-            raise bad_request(f"Nothing with the id '{after}' is in this list.", "after", "invalid_value")
+            raise not_in_list(after)
         first = ids.index(after) + 1
     return Page(objects[first : first + limit], len(objects) > first + limit)
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ...concurrency.offloading import in_thread, in_thread_if_large
-from ...core.errors import ApiError, bad_request
+from ...core.errors import ApiError, not_in_list
 from ...store.conflict_retry import ConflictRetry
 from ...store.content_names import Hasher
 from ...store.object_events import ObjectEvent, ObjectEvents
@@ -149,7 +149,7 @@ class StoredBatches:
             ApiError: 400, the owner has no batch `after`.
         """
         if after and await self._found(of, after) is None:
-            raise bad_request(f"Nothing with the id '{after[:80]}' is in this list.", "after", "invalid_value")
+            raise not_in_list(after[:80])
         prefix = batch_key(of, "")
         end = batch_key(of, after) if after else after_prefix(prefix)
         rows = await self._records.range(prefix, end, limit=limit + 1, reverse=True)

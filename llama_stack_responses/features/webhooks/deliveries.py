@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ...core.errors import ApiError, bad_request
+from ...core.errors import ApiError, not_in_list
 from ...logs import get_logger
 from ...store import codec
 from ...store.conflict_retry import ConflictRetry
@@ -148,7 +148,7 @@ class Deliveries:
         """
         prefix = f"{DELIVERIES}{endpoint}/"
         if after and not await self._records.get_many([f"{prefix}{after}"]):
-            raise bad_request(f"Nothing with the id '{after[:80]}' is in this list.", "after", "invalid_value")
+            raise not_in_list(after[:80])
         end = f"{prefix}{after}" if after else after_prefix(prefix)
         rows = await self._records.range(prefix, end, limit=limit + 1, reverse=True)
         return [Delivery.decode(row.value) for _, row in rows[:limit]], len(rows) > limit

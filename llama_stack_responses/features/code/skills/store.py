@@ -18,7 +18,7 @@ from re import fullmatch
 from secrets import token_hex
 from typing import Any, Final
 
-from ....core.errors import ApiError, bad_request
+from ....core.errors import ApiError, bad_request, not_in_list
 from ....core.owner import Owner
 from ....items.listed_items import Order
 from ....logs import get_logger
@@ -509,7 +509,7 @@ class SkillStore:
         if cursor is not None:
             found = await self._values([cursor])
             if not found or found[0]["id"] != after:
-                raise bad_request(f"Nothing with the id '{after}' is in this list.", "after", "invalid_value")
+                raise not_in_list(str(after))
             start, end = (start, cursor) if order == "desc" else (cursor + "\0", end)
         rows = await self._records.range(start, end, limit=limit + 1, reverse=order == "desc")
         return await self._decoder.decode([record.value for _, record in rows[:limit]]), len(rows) > limit
