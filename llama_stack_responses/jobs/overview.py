@@ -84,17 +84,19 @@ async def stalled_of(records: Records) -> dict[str, str]:
 
 async def leases_of(records: Records, workers: Iterable[str]) -> dict[str, float]:
     """Return when the leases of workers expire, whatever they run, without those that have expired."""
-    keys = sorted(f"p/{worker}" for worker in workers)
-    found = await records.get_many(keys) if keys else {}
-    return {key[2:]: float(record.value) for key, record in found.items() if record.value}
+    return await _ends(records, {worker: lease_key(worker) for worker in workers})
 
 
 async def _leases(records: Records, held: Mapping[str, str]) -> dict[str, float]:
     """Return when the leases of responses expire, given their workers, without those that have expired."""
-    keys = {response_id: lease_key(worker, tag_of(response_id)) for response_id, worker in held.items()}
+    return await _ends(records, {each: lease_key(worker, tag_of(each)) for each, worker in held.items()})
+
+
+async def _ends(records: Records, keys: Mapping[str, str]) -> dict[str, float]:
+    """Return when leases expire, given what needs each and its key, without those that have expired."""
     found = await records.get_many(sorted(set(keys.values()))) if keys else {}
     until = {key: float(record.value) for key, record in found.items() if record.value}
-    return {response_id: until[key] for response_id, key in keys.items() if key in until}
+    return {each: until[key] for each, key in keys.items() if key in until}
 
 
 def _now(response_id: str, state: JobState, position: int | None, until: float | None) -> JobNow:
