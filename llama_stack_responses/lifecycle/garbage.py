@@ -1,4 +1,4 @@
-"""When Python collects reference cycles: often among new objects, and among old ones while that disturbs nobody.
+"""When Python collects reference cycles: often among new objects, and among old ones while that delays no response.
 
 By default, Python visits all old objects, in the event loop, whenever their number has grown by a quarter. With 3,000
 open streams that took 0.2 s. Nearly all that a response has made is freed without it, and no response leaves a cycle.

@@ -236,7 +236,7 @@ async def test_what_a_dead_worker_has_noted_is_written_once_its_lease_is_over() 
         await dying.commit([Put(f"k/{new_id('resp', 5)}", b""), Put(key, b"")])
     await lives.heartbeat("lives")
     await lives.apply_noted()
-    assert await records.get_many(written) == {}, "nobody has looked"
+    assert await records.get_many(written) == {}, "no worker has looked"
     parts[1].away = True
     await dies.deregister("dies")
     await lives.heartbeat("lives")
