@@ -1,9 +1,11 @@
 """Presets of the playground, kept as stored prompts of the host."""
 
 import json
+import re
 from typing import Any, Final
 
 import pytest
+from playwright.sync_api import Route
 
 from tests.integration.browser.test_page_playground import ask, choose, last_body
 from tests.support.browser import Browser, BrowserPage
@@ -46,7 +48,6 @@ def saved(page: BrowserPage, name: str) -> str:
 def loaded(page: BrowserPage, name: str, version: str | None = None) -> None:
     """Choose a preset, or another of its versions."""
     page.find(".presets select[name=preset]").select_option(label=name)
-    page.until("() => document.querySelector('select[name=preset_version]').options.length > 0")
     if version:
         page.find(".presets select[name=preset_version]").select_option(version)
     page.find(".toast", f"Preset {name}, version {version or ''}")
@@ -73,7 +74,13 @@ def test_preset_is_kept_with_its_versions_as_stored_prompts(
     page.page.reload()
     loaded(page, "Norwegian")
     assert instructions.input_value() == "Answer in Nynorsk."
+    held: list[Route] = []
+    newest = re.compile(r"/prompts/.*version=2")
+    page.page.route(newest, lambda route: held.append(route))  # noqa: PLW0108, since playwright marks its handler
     loaded(page, "Norwegian", "1")
+    with page.page.expect_response(newest):
+        held.pop().continue_()  # the answer to the choice before
+    page.page.unroute(newest)
     assert instructions.input_value() == "Answer in Norwegian."
     assert page.page.get_by_label("Temperature").input_value() == "0.5"
     page.page.get_by_role("button", name="Undo").click()

@@ -119,12 +119,15 @@ export class Presets {
   /** Read the versions of the chosen preset, the newest first. */
   async #readVersions() {
     const chosen = this.#chosen;
-    this.remover.disabled = this.version.disabled = !chosen;
+    this.remover.disabled = !chosen;
+    this.version.disabled = true; // what it offers is of the preset before
     this.versions = [];
     if (chosen) {
       const { data } = await get(at(chosen.id) + "/versions", { signal: this.signal });
+      if (this.#chosen !== chosen) return; // another choice reads its own
       this.versions = data.map(presetOf).filter(Boolean).sort((one, other) => other.version - one.version);
     }
+    this.version.disabled = !chosen;
     this.version.replaceChildren(...this.versions.map(({ version }, index) => h("option", { value: version }, index ? String(version) : `${version}, the newest`)));
   }
 
@@ -142,6 +145,7 @@ export class Presets {
       if (!preset) return;
       const { instructions } = preset;
       const stored = instructions && (await get(at(String(instructions.id)), { signal: this.signal, query: [["version", instructions.version]] }));
+      if (!this.versions.includes(preset) || String(preset.version) !== this.version.value) return; // another is chosen by now
       this.#before ??= this.form.values;
       this.form.values = { ...preset.settings, instructions: stored?.prompt ?? "" };
       this.undo.hidden = false;
