@@ -655,22 +655,27 @@ async def test_lines_are_cancelled_although_the_server_that_works_for_the_batch_
     assert len(other.lines(ended["error_file_id"])) == 12
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["failed before", "fails afterwards"])
 async def test_cancelled_batch_does_not_wait_for_a_file_store_that_fails(
-    records: Records, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    late: bool, records: Records, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "_LOOK_SECONDS", HOUR)
     server = Server(records, clock)
     batch_id = await server.create("m")
-    opened = list[str]()
+    opened, failing = list[str](), asyncio.Event()
 
     async def fail(file_id: str, max_bytes: int) -> BinaryIO:
         opened.append(file_id)
+        await failing.wait()
         raise ApiError(503, "Away.")
 
     server.files.open = fail  # type: ignore[method-assign]
+    if not late:
+        failing.set()
     async with server.working():
         await until(lambda: len(opened) == 1)
         await server.cancel(batch_id)
+        failing.set()
         ended = await server.ended(batch_id, ending=False)
     assert (ended["status"], len(opened)) == ("cancelled", 1)
 

@@ -88,6 +88,7 @@ class BatchRun:
         """Do steps until one returns that there are no more, with pauses while a store does not answer."""
         outage, failures = Outage(), 0
         while True:
+            self._wake.clear()  # before the step, which may fail after the batch was cancelled
             try:
                 if await step():
                     return
@@ -97,7 +98,6 @@ class BatchRun:
                 if outage.should_log(error):
                     logger.warning("could not go on with a batch, trying again: %s: %s", self._id, error)
                 failures += 1
-                self._wake.clear()
                 with suppress(TimeoutError):  # woken if the batch is cancelled: what failed may not be needed then
                     pause = min(_LOOK_SECONDS * 2.0 ** min(failures, 10), _LONGEST_PAUSE_SECONDS)
                     await asyncio.wait_for(self._wake.wait(), pause)
