@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextvars import Context
 from typing import Any
 
+from ..core.errors import ApiError
+
 
 async def gather_or_cancel[Result](works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     """Run all coroutines concurrently, and return their results. On the first error, cancel those that still run."""
@@ -18,6 +20,18 @@ async def gather_or_cancel[Result](works: Iterable[Coroutine[Any, Any, Result]])
         # An exception whose traceback includes this frame would otherwise keep the tasks and their data alive until the
         # cyclic garbage collector runs.
         tasks.clear()
+
+
+async def answers_of[Result](calls: Iterable[Awaitable[Result]]) -> list[Result | ApiError]:
+    """Make all calls at the same time, and return the result of each one, or the `ApiError` that it raised.
+
+    Once all have ended, the first other error is raised.
+    """
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    for each in answers:
+        if isinstance(each, BaseException) and not isinstance(each, ApiError):
+            raise each
+    return answers  # type: ignore[return-value]
 
 
 async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:

@@ -1,6 +1,6 @@
 """Ids in OpenAI's form: a prefix that names the kind, an underscore, and at most 128 random bits.
 
-Ids of responses and conversations may have a tag between the underscore and these bits: `p` and three hex digits. It
+Ids of objects in a store may have a tag between the underscore and these bits: `p` and three hex digits. It
 says in which partition of the store their rows are (`store/routing.py`), and an id without it has the tag 0.
 """
 
@@ -59,13 +59,16 @@ def tag_of(object_id: str) -> int:
     return int(match[1], 16) if match else 0
 
 
-def new_ordered_id(prefix: str, milliseconds: int) -> str:
-    """Return an id of the form of `new_id` that begins with a moment: ids of one prefix are ordered by their moments.
+def new_ordered_id(prefix: str, milliseconds: int, tag: int = 0) -> str:
+    """Return an id of the form of `new_id` that begins with a moment.
+
+    Ids of one prefix and one tag are ordered by their moments.
 
     Args:
         milliseconds: the moment, in milliseconds since the epoch.
+        tag: as for `new_id`.
     """
-    return f"{prefix}_{milliseconds:012x}{os.urandom(6).hex()}"
+    return f"{prefix}_{f'p{tag:03x}' if tag else ''}{milliseconds:012x}{os.urandom(6).hex()}"
 
 
 def check_response_id(value: str, param: str) -> str:

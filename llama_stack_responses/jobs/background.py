@@ -39,6 +39,7 @@ from .notifier import Notifier
 from .overview import Overview, leases_of, overview_of, stalled_of
 from .queue import QUEUE, Backlog, JobQueue
 from .runner import JobRunner
+from .served_partitions import WatchedRows
 from .shared_commits import SharedCommits
 from .unbegun_jobs import UnbegunJobs
 from .work_class import BACKGROUND, Work, WorkClass
@@ -115,6 +116,10 @@ class BackgroundJobs:
             clock=self._archive.clock,
             look_seconds=self._intervals.partition_look_seconds,
         )
+
+    def watched(self, prefix: str) -> WatchedRows:
+        """Return where rows of a prefix are, which any server may work on; to be called before `start`."""
+        return self._jobs.served.watched(prefix)
 
     def start(self) -> None:
         """Start the worker in the running event loop, if the store is transactional."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from math import inf
 from typing import Final
 
+from ..concurrency.tasks import answers_of
 from ..core.errors import ApiError
 from ..core.ids import tag_of
 from ..store.clock import MAX_DIFFERENCE_SECONDS
@@ -44,12 +45,11 @@ async def held_in(records: Records, numbers: Iterable[int], prefix: str) -> set[
             pages = pages_in(records, number, prefix)
             return [key.removeprefix(prefix) async for rows in pages for key, _ in rows]
 
-    answers = await asyncio.gather(*map(found_in, numbers), return_exceptions=True)
-    failures = [each for each in answers if isinstance(each, BaseException)]
-    wrong = next((each for each in failures if not isinstance(each, ApiError)), None)
-    if wrong or (failures and len(failures) == len(answers)):
-        raise wrong or failures[0]
-    return {each for answer in answers if not isinstance(answer, BaseException) for each in answer}
+    answers = await answers_of(map(found_in, numbers))
+    failures = [each for each in answers if isinstance(each, ApiError)]
+    if failures and len(failures) == len(answers):
+        raise failures[0]
+    return {each for answer in answers if not isinstance(answer, ApiError) for each in answer}
 
 
 class DeadWorkers:

@@ -15,12 +15,13 @@ for it, and workers that have room look there too:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from hashlib import blake2b
 from itertools import compress
 from math import inf
 from typing import Final
 
+from ..concurrency.tasks import answers_of
 from ..core.errors import ApiError
 from ..store.layout import with_tag
 from ..store.partitions import OUTBOX
@@ -67,6 +68,11 @@ class ServedPartitions:
         self._waiting: dict[int, None] = {}
         self._with_rows: dict[str, Sequence[int]] = dict.fromkeys((HELD, FOREGROUND, NOTED, EXPIRING), self.own)
         self._looked_at, self._looking = -inf, asyncio.Lock()
+
+    def watched(self, prefix: str) -> WatchedRows:
+        """Return where rows of a further prefix are, which `having` knows from now on."""
+        self._with_rows.setdefault(prefix, self.own)
+        return WatchedRows(self, prefix)
 
     def number_of(self, tag: int) -> int:
         """Return the partition of a tag."""
@@ -146,17 +152,14 @@ class ServedPartitions:
                 raise
 
     async def _look_at(self, own: Sequence[int]) -> None:
-        ranges = [(each, after_prefix(each)) for each in (QUEUED, HELD, FOREGROUND, NOTED)]
-        ranges.append((EXPIRING, f"{EXPIRING}{int(await self._records.now()):08x}"))
+        ends = {EXPIRING: f"{EXPIRING}{int(await self._records.now()):08x}"}
+        ranges = [(each, ends.get(each) or after_prefix(each)) for each in (QUEUED, *self._with_rows)]
         calls = (filled_in(self._records, each, ranges) for each in own)
-        answers = dict(zip(own, await asyncio.gather(*calls, return_exceptions=True), strict=True))
         found: dict[str, list[int]] = {prefix: [] for prefix, _ in ranges}
-        for number, answer in answers.items():
-            if isinstance(answer, BaseException) and not isinstance(answer, ApiError):
-                raise answer
+        for number, answer in zip(own, await answers_of(calls), strict=True):
             if isinstance(answer, ApiError):
                 self._look_soon()
-            has_rows = [False, True, True, True, True] if isinstance(answer, BaseException) else answer
+            has_rows = [prefix != QUEUED for prefix in found] if isinstance(answer, ApiError) else answer
             for prefix in compress(found, has_rows):
                 found[prefix].append(number)
         for number in found.pop(QUEUED):
@@ -182,6 +185,47 @@ class ServedPartitions:
         if living != self._living:
             self._living, self._looked_at = living, -inf
             self.own = [number for number in range(self.count) if _first(number, living) == worker]
+
+
+class WatchedRows:
+    """The partitions in which this process looks for rows that any server may work on.
+
+    They are its own ones that had some at the last look, and those of which it has learned since it looked there.
+
+    Args:
+        served: the partitions of this process.
+        prefix: that of the rows.
+    """
+
+    def __init__(self, served: ServedPartitions, prefix: str) -> None:
+        self._served, self._prefix = served, prefix
+        self._learned: dict[int, None] = {}
+
+    async def read[Row](self, read: Callable[[int], Awaitable[Sequence[Row]]]) -> tuple[list[Row], list[ApiError]]:
+        """Read rows in these partitions at the same time; return them, and why some partitions did not answer.
+
+        Args:
+            read: returns rows of the partition with a number. It is called again as long as there are some.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        having = await self._served.having(self._prefix)
+        learned, self._learned = self._learned, {}
+        numbers = list(dict.fromkeys([*learned, *having]))
+        rows, failures = list[Row](), list[ApiError]()
+        for number, answer in zip(numbers, await answers_of(map(read, numbers)), strict=True):
+            if isinstance(answer, ApiError):
+                failures.append(answer)
+            else:
+                rows += answer
+            if isinstance(answer, ApiError) or answer:
+                self.found(number)
+        return rows, failures
+
+    def found(self, tag: int) -> None:
+        """Note that there may be rows in the partition of a tag, or in that of this number."""
+        self._learned[self._served.number_of(tag)] = None
 
 
 def _first(number: int, workers: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Se
 from enum import Enum, auto
 from math import inf
 
-from ..core.errors import ApiError
+from ..concurrency.tasks import answers_of
 from ..core.ids import tag_of
 from ..store.commit_outcome import RepeatedCommit
 from ..store.records import Delete, Ensure, Put, Records
@@ -163,8 +163,7 @@ async def _in_each(calls: Mapping[int, Awaitable[None]], needed: Set[int]) -> No
     Raises:
         ApiError: 503, none of them answers.
     """
-    results = await asyncio.gather(*calls.values(), return_exceptions=True)
-    failures = {tag: result for tag, result in zip(calls, results, strict=True) if result}
-    wrong = next((each for each in failures.values() if not isinstance(each, ApiError)), None)
-    if wrong or (needed and failures.keys() >= needed):
-        raise wrong or failures[min(needed)]
+    answers = await answers_of(calls.values())
+    failures = {tag: answer for tag, answer in zip(calls, answers, strict=True) if answer}
+    if needed and failures.keys() >= needed:
+        raise failures[min(needed)]

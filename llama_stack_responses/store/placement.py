@@ -52,6 +52,10 @@ class Placement:
         """Return the tag of a new conversation."""
         return uuid4().int % self.partitions
 
+    def of_owner(self, owner: Owner) -> int:
+        """Return the tag of what a user has beside responses and conversations."""
+        return home_of(Hasher(owner).owner) % self.partitions
+
     def of_key(self, name: str) -> int:
         """Return the tag of a first response with the Idempotency-Key of this name."""
         return home_of(name) % self.partitions

@@ -2,9 +2,9 @@
 
 A store in a cluster consists of partitions, and a commit is atomic within one. All rows of a chain of responses and of
 a conversation have one tag, from 0 to 4,095, which its ids and the names of its content begin with. What is kept of a
-user beside them has the tag of the user's hash, and so has what counts for a limit of a user, a team or a key. A key
-with which users authenticate has that of its digits. A tag is in the partition of that number, modulo the number of
-partitions. Ids without a tag have the tag 0.
+user beside them has the tag of the user's hash, and so has what counts for a limit of a user, a team or a key. Batches
+get that tag in their ids, and so do the responses of their lines. A key with which users authenticate has the tag of
+its digits. A tag is in the partition of that number, modulo the number of partitions. Ids without a tag have the tag 0.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ def _id(number: int) -> Callable[[str], int]:
 
 def _name(number: int) -> Callable[[str], int]:
     return lambda key: tag_of_name(_part(key, number))
+
+
+def _of_owner(number: int) -> Callable[[str], int]:
+    return lambda key: home_of(_part(key, number))
 
 
 def _digits(number: int) -> Callable[[str], int]:
@@ -69,7 +73,7 @@ _ENDING: Final = ("p", "u", "x", "ob", "cl", "co", "cp")
 
 _TAGS: Final[Mapping[str, tuple[int, Callable[[str], int]]]] = {
     **dict.fromkeys(("a", "c", "ch", "cr", "e", "k", "m", "r", "s", "sl", "v", "w", "z"), (1, _id(1))),
-    **dict.fromkeys(("d", "up"), (1, lambda key: home_of(_part(key, 1)))),
+    **dict.fromkeys(("d", "up"), (1, _of_owner(1))),
     **dict.fromkeys(("h", "o", "q", "t"), (2, _id(2))),
     **dict.fromkeys(("l", "sc"), (3, _id(3))),
     "y": (2, _branch_or_key),
@@ -80,13 +84,28 @@ _TAGS: Final[Mapping[str, tuple[int, Callable[[str], int]]]] = {
     "g": (2, _name(2)),
     "j": (1, _job_or_pointer),
     **dict.fromkeys(_ENDING, (2, _at_end)),
+    "bt/c": (2, _of_owner(2)),
+    **dict.fromkeys(("bt/o", "bt/u"), (3, _id(3))),
+    **dict.fromkeys((f"bt/{kind}" for kind in "pqrtdni"), (2, _id(2))),
 }
-"""What says the tag of a row, by the first part of its key: which of the parts between slashes, and how it is read."""
+"""What says the tag of a row, by the first part of its key, or the first two: which of the parts between slashes, and
+how it is read."""
+
+_WITH_KINDS: Final = frozenset(kind.partition("/")[0] for kind in _TAGS if "/" in kind)
+"""First parts of keys of which the second one counts too."""
+
+_LISTED: Final = ("l/", "sc/", "bt/o/", "bt/u/")
+"""Beginnings of the keys of rows that are listed for an owner, whose hash follows."""
+
+
+def _kind(key: str) -> str:
+    kind, _, rest = key.partition("/")
+    return f"{kind}/{rest.partition('/')[0]}" if kind in _WITH_KINDS else kind
 
 
 def tag_of_key(key: str) -> int:
     """Return the tag of a row; 0 of those that belong to no chain and no conversation."""
-    kind = key.partition("/")[0]
+    kind = _kind(key)
     if kind == "z" and key.startswith("z/turn"):
         return _at_end(key)
     return _TAGS[kind][1](key) if kind in _TAGS else 0
@@ -102,8 +121,8 @@ def by_tag[Each: Write](ops: Iterable[Each]) -> list[list[Each]]:
 
 def tag_of_range(start: str, end: str) -> int | None:
     """Return the tag of all rows with start <= key < end; None if they may have several."""
-    kind, slash, _ = start.partition("/")
-    if not slash or not (end.startswith(f"{kind}/") or end == f"{kind}0"):
+    kind = _kind(start)
+    if not start.startswith(f"{kind}/") or not (end.startswith(f"{kind}/") or end == f"{kind}0"):
         return None
     if kind not in _TAGS:
         return 0
@@ -117,7 +136,8 @@ def tag_of_range(start: str, end: str) -> int | None:
 
 def owner_of_range(start: str, end: str) -> str | None:
     """Return the owner of all rows with start <= key < end, if these are listed for owners; None otherwise."""
-    match start.split("/"):
-        case ["l" | "sc" as kind, of, *rest] if rest and end.startswith(f"{kind}/{of}"):
+    for kind in _LISTED:
+        of, slash, _ = start.removeprefix(kind).partition("/")
+        if start.startswith(kind) and slash and end.startswith(f"{kind}{of}"):
             return of
     return None

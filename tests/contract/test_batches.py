@@ -26,20 +26,32 @@ from llama_stack_responses.features.batches.input_lines import LineReader
 from llama_stack_responses.features.batches.model_slots import ModelSlots
 from llama_stack_responses.features.batches.objects import batch_object
 from llama_stack_responses.features.batches.parts import Parts
-from llama_stack_responses.features.batches.rows import ENDED, Batch, Line, Result
+from llama_stack_responses.features.batches.rows import ENDED, WORK, Batch, Line, Result
 from llama_stack_responses.features.batches.settings import Batches
 from llama_stack_responses.features.batches.stored import BatchesOfOwners
 from llama_stack_responses.features.batches.stored_batches import StoredBatches, cancelled
 from llama_stack_responses.jobs.job import Job, JobState
+from llama_stack_responses.jobs.served_partitions import ServedPartitions
 from llama_stack_responses.jobs.work_class import Work, WorkClass
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.detached_responses import Place
 from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
 from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.ends import Ended
+from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.object_events import ObjectEvent, ObjectEvents
+from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.placement import Placement
-from llama_stack_responses.store.records import Conflict, Delete, Put, Records, committed, partitions_of
+from llama_stack_responses.store.records import (
+    Condition,
+    Conflict,
+    Delete,
+    Op,
+    Put,
+    Records,
+    committed,
+    partitions_of,
+)
 from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.contract.backends import Clock
 from tests.support.waiting import turns, until
@@ -222,7 +234,7 @@ class Server:
         self.batches = StoredBatches(records, 30 * 24 * HOUR, self.events)
         self.responses = responses or Responses(records, clock, ends, behaviour or {})
         self.dispatcher = Dispatcher(records, poll_seconds=0.01)
-        impl = cast("Any", self.responses)
+        impl, self.places = cast("Any", self.responses), ServedPartitions(records, None).watched(WORK)
         self.models, self.memory = models or Models(), FairBudget(memory)
         self.dispatcher.parts = Parts(
             impl,
@@ -231,6 +243,7 @@ class Server:
             ModelSlots((of_models or {}).get),
             self.memory,
             self.batches,
+            self.places,
             IdempotencyKeys(records),
             self.files,
             Sealer([b"k" * 32]),
@@ -238,7 +251,7 @@ class Server:
             equal_share,
             Telemetry(),
         )
-        self.responses.dispatcher = self.dispatcher
+        self.responses.dispatcher, self.placement = self.dispatcher, Placement(partitions_of(records))
 
     async def create(self, *models: str, **fields: Any) -> str:
         """Create a batch with a line for each model, and return its id."""
@@ -257,7 +270,8 @@ class Server:
         ]
         self.files.contents["file-1"] = "\n".join(map(json.dumps, lines)).encode()
         now = self.clock()
-        batch = Batch(Batch.new_id(now), ADA, "/v1/responses", "file-1", "24h", now, now + 24 * HOUR)
+        batch_id = Batch.new_id(now, self.placement.of_owner(fields.get("owner", ADA)))
+        batch = Batch(batch_id, ADA, "/v1/responses", "file-1", "24h", now, now + 24 * HOUR)
         batch = replace(batch, **fields)
         await self.batches.create(batch, 5)
         return batch.id
@@ -882,11 +896,12 @@ async def test_files_of_results_are_deleted_when_they_expire(records: Records, c
 
 async def test_batches_with_one_key_are_one(records: Records, clock: Clock) -> None:
     server, keys = Server(records, clock), IdempotencyKeys(records)
-    claim = IdempotencyClaim.of(ADA, "key", {"input_file_id": "file-1"}, Placement(partitions_of(records)), 0)
-    now = clock()
+    now, placement = clock(), Placement(partitions_of(records))
+    tag = placement.of_owner(ADA)
+    claim = IdempotencyClaim.of(ADA, "key", {"input_file_id": "file-1"}, placement, tag)
 
     async def create() -> str:
-        batch = Batch(Batch.new_id(now), ADA, CHAT, "file-1", "24h", now, now + HOUR)
+        batch = Batch(Batch.new_id(now, tag), ADA, CHAT, "file-1", "24h", now, now + HOUR)
         await server.batches.create(batch, 5, await keys.claim_ops(claim, batch.id))
         return batch.id
 
@@ -895,6 +910,32 @@ async def test_batches_with_one_key_are_one(records: Records, clock: Clock) -> N
     assert [type(each) for each in results if not isinstance(each, str)] == [Conflict, Conflict]
     assert await keys.find(claim) == created
     assert len(await server.batches.every(OF)) == 1
+
+
+class Part(MemoryRecords):
+    """A partition that may be away."""
+
+    away = False
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        if self.away:
+            raise ApiError(503, "away")
+        await super().commit(ops, conditions)
+
+
+async def test_batches_begin_while_the_partition_of_another_is_away(clock: Clock) -> None:
+    parts = [Part(clock=clock) for _ in range(8)]
+    server, bob = Server(PartitionedRecords(parts), clock), Owner("bob")
+    away = server.placement.of_owner(ADA)
+    assert away != server.placement.of_owner(bob)
+    await server.create("m")
+    async with server.working():
+        await server.queued(1)
+        parts[away].away = True
+        server.dispatcher.look(await server.create("m", owner=bob))
+        await server.queued(2)
+        assert len(server.dispatcher._running) == 2, "it was not waited for until its lease had expired"
+        parts[away].away = False
 
 
 async def test_user_with_many_batches_that_have_not_ended_is_refused(records: Records, clock: Clock) -> None:

@@ -37,7 +37,8 @@ from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.conversation_store import Conversation
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords, noted
-from llama_stack_responses.store.records import Delete, Op, Put, Records, Snapshots, VersionIs
+from llama_stack_responses.store.placement import Placement
+from llama_stack_responses.store.records import Delete, Op, Put, Records, Snapshots, VersionIs, partitions_of
 from tests.contract.backends import BACKENDS, BackendLocation, Clock
 from tests.contract.conversations import CREATED, TAGS, Json, assistant, response, user
 
@@ -260,7 +261,8 @@ class Features:
 
     async def batch(self, now: float) -> Batch:
         """Store a batch of which one line runs, and one has ended."""
-        batch = Batch(Batch.new_id(now), ADA, "/v1/responses", "file-1", "24h", now, now + DAY, "in_progress")
+        batch_id = Batch.new_id(now, Placement(partitions_of(self.records)).of_owner(ADA))
+        batch = Batch(batch_id, ADA, "/v1/responses", "file-1", "24h", now, now + DAY, "in_progress")
         await self.batches.create(batch, 5)
         for number in (1, 2):
             assert await self.batches.begun(Line(batch.id, number))

@@ -23,6 +23,7 @@ from llama_stack_responses.features.batches.dispatcher import Dispatcher as Batc
 from llama_stack_responses.features.batches.ends import LineEnds, Tries
 from llama_stack_responses.features.batches.model_slots import ModelSlots
 from llama_stack_responses.features.batches.parts import Parts as BatchParts
+from llama_stack_responses.features.batches.rows import WORK
 from llama_stack_responses.features.batches.settings import Batches
 from llama_stack_responses.features.batches.stored_batches import StoredBatches
 from llama_stack_responses.features.webhooks.deliveries import Deliveries
@@ -242,6 +243,7 @@ class Server:
             model_slots=ModelSlots(lambda _: None),
             memory=FairBudget(2**28),
             batches=self.batches,
+            places=self.impl.jobs.watched(WORK),
             keys=IdempotencyKeys(self.records),
             files=files,
             sealer=self.sealer,

@@ -384,7 +384,8 @@ async def _listed(server: Server, after: str | None) -> Page:
 
 async def _create_batch(server: Server, owner: Owner, file_id: str) -> Batch:
     now = await server.batches.now()
-    batch = Batch(Batch.new_id(now), owner, "/v1/responses", file_id, "24h", now, now + 86_400.0)
+    tag = server.impl.archive.placement.of_owner(owner)
+    batch = Batch(Batch.new_id(now, tag), owner, "/v1/responses", file_id, "24h", now, now + 86_400.0)
     await server.batches.create(batch, 50)
     server.look(batch.id)
     return batch

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Final
 
-from ...concurrency.tasks import LoopTask, end_all
+from ...concurrency.tasks import LoopTask, answers_of, end_all
 from ...core.errors import ApiError
+from ...core.ids import tag_of
 from ...feature import Ended
 from ...lifecycle.periodic import Periodic
 from ...logs import Outage, get_logger
-from ...store.records import Delete, Put, Records, VersionIs, committed, pages_of
+from ...store.records import Delete, Put, Records, VersionIs, committed, pages_in
 from .file_expiry import FileExpiry
 from .parts import Parts
 from .rows import WORK, Line, lease_key
@@ -97,6 +98,8 @@ class Dispatcher:
 
     def look(self, batch_id: str | None = None) -> None:
         """Look at once for batches that no server works for, or for what there is to do for a batch."""
+        if self.parts and batch_id:
+            self.parts.places.found(tag_of(batch_id))
         if running := self._running.get(batch_id or ""):
             running.run.wake()
         self._wake.set()
@@ -112,8 +115,9 @@ class Dispatcher:
         while True:
             self._wake.clear()
             try:
-                await self._renew()
-                await self._begin()
+                # A partition of the store that does not answer holds up no other one.
+                if failures := [*await self._renew(), *await self._begin()]:
+                    raise failures[0]
                 outage.over()
             except ApiError as error:
                 if outage.should_log(error):
@@ -129,22 +133,25 @@ class Dispatcher:
         if self.parts:
             await self._files.delete_due(self.parts)
 
-    async def _renew(self) -> None:
-        """Renew the leases, and forget the batches that have ended."""
-        for batch_id, each in list(self._running.items()):
-            if each.task.done():
-                del self._running[batch_id]
-                if not each.task.cancelled() and (error := each.task.exception()):
-                    logger.error("work for a batch failed: %s", batch_id, exc_info=error)
-                await self._let_go(batch_id, each)
-                continue
-            renewed = asyncio.get_running_loop().time()
-            lease, until = lease_key(batch_id), await self._records.now() + self._lease_seconds
-            if await committed(self._records, [Put(lease, self._name, until)], [VersionIs(lease, each.version)]):
-                each.version += 1
-                each.until = renewed + self._lease_seconds
-            elif not await self._is_own(batch_id, each):
-                each.task.cancel()
+    async def _renew(self) -> list[ApiError]:
+        """Renew the leases, and forget the batches that have ended; return what failed."""
+        renewed = await answers_of(self._renewed(*each) for each in list(self._running.items()))
+        return [each for each in renewed if each]
+
+    async def _renewed(self, batch_id: str, each: _Running) -> None:
+        if each.task.done():
+            del self._running[batch_id]
+            if not each.task.cancelled() and (error := each.task.exception()):
+                logger.error("work for a batch failed: %s", batch_id, exc_info=error)
+            await self._let_go(batch_id, each)
+            return
+        renewed = asyncio.get_running_loop().time()
+        lease, until = lease_key(batch_id), await self._records.now() + self._lease_seconds
+        if await committed(self._records, [Put(lease, self._name, until)], [VersionIs(lease, each.version)]):
+            each.version += 1
+            each.until = renewed + self._lease_seconds
+        elif not await self._is_own(batch_id, each):
+            each.task.cancel()
 
     async def _is_own(self, batch_id: str, running: _Running) -> bool:
         """Return whether this server has the lease after all: an earlier commit was applied without an answer."""
@@ -166,21 +173,28 @@ class Dispatcher:
             if now >= each.until:
                 each.task.cancel()
 
-    async def _begin(self) -> None:
-        """Begin to work for batches that no server works for, those of users with few running ones first."""
+    async def _begin(self) -> list[ApiError]:
+        """Begin to work for batches that no server works for, those of users with few running ones first.
+
+        Return why partitions of the store did not answer.
+        """
         if self.parts is None:
-            return
-        waiting, closed = list[tuple[str, str]](), dict[str, str]()
-        async for rows in pages_of(self._records, WORK):
-            found = [(key.removeprefix(WORK), row.value.decode(), row.version) for key, row in rows]
-            waiting += [(batch_id, of) for batch_id, of, _ in found if batch_id not in self._running]
-            closed |= {batch_id: of for batch_id, of, version in found if version > 1}
+            return []
+        found, failures = await self.parts.places.read(self._work_in)
+        waiting = [(batch_id, of) for batch_id, of, _ in found if batch_id not in self._running]
+        closed = {batch_id: of for batch_id, of, version in found if version > 1}
         while waiting and len(self._running) < self.parts.settings.at_once:
             shares = Counter(each.of for each in self._running.values())
             waiting.sort(key=lambda each: (shares[each[1]], each[0]))
             batch_id, of = waiting.pop(0)
             await self._take(self.parts, batch_id, of)
         self._end_lines(self.parts, closed)
+        return failures
+
+    async def _work_in(self, number: int) -> list[tuple[str, str, int]]:
+        """Return the batches of a partition with work left: id, hash of the owner, and version of the row."""
+        pages = pages_in(self._records, number, WORK)
+        return [(key.removeprefix(WORK), row.value.decode(), row.version) async for rows in pages for key, row in rows]
 
     def _end_lines(self, parts: Parts, closed: Mapping[str, str]) -> None:
         """Cancel the lines of batches, by id with the hash of their owner, that begin no more.

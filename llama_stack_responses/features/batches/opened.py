@@ -18,6 +18,7 @@ from .ends import LineEnds, Tries
 from .model_slots import ModelSlots
 from .parts import Parts
 from .routes import BatchRoutes, batches_router
+from .rows import WORK
 from .settings import Batches
 from .stored_batches import StoredBatches
 
@@ -46,6 +47,7 @@ def open_batches(stack: Stack, settings: Batches) -> Feature:
             ModelSlots(limits_of_work.of_model),
             FairBudget(_MEMORY_BYTES),
             batches,
+            impl.jobs.watched(WORK),
             IdempotencyKeys(stack.records),
             files,
             stack.sealer,

@@ -13,6 +13,7 @@ from ...concurrency.share import ShareOf
 from ...core.types import Json
 from ...feature import PlainInference
 from ...inputs.large_files import LargeFiles
+from ...jobs.served_partitions import WatchedRows
 from ...sealing.sealer import Sealer
 from ...service.idempotency import IdempotencyKeys
 from ...service.responses import OpenAIResponsesImpl
@@ -38,6 +39,7 @@ class Parts:
         model_slots: how many of these run at a time of one model.
         memory: bytes that lines which begin, or are asked for, may take; users take turns.
         batches: the batches.
+        places: the partitions of the store in which there may be work to do.
         keys: the Idempotency-Keys of their requests.
         files: the file store.
         sealer: seals and opens the credentials of users.
@@ -52,6 +54,7 @@ class Parts:
     model_slots: ModelSlots
     memory: FairBudget
     batches: StoredBatches
+    places: WatchedRows
     keys: IdempotencyKeys
     files: LargeFiles
     sealer: Sealer

@@ -68,7 +68,7 @@ class BatchRoutes:
         given = checked_batch(await self.limits.bodies.json(request))
         now, settings = await self.parts.batches.now(), self.parts.settings
         batch = Batch(
-            Batch.new_id(now),
+            Batch.new_id(now, self._tag),
             self.impl.access.current_user(),
             given["endpoint"],
             given["input_file_id"],
@@ -88,8 +88,7 @@ class BatchRoutes:
         key = idempotency_key(request.headers)
         if key is None:
             return None
-        # All rows of batches have this tag.
-        return IdempotencyClaim.of(self.impl.access.current_user(), key, given, self.impl.archive.placement, 0)
+        return IdempotencyClaim.of(self.impl.access.current_user(), key, given, self.impl.archive.placement, self._tag)
 
     async def _created_before(self, batch: Batch, claim: IdempotencyClaim | None) -> str | None:
         """Store a batch and return None; return the id of the batch that its key has if that was used before."""
@@ -129,6 +128,10 @@ class BatchRoutes:
         await self.parts.sealer.load()
         self.parts.sealer.check_protects_rows("your keys, as a batch requires")
         return replace(batch, sealed=self.parts.seal_keys(keys, batch))
+
+    @property
+    def _tag(self) -> int:
+        return self.impl.archive.placement.of_owner(self.impl.access.current_user())
 
     @property
     def _of(self) -> str:

@@ -11,7 +11,8 @@
     bt/t/<batch>/<line>     the line is tried again: which try it will be, and when
     bt/d/<batch>/<line>     what the line ended with, until the files are written
     bt/n/<batch>/<line>     the same, in numbers, until they are added to the batch
-    bt/x/<second>/<batch>   the files of the batch are deleted then; in hexadecimal
+    bt/x/<second>/<batch>   the files of the batch are deleted then; in hexadecimal. In a store with several partitions,
+                            these rows are in the first one, and all others in that of their batch, or of the owner
 
 `<of>` is a hash of the owner; lines are hexadecimal, from 1. The commit that queues a line's job writes its `bt/r/` row
 on the condition that it has none of the first three rows, and that the version of the batch's `bt/q/` row is 1; the
@@ -43,7 +44,7 @@ type End = Literal["completed", "expired", "cancelled", "failed"]
 
 ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
 
-_RESPONSE: Final = re.compile(r"resp_([0-9a-f]{24})([0-9a-f]{6})([0-9a-f]{2})")
+_RESPONSE: Final = re.compile(r"resp_((?:p[0-9a-f]{3})?[0-9a-f]{24})([0-9a-f]{6})([0-9a-f]{2})")
 _NO_TOKENS: Final = (0, 0, 0, 0, 0)
 
 
@@ -96,9 +97,9 @@ class Batch:
         return self.status in ("validating", "in_progress")
 
     @staticmethod
-    def new_id(at: float) -> str:
-        """Return an id for a batch that is created at a time."""
-        return new_ordered_id("batch", int(at * 1000))
+    def new_id(at: float, tag: int = 0) -> str:
+        """Return an id for a batch that is created at a time; `tag` is that of its owner."""
+        return new_ordered_id("batch", int(at * 1000), tag)
 
     def encode(self) -> bytes:
         """Return the value of its row."""

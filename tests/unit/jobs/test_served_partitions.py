@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.ids import new_id, tag_of
+from llama_stack_responses.core.ids import new_id, new_ordered_id, tag_of
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.features.admin.store_view import StoreView
 from llama_stack_responses.intervals import DEFAULT
@@ -215,6 +215,31 @@ async def test_partitions_with_jobs_take_turns() -> None:
     assert [number async for number in served.in_order()] == [1, 2]
     claimed = [await jobs.claim("one") for _ in range(4)]
     assert [jobs.served.number_of(tag_of(job.response_id)) for job in claimed if job] == [1, 2, 1, 1]
+
+
+async def test_rows_for_any_server_are_read_where_some_are_known_to_be() -> None:
+    parts = [Part() for _ in range(8)]
+    served = ServedPartitions(PartitionedRecords(parts), DAY)
+    watched = served.watched("bt/q/")
+
+    async def read(number: int) -> list[str]:
+        return [key for key, _ in await parts[number].range("bt/q/", "bt/q0", limit=9)]
+
+    key, other = (f"bt/q/{new_ordered_id('batch', 0, tag)}" for tag in (3, 5))
+    await parts[3].commit([Put(key, b"")])
+    assert await watched.read(read) == ([key], [])
+    await parts[5].commit([Put(other, b"")])
+    assert await watched.read(read) == ([key], []), "it has not looked again"
+    watched.found(5)
+    await parts[5].commit([Delete(other)])
+    assert await watched.read(read) == ([key], [])
+    await parts[5].commit([Put(other, b"")])
+    assert await watched.read(read) == ([key], []), "none was there"
+    watched.found(5)
+    parts[3].away = True
+    for _ in range(2):
+        rows, failures = await watched.read(read)
+        assert (rows, [each.status for each in failures]) == ([other], [503]), "it holds up no other one"
 
 
 class Dying(PartitionedRecords):

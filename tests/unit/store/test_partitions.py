@@ -11,14 +11,34 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id, tag_of
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.batches.rows import (
+    WORK,
+    Batch,
+    Line,
+    batch_key,
+    counter_key,
+    lease_key,
+    line_rows,
+    open_key,
+)
 from llama_stack_responses.store.access_keys import new_key_id
 from llama_stack_responses.store.content_names import Hasher, row_key, tag_of_name
 from llama_stack_responses.store.layout import bucket, listing, reference
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.placement import Placement
-from llama_stack_responses.store.records import Condition, Conflict, Delete, Empty, Ensure, Op, Put, VersionIs
-from llama_stack_responses.store.routing import tag_of_key, tag_of_range
+from llama_stack_responses.store.records import (
+    Condition,
+    Conflict,
+    Delete,
+    Empty,
+    Ensure,
+    Op,
+    Put,
+    VersionIs,
+    after_prefix,
+)
+from llama_stack_responses.store.routing import owner_of_range, tag_of_key, tag_of_range
 
 type Json = dict[str, Any]
 
@@ -67,8 +87,31 @@ def test_range_of_one_response_is_in_one_partition() -> None:
     response = new_id("resp", 7)
     assert tag_of_range(f"e/{response}/", f"e/{response}0") == 7
     assert tag_of_range(f"e/{response}/1", f"e/{response}/2") == 7
-    assert tag_of_range("bt/o/", "bt/o0") == 0
+    assert tag_of_range("wh/o/", "wh/o0") == 0
     assert [tag_of_range(*each) for each in (("l/", "l0"), (f"l/{OF}/", f"l/{OF}0"), ("", "~"))] == [None] * 3
+
+
+def test_rows_of_a_batch_its_lines_and_their_responses_are_in_the_home_of_its_owner() -> None:
+    home = Placement(NUMBER).of_owner(ANNA)
+    batch = Batch.new_id(1790000000.0, home)
+    line = Line(batch, 3, 2)
+    rows = [batch_key(OF, batch), open_key(OF, batch), counter_key(OF), lease_key(batch), f"{WORK}{batch}"]
+    rows += [line.key("r"), line.key("t"), line.key("d"), line.key("n"), line.key("i"), f"r/{line.response_id}"]
+    assert {tag_of_key(row) % NUMBER for row in rows} == {home}
+    assert home > 0
+    assert Line.of_response(line.response_id) == line
+    assert tag_of_range(line_rows("r", batch), after_prefix(line_rows("r", batch))) == home
+    assert [tag_of_range(each, after_prefix(each)) for each in ("bt/", WORK, batch_key(OF, ""))] == [None] * 3
+    assert owner_of_range(batch_key(OF, ""), batch_key(OF, batch)) == OF
+    assert tag_of_range("bt/x/", "bt/x0") == 0
+
+
+def test_batch_from_a_store_without_partitions_stays_whole() -> None:
+    batch = Batch.new_id(1790000000.0)
+    line = Line(batch, 3)
+    rows = [batch_key(OF, batch), open_key(OF, batch), f"{WORK}{batch}", line.key("r"), f"r/{line.response_id}"]
+    assert {tag_of_key(row) for row in rows} == {0}
+    assert Line.of_response(line.response_id) == line
 
 
 def test_keys_and_what_counts_for_limits_are_spread_and_all_of_one_is_in_one_partition() -> None:

@@ -70,4 +70,4 @@ function section(one, title, open) {
 }
 
 /** The id of a response leads to it. */
-const linked = (cell) => (/^resp_[0-9a-f]{8,64}$/.test(cell) ? h("a", { href: to.response(cell) }, cell) : cell);
+const linked = (cell) => (/^resp_[0-9a-z]{8,64}$/.test(cell) ? h("a", { href: to.response(cell) }, cell) : cell);
