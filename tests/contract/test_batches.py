@@ -284,6 +284,10 @@ class Server:
         finally:
             await self.dispatcher.stop()
 
+    def has_work(self) -> bool:
+        """Return whether this server works for a batch."""
+        return bool(self.dispatcher._running)
+
     def kill(self) -> None:
         """End it without what it does at its end: its lease stays."""
         for each in self.dispatcher._running.values():
@@ -641,6 +645,25 @@ async def test_batch_that_cannot_go_on_keeps_what_has_ended(
     codes = sorted(each["error"]["code"] for each in errors.values() if each["error"])
     assert codes == [f"batch_{end}"] * 8
     assert [each.type for each in written] == [f"batch.{end}"]
+
+
+async def test_batch_whose_lines_have_all_begun_needs_its_file_no_more(records: Records, clock: Clock) -> None:
+    files = Files()
+    dying = Server(records, clock, files)
+    batch_id = await dying.create("m", "m", "n")
+    async with dying.working():
+        await dying.queued(3)
+        await dying.responses.end(min(dying.responses.waiting))
+        dying.kill()
+    del files.contents["file-1"]
+    other = Server(records, clock, files, responses=dying.responses)
+    clock.now += 11
+    async with other.working():
+        await until(other.has_work)
+        await turns(50)
+        ended = await other.ended(batch_id)
+    assert (ended["status"], ended["errors"]) == ("completed", None)
+    assert len(other.lines(ended["output_file_id"])) == 3
 
 
 @pytest.mark.every_store

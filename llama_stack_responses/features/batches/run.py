@@ -22,6 +22,7 @@ from .new_batch import RESPONSES
 from .parts import Parts
 from .queued_lines import QueuedLines
 from .rows import ENDED, Batch, Line
+from .stored_batches import Again
 
 logger = get_logger(__name__)
 
@@ -191,6 +192,8 @@ class BatchRun:
     async def _advance(self, batch: Batch, lines: QueuedLines | AskedLines) -> None:
         """Begin the next lines, and note those that have ended."""
         self._wake.clear()
+        running = await self._batches.running(self._id)
+        retries = await self._batches.retries(self._id)
         added = await self._batches.add_ended(self._of, self._id, batch.line, batch.offset)
         if added is None or added.status != "in_progress":
             return
@@ -200,31 +203,46 @@ class BatchRun:
             return
         if now >= self._looked_at + _LOST_SECONDS:
             self._looked_at = now
-            await lines.end_lost(await self._batches.running(self._id))
-        if await self._begin_lines(added, lines, now):
+            await lines.end_lost(running)
+        if added.completed + added.failed == added.total:
             await self._change(partial(_finalizing, "completed", int(now)))
             return
+        due = [each for each in retries.values() if each.due <= now]
+        left = lines.left(running)
+        # Lines that have ended since `running` was read count twice, so none is looked for in vain: the file may be gone.
+        all_begun = added.completed + added.failed + len(running.keys() | retries.keys()) >= added.total
+        if due or left or not all_begun:
+            await self._begin_lines(added, lines, due, left, running.keys() | retries.keys())
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), _LOOK_SECONDS)
             await asyncio.sleep(_GATHER_SECONDS)
 
-    async def _begin_lines(self, batch: Batch, lines: QueuedLines | AskedLines, now: float) -> bool:
-        """Begin lines as far as there is room; return whether all have ended."""
-        running = await self._batches.running(self._id)
-        retries = await self._batches.retries(self._id)
-        if batch.completed + batch.failed == batch.total:
-            return True
+    async def _begin_lines(
+        self,
+        batch: Batch,
+        lines: QueuedLines | AskedLines,
+        due: Sequence[Again],
+        left: Sequence[Line],
+        begun: Set[int],
+    ) -> None:
+        """Begin lines as far as there is room.
+
+        Args:
+            batch: the batch.
+            lines: begins them.
+            due: those that are to be tried again now.
+            left: those that a dead server has left.
+            begun: the numbers of those that are queued, run or are tried again.
+        """
         order = await self._order_of(batch)
         try:
-            for each in lines.left(running):
+            for each in left:
                 await lines.go_on(each, await order.text_of(each.number))
-            for again in retries.values():
-                if again.due <= now:
-                    await lines.begin(again.line, await order.text_of(again.line.number), again.unchanged)
-            await self._begin_new(batch, order, lines, running.keys() | retries.keys())
+            for again in due:
+                await lines.begin(again.line, await order.text_of(again.line.number), again.unchanged)
+            await self._begin_new(batch, order, lines, begun)
         except InputChanged as error:
             raise _Broken("invalid_request", "The input file has changed.", "input_file_id") from error
-        return False
 
     async def _order_of(self, batch: Batch) -> LineOrder:
         if self._order is None:
