@@ -209,7 +209,7 @@ class BatchRun:
             return
         due = [each for each in retries.values() if each.due <= now]
         left = lines.left(running)
-        # Lines that have ended since `running` was read count twice, so none is looked for in vain: the file may be gone.
+        # What has ended since `running` was read counts twice: none is looked for in vain, as the file may be gone.
         all_begun = added.completed + added.failed + len(running.keys() | retries.keys()) >= added.total
         if due or left or not all_begun:
             await self._begin_lines(added, lines, due, left, running.keys() | retries.keys())
