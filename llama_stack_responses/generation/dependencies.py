@@ -120,6 +120,7 @@ class PageView:
         icon: its icon, a name of `ICONS` in `dom.js`.
         key: the letter that leads to it, after `g`.
         options: the property `options` of the element.
+        of_operators: whether only operators are offered it, whom the setting `roles` names.
     """
 
     name: str
@@ -127,6 +128,7 @@ class PageView:
     icon: str
     key: str
     options: Json = field(default_factory=dict)
+    of_operators: bool = False
 
 
 class Service(Protocol):

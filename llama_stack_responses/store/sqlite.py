@@ -338,13 +338,10 @@ def _batches(ops: Sequence[Write], now: float) -> Iterable[tuple[str, list[tuple
 
 
 def _statement(op: Write, now: float) -> tuple[str, tuple[Any, ...]]:
-    match op:
-        case Put(key, value, expires_at):
-            return _PUT, (key, value, expires_at, now)
-        case Ensure(key, value, expires_at):
-            return _ENSURE, (key, value, expires_at, now)
-        case Delete(key):
-            return _DELETE, (key,)
+    # Every write passes here: a match of patterns takes twice as long.
+    if isinstance(op, Delete):
+        return _DELETE, (op.key,)
+    return _PUT if isinstance(op, Put) else _ENSURE, (op.key, op.value, op.expires_at, now)
 
 
 def _sweep(now: float, reserve: Reserve, connection: sqlite3.Connection) -> int:

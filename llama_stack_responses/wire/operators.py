@@ -23,7 +23,7 @@ _REFUSED_SECONDS: Final = 60.0
 _MAX_REFUSED: Final = 20
 """Refused acts of a user that are written in `_REFUSED_SECONDS`, so that they do not fill the store."""
 _HEADER_CHARACTERS: Final = 256
-_OWNER_CHARACTERS: Final = 8192
+NAME_CHARACTERS: Final = 8192
 """Longer names than the hosts' tokens have."""
 
 
@@ -102,7 +102,7 @@ class Operators:
             ApiError: as from `admit`; 400, the name of the `owner` is too long.
         """
         query, user = Query(request), (await self.admit(request, act)).user
-        name = query.text("owner", _OWNER_CHARACTERS)
+        name = query.text("owner", NAME_CHARACTERS)
         return Listed(query, user.tenant, None if name is None else Owner(name, tenant=user.tenant))
 
     async def owner_for(self, request: Request, act: str, object_id: str, found: Owner | None) -> Owner | None:

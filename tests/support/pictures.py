@@ -212,11 +212,32 @@ def _preset(page: BrowserPage, found: StoryStack) -> None:
 
 
 def _sign_in(page: BrowserPage) -> None:
-    """Sign in as the operator, in whose list are the responses of all."""
+    """Sign in as the operator."""
     page.find("dialog input[name=token]").fill("olga")
     page.press("Enter")
-    page.find(".row-owner", "bob")
+    page.until("() => document.documentElement.dataset.owner")
     page.problems.clear()  # the refusals of the requests before
+
+
+def _owned(page: BrowserPage, found: StoryStack) -> None:
+    page.find(".row-owner", "bob")
+
+
+def _audited(page: BrowserPage, found: StoryStack) -> None:
+    """Read and delete responses as the operator, and be refused as another user."""
+    with Wire(found.stack, token="bob") as bob, Wire(found.stack, token="olga") as olga:
+        bob.http.headers["user-agent"] = olga.http.headers["user-agent"] = "curl/8.5.0"
+        rows = olga.http.get("/admin/responses?owner=bob").json()["data"]
+        olga.http.get(f"/admin/responses/{rows[0]['id']}").raise_for_status()
+        bob.http.get(f"/admin/responses/{rows[0]['id']}")
+        olga.http.get(f"/admin/responses/{rows[0]['id']}/input_items").raise_for_status()
+        olga.http.post(
+            f"/admin/scores/{rows[0]['id']}", json={"score": 0, "note": "It names no date."}
+        ).raise_for_status()
+        bob.http.get("/admin/conversations")
+        olga.http.get("/admin/responses").raise_for_status()
+    page.page.reload()
+    page.find(".audit-entry", "Refused")
 
 
 PICTURES: Final = {
@@ -240,7 +261,8 @@ PICTURES: Final = {
     "ui-batches-dark": Picture("/ui/batches", "dark", prepare=_batches),
     "ui-webhooks-light": Picture("/ui/webhooks", "light", prepare=_webhooks),
     "ui-presets-dark": Picture("/ui/playground", "dark", prepare=_preset),
-    "ui-owners-light": Picture("/ui?owners=all", "light", of_operator=True),
+    "ui-owners-light": Picture("/ui?owners=all", "light", prepare=_owned, of_operator=True),
+    "ui-audit-dark": Picture("/ui/admin", "dark", prepare=_audited, of_operator=True),
 }
 
 

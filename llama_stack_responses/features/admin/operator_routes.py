@@ -14,7 +14,7 @@ from ...core.owner import Owner
 from ...core.shapes import Schema
 from ...core.statuses import STATUSES
 from ...core.types import Json
-from ...feature import Feature, RouteAdmission, Stack
+from ...feature import Feature, PageView, RouteAdmission, Stack
 from ...items.listed_items import Page
 from ...requests.conversation_bodies import conversation_object, no_conversation
 from ...service.responses import OpenAIResponsesImpl
@@ -37,7 +37,7 @@ from ...wire.openapi import (
     page,
     whole,
 )
-from ...wire.operators import Operators
+from ...wire.operators import NAME_CHARACTERS, Operators
 from ...wire.request_cycle import cycle_of, while_connected
 from ...wire.request_handling import Handler, Query, add_fallback, page_of, routes_within
 from .store_view import StoreView, owner_fields
@@ -50,12 +50,12 @@ _NEWEST: Final = {name: PAGING[name] for name in ("limit", "after")}
 
 
 def open_operators(stack: Stack) -> Feature:
-    """Return the routes as a feature."""
+    """Return the routes as a feature, with a view of the audit log on the page."""
 
     def routes(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
         return operator_router(impl, limits, stack.operators, StoreView(stack.records))
 
-    return Feature(routes=[routes])
+    return Feature(routes=[routes], views=[PageView("admin", "Audit log", "clock", "a", of_operators=True)])
 
 
 def operator_router(
@@ -232,7 +232,7 @@ class _Audit:
         await self._operators.record(request, "audit_log.read")
         query = listed.query
         wanted = wanted_entries(
-            actor=query.text("actor"),
+            actor=query.text("actor", NAME_CHARACTERS),
             act=query.text("type"),
             object_id=query.text("resource_id"),
             owner=listed.owner,

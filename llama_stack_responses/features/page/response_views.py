@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -15,6 +14,7 @@ from ...core.errors import ApiError, bad_request
 from ...core.json_blocks import dumps
 from ...core.statuses import UNFINISHED
 from ...core.types import Json
+from ...generation.dependencies import PageView
 from ...generation.event_times import times_of
 from ...inputs.history import Hold
 from ...items.listed_items import Order
@@ -266,19 +266,23 @@ def _events(stored: StoredResponse, after: int, limit: int) -> Json:
 def settings_of(impl: OpenAIResponsesImpl, version: str) -> Json:
     """Return what the page has to know of the server and of the user."""
     owner, config = impl.access.current_user(), impl.config
-    settings = SETTINGS.of(config)
+    settings, operator = SETTINGS.of(config), config.roles.is_operator(owner)
     return {
         "object": "ui.session",
         "owner": {**owner_of(owner), "anonymous": owner.is_anonymous},
-        "operator": config.roles.is_operator(owner),
+        "operator": operator,
         "version": version,
         "retention_days": config.retention_days,
         "record_requests": settings.record_requests,
         "background": impl.archive.transactional,
         "limits": {"image_bytes": _image_bytes(config), "file_bytes": config.files.max_bytes},
         "link_seconds": settings.link_seconds,
-        "views": [asdict(view) for view in impl.views],
+        "views": [_offered(view) for view in impl.views if operator or not view.of_operators],
     }
+
+
+def _offered(view: PageView) -> Json:
+    return {name: getattr(view, name) for name in ("name", "title", "icon", "key", "options")}
 
 
 def _image_bytes(config: ResponsesConfig) -> int:

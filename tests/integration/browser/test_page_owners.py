@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote
@@ -136,6 +137,65 @@ def test_usage_of_an_owner_leads_to_the_responses_and_back(
     assert "owner=bob" in olga.path
 
 
+@pytest.mark.both_hosts
+def test_operator_filters_and_pages_the_audit_log(
+    olga: BrowserPage, operated: tuple[LiveStack, dict[str, str]]
+) -> None:
+    live, made = operated
+    with Wire(live, token="token-of-olga") as wire:
+        for _ in range(60):
+            wire.http.get("/admin/audit?limit=1").raise_for_status()
+        wire.http.get(f"/admin/responses/{made['bob']}").raise_for_status()
+    olga.press("g", "a")
+    olga.find(".audit-entry .type", "response.read")
+    assert olga.axe() == []
+    olga.find("button", "Older entries").click()
+    olga.until("() => document.querySelectorAll('.audit-entry').length > 50")
+    ids = olga.page.locator(".audit-entry").evaluate_all("all => all.map(one => one.dataset.id)")
+    assert ids == sorted(set(ids), reverse=True)
+    olga.page.locator("input[name=type]").fill("response.read")
+    olga.press("Enter")
+    olga.gone(".audit-entry .type", "audit_log.read")
+    assert olga.path == "/ui/admin?type=response.read"
+    olga.find(".audit-entry .resource_id", made["bob"]).click()
+    olga.until("id => document.querySelector('input[name=resource_id]')?.value === id", made["bob"])
+    assert "with" not in olga.find(".audit-entry .dim", "from 127.0.0.1").inner_text()
+    assert olga.page.locator(".audit-entry").count() == acts(live).count(("response.read", "allowed", made["bob"]))
+    olga.find("a", "Open the response").click()
+    olga.find(".head .tag", "owner: bob")
+    olga.goto("/ui/admin?type=nothing.done")
+    olga.find(".empty", "No entry matches these filters.")
+    olga.find("button", "Show all").click()
+    olga.find(".audit-entry .type", "response.read")
+
+
+def test_hostile_entry_of_the_audit_log_runs_nothing_and_fits_a_phone(
+    browser: Browser, operated: tuple[LiveStack, dict[str, str]]
+) -> None:
+    live, _ = operated
+    script = "<img src=x onerror=window.harm=1>"
+    for token in ("markup", "long"):
+        with Wire(live, token=f"token-of-{token}") as wire:
+            sent = {"user-agent": script * 7, "x-forwarded-for": script * 7}
+            assert wire.http.get(f"/admin/responses/{quote(script)}", headers=sent).status_code == 403
+    phone = {"width": 390, "height": 844}
+    with browser.page(live.base_url, viewport=phone, has_touch=True, color_scheme="dark") as page:
+        signed_in(page, "olga", f"/ui/admin?resource_id={quote(script)}")
+        refused = page.find(".audit-entry[data-outcome=refused]", "Refused")
+        assert refused.locator(".resource_id").inner_text() == script
+        assert page.page.locator(".audit-entry").count() == 2
+        assert page.fits()
+        assert page.axe() == []
+        page.find(".audit-entry .actor", NAMES["long"][:5]).click()
+        page.until("name => document.querySelector('input[name=actor]')?.value === name", NAMES["long"])
+        page.find(".audit-entry .actor", NAMES["long"][:5])
+        assert page.page.locator(".audit-entry").count() == 1
+        assert page.fits()
+        assert page.page.evaluate("() => window.harm") is None
+        assert page.page.locator("main img").count() == 0
+        page.check_quiet()
+
+
 @pytest.mark.parametrize("token", ["markup", "long"])
 def test_hostile_owner_runs_nothing_and_fits_a_phone(
     browser: Browser, operated: tuple[LiveStack, dict[str, str]], token: str
@@ -171,7 +231,9 @@ def test_others_are_offered_nothing_and_refused(browser: Browser, operated: tupl
         page.press("w")
         assert page.path == "/ui"
         page.press("?")
-        assert "all owners" not in page.find("dialog").inner_text()
+        assert not re.search("all owners|audit", page.find("dialog").inner_text(), re.IGNORECASE)
+        page.goto("/ui/admin")
+        page.find("[role=alert]", "no such page")
         page.goto("/ui?owners=all")
         page.find("[role=alert]", "insufficient permissions")
         page.goto(f"/ui/owners/{made['bob']}")
