@@ -92,11 +92,14 @@ def test_failed_row_shows_its_whole_code(
 
 
 @pytest.mark.parametrize("address", ["/ui", "/ui/responses/{trip}", "/ui/chain/{darker}", "/ui/playground?from={root}"])
-def test_print_has_no_buttons(page: BrowserPage, showcase: Showcase, address: str) -> None:
+def test_print_has_no_buttons_and_all_of_the_code(page: BrowserPage, showcase: Showcase, address: str) -> None:
     page.goto(address.format(trip=showcase.trip, darker=showcase.darker, root=showcase.root))
     page.find("main :is(.message, .list-row)")
+    page.page.set_viewport_size({"width": 390, "height": 800})
     page.page.emulate_media(media="print")
     assert page.page.evaluate(SEEN) == []
+    assert page.page.locator("main h2:visible", has_text="Score").count() == 0
+    assert page.page.locator("pre").evaluate_all("all => all.every((one) => one.scrollWidth <= one.clientWidth)")
 
 
 def test_choices_of_tools_are_whole_on_a_phone(browser: Browser, page_stack: LiveStack) -> None:

@@ -17,6 +17,10 @@ from tests.support.wire import Wire
 pytestmark = pytest.mark.live
 
 TOKENS = {"prompt_tokens": 700, "completion_tokens": 30, "total_tokens": 730}
+IN_BAR = """one => {
+  const [own, bar] = [one, one.parentElement].map((each) => each.getBoundingClientRect());
+  return bar.left <= own.left && own.right <= bar.right;
+}"""
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -64,6 +68,7 @@ def test_usage_is_drawn_grouped_saved_and_leads_to_the_list(
             page.goto(f"/ui/usage?span={span}&by=model")
             page.find(".usage-table tbody tr", model)
             assert page.page.locator("[data-chart=Requests] svg g").count() == bars
+            assert page.find("#nav a[aria-current]", "Usage").evaluate(IN_BAR)
         page.page.locator("[data-chart=Requests] svg g").last.click()
         page.find(f".list-row[data-id={created['id']}]")
         assert "from=" in page.path

@@ -41,6 +41,7 @@ function markPlace() {
     const here = link.dataset.place === (location.pathname.replace(/\/$/, "") || "/ui");
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
+    if (here) link.scrollIntoView({ block: "nearest", inline: "center" }); // a phone has no room for all
   }
 }
 
