@@ -278,7 +278,7 @@ class JobQueue:
                 job = await self._claim_in(number, worker, passed_over, can_wait=can_wait)
             except ApiError as error:
                 failure = error
-                self.served.emptied(number)
+                self.served.silent(number)
                 continue
             if job:
                 self._claims += 1

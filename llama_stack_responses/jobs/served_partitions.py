@@ -10,6 +10,8 @@ intervals for what no one noted. A worker that has no room for the jobs of a par
 for it, and workers that have room look there too:
 
     qh/<partition>    jobs wait in this partition; it expires
+
+No claim and no look waits for a partition that did not answer. A task tries it in the meantime, until it answers.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from itertools import compress
 from math import inf
 from typing import Final
 
-from ..concurrency.tasks import answers_of
+from ..concurrency.tasks import LoopTask, answers_of
 from ..core.errors import ApiError
 from ..store.layout import with_tag
 from ..store.partitions import OUTBOX
 from ..store.records import Put, Records, after_prefix, filled_in, partitions_of, range_in
+from ..store.routing import tag_of_key
 
 QUEUED: Final = "q/"
 """The prefix of the rows of waiting jobs."""
@@ -42,6 +45,8 @@ _ANNOUNCED: Final = "qh/"
 _ANNOUNCED_SECONDS: Final = 30.0
 _MAX_WORKERS: Final = 10_000
 """Leases of workers that are read at most."""
+_TRY_SECONDS: Final = 0.5
+"""Interval between two tries of a partition that does not answer."""
 _BLIND_SECONDS: Final = 2.5
 """Interval in which a worker looks at its partitions while one does not answer, or that of these rows does not."""
 
@@ -68,6 +73,8 @@ class ServedPartitions:
         self._waiting: dict[int, None] = {}
         self._with_rows: dict[str, Sequence[int]] = dict.fromkeys((HELD, FOREGROUND, NOTED, EXPIRING), self.own)
         self._looked_at, self._looking = -inf, asyncio.Lock()
+        self._silent = set[int]()
+        self._trying = LoopTask(self._try_silent)
 
     def watched(self, prefix: str) -> WatchedRows:
         """Return where rows of a further prefix are, which `having` knows from now on."""
@@ -81,6 +88,16 @@ class ServedPartitions:
     def found(self, number: int) -> None:
         """Note that jobs wait in a partition."""
         self._waiting[number] = None
+
+    def silent(self, number: int) -> None:
+        """Note that a partition does not answer."""
+        if self.count > 1:
+            self._silent.add(number)
+            self._trying.start()
+
+    async def stop(self) -> None:
+        """End the task that tries partitions which do not answer."""
+        await self._trying.stop()
 
     def emptied(self, number: int) -> None:
         """Note that no job waits in a partition."""
@@ -102,10 +119,11 @@ class ServedPartitions:
             return
         known = list(self._waiting)
         for number in known:
-            yield number
+            if number not in self._silent:
+                yield number
         await self._read_announced()
         await self._look()
-        for number in [each for each in self._waiting if each not in known]:
+        for number in [each for each in self._waiting if each not in known and each not in self._silent]:
             yield number
 
     async def having(self, prefix: str) -> Sequence[int]:
@@ -127,9 +145,13 @@ class ServedPartitions:
         return found
 
     async def _read_announced(self) -> None:
+        if tag_of_key(_ANNOUNCED) in self._silent:
+            self._look_soon()
+            return
         try:
             rows = await self._records.range(_ANNOUNCED, after_prefix(_ANNOUNCED), limit=self.count)
         except ApiError:
+            self.silent(tag_of_key(_ANNOUNCED))
             self._look_soon()
             return
         for key, _ in rows:
@@ -154,17 +176,38 @@ class ServedPartitions:
     async def _look_at(self, own: Sequence[int]) -> None:
         ends = {EXPIRING: f"{EXPIRING}{int(await self._records.now()):08x}"}
         ranges = [(each, ends.get(each) or after_prefix(each)) for each in (QUEUED, *self._with_rows)]
-        calls = (filled_in(self._records, each, ranges) for each in own)
+        asked = [number for number in own if number not in self._silent]
+        answers = dict(
+            zip(asked, await answers_of(filled_in(self._records, each, ranges) for each in asked), strict=True)
+        )
         found: dict[str, list[int]] = {prefix: [] for prefix, _ in ranges}
-        for number, answer in zip(own, await answers_of(calls), strict=True):
+        for number in own:
+            answer = answers.get(number)
             if isinstance(answer, ApiError):
-                self._look_soon()
-            has_rows = [prefix != QUEUED for prefix in found] if isinstance(answer, ApiError) else answer
+                self.silent(number)
+            has_rows = answer if isinstance(answer, list) else [prefix != QUEUED for prefix in found]
             for prefix in compress(found, has_rows):
                 found[prefix].append(number)
+        if self._silent.intersection(own):
+            self._look_soon()
         for number in found.pop(QUEUED):
             self.found(number)
         self._with_rows = {**found}
+
+    async def _try_silent(self) -> None:
+        """Read of the partitions that do not answer, until all do."""
+        while self._silent:
+            tried, jobs = list(self._silent), [(QUEUED, after_prefix(QUEUED))]
+            answers = await answers_of(filled_in(self._records, each, jobs) for each in tried)
+            for number, answer in zip(tried, answers, strict=True):
+                if isinstance(answer, ApiError):
+                    continue
+                self._silent.discard(number)
+                self._looked_at = -inf
+                if answer[0]:
+                    self.found(number)
+            if self._silent:
+                await asyncio.sleep(_TRY_SECONDS)
 
     async def announced(self, *numbers: int) -> list[Put]:
         """Return the ops that announce that jobs wait in these partitions, or in all in which some do."""

@@ -155,6 +155,7 @@ class Worker:
         self.hand_over()
         if tasks := [*self._tasks, *self._runners]:
             await asyncio.wait(tasks)
+            await self._jobs.served.stop()
             await self._jobs.hints_written()
             try:
                 await self._heartbeat.end()

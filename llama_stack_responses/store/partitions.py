@@ -345,6 +345,7 @@ class PartitionedRecords:
                 here.append(Put(notes[number], codec.encode([number, [_encoded(op) for op in writes]])))
         if here or conditions:
             await self._parts[home].commit(here, conditions)
+            self._away.pop(home, None)
         for number, ops in elsewhere.items():
             await self._try_elsewhere(home, notes.get(number), number, ops)
 

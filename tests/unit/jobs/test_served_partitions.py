@@ -20,7 +20,7 @@ from llama_stack_responses.jobs.served_partitions import HELD, ServedPartitions
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import Condition, Delete, Op, Put, Record
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, until
 
 NUMBER: Final = 64
 DAY: Final = 86_400.0
@@ -192,6 +192,33 @@ async def test_partition_that_was_away_is_given_time_to_renew_leases() -> None:
     assert await jobs.requeue_stalled("looks") == 0
     jobs.dead_workers._silent_at[5] -= DEFAULT.lease_seconds
     assert await jobs.requeue_stalled("looks") == 1
+
+
+async def test_claims_wait_once_for_a_partition_that_does_not_answer() -> None:
+    parts = [Part() for _ in range(8)]
+    jobs, other = (JobQueue(PartitionedRecords(parts), 100, look_seconds=DAY) for _ in range(2))
+    first = await enqueue(jobs, 0)
+    parts[0].away = True
+    with pytest.raises(ApiError):
+        await jobs.claim("one")
+    parts[0].away, parts[0].hangs = False, True
+    for tag in (5, 5):
+        response_id = await enqueue(jobs, tag)
+        job = await asyncio.wait_for(jobs.claim("one"), SECONDS)
+        assert job is not None
+        assert job.response_id == response_id
+    response_id = await enqueue(other, 3)
+    jobs.served._looked_at -= DAY
+    job = await asyncio.wait_for(jobs.claim("one"), SECONDS)
+    assert job is not None
+    assert job.response_id == response_id, "the look does not wait for it either"
+    parts[0].hangs = False
+    await jobs.served.stop()  # the try, which hangs
+    jobs.served.silent(0)
+    await until(lambda: not jobs.served._silent)
+    job = await jobs.claim("one")
+    assert job is not None
+    assert job.response_id == first
 
 
 async def test_jobs_that_a_full_process_announces_are_claimed_by_others() -> None:

@@ -156,6 +156,17 @@ async def test_rows_for_a_partition_that_is_away_follow_once_it_is_back() -> Non
     assert await keys(parts[3]) == [f"r/{response}"]
 
 
+async def test_partition_that_takes_commits_again_is_not_away_for_what_is_noted_for_it() -> None:
+    parts = new_parts()
+    records = PartitionedRecords(parts)
+    parts[0].away = True
+    await records.commit([Put(f"r/{new_id('resp', 3)}", b""), Put("us/p/1", b"")])
+    parts[0].away = False
+    await records.commit([Put("us/p/2", b"")])
+    await records.sweep(0)
+    assert (await records.get_many(["us/p/1"])).keys() == {"us/p/1"}
+
+
 async def test_rows_in_another_partition_are_never_written_twice() -> None:
     parts = new_parts()
     records, response = PartitionedRecords(parts), new_id("resp", 3)
