@@ -154,6 +154,12 @@ def head(data: bytes) -> bytes:
     return data[3 : _body(data)] if data[0] & _HEAD else b""
 
 
+def with_head(data: bytes, head: bytes) -> bytes:
+    """Return an encoded value with another head, at least one byte; it is not decompressed."""
+    _check(data)
+    return b"".join((bytes((data[0] | _HEAD,)), len(head).to_bytes(2), head, data[_body(data) :]))
+
+
 def decode(data: bytes, max_bytes: int = MAX_VALUE_BYTES) -> Any:
     """Return the value that `data` was encoded from.
 

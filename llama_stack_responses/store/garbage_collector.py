@@ -75,7 +75,8 @@ class GarbageCollector:
             return None if await committed(self._records, ops, [Empty(prefix)]) else key
         chain = await read_end(self._records, self._decoder, name, size, self._page_bytes)
         if not chain:
-            await committed(self._records, [Delete(f"g/{key}")], [])
+            # Its ancestors are gone, or were never written.
+            await committed(self._records, [Delete(key), Delete(f"g/{key}")], [Empty(prefix)])
             return None
         return await self._drop_chain(chain, owner)
 

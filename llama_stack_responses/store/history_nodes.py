@@ -49,8 +49,8 @@ class Node:
 
     def encode(self, *, small: bool = False) -> bytes:
         """Return the record's value; `small` says that the items are known to be small."""
-        links = b"".join(urlsafe_b64decode(link + "==") for link in self.links)
-        head, text = self.depth.to_bytes(_DEPTH_BYTES) + links, codec.text_of(self.items, small=small)
+        head, text = self.depth.to_bytes(_DEPTH_BYTES), codec.text_of(self.items, small=small)
+        head += _encoded_links(self.links)
         size = codec.size_behind(len(head) + _TOTAL_BYTES, text)
         head += min(self.before + size, _MAX_TOTAL).to_bytes(_TOTAL_BYTES)
         return codec.pack_text(text, head)
@@ -91,10 +91,20 @@ def parent_of(data: bytes) -> str | None:
     return links[0] if links else None
 
 
+def relinked(data: bytes, links: Iterable[str]) -> bytes:
+    """Return an encoded node with other names of the ancestors that it links to; its items are not decoded."""
+    head = codec.head(data)
+    return codec.with_head(data, head[:_DEPTH_BYTES] + _encoded_links(links) + head[-_TOTAL_BYTES:])
+
+
 def ancestors(data: bytes) -> dict[int, str]:
     """Return the ancestors that a node links to: name by depth."""
     depth, links = _head(data)
     return dict(zip(link_depths(depth), links, strict=True))
+
+
+def _encoded_links(links: Iterable[str]) -> bytes:
+    return b"".join(urlsafe_b64decode(link + "==") for link in links)
 
 
 def _head(data: bytes) -> tuple[int, tuple[str, ...]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +15,9 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.cold import units
 from llama_stack_responses.features.cold.packing import Packing
-from llama_stack_responses.features.cold.rows import CHAINS
+from llama_stack_responses.features.cold.rows import CHAINS, Chain
 from llama_stack_responses.features.cold.stored import PackedChains
 from llama_stack_responses.features.page.search.texts import Texts
 from llama_stack_responses.items.listed_items import with_ids
@@ -21,10 +25,10 @@ from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.codec import unpacked
 from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Records, reader_of
+from llama_stack_responses.store.records import Delete, Records, reader_of
 from llama_stack_responses.store.saving import Recording
 from tests.contract.backends import Clock
-from tests.contract.conversations import CREATED, Json, Prose, assistant, response, stored_item, user
+from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 from tests.contract.test_own_ids import check, questions_of, save
 from tests.support.cold import AFTER, ColdStore, in_folder
 from tests.support.records import WatchedRecords, just_before_a_commit
@@ -417,6 +421,177 @@ async def test_packed_bytes_count_for_their_owner(cold: ColdStore, clock: Clock)
     [(owner, size)] = [each async for each in PackedChains(cold.records).sizes()]
     assert owner.identity == ALICE.identity
     assert size > sum((await cold.stored()).values())
+
+
+@pytest.fixture
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let large rows have 20 KB and more, and chains with more than 100 KB be packed row by row."""
+    monkeypatch.setattr(units, "PART_BYTES", 20_000)
+    monkeypatch.setattr(units, "UNIT_BYTES", 100_000)
+
+
+def data_of(seed: int, size: int = 40_000) -> str:
+    return b64encode(random.Random(seed).randbytes(size)).decode()
+
+
+async def with_pictures(archive: Archive, turns: int = 4, first: int = 0) -> list[StoredResponse]:
+    """Store responses with an image and a file in the input, and images in the output."""
+    made: list[StoredResponse] = []
+    for number in range(first, first + turns):
+        asked = user(f"question {number}")
+        asked["content"] += [
+            {"type": "input_image", "image_url": f"data:image/png;base64,{data_of(4 * number)}", "detail": "auto"},
+            {"type": "input_file", "filename": "a.pdf", "file_data": data_of(4 * number + 1)},
+        ]
+        drawn: Json = {"id": new_id("ig"), "type": "image_generation_call", "status": "completed"}
+        drawn["result"] = data_of(4 * number + 2)
+        plotted = {"type": "image", "url": f"data:image/png;base64,{data_of(4 * number + 3)}"}
+        computed: Json = {"id": new_id("ci"), "type": "code_interpreter_call", "status": "completed", "code": "plot()"}
+        computed |= {"container_id": "cntr_1", "outputs": [plotted]}
+        base = made[-1] if made else None
+        created = response(drawn, computed, assistant("see"), created_at=CREATED + number)
+        created["previous_response_id"] = base.response["id"] if base else None
+        await archive.save(created, owner=ALICE, base=base.history if base else None, input_items=[asked])
+        stored = await archive.load(created["id"])
+        assert stored
+        made.append(stored)
+    return made
+
+
+async def bytes_of(records: Records) -> int:
+    return sum(len(record.value) for _, record in await records.range("!", "~", limit=1000))
+
+
+@pytest.mark.every_store
+@pytest.mark.usefixtures("small_bounds")
+async def test_images_and_files_of_a_large_chain_are_packed_and_come_back(
+    cold: ColdStore, clock: Clock, tmp_path: Path
+) -> None:
+    made = await with_pictures(cold.archive)
+    other = await with_pictures(cold.archive, 2, 10)
+    before = {each: await whole(cold.archive, each) for each in ids([*made, *other])}
+    hot = await bytes_of(cold.hot)
+    await pack(cold, clock)
+    assert await cold.packed() == ids([*made, *other])
+    assert hot > 600_000
+    assert await bytes_of(cold.hot) < hot / 20
+    chains = [Chain.decode(record) for _, record in await cold.paged.range(CHAINS, "co0", limit=9)]
+    assert sorted(len(each.parts) for each in chains) == [4, 8]
+    [(owner, size), (_, more)] = [each async for each in PackedChains(cold.records).sizes()]
+    assert owner.identity == ALICE.identity
+    assert size + more > sum((await cold.stored()).values()) > hot / 2
+    copy = MemoryRecords(clock=clock)
+    async for rows in cold.records.snapshot():
+        await copy.commit(rows)
+    assert {each: await whole(Archive(copy, clock=clock), each) for each in before} == before
+    # Those of the other chain come from an object that is rewritten.
+    for each in made:
+        await cold.archive.delete(each.response["id"])
+    for _ in range(2):
+        await cold.packing.work()
+    assert sum((await cold.stored()).values()) < hot / 2
+    image = other[0].response["output"][0]
+    assert await stored_item(cold.archive, ALICE, image["id"]) == image
+    assert await cold.packed() == set()
+    for response_id in ids(other):
+        assert await whole(cold.archive, response_id) == before[response_id]
+        await cold.archive.delete(response_id)
+    assert await left(cold.hot, clock, cold.archive) == []
+
+
+@pytest.mark.usefixtures("small_bounds")
+async def test_reader_of_many_reads_large_chains_where_they_are(cold: ColdStore, clock: Clock) -> None:
+    made = await with_pictures(cold.archive)
+    await pack(cold, clock)
+    reader = Archive(reader_of(cold.records), clock=clock)
+    last = await reader.load(made[-1].response["id"])
+    assert last
+    assert len(await reader.history(last.history)) == 16
+    assert await cold.packed() == ids(made)
+
+
+@pytest.mark.usefixtures("small_bounds")
+async def test_only_large_chains_fail_and_are_deleted_while_the_object_store_is_away(
+    cold: ColdStore, clock: Clock, tmp_path: Path
+) -> None:
+    made = await with_pictures(cold.archive, 2)
+    await pack(cold, clock)
+    (tmp_path / "cold").rename(tmp_path / "away")
+    with pytest.raises(ApiError) as refused:
+        await cold.archive.load(made[0].response["id"])
+    assert refused.value.status == 503
+    for each in made:
+        assert await cold.archive.delete(each.response["id"])
+    assert await left(cold.hot, clock, cold.archive) == []
+
+
+@pytest.mark.usefixtures("small_bounds")
+async def test_large_chain_that_came_back_in_part_leaves_nothing(
+    records: Records, clock: Clock, tmp_path: Path
+) -> None:
+    """A server is killed after each of the commits that bring a large chain back; others sweep, and bring it back."""
+    cold = ColdStore(records, in_folder(tmp_path), clock)
+    made = await with_pictures(cold.archive, 2)
+    before = await whole(cold.archive, made[-1].response["id"])
+    await pack(cold, clock)
+    small = await bytes_of(cold.hot)
+    for after in range(1, 5):
+        done = count(1)
+
+        async def kill(name: str, after: int = after, done: count[int] = done) -> None:
+            if name == "commit" and next(done) == after:
+                raise asyncio.CancelledError
+
+        killed = ColdStore(records, in_folder(tmp_path), clock, partial(WatchedRecords, after=kill))
+        with pytest.raises(asyncio.CancelledError):
+            await killed.archive.load(made[0].response["id"])
+        assert await bytes_of(cold.hot) > small + 30_000
+        if after % 2:
+            await cold.archive.sweep()
+            assert await bytes_of(cold.hot) < small + 3_000
+    assert await whole(cold.archive, made[-1].response["id"]) == before
+    for each in made:
+        await cold.archive.delete(each.response["id"])
+    assert await left(records, clock, cold.archive) == []
+
+
+@pytest.mark.usefixtures("small_bounds")
+async def test_part_that_is_swept_while_its_chain_comes_back_is_brought_again(
+    records: Records, clock: Clock, tmp_path: Path
+) -> None:
+    cold = ColdStore(records, in_folder(tmp_path), clock)
+    made = await with_pictures(cold.archive, 2)
+    before = await whole(cold.archive, made[-1].response["id"])
+    await pack(cold, clock)
+    done = count(1)
+
+    async def sweep(name: str) -> None:
+        if name == "commit" and next(done) == 4:
+            await cold.archive.sweep()
+
+    there = ColdStore(records, in_folder(tmp_path), clock, partial(WatchedRecords, before=sweep))
+    assert await whole(there.archive, made[-1].response["id"]) == before
+
+
+@pytest.mark.usefixtures("small_bounds")
+async def test_large_row_that_is_gone_when_it_is_packed_leaves_its_chain_in_the_store(
+    records: Records, clock: Clock, tmp_path: Path
+) -> None:
+    """The responses of another chain that is written to the same object are packed."""
+    cold = ColdStore(records, in_folder(tmp_path), clock)
+    await with_pictures(cold.archive, 2)
+    nodes = await records.range("n/", "n0", limit=9)
+    other = await chain(cold.archive, 1, 5)
+
+    async def delete(name: str) -> None:
+        if name == "commit" and await records.range("cp/6", "cp/7", limit=1):
+            await records.commit([Delete(key) for key, record in nodes if len(record.value) > 30_000])
+
+    clock.now += AFTER + HOUR
+    packing = Packing(WatchedRecords(records, after=delete), cold.objects, AFTER, least_bytes=1)
+    await packing.work()
+    assert await cold.packed() == ids(other)
+    assert await cold.archive.load(other[0].response["id"])
 
 
 async def pack_random_histories(cold: ColdStore, archive: Archive, clock: Clock, seed: int) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 import pytest
 
+from llama_stack_responses.features.cold import units
 from llama_stack_responses.features.cold.objects import Objects
 from llama_stack_responses.features.cold.packing import Packing
 from llama_stack_responses.features.cold.settings import ColdTier
@@ -18,6 +22,7 @@ from llama_stack_responses.store.backup_format import read_backup
 from llama_stack_responses.store.layout import Entry
 from llama_stack_responses.store.records import Record
 from llama_stack_responses.store.sqlite import SqliteRecords
+from tests.support.one_pixel import ONE_PIXEL
 from tests.support.s3 import S3
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import UpstreamProcess
@@ -49,13 +54,14 @@ def stack(
 
 
 def pack(stack: LiveStack, bucket: S3) -> None:
-    """Pack all responses, as another server would whose clock is days ahead."""
+    """Pack all responses, as another server would whose clock is days ahead; images of chains with 50 KB by themselves."""
 
     async def work() -> None:
         records = SqliteRecords(stack.state_dir / "responses.db")
         objects = Objects(ColdTier.model_validate(bucket.archive), records)
         packing = Packing(records, objects, -3600, least_bytes=1, keep_seconds=0)
-        await packing._pack()
+        with patch.multiple(units, PART_BYTES=20_000, UNIT_BYTES=50_000):
+            await packing._pack()
         await packing.release()
         await records.close()
 
@@ -63,18 +69,25 @@ def pack(stack: LiveStack, bucket: S3) -> None:
 
 
 def test_old_responses_are_in_a_bucket(stack: LiveStack, wire: Wire, bucket: S3, tmp_path: Path) -> None:
-    first = wire.create(model=MODEL, input="one")
+    head, _, pixel = ONE_PIXEL.partition(",")
+    image = f"{head},{b64encode(b64decode(pixel) + random.Random(1).randbytes(60_000)).decode()}"
+    shown = [{"type": "input_image", "image_url": image}, {"type": "input_text", "text": "one"}]
+    first = wire.create(model=MODEL, input=[{"role": "user", "content": shown}])
     second = wire.create(model=MODEL, input="two", previous_response_id=first["id"])
     other = wire.create(model=MODEL, input="three")
     pack(stack, bucket)
-    assert len(bucket.objects) == 1
+    [packed] = bucket.objects.values()
+    assert len(packed) > 60_000
     saved = backup(stack, tmp_path)
     assert not [key for key in saved if key.startswith("co/")]
+    assert max(map(len, saved.values())) > 60_000
     assert Entry.decode(Record(saved[f"r/{other['id']}"], 1)).id == other["id"]
 
     third = wire.create(model=MODEL, input="four", previous_response_id=second["id"])
     assert output_text(third)
     assert wire.http.get(f"/responses/{first['id']}").json() == first
+    [asked] = wire.http.get(f"/responses/{first['id']}/input_items").json()["data"]
+    assert asked["content"][0]["image_url"] == image
 
     bucket.kill()
     refused = wire.http.get(f"/responses/{other['id']}")

@@ -64,14 +64,20 @@ class ColdStore:
         return {each.name: each.size async for each in self.objects.all()}
 
 
+async def sent(*data: bytes) -> AsyncIterator[bytes]:
+    """Yield what is written."""
+    for each in data:
+        yield each
+
+
 class ObjectsInRows:
     """Keeps the objects of a store in rows of that store, so that a file of its rows has all."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    async def put(self, name: str, data: bytes) -> None:
-        await self._records.commit([Put(f"{OBJECTS}{name}", data)])
+    async def put(self, name: str, data: AsyncIterator[bytes]) -> None:
+        await self._records.commit([Put(f"{OBJECTS}{name}", b"".join([each async for each in data]))])
 
     async def read(self, name: str, at: int, size: int) -> bytes:
         key = f"{OBJECTS}{name}"

@@ -12,7 +12,7 @@ from ...concurrency.fair_budget import FairBudget
 from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError
 from ...store.layout import Entry, unsettled
-from ...store.records import Delete, Op, Put, Record, Records, VersionIs, committed
+from ...store.records import Delete, Ensure, Op, Put, Record, Records, VersionIs, committed
 from ...telemetry.instrumentation import Telemetry
 from ...telemetry.metrics import SECONDS, Metric
 from .objects import Objects
@@ -60,15 +60,27 @@ class Bringing:
             await asyncio.gather(*map(self._once, some))
 
     async def rows(self, place: Place, chain: Chain) -> Rows:
-        """Return the rows of a chain.
+        """Return the rows of a chain, without its large ones.
 
         Raises:
             ApiError: 503, the object store does not answer; 500, the chain is damaged.
         """
+        return await self._opened(place, chain, 0, chain.at, chain.size)
+
+    async def part(self, place: Place, chain: Chain, number: int) -> tuple[str, bytes]:
+        """Return a large row of a chain, whose numbers begin with 1.
+
+        Raises:
+            ApiError: as `rows`.
+        """
+        [row] = await self._opened(place, chain, number, *chain.places[number - 1])
+        return row
+
+    async def _opened(self, place: Place, chain: Chain, number: int, at: int, size: int) -> Rows:
         if self._objects is None:
             raise ApiError(503, "This response is in the object store of the setting 'archive', which is not set here.")
-        data = await self._objects.read(place.object, chain.at, chain.size)
-        return await in_thread(opened, data, chain.key)
+        data = await self._objects.read(place.object, at, size)
+        return await in_thread(opened, data, chain.key, number)
 
     async def _once(self, place: Place) -> None:
         """Bring a chain back; if another call does, wait for that."""
@@ -90,17 +102,22 @@ class Bringing:
             return
         began = asyncio.get_running_loop().time()
         chain = Chain.decode(record)
-        units = chain.size * _RATIO
+        units = (chain.size + max((size for _, size in chain.parts), default=0)) * _RATIO
         share = await self._budget.enter(units, may_refuse=False)
         try:
             rows = await self.rows(place, chain)
             ids, ops = await in_thread(restored, chain, rows)
+            await self._bring_parts(place, chain)
             until = await self._records.now() + self._rest_seconds
             holds = [Put(held(each), b"", until) for each in ids]
             lifts = await self._records.lifts(await in_thread(_stayed, chain, ops))
             # A full store takes what begins with a deletion: reading needs the room.
+            there = [VersionIs(key, 1) for key, _ in chain.parts]
+            done = [Delete(unsettled(key, chain.owner).key) for key, _ in chain.parts]
             if not await committed(
-                self._records, [Delete(place.key), *ops, *lifts, *holds], [VersionIs(place.key, record.version)]
+                self._records,
+                [Delete(place.key), *done, *ops, *lifts, *holds],
+                [VersionIs(place.key, record.version), *there],
             ):
                 return
         finally:
@@ -108,11 +125,17 @@ class Bringing:
         if self._telemetry:
             self._telemetry.record(BACK, asyncio.get_running_loop().time() - began)
 
+    async def _bring_parts(self, place: Place, chain: Chain) -> None:
+        """Write the large rows of a chain, each in a commit, after which it is deleted unless the chain follows."""
+        for number, (key, _) in enumerate(chain.parts, 1):
+            row = await self.part(place, chain, number)
+            await self._records.commit([unsettled(key, chain.owner), Ensure(*row)])
+
 
 def restored(chain: Chain, rows: Rows) -> tuple[Sequence[str], Sequence[Op]]:
     """Return the ids of the responses of a chain, and the ops that write its rows, without those of deleted responses.
 
-    Content that only these need is written too, and is checked for references.
+    Large rows are no part of this. Content that only these need is written too, and is checked for references.
     """
     ids, gone = list[str](), set(chain.gone)
     dropped, released = set[str](), list[str]()

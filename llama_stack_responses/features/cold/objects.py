@@ -62,8 +62,8 @@ class Objects:
         except (BaseError, ValueError, OSError) as error:
             raise WrongConfiguration(f"'archive' cannot be used: {error}") from error
 
-    async def put(self, name: str, data: bytes) -> None:
-        """Write an object."""
+    async def put(self, name: str, data: AsyncIterator[bytes]) -> None:
+        """Write an object, whose data are sent while they come; what they raise is raised, and nothing is written."""
         path = await self._path(name)
         with self._answers():
             await obstore.put_async(self._store, path, data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -24,11 +24,11 @@ from ...telemetry.instrumentation import Telemetry
 from ...telemetry.metrics import Metric
 from .candidates import Candidates
 from .objects import Objects, Stored
-from .pack import opened, packed
+from .pack import opened, packed, packed_part
 from .pages import PagedRecords
 from .rows import CHAINS, RELEASES, TURN, Chain, Place, RecordStub, Release, packing
 from .settling import Settling
-from .units import Found, Unit, Units, stub_ops
+from .units import Found, Part, Unit, Units, stub_ops
 
 logger = get_logger(__name__)
 
@@ -58,6 +58,20 @@ class _Packed:
     data: bytes
     key: bytes
 
+    @property
+    def size(self) -> int:
+        """Its bytes, roughly."""
+        return len(self.data) + sum(part.size for part in self.unit.parts)
+
+
+@dataclass(slots=True)
+class _Written:
+    """Where a chain is in an object: where it begins, its large rows with their bytes, and whether it is whole."""
+
+    at: int
+    parts: list[tuple[str, int]] = field(default_factory=list)
+    is_whole: bool = True
+
 
 @dataclass(slots=True)
 class _Object:
@@ -75,7 +89,7 @@ class _Object:
 
     def add(self, chain: _Packed) -> None:
         self.chains.append(chain)
-        self.size += len(chain.data)
+        self.size += chain.size
         self.oldest = min(self.oldest, *chain.unit.orders.values())
 
 
@@ -164,17 +178,39 @@ class Packing(Periodic):
         """Write an object, and commit its chains, each by itself."""
         tags = {chain.unit.tag for chain in pending.chains}
         name = await self._begin(tags)
-        await self._objects.put(name, await in_thread(b"".join, [chain.data for chain in pending.chains]))
-        at = count = 0
-        for number, chain in enumerate(pending.chains):
-            if await self._commit(Place(name, number, chain.unit.tag), at, chain):
+        written = list[_Written]()
+        await self._objects.put(name, self._data_of(pending.chains, written))
+        count = 0
+        for number, (chain, there) in enumerate(zip(pending.chains, written, strict=True)):
+            if there.is_whole and await self._commit(Place(name, number, chain.unit.tag), there, chain):
                 count += len(chain.unit.orders)
-            at += len(chain.data)
         await self._end(name, tags)
         if self._telemetry:
             self._telemetry.record(PACKED, count)
             self._telemetry.record(BYTES, pending.size)
         logger.info("packed idle responses: %d, in %d bytes", count, pending.size)
+
+    async def _data_of(self, chains: Sequence[_Packed], written: list[_Written]) -> AsyncIterator[bytes]:
+        """Yield the data of chains; large rows are read one by one, and what becomes of each chain is added."""
+        at = 0
+        for chain in chains:
+            there = _Written(at)
+            written.append(there)
+            yield chain.data
+            at += len(chain.data)
+            for number, part in enumerate(chain.unit.parts, 1):
+                data = await self._part(part, chain.key, number)
+                if data is None:
+                    there.is_whole = False
+                    break
+                there.parts.append((part.key, len(data)))
+                yield data
+                at += len(data)
+
+    async def _part(self, part: Part, key: bytes, number: int) -> bytes | None:
+        """Return a large row, packed; None if it is gone."""
+        record = (await self._records.get_many([part.source])).get(part.source)
+        return await in_thread(lambda: packed_part(part.row(record), key, number)) if record else None
 
     async def _begin(self, tags: Collection[int]) -> str:
         """Return the name of a new object, to which chains with these tags may be added for a while."""
@@ -191,11 +227,11 @@ class Packing(Periodic):
         for tag in tags:
             await self._records.commit([Delete(packing(name, tag))])
 
-    async def _commit(self, place: Place, at: int, chain: _Packed) -> bool:
+    async def _commit(self, place: Place, there: _Written, chain: _Packed) -> bool:
         """Take the responses of a chain out of the store; return whether they had not changed."""
         unit = chain.unit
         left = [*unit.stubs, *unit.stays]
-        row = Chain(unit.owner, at, len(chain.data), chain.key, len(unit.orders), left)
+        row = Chain(unit.owner, there.at, len(chain.data), chain.key, len(unit.orders), left, (), there.parts)
         release = Release(unit.owner, await self._records.now() + self._keep_seconds, unit.held, unit.paged)
         ops = [*unit.ops, Put(place.key, row.encode()), Put(place.release, release.encode()), *unit.put_stubs(place)]
         return await committed(self._records, ops, [*unit.conditions, VersionIs(packing(place.object, place.tag), 1)])
@@ -228,7 +264,7 @@ class Packing(Periodic):
                 continue
             # No chain can be added any more, so what is not there now never will be.
             chains = await self._chains(each.name)
-            live = sum(chain.size for _, chain, _ in chains)
+            live = sum(chain.total for _, chain, _ in chains)
             if not chains:
                 await self._objects.delete(each.name)
             elif live * 2 < each.size:
@@ -240,19 +276,27 @@ class Packing(Periodic):
 
     async def _rewrite(self, old: Stored, chains: Sequence[tuple[Place, Chain, Record]]) -> None:
         """Write the chains that an object still has to a new one. The old one is deleted when it has none."""
-        data = [await self._objects.read(old.name, chain.at, chain.size) for _, chain, _ in chains]
         tags = {place.tag for place, _, _ in chains}
         name = await self._begin(tags)
-        await self._objects.put(name, await in_thread(b"".join, data))
+        keys = list[Sequence[str]]()
+        await self._objects.put(name, self._copied(old.name, [chain for _, chain, _ in chains], keys))
         at = 0
-        for number, ((place, chain, record), packed_chain) in enumerate(zip(chains, data, strict=True)):
-            rows = await in_thread(opened, packed_chain, chain.key)
-            ops = await self._moved(Place(name, number, place.tag), at, chain, [key for key, _ in rows])
+        for number, ((place, chain, record), of_chain) in enumerate(zip(chains, keys, strict=True)):
+            ops = await self._moved(Place(name, number, place.tag), at, chain, of_chain)
             unchanged = [VersionIs(place.key, record.version), VersionIs(packing(name, place.tag), 1)]
             await committed(self._records, [Delete(place.key), *ops], unchanged)
-            at += chain.size
+            at += chain.total
         await self._end(name, tags)
         logger.info("rewrote an object of which most was left over: %d of %d bytes stay", at, old.size)
+
+    async def _copied(self, name: str, chains: Sequence[Chain], keys: list[Sequence[str]]) -> AsyncIterator[bytes]:
+        """Yield the data of chains in an object; the keys that each has, without its large rows, are added."""
+        for chain in chains:
+            data = await self._objects.read(name, chain.at, chain.size)
+            keys.append([key for key, _ in await in_thread(opened, data, chain.key)])
+            yield data
+            for at, size in chain.places:
+                yield await self._objects.read(name, at, size)
 
     async def _moved(self, place: Place, at: int, chain: Chain, keys: Sequence[str]) -> list[Op]:
         """Return the ops by which a chain is at another place, given the keys that it has."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from ...core.owner import Owner
@@ -55,6 +56,7 @@ class Chain:
         left: the number of its responses that are not deleted.
         rows: the keys of rows that stay in the store until the chain is deleted, beside the records.
         gone: the ids of its responses that were deleted.
+        parts: its large rows, which follow it in the object, each by itself: their keys, and their bytes there.
     """
 
     owner: Owner
@@ -64,18 +66,32 @@ class Chain:
     left: int
     rows: Sequence[str]
     gone: Sequence[str] = ()
+    parts: Sequence[tuple[str, int]] = ()
+
+    @property
+    def total(self) -> int:
+        """Its bytes in the object, with its large rows."""
+        return self.size + sum(size for _, size in self.parts)
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Where in the object each of its large rows begins, and its bytes."""
+        ends = accumulate((size for _, size in self.parts), initial=self.at + self.size)
+        return [(at, size) for at, (_, size) in zip(ends, self.parts, strict=False)]
 
     def encode(self) -> bytes:
         """Return the row's value."""
         fields: Json = {"owner": self.owner.encode(), "at": self.at, "size": self.size}
         fields |= {"key": b64encode(self.key).decode(), "left": self.left, "rows": list(self.rows)}
-        return codec.encode(fields | ({"gone": list(self.gone)} if self.gone else {}))
+        fields |= {"gone": list(self.gone)} if self.gone else {}
+        return codec.encode(fields | ({"parts": list(self.parts)} if self.parts else {}))
 
     @staticmethod
     def decode(record: Record) -> Chain:
         """Decode the result of `encode`."""
         stored = codec.known(Chain, codec.decode(record.value))
-        return Chain(**{**stored, "owner": Owner(*stored["owner"]), "key": b64decode(stored["key"])})
+        parts = [(key, size) for key, size in stored.get("parts", ())]
+        return Chain(**{**stored, "owner": Owner(*stored["owner"]), "key": b64decode(stored["key"]), "parts": parts})
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class PackedChains:
         async for page in pages_of(self._records, CHAINS):
             for key, record in page:
                 chain = Chain.decode(record)
-                yield chain.owner, len(key) + len(record.value) + chain.size
+                yield chain.owner, len(key) + len(record.value) + chain.total
 
 
 def open_store(records: Records, _: Decoder) -> PackedChains:

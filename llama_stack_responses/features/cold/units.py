@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import batched
 from typing import Final
 
 from ...concurrency.offloading import in_thread
@@ -19,8 +18,8 @@ from ...core.owner import Owner
 from ...store.codec import TooLarge
 from ...store.content_names import Hasher
 from ...store.decoder import Decoder
-from ...store.history_nodes import Node, read_chain
-from ...store.item_ids import in_renamed
+from ...store.history_nodes import Node, node_of, read_chain, relinked
+from ...store.item_ids import are_own_ids, in_renamed
 from ...store.layout import (
     Entry,
     chat_request,
@@ -30,13 +29,27 @@ from ...store.layout import (
     read_pointer,
     reference,
 )
-from ...store.read_allowance import ReadAllowance
-from ...store.records import Condition, Delete, Op, Put, Record, Records, VersionIs, after_prefix
+from ...store.read_allowance import PAGE_BYTES, ReadAllowance
+from ...store.records import (
+    Condition,
+    Delete,
+    Op,
+    Put,
+    Record,
+    Records,
+    VersionIs,
+    after_prefix,
+    bytes_of,
+    pages_of_keys,
+)
 from .pack import Rows
 from .rows import Place, RecordStub, pointer_stub
 
 UNIT_BYTES: Final = 64 * 2**20
-"""Most bytes of the histories of what is packed together, as `codec.size` counts; a response with more stays."""
+"""Most bytes of the histories of what is packed together, as `codec.size` counts, without their large nodes, which are
+packed one by one; a response with more stays."""
+PART_BYTES: Final = 2**20
+"""Bytes of a large node, such as one with an image, in a history that has too many bytes otherwise."""
 _READ_KEYS: Final = 500
 _SOURCES: Final = 1000
 """References to one piece of content that are read; one with more is in use by others."""
@@ -54,12 +67,34 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A large node, which is read again when it is packed, by itself.
+
+    Attributes:
+        key: its key where it is packed.
+        source: its key in the store.
+        links: the names of its ancestors where it is packed.
+        size: its bytes in the store.
+    """
+
+    key: str
+    source: str
+    links: Sequence[str]
+    size: int
+
+    def row(self, record: Record) -> tuple[str, bytes]:
+        """Return the row that is packed, given the record in the store."""
+        return self.key, relinked(record.value, self.links)
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
     """What is packed together.
 
     Attributes:
         owner: the user.
         rows: what is packed.
+        parts: what is packed beside it, each by itself.
         orders: the positions of the responses in their owner's list, by their ids.
         stubs: the keys of the pointers that stay as stubs.
         stays: the keys of rows that stay as they are, until the chain is deleted.
@@ -72,6 +107,7 @@ class Unit:
 
     owner: Owner
     rows: Rows
+    parts: Sequence[Part]
     orders: Mapping[str, str]
     stubs: Collection[str]
     stays: Collection[str]
@@ -103,7 +139,8 @@ class _Stored:
     """What responses have in the store.
 
     Attributes:
-        nodes: the nodes of their histories, by name.
+        nodes: the nodes of their histories, by name, ancestors first; of the large ones only the ids of the items.
+        large: the bytes of the large ones, by name.
         shared: the names of those that others share.
         big: the big fields, by key.
         pointed: pointers that may lead to their items, by key.
@@ -111,6 +148,7 @@ class _Stored:
     """
 
     nodes: Mapping[str, Node]
+    large: Mapping[str, int]
     shared: Collection[str]
     big: Mapping[str, Record]
     pointed: Mapping[str, Record]
@@ -129,13 +167,26 @@ class Units:
         self._records, self._decoder = records, decoder
 
     async def read(self, responses: Sequence[Found]) -> Unit | None:
-        """Return the unit of responses of one owner and tag, oldest first; None if they stay: part of them is gone.
+        """Return the unit of responses of one owner and tag, oldest first.
+
+        Returns:
+            None if they stay: part of them is gone, or they are too large.
 
         Raises:
             ApiError: 503, the store does not answer; 500, what is stored is damaged.
         """
+        try:
+            return await self._read(responses)
+        except TooLarge:
+            return None
+
+    async def _read(self, responses: Sequence[Found]) -> Unit | None:
         entries = [each.entry for each in responses]
-        nodes = await self._nodes(entries)
+        large = dict[str, int]()
+        try:
+            nodes = await self._nodes(entries)
+        except TooLarge:
+            nodes = await self._one_by_one(entries, large)
         fields = {f"b/{name}" for entry in entries for name in entry.fields.values()}
         big = await self._get(fields)
         if nodes is None or len(big) < len(fields):
@@ -147,22 +198,44 @@ class Units:
         requests = await self._get(
             chat_request(entry.id, number) for entry in entries for number in range(entry.recorded)
         )
-        return await in_thread(_unit, responses, _Stored(nodes, shared, big, pointed, requests))
+        return await in_thread(_unit, responses, _Stored(nodes, large, shared, big, pointed, requests))
 
     async def _nodes(self, entries: Sequence[Entry]) -> dict[str, Node] | None:
-        """Return all nodes of the histories by name; None if one is gone, or they are too large."""
+        """Return all nodes of the histories by name; None if one is gone.
+
+        Raises:
+            TooLarge: they have too many bytes.
+        """
         nodes, allowance = dict[str, Node](), ReadAllowance(UNIT_BYTES)
         for entry in reversed(entries):
             for name in (entry.history, entry.ids):
                 if name is None or name in nodes:
                     continue
-                try:
-                    chain = await read_chain(self._records, self._decoder, name, allowance)
-                except TooLarge:
-                    return None
+                chain = await read_chain(self._records, self._decoder, name, allowance)
                 if chain is None:
                     return None
                 nodes |= dict(chain)
+        return nodes
+
+    async def _one_by_one(self, entries: Sequence[Entry], large: dict[str, int]) -> dict[str, Node] | None:
+        """Return what `_nodes` does, without the contents of large nodes; these have their bytes added to `large`."""
+        nodes, left = dict[str, Node](), UNIT_BYTES
+        for end in (name for entry in reversed(entries) for name in (entry.history, entry.ids) if name):
+            name: str | None = end
+            walked = dict[str, Node]()
+            while name and name not in nodes:
+                record = (await self._records.get_many([f"n/{name}"])).get(f"n/{name}")
+                if record is None:
+                    return None
+                [(items, size)] = await self._decoder.decode_until([record.value], 1)
+                if len(record.value) >= PART_BYTES and not are_own_ids(items):
+                    large[name] = len(record.value)
+                    items = [{"id": item["id"]} if item.get("id") else {} for item in items]
+                elif (left := left - size) < 0:
+                    raise TooLarge
+                walked[name] = node_of(record.value, items)
+                name = walked[name].parent
+            nodes |= reversed(walked.items())
         return nodes
 
     async def _shared(self, entries: Sequence[Entry], nodes: Mapping[str, Node]) -> set[str]:
@@ -179,9 +252,16 @@ class Units:
         return shared
 
     async def _get(self, keys: Iterable[str]) -> dict[str, Record]:
-        found = dict[str, Record]()
-        for some in batched(keys, _READ_KEYS):
-            found |= await self._records.get_many(some)
+        """Read.
+
+        Raises:
+            TooLarge: there are too many bytes.
+        """
+        found, left = dict[str, Record](), UNIT_BYTES
+        async for some in pages_of_keys(self._records, list(keys), _READ_KEYS, PAGE_BYTES):
+            found |= some
+            if (left := left - bytes_of(some.values())) < 0:
+                raise TooLarge
         return found
 
 
@@ -204,7 +284,7 @@ def _unit(responses: Sequence[Found], stored: _Stored) -> Unit:
     own = {key for key, record in stored.pointed.items() if read_pointer(record.value)[0].removeprefix("r/") in ids}
     rows: list[tuple[str, bytes]] = [(f"r/{copy.id}", copy.encode()) for copy in copies]
     rows += [(key, b"") for copy in copies for key in copy.references()]
-    rows += _node_rows(stored.nodes, names)
+    rows += _node_rows(stored, names)
     rows += [(f"b/{names[key.removeprefix('b/')]}", record.value) for key, record in stored.big.items()]
     rows += [(key, record.value) for key, record in stored.requests.items()]
     rows += [(key, b"") for key in within]
@@ -213,6 +293,10 @@ def _unit(responses: Sequence[Found], stored: _Stored) -> Unit:
     return Unit(
         entries[0].owner,
         [*rows, *moved.items()],
+        [
+            Part(f"n/{names[name]}", f"n/{name}", [names[link] for link in stored.nodes[name].links], size)
+            for name, size in stored.large.items()
+        ],
         {entry.id: entry.order for entry in entries},
         list(moved),
         [*own, *(branches - within)],
@@ -241,15 +325,16 @@ def _renamed(entries: Sequence[Entry], stored: _Stored) -> tuple[Mapping[str, st
     return names, copies
 
 
-def _node_rows(nodes: Mapping[str, Node], names: Mapping[str, str]) -> list[tuple[str, bytes]]:
-    """Return the rows of the nodes under their new names, with the references of each to its parent."""
+def _node_rows(stored: _Stored, names: Mapping[str, str]) -> list[tuple[str, bytes]]:
+    """Return the rows of the nodes, without the large ones, under their new names, and the references to parents."""
     rows = list[tuple[str, bytes]]()
-    for name, node in nodes.items():
-        links = tuple(names[link] for link in node.links)
-        copy = Node(node.depth, links, in_renamed(node.items, names), node.before)
-        rows.append((f"n/{names[name]}", copy.encode()))
-        if copy.parent:
-            rows.append((reference(copy.parent, names[name]), b""))
+    for name, node in stored.nodes.items():
+        if name not in stored.large:
+            links = tuple(names[link] for link in node.links)
+            copy = Node(node.depth, links, in_renamed(node.items, names), node.before)
+            rows.append((f"n/{names[name]}", copy.encode()))
+        if node.parent:
+            rows.append((reference(names[node.parent], names[name]), b""))
     return rows
 
 

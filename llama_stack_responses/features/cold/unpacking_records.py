@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -137,11 +137,14 @@ class UnpackingRecords(WrappedRecords):
             yield [row for row in rows if not own_rows(row.key) and place_of(row.key, Record(row.value, 1)) is None]
             for row in rows:
                 if row.key.startswith(CHAINS):
-                    yield await self._unpacked(Place.of(row.key), Chain.decode(Record(row.value, 1)))
+                    async for unpacked in self._unpacked(Place.of(row.key), Chain.decode(Record(row.value, 1))):
+                        yield unpacked
 
-    async def _unpacked(self, place: Place, chain: Chain) -> Sequence[Put]:
+    async def _unpacked(self, place: Place, chain: Chain) -> AsyncGenerator[Sequence[Put]]:
         _, ops = restored(chain, await self._bringing.rows(place, chain))
-        return [op for op in ops if isinstance(op, Put)]
+        yield [op for op in ops if isinstance(op, Put)]
+        for number in range(1, len(chain.parts) + 1):
+            yield [Put(*await self._bringing.part(place, chain, number))]
 
 
 class _Reader(UnpackingRecords):
@@ -149,8 +152,10 @@ class _Reader(UnpackingRecords):
 
     def __init__(self, records: Records, bringing: Bringing) -> None:
         super().__init__(records, bringing)
-        self._opened = LruCache[Place, dict[str, bytes]](_OPENED_BYTES, lambda rows: sum(map(len, rows.values())))
-        self._keys = LruCache[Place, frozenset[str]](_KNOWN)
+        self._opened = LruCache[tuple[Place, int], dict[str, bytes]](
+            _OPENED_BYTES, lambda rows: sum(map(len, rows.values()))
+        )
+        self._keys = LruCache[Place, Mapping[str, int]](_KNOWN)
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         """Read, also what is packed."""
@@ -160,22 +165,32 @@ class _Reader(UnpackingRecords):
             await self._chain(place)
         missing = {key for key in keys if key not in there}
         for place in self._keys.keys() if missing else ():
-            if missing & (self._keys.peek(place) or frozenset()):
-                rows = await self._chain(place)
+            numbers = self._keys.peek(place) or {}
+            for number in {numbers[key] for key in missing if key in numbers}:
+                rows = await self._chain(place, number)
                 there |= {key: Record(rows[key], 1) for key in missing if key in rows}
                 missing -= rows.keys()
         return dict(until(((key, there[key]) for key in dict.fromkeys(keys) if key in there), max_bytes))
 
-    async def _chain(self, place: Place) -> dict[str, bytes]:
-        """Return the rows of a chain that are read; none if it was deleted or brought back meanwhile."""
-        rows = self._opened.get(place)
+    async def _chain(self, place: Place, number: int = 0) -> dict[str, bytes]:
+        """Return the rows of a chain that are read, or its large one with this number.
+
+        There are none if it was deleted or brought back meanwhile.
+        """
+        rows = self._opened.get((place, number))
         if rows is None:
             record = (await self._records.get_many([place.key])).get(place.key)
-            chain = Chain.decode(record) if record else None
-            _, ops = restored(chain, await self._bringing.rows(place, chain)) if chain else ((), ())
-            rows = {op.key: op.value for op in ops if isinstance(op, Put)}
-            self._opened.set(place, rows)
-            self._keys.set(place, frozenset(rows))
+            rows = await self._read(place, Chain.decode(record), number) if record else {}
+            self._opened.set((place, number), rows)
+        return rows
+
+    async def _read(self, place: Place, chain: Chain, number: int) -> dict[str, bytes]:
+        if number:
+            return dict([await self._bringing.part(place, chain, number)])
+        _, ops = restored(chain, await self._bringing.rows(place, chain))
+        rows = {op.key: op.value for op in ops if isinstance(op, Put)}
+        parts = {key: part for part, (key, _) in enumerate(chain.parts, 1)}
+        self._keys.set(place, dict.fromkeys(rows, 0) | parts)
         return rows
 
 

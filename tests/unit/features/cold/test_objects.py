@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.features.cold.objects import Objects, Stored
 from llama_stack_responses.features.cold.settings import ColdTier
 from llama_stack_responses.store.memory import MemoryRecords
-from tests.support.cold import in_folder
+from tests.support.cold import in_folder, sent
 from tests.support.s3 import S3
 
 
@@ -30,9 +30,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> ColdTier:
 
 async def test_objects_are_written_read_listed_and_deleted(place: ColdTier) -> None:
     objects, others = (Objects(place, MemoryRecords()) for _ in range(2))
-    await objects.put("one", b"0123456789")
-    await objects.put("two", b"")
-    await others.put("one", b"of another store")
+    await objects.put("one", sent(b"0123", b"456789"))
+    await objects.put("two", sent())
+    await others.put("one", sent(b"of another store"))
     assert await objects.read("one", 2, 5) == b"23456"
     assert sorted([each async for each in objects.all()]) == [Stored("one", 10), Stored("two", 0)]
     await objects.delete("one")
@@ -40,9 +40,25 @@ async def test_objects_are_written_read_listed_and_deleted(place: ColdTier) -> N
     assert await others.read("one", 0, 2) == b"of"
 
 
+async def test_large_object_is_sent_while_it_is_made_or_not_at_all(place: ColdTier) -> None:
+    objects = Objects(place, MemoryRecords())
+    parts = [bytes([number]) * 3 * 2**20 for number in range(4)]
+    await objects.put("large", sent(*parts))
+    assert await objects.read("large", 6 * 2**20 - 1, 2) == b"\1\2"
+
+    async def broken() -> AsyncIterator[bytes]:
+        for part in parts:
+            yield part
+        raise ApiError(503, "The response store cannot be reached.")
+
+    with pytest.raises(ApiError, match="cannot be reached"):
+        await objects.put("broken", broken())
+    assert [each async for each in objects.all()] == [Stored("large", 12 * 2**20)]
+
+
 async def test_missing_object_and_part_are_a_503(place: ColdTier) -> None:
     objects = Objects(place, MemoryRecords())
-    await objects.put("short", b"0123")
+    await objects.put("short", sent(b"0123"))
     for name, at in (("missing", 0), ("short", 2), ("short", 9)):
         with pytest.raises(ApiError, match="object store") as refused:
             await objects.read(name, at, 4)
@@ -52,7 +68,7 @@ async def test_missing_object_and_part_are_a_503(place: ColdTier) -> None:
 
 async def test_folder_with_other_files_stays_as_it_is(tmp_path: Path) -> None:
     objects = Objects(in_folder(tmp_path), MemoryRecords())
-    await objects.put("one", b"1")
+    await objects.put("one", sent(b"1"))
     [folder] = (tmp_path / "cold").iterdir()
     (folder / "notes.txt").write_text("not ours")
     assert [each.name async for each in objects.all()] == ["one"]

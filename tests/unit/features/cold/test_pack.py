@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llama_stack_responses.features.cold.pack import opened, packed
+from llama_stack_responses.features.cold.pack import opened, packed, packed_part
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.codec import UnreadableError
 
@@ -22,6 +22,15 @@ def test_rows_come_back_unchanged() -> None:
     data, key = packed(ROWS)
     assert opened(data, key) == ROWS
     assert b"again" not in data
+
+
+def test_large_row_comes_back_by_its_number() -> None:
+    _, key = packed(ROWS)
+    first, second = (packed_part(ROWS[1], key, number) for number in (1, 2))
+    assert opened(first, key, 1) == opened(second, key, 2) == [ROWS[1]]
+    assert first != second
+    with pytest.raises(UnreadableError, match="damaged"):
+        opened(second, key, 1)
 
 
 def test_what_rows_have_in_common_is_packed_once() -> None:
