@@ -22,7 +22,7 @@ class ResponsePage:
     Attributes:
         items: the responses.
         has_more: whether more responses may follow.
-        last: the id of the last response that was read, if the page ended at the limit of a search.
+        last: the id of the last response that was read, if more may follow. It is left out if part of it is gone.
     """
 
     items: list[StoredResponse]
@@ -121,8 +121,8 @@ class ResponseLoader:
             shared = self._shared()
             page = await self._page(shared, entries, len(entries))
             yield shared, entries, page.items
-            if page.has_more:
-                seen = response_ids.index(page.items[-1].response["id"]) + 1
+            if page.last:
+                seen = response_ids.index(page.last) + 1
             response_ids = response_ids[seen:]
 
     def _shared(self, hold: Callable[[int], object] | None = None) -> SharedContent:
@@ -132,13 +132,14 @@ class ResponseLoader:
         items, size = list[StoredResponse](), 0
         for number, each in enumerate(entries[:limit]):
             if size >= self._page_bytes:
-                return ResponsePage(items, has_more=True)
+                return ResponsePage(items, has_more=True, last=entries[number - 1].entry.id)
             ahead = (key for later in entries[number:limit] for key in content_of(later.entry))
             content = await shared.get(content_of(each.entry), ahead)
             size_of_it = each.size + sum(of_it for _, _, of_it in content.values())
             size += size_of_it
             items += assembled(each, content, size_of_it)
-        return ResponsePage(items, len(entries) > limit)
+        has_more = len(entries) > limit
+        return ResponsePage(items, has_more, entries[limit - 1].entry.id if has_more else None)
 
     async def own_inputs(
         self, stored: Sequence[StoredResponse], hold: Callable[[int], object] | None = None
