@@ -3,7 +3,6 @@
 import asyncio
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +15,7 @@ from benchmarks.servers import use_builtin
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.sqlite import SqliteRecords
+from tests.support.forks import Forks
 from tests.support.openai_client import function
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.live,
     pytest.mark.both_hosts,
     pytest.mark.extended,
+    pytest.mark.day(1),
     # The hosts read a deprecated field of their own.
     pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),
 ]
@@ -45,20 +46,18 @@ class MigratedStack:
         hers: the id of a response that belongs to a user.
     """
 
-    def __init__(self, stack: LiveStack, env: dict[str, str]) -> None:
+    def __init__(self, stack: LiveStack, env: dict[str, str], commands: Forks) -> None:
         self.stack = stack
         self.chain: list[Json] = []
         self.other: Json = {}
         self.conversation: Json = {}
         self.hers = ""
         self._env = env
+        self._commands = commands
 
     def run_import(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command while the stack runs."""
-        command = [sys.executable, "-c", "from llama_stack_responses.cli import main; raise SystemExit(main())"]
-        return subprocess.run(
-            [*command, "import", *arguments], capture_output=True, text=True, env=self._env, check=False
-        )
+        return self._commands.run("import", *arguments, folder=self.stack.state_dir, env=self._env)
 
 
 def serve_builtin(moved: MigratedStack, builtin: LiveStack, upstream: Upstream) -> None:
@@ -124,12 +123,13 @@ def moved(
     stack = LiveStack(STARTER, env, state, host=host)
     monkeypatch.setenv("STATE_DIR", str(state))
     monkeypatch.setenv("PYTHONPATH", stack_env["PYTHONPATH"])
-    found = MigratedStack(stack, dict(os.environ))
-    config = variant(STARTER, tmp_path / "builtin.yaml", use_builtin)
-    serve_builtin(found, LiveStack(config, env, state, host=host), upstream)
-    found.hers = add_row_of_a_user(host, STARTER, found.other["id"])
-    with stack:
-        yield found
+    with Forks.of_commands(host, os.environ, tmp_path / "commands.log") as commands:
+        found = MigratedStack(stack, dict(os.environ), commands)
+        config = variant(STARTER, tmp_path / "builtin.yaml", use_builtin)
+        serve_builtin(found, LiveStack(config, env, state, host=host), upstream)
+        found.hers = add_row_of_a_user(host, STARTER, found.other["id"])
+        with stack:
+            yield found
 
 
 def check_unknown(wire: Wire, moved: MigratedStack) -> None:

@@ -23,7 +23,7 @@ from tests.support.stack import READY_SECONDS, REPOSITORY, STARTER
 from tests.support.upstream import UpstreamProcess
 
 # What the unit starts is llama-stack's command.
-pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(1), pytest.mark.one_host]
 
 UNIT: Final = REPOSITORY / "templates" / "deploy" / "responses@.service"
 

@@ -1,6 +1,7 @@
 """The secret that a store keeps: clients' sealed reasoning outlives a restart without a configured one."""
 
 import os
+import shutil
 import stat
 from base64 import b64decode
 from collections.abc import Callable, Iterator
@@ -10,13 +11,14 @@ from typing import Final
 import pytest
 import yaml
 
+from tests.support.forks import Forks
 from tests.support.snippets import blocks
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text, tool_call
 from tests.support.variants import Json, responses_config, variant
 from tests.support.wire import Wire, error_of, output_text
 
-# Extended: another home folder needs new processes, which import the host at each start.
+# Extended: another home folder needs processes of its own, which import the host.
 pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
 
 NAME: Final = "thinker"
@@ -38,25 +40,40 @@ def one_entry(config: Json) -> None:
     config["providers"]["responses"] = [entry]
 
 
+@pytest.fixture(scope="module")
+def forks_at_home(
+    host: Host, stack_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, Forks]]:
+    """A home folder, and the fork server of the stacks that have it."""
+    home = tmp_path_factory.mktemp("home")
+    env = os.environ | stack_env | {"HOME": str(home)}
+    with Forks.of_host(host, env, tmp_path_factory.mktemp("forks") / "log") as forks:
+        yield home, forks
+
+
 @pytest.fixture(params=[leave, one_entry], ids=["starter", "one entry"])
 def stack(
     request: pytest.FixtureRequest,
     host: Host,
     stack_env: dict[str, str],
     upstream_process: UpstreamProcess,
-    tmp_path: Path,
+    forks_at_home: tuple[Path, Forks],
 ) -> Iterator[LiveStack]:
     """A stack without a configured secret. Both kinds have their store in a folder of the home folder."""
     change: Callable[[Json], None] = request.param
+    home, forks = forks_at_home
+    shutil.rmtree(home)
+    home.mkdir()
     env = {
         **{name: "" for name in os.environ if name.startswith("RESPONSES_SECRET")},
         **stack_env,
-        "HOME": str(tmp_path),
+        "HOME": str(home),
         "INFERENCE_URL": upstream_process.client.base_url,
     }
-    config = variant(STARTER, tmp_path / "config.yaml", change)
-    with LiveStack(config, env, tmp_path / ".llama-stack-responses", host=host) as running:
+    config = variant(STARTER, home / "config.yaml", change)
+    with LiveStack(config, env, home / ".llama-stack-responses", host=host, forks=forks) as running:
         yield running
+    assert not forks.refusals
 
 
 def secret_file(stack: LiveStack) -> Path:
@@ -129,16 +146,21 @@ def test_reasoning_whose_secret_is_gone_is_read_as_it_is_stored_or_dropped_or_re
 
 
 def test_configured_secret_opens_what_the_kept_one_sealed(
-    host: Host, stack_env: dict[str, str], stack: LiveStack, upstream: Upstream, upstream_process: UpstreamProcess
+    host: Host,
+    stack_env: dict[str, str],
+    stack: LiveStack,
+    forks_at_home: tuple[Path, Forks],
+    upstream: Upstream,
 ) -> None:
     with Wire(stack) as wire:
         kept = turn_of_a_client(wire, upstream, store=False)
     stack.stop()
+    home, forks = forks_at_home
     env = {
         **stack_env,
-        "HOME": str(stack.state_dir.parent),
-        "INFERENCE_URL": upstream_process.client.base_url,
+        "HOME": str(home),
+        "INFERENCE_URL": upstream.base_url,
         "RESPONSES_SECRET": "A" * 43 + "=",
     }
-    with LiveStack(STARTER, env, stack.state_dir, host=host) as configured:
+    with LiveStack(STARTER, env, stack.state_dir, host=host, forks=forks) as configured:
         assert continued(configured, upstream, kept, store=False) == "Hm."

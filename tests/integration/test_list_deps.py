@@ -10,27 +10,13 @@ import pytest
 import yaml
 
 from llama_stack_responses.cli import main, template_names
+from tests.support.forks import Forks
 from tests.support.snippet_programs import LIST_DEPS
 from tests.support.snippets import blocks
 from tests.support.stack import REPOSITORY, Host
 from tests.support.wire import Json
 
-pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
-
-LISTED = """
-import contextlib, io, json, sys
-from {module} import main
-found = {{}}
-for config in sys.argv[1:]:
-    sys.argv = ["{command}", "stack", "list-deps", config]
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        main()
-    found[config] = said.getvalue().splitlines()
-print(json.dumps(found))
-"""
-"""The host's command for all templates in one process, because its import takes seconds."""
-
-COMMANDS = {"llama_stack": ("llama_stack.cli.llama", "llama"), "ogx": ("ogx.cli.ogx", "ogx")}
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended, pytest.mark.day(0)]
 
 PROVIDED = """
 import json, sys
@@ -76,14 +62,15 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def listed(host: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def listed(host: Host, forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """The output lines of the host's command by template; llama-stack gets the copy that the documentation makes."""
-    module, command = COMMANDS[host]
+    folder = tmp_path_factory.mktemp("listed")
     configs = {name: str(REPOSITORY / "templates" / name / "config.yaml") for name in stack_names()}
     if host == "llama_stack":
         configs = {name: documented_copy(name, tmp_path_factory.mktemp(name)) for name in configs}
-    found = python(LISTED.format(module=module, command=command), *configs.values())
-    return {name: found[config] for name, config in configs.items()}
+    found = {name: forks.run("stack", "list-deps", config, folder=folder) for name, config in configs.items()}
+    assert {each.returncode for each in found.values()} == {0}, found
+    return {name: each.stdout.splitlines() for name, each in found.items()}
 
 
 def documented_copy(name: str, folder: Path) -> str:

@@ -18,7 +18,7 @@ from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.waiting import wait_until
 
 # The model server does not depend on the host; test_openai_chat.py crosses it.
-pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(2), pytest.mark.one_host]
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(3), pytest.mark.one_host]
 
 REPOSITORY = Path(__file__).parents[2]
 LOADING_SECONDS = 180

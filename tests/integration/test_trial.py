@@ -13,20 +13,21 @@ from benchmarks.trial.rows import ROWS
 pytestmark = [pytest.mark.live, pytest.mark.one_host]
 
 IN_TURN: Final = {
-    ("replacement", "redis"),
-    ("replacement", "postgres"),
-    ("failover", "redis"),
-    ("failover", "postgres"),
+    ("replacement", "redis"): 4,
+    ("replacement", "postgres"): 0,
+    ("failover", "redis"): 1,
+    ("failover", "postgres"): 3,
 }
-"""What no other test has on a whole server. For the other rows, there are cheaper tests."""
+"""What no other test has on a whole server, and on which day it runs. For the other rows, there are cheaper tests."""
 
 
 def cases() -> Iterator[Any]:
     """Yield each row with each of its stores."""
     for row, (_, stores) in ROWS.items():
         for store in stores:
-            mark = pytest.mark.extended if (row, store) in IN_TURN else pytest.mark.whole_run
-            yield pytest.param(row, store, marks=mark)
+            day = IN_TURN.get((row, store))
+            marks = [pytest.mark.whole_run] if day is None else [pytest.mark.extended, pytest.mark.day(day)]
+            yield pytest.param(row, store, marks=marks)
 
 
 @pytest.mark.parametrize(("row", "store"), list(cases()))

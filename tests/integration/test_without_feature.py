@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from llama_stack_responses.core.shapes import schema_of
 from llama_stack_responses.items.kind import ToolType
 from llama_stack_responses.items.registry import HOSTED_TOOL_NAMES
 from llama_stack_responses.requests.request import parse_create
+from tests.support.forks import Forks
 from tests.support.own_types import own_tools
 from tests.support.script import reply, text
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
@@ -158,16 +159,29 @@ def test_feature_refuses_its_tool_for_what_is_wrong_in_it(feature: str) -> None:
     assert "no provider" not in raised.value.message
 
 
-@pytest.mark.extended  # each is a new process of the host
+@pytest.fixture(scope="module")
+def folder_and_forks(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Forks]]:
+    """A folder for the package, and stacks that find it there: they are forked with the host imported, and no more."""
+    folder = tmp_path_factory.mktemp("package")
+    with Forks.of_host(
+        host, os.environ | path_of(folder), tmp_path_factory.mktemp("forks") / "log", bare=True
+    ) as forks:
+        yield folder, forks
+
+
+@pytest.mark.extended  # each is a stack of its own
 @pytest.mark.parametrize("feature", feature_names())
 def test_stack_without_feature_answers_and_refuses_what_needs_it(
-    feature: str, host: Host, upstream: Upstream, tmp_path: Path
+    feature: str, host: Host, upstream: Upstream, folder_and_forks: tuple[Path, Forks], tmp_path: Path
 ) -> None:
-    folder = without(feature, tmp_path / "package")
+    folder, forks = folder_and_forks
+    shutil.rmtree(folder / llama_stack_responses.__name__, ignore_errors=True)
+    without(feature, folder)
     config = variant(STARTER, tmp_path / "config.yaml", leaving_out(feature))
     env = {**path_of(folder), "INFERENCE_URL": upstream.base_url, "UNAVAILABLE_TOOLS": "refuse"}
     upstream.script("local", reply(text("Hello")))
-    with LiveStack(config, env, tmp_path / "state", host=host, fork=False) as stack, stack.client() as client:
+    with LiveStack(config, env, tmp_path / "state", host=host, forks=forks) as stack, stack.client() as client:
+        assert not forks.refusals
         assert client.responses.create(model="local/local", input="Hi").output_text == "Hello"
         for path in PATHS.get(feature, ()):
             assert httpx.get(f"{stack.base_url}{path}", trust_env=False).status_code == 404

@@ -70,7 +70,7 @@ def test_fresh_seeds_break_no_promise(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.extended
-@pytest.mark.day(2)
+@pytest.mark.day(0)
 def test_more_fresh_seeds_break_no_promise(capsys: pytest.CaptureFixture[str]) -> None:
     first = secrets.randbelow(2**40)
     count, failed = run_for(DAY_SECONDS, first)

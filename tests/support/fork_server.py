@@ -12,7 +12,8 @@ It imports the modules and then serves one client, which sends a JSON object in 
 
 A forked process runs the script as `__main__` with its own session, environment, folder and output, and ends with this
 process. What a fork cannot have anew must be the same: environment variables that the imports have read, or that the
-interpreter and C libraries read by themselves. A process with threads does not fork.
+interpreter and C libraries read by themselves. A process with threads does not fork. Where all that an import does with
+a variable can be done later as well, it is done in the forked process.
 
 Garbage collections of a forked process skip what was imported before. Otherwise each, and above all the last one when
 the process ends, would copy the memory of all imports, which takes half a second of processor time.
@@ -50,6 +51,9 @@ READ_IN_C: Final = (
 )
 """Prefixes of environment variables that are read where `os.environ` does not see it, before a server runs."""
 
+DONE_LATER: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": ("llama_stack.telemetry", "setup_telemetry")}
+"""Variables without which an import does nothing, and the module and the function that it calls for them."""
+
 
 class EnvironmentReads:
     """Records which environment variables are read in a `with` block."""
@@ -84,7 +88,8 @@ class EnvironmentReads:
 
     def differing(self, env: Mapping[str, str]) -> list[str]:
         """Return the variables that were read, or may have been, and have another value in `env`."""
-        changed = {name for name in {*env, *os.environ} if env.get(name) != os.environ.get(name)}
+        later = DONE_LATER.keys() - os.environ.keys()
+        changed = {name for name in {*env, *os.environ} - later if env.get(name) != os.environ.get(name)}
         return sorted(name for name in changed if self.all or name in self.names or name.startswith(READ_IN_C))
 
 
@@ -146,8 +151,12 @@ def become(request: dict[str, Any], parent: int) -> None:
         os.dup2(file, each)
         os.close(file)
     os.chdir(request["cwd"])
+    added = request["env"].keys() - os.environ.keys()
     os.environ.clear()
     os.environ.update(request["env"])
+    for name, (module, function) in DONE_LATER.items():
+        if name in added and module in sys.modules:
+            getattr(sys.modules[module], function)()
     sys.argv = list(request["command"])
     if (process := sys.modules.get("multiprocessing.process")) is not None:
         vars(process)["ORIGINAL_DIR"] = request["cwd"]  # it is read once, at the import

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from tests.support.process import Child, StartError, killed_with_parent
+from tests.support.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[2]
 SERVER: Final = Path(__file__).with_name("fork_server.py")
@@ -57,6 +58,17 @@ IMPORTS: Final[dict[str, Sequence[str]]] = {
     ),
 }
 """The roots of what a server of the starter template imports while it starts, by host."""
+OF_COMMANDS: Final[dict[str, Sequence[str]]] = {
+    host: (
+        "llama_stack_responses.cli",
+        f"{host}.core.configure",
+        f"{host}.core.storage.kvstore.sqlite",
+        "llama_stack_responses.features.admin.backup_commands",
+        "llama_stack_responses.host",
+    )
+    for host in IMPORTS
+}
+"""What a command imports that uses the host's code, which takes more than three seconds of processor time."""
 
 
 class ForkedProcess:
@@ -145,10 +157,15 @@ class Forks:
         self._stream: Any = None
 
     @classmethod
-    def of_host(cls, host: str, env: Mapping[str, str], log: Path) -> Self:
-        """Return the fork server of a host's command."""
+    def of_host(cls, host: str, env: Mapping[str, str], log: Path, *, bare: bool = False) -> Self:
+        """Return the fork server of a host's command. A bare one has nothing of this package imported."""
         script = Path(sys.executable).with_name({"llama_stack": "llama", "ogx": "ogx"}[host])
-        return cls(script, IMPORTS[host], env, log)
+        return cls(script, [name for name in IMPORTS[host] if not bare or name not in OURS], env, log)
+
+    @classmethod
+    def of_commands(cls, host: str, env: Mapping[str, str], log: Path) -> Self:
+        """Return the fork server of this package's commands that use the host's code."""
+        return cls(Path(sys.executable).with_name("llama-stack-responses"), OF_COMMANDS[host], env, log)
 
     def __enter__(self) -> Self:
         """Return this object."""
@@ -183,6 +200,19 @@ class Forks:
             self.refusals.append(answer["refused"])
             return None
         return ForkedChild(ForkedProcess(self, answer["pid"]), log)
+
+    def run(self, *words: str, folder: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run the script to its end in a folder, which gets files with its output and errors."""
+        command, log, errors = [self.script, *words], folder / "output.log", folder / "errors.log"
+        for file in (log, errors):
+            file.write_text("")
+        child = self.start(command, log=log, env=self.env if env is None else env, cwd=folder, errors=errors)
+        assert child, self.refusals
+        try:
+            wait_until(lambda: child.returncode is not None)
+        finally:
+            status = child.kill()
+        return subprocess.CompletedProcess(command, status or 0, log.read_text(), errors.read_text())
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send a request to the fork server and return its answer; StartError if it has ended."""

@@ -26,8 +26,8 @@ TESTS: Final = Path(__file__).parents[1]
 TOGETHER: Final = TESTS / "integration" / "browser"
 LIVE: Final = (TESTS / "integration", TESTS / "demo")
 """The folders of tests that start servers."""
-LIVE_END: Final = 0.9
-"""The part of a run in which live tests begin."""
+LIVE_END: Final = 0.5
+"""The part of the other files that are mixed with the live tests. The last ones only compute."""
 RECORD: Final = 8
 """Bytes of a number in the queue. A pipe is read under a lock, so that each number has one reader."""
 
@@ -35,7 +35,8 @@ RECORD: Final = 8
 def groups(folders: Sequence[Path]) -> Sequence[Sequence[Path]]:
     """Return the test files of folders, in the order in which they run: each group is for one process.
 
-    Live tests, which wait for servers, are mixed with the other ones, which compute, so that no core idles. The last
+    Live tests, which wait for servers, are mixed with the other ones, which compute, so that no core idles. They come
+    first: other test runs end before this one, and what is left when it has the cores for itself must use them. The last
     files are short: no process then works alone on a long one.
     """
     files = sorted(file.resolve() for folder in folders for file in folder.rglob("test_*.py"))

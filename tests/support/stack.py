@@ -50,11 +50,13 @@ class LiveStack:
         python: Path = Path(sys.executable),
         cwd: Path | None = None,
         fork: bool = True,
+        forks: Forks | None = None,
     ) -> None:
         """Prepare a stack.
 
         Without `fork` it is always a new process: for tests of the start itself, and of several servers that must not
-        have the same hash seed.
+        have the same hash seed. `forks` is used instead of the fork server of the test run, for a stack with another
+        environment.
         """
         self.state_dir = state_dir
         self.log = state_dir / "stack.log"
@@ -65,6 +67,7 @@ class LiveStack:
         self._python = python
         self._cwd = cwd or state_dir
         self._fork = fork
+        self._own_forks = forks
         self._child: Child | None = None
         self._log_start = 0
 
@@ -146,9 +149,10 @@ class LiveStack:
 
     def _forked(self) -> Child | None:
         """Return the server if it can be forked."""
-        if self.forks is None or not self._fork:
+        forks = self._own_forks or self.forks
+        if forks is None or not self._fork:
             return None
-        return self.forks.start(self._command(), log=self.log, env=self._env, cwd=self._cwd)
+        return forks.start(self._command(), log=self.log, env=self._env, cwd=self._cwd)
 
     def _log_since_start(self) -> str:
         """Return its log since the last start."""

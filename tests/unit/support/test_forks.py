@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support import fork_server
 from tests.support.forks import Forks
 from tests.support.proc import has_ended
 from tests.support.process import Child, StartError
@@ -155,6 +156,21 @@ def test_variable_that_an_import_reads_prevents_a_fork(forks: Forks, script: Pat
     assert forked(forks, script, tmp_path / "log", env=os.environ | {"COLOUR": "blue"}) is None
     assert forked(forks, script, tmp_path / "log", env=os.environ | {"PYTHONUTF8": "1"}) is None
     assert forks.refusals == ["differing variables: COLOUR", "differing variables: PYTHONUTF8"]
+
+
+def test_variable_without_which_an_import_does_nothing_is_followed_after_the_fork(script: Path, tmp_path: Path) -> None:
+    [(name, (module, function))] = fork_server.DONE_LATER.items()
+    file = script.parent.joinpath(*module.split(".")).with_suffix(".py")
+    file.parent.mkdir()
+    (file.parent / "__init__.py").touch()
+    follow = f"import os\ndef {function}():\n    print('followed', os.environ.get({name!r}))\n{function}()\n"
+    file.write_text(follow)
+    log, env = tmp_path / "log", os.environ | {name: "http://collector"}
+    with Forks(script, ["warm", module], os.environ, tmp_path / "forks.log") as forks:
+        assert ended(forked(forks, script, log, env=env)) == 3
+    assert log.read_text().startswith("followed http://collector\n{")
+    with Forks(script, ["warm", module], env, tmp_path / "forks.log") as forks:
+        assert forked(forks, script, log, env=os.environ) is None
 
 
 def test_import_that_goes_through_all_variables_prevents_a_fork(forks: Forks, script: Path, tmp_path: Path) -> None:

@@ -26,19 +26,10 @@ from tests.support.forks import Forks
 from tests.support.golden_store import GoldenStore, load, newest_file
 from tests.support.process import free_port
 from tests.support.variants import Json, responses_config, variant
-from tests.support.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[4]
 STARTER: Final = str(ROOT / "templates" / "starter" / "config.yaml")
 CLI: Final = "import sys; from llama_stack_responses.cli import main; sys.exit(main())"
-OF_THE_HOST: Final = (
-    "llama_stack_responses.cli",
-    "llama_stack.core.configure",
-    "llama_stack.core.storage.kvstore.sqlite",
-    "llama_stack_responses.features.admin.backup_commands",
-    "llama_stack_responses.host",
-)
-"""What a command imports that uses the host's code, which takes more than three seconds of processor time."""
 
 # The hosts read a deprecated field of their own.
 pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
@@ -79,23 +70,14 @@ def test_reader_that_has_enough_ends_a_command_silently(command: str, state: Pat
 def commands_of_the_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     """Processes of the command that have imported the host: in this one it would keep its backends."""
     folder = tmp_path_factory.mktemp("commands")
-    program = Path(sys.executable).with_name("llama-stack-responses")
-    with Forks(program, OF_THE_HOST, os.environ | {"HOME": str(folder)}, folder / "log") as forks:
+    with Forks.of_commands("llama_stack", os.environ | {"HOME": str(folder)}, folder / "log") as forks:
         yield forks
 
 
-def forked(forks: Forks, folder: Path, *words: str, **environment: str) -> tuple[int | None, str]:
+def forked(forks: Forks, folder: Path, *words: str, **environment: str) -> tuple[int, str]:
     """Run a command; return how it ends and what it prints."""
-    program = str(Path(sys.executable).with_name("llama-stack-responses"))
-    log, env = folder / "command.log", forks.env | environment
-    log.unlink(missing_ok=True)
-    child = forks.start([program, *words], log=log, env=env, cwd=folder)
-    assert child, forks.refusals
-    try:
-        wait_until(lambda: child.returncode is not None)
-    finally:
-        child.kill()
-    return child.returncode, log.read_text()
+    ended = forks.run(*words, folder=folder, env=forks.env | environment)
+    return ended.returncode, ended.stdout + ended.stderr
 
 
 def piped(command: str, state: Path, ending: str, **environment: str) -> tuple[int, str, str]:
@@ -231,7 +213,7 @@ def test_store_that_does_not_exist_is_an_error_and_not_created(
 
 
 @pytest.mark.extended
-@pytest.mark.day(2)
+@pytest.mark.day(4)
 def test_store_of_the_host_that_does_not_exist_is_an_error_and_not_created(
     commands_of_the_host: Forks, tmp_path: Path
 ) -> None:
@@ -276,7 +258,7 @@ READING: Final = ("list --config", "stats --config", "import", "import --config"
 
 
 @pytest.mark.extended
-@pytest.mark.day(2)
+@pytest.mark.day(4)
 @pytest.mark.parametrize("command", READING)
 @pytest.mark.parametrize("unreadable", UNREADABLE)
 def test_configuration_that_the_host_cannot_read_is_one_sentence(
@@ -370,7 +352,7 @@ WRONG: Final = {
 
 
 @pytest.mark.extended
-@pytest.mark.day(2)
+@pytest.mark.day(4)
 @pytest.mark.parametrize(
     ("wrong", "command"),
     [
@@ -392,14 +374,14 @@ def test_all_wrong_settings_are_named_with_their_lines(
 
 
 @pytest.mark.extended
-@pytest.mark.day(2)
+@pytest.mark.day(4)
 def test_configuration_with_nothing_wrong_is_said_to_be_right(commands_of_the_host: Forks, tmp_path: Path) -> None:
     ended = forked(commands_of_the_host, tmp_path, "check", str(STARTER))
     assert ended == (0, f"Nothing is wrong in {STARTER}.\n")
 
 
 @pytest.mark.extended
-@pytest.mark.day(2)
+@pytest.mark.day(4)
 def test_check_names_wrong_settings_of_providers_that_other_commands_do_not_need(
     commands_of_the_host: Forks, tmp_path: Path
 ) -> None:
