@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from hashlib import blake2b
-from itertools import compress
+from itertools import compress, count
 from math import inf
 from typing import Final
 
@@ -242,7 +242,8 @@ class WatchedRows:
 
     def __init__(self, served: ServedPartitions, prefix: str) -> None:
         self._served, self._prefix = served, prefix
-        self._learned: dict[int, None] = {}
+        self._learned: dict[int, int] = {}
+        self._times = count()
 
     async def read[Row](self, read: Callable[[int], Awaitable[Sequence[Row]]]) -> tuple[list[Row], list[ApiError]]:
         """Read rows in these partitions at the same time; return them, and why some partitions did not answer.
@@ -254,21 +255,22 @@ class WatchedRows:
             ApiError: 503, the store does not answer.
         """
         having = await self._served.having(self._prefix)
-        learned, self._learned = self._learned, {}
-        numbers = list(dict.fromkeys([*learned, *having]))
-        rows, failures = list[Row](), list[ApiError]()
+        before, rows, failures = dict(self._learned), list[Row](), list[ApiError]()
+        numbers = list(dict.fromkeys([*before, *having]))
         for number, answer in zip(numbers, await answers_of(map(read, numbers)), strict=True):
             if isinstance(answer, ApiError):
                 failures.append(answer)
             else:
                 rows += answer
-            if isinstance(answer, ApiError) or answer:
+            if answer:
                 self.found(number)
+            elif self._learned.get(number) == before.get(number):
+                self._learned.pop(number, None)
         return rows, failures
 
     def found(self, tag: int) -> None:
         """Note that there may be rows in the partition of a tag, or in that of this number."""
-        self._learned[self._served.number_of(tag)] = None
+        self._learned[self._served.number_of(tag)] = next(self._times)
 
 
 def _first(number: int, workers: Iterable[str]) -> str:

@@ -50,7 +50,7 @@ from .records import (
     pages_of,
     until,
 )
-from .routing import owner_of_range, tag_of_key, tag_of_range
+from .routing import home_of_range, owner_of_range, tag_of_key, tag_of_range
 
 logger = get_logger(__name__)
 
@@ -323,6 +323,9 @@ class PartitionedRecords:
         tag = tag_of_range(start, end)
         if tag is not None:
             return [self._number(tag)]
+        home = home_of_range(start, end)
+        if home is not None:
+            return sorted({0, self._number(home)})
         if of := owner_of_range(start, end):
             used = f"{TAGS_OF_OWNER}{of}/"
             rows = await self._parts[self._number(tag_of_key(used))].range(used, after_prefix(used), limit=4096)

@@ -53,8 +53,8 @@ class Placement:
         return uuid4().int % self.partitions
 
     def of_owner(self, owner: Owner) -> int:
-        """Return the tag of what a user has beside responses and conversations."""
-        return home_of(Hasher(owner).owner) % self.partitions
+        """Return the tag of what a user has beside responses and conversations, which is always the same."""
+        return home_of(Hasher(owner).owner) if self.partitions > 1 else 0
 
     def of_key(self, name: str) -> int:
         """Return the tag of a first response with the Idempotency-Key of this name."""

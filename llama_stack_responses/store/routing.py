@@ -3,8 +3,9 @@
 A store in a cluster consists of partitions, and a commit is atomic within one. All rows of a chain of responses and of
 a conversation have one tag, from 0 to 4,095, which its ids and the names of its content begin with. What is kept of a
 user beside them has the tag of the user's hash, and so has what counts for a limit of a user, a team or a key. Batches
-get that tag in their ids, and so do the responses of their lines. A key with which users authenticate has the tag of
-its digits. A tag is in the partition of that number, modulo the number of partitions. Ids without a tag have the tag 0.
+and endpoints of webhooks get that tag in their ids, and so do the responses of the lines of batches. A key with which
+users authenticate has the tag of its digits. A tag is in the partition of that number, modulo the number of partitions.
+Ids without a tag have the tag 0.
 """
 
 from __future__ import annotations
@@ -84,9 +85,9 @@ _TAGS: Final[Mapping[str, tuple[int, Callable[[str], int]]]] = {
     "g": (2, _name(2)),
     "j": (1, _job_or_pointer),
     **dict.fromkeys(_ENDING, (2, _at_end)),
-    "bt/c": (2, _of_owner(2)),
-    **dict.fromkeys(("bt/o", "bt/u"), (3, _id(3))),
-    **dict.fromkeys((f"bt/{kind}" for kind in "pqrtdni"), (2, _id(2))),
+    **dict.fromkeys(("bt/c", "wh/c"), (2, _of_owner(2))),
+    **dict.fromkeys(("bt/o", "bt/u", "wh/e", "wh/o"), (3, _id(3))),
+    **dict.fromkeys((*(f"bt/{kind}" for kind in "pqrtdni"), *(f"wh/{kind}" for kind in "dqls")), (2, _id(2))),
 }
 """What says the tag of a row, by the first part of its key, or the first two: which of the parts between slashes, and
 how it is read."""
@@ -94,8 +95,10 @@ how it is read."""
 _WITH_KINDS: Final = frozenset(kind.partition("/")[0] for kind in _TAGS if "/" in kind)
 """First parts of keys of which the second one counts too."""
 
-_LISTED: Final = ("l/", "sc/", "bt/o/", "bt/u/")
-"""Beginnings of the keys of rows that are listed for an owner, whose hash follows."""
+_LISTED: Final = ("l/", "sc/")
+"""Beginnings of the keys of rows that are listed for an owner, whose hash follows, and have all tags of the owner."""
+_AT_HOME: Final = ("bt/o/", "bt/u/", "wh/o/")
+"""The same of rows that have the tag of the owner's hash, or none."""
 
 
 def _kind(key: str) -> str:
@@ -135,8 +138,18 @@ def tag_of_range(start: str, end: str) -> int | None:
 
 
 def owner_of_range(start: str, end: str) -> str | None:
-    """Return the owner of all rows with start <= key < end, if these are listed for owners; None otherwise."""
-    for kind in _LISTED:
+    """Return the owner of all rows with start <= key < end, if they may have all tags of an owner; None otherwise."""
+    return _owner_in(start, end, _LISTED)
+
+
+def home_of_range(start: str, end: str) -> int | None:
+    """Return the tag of all rows with start <= key < end but those without one; None if they may have further ones."""
+    of = _owner_in(start, end, _AT_HOME)
+    return home_of(of) if of else None
+
+
+def _owner_in(start: str, end: str, kinds: Iterable[str]) -> str | None:
+    for kind in kinds:
         of, slash, _ = start.removeprefix(kind).partition("/")
         if start.startswith(kind) and slash and end.startswith(f"{kind}{of}"):
             return of

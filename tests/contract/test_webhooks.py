@@ -28,10 +28,11 @@ from llama_stack_responses.features.webhooks.settings import EVENT_TYPES
 from llama_stack_responses.features.webhooks.signing import new_secret
 from llama_stack_responses.features.webhooks.stored import EndpointsOfOwners
 from llama_stack_responses.fetch.address_policy import AddressPolicy
+from llama_stack_responses.jobs.served_partitions import ServedPartitions, WatchedRows
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.content_names import Hasher
-from llama_stack_responses.store.records import Records, pages_of
+from llama_stack_responses.store.records import Records, pages_of, partitions_of
 from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.contract.backends import Clock
 from tests.contract.conversations import assistant, response
@@ -58,9 +59,13 @@ class Workers:
 
     worker_id: str
     living: set[str]
+    served: ServedPartitions
 
     async def leases(self, workers: Iterable[str]) -> dict[str, float]:
         return dict.fromkeys(self.living & {*workers}, 0.0)
+
+    def watched(self, prefix: str) -> WatchedRows:
+        return self.served.watched(prefix)
 
 
 class Server:
@@ -93,8 +98,14 @@ class Server:
         )
         self.worker_id = new_id("worker")
         self.living.add(self.worker_id)
-        self.dispatcher.workers = Workers(self.worker_id, self.living)
+        self.dispatcher.work_with(Workers(self.worker_id, self.living, ServedPartitions(records, None)))
         self.archive = Archive(records, clock=clock, at_end=[partial(recorded, 4 * DAY)])
+
+    async def make(self) -> None:
+        """Make the deliveries of all events."""
+        for number in range(partitions_of(self.records)):
+            while await self.deliveries.make(number):
+                pass
 
     async def create(self, url: str, owner: Owner = ADA, types: tuple[str, ...] = EVENT_TYPES) -> tuple[Endpoint, str]:
         return await self.endpoints.create(owner, "Jobs", url, types, 20)
@@ -365,8 +376,7 @@ async def test_endpoint_that_answers_410_is_disabled_until_it_is_changed(
         assert caplog.text.count("disabled webhook endpoint") == 1
 
         await server.end()
-        while await server.deliveries.make():
-            pass
+        await server.make()
         assert len(await server.all()) == 2, "a disabled endpoint gets nothing"
 
         receiver.answer_all = lambda _: Answer(b"ok")
@@ -480,8 +490,7 @@ async def test_gauge_has_the_time_that_the_oldest_delivery_has_waited(
     for name in ("a", "b"):
         await server.create(receiver.url(f"/{name}"))
         await server.end()
-        while await server.deliveries.make():
-            pass
+        await server.make()
         clock.now += 40
     async with server.delivering():
         await until(lambda: server.dispatcher._oldest is not None)

@@ -219,7 +219,7 @@ class Server:
             Retries(1.0, 600.0),
             self.telemetry,
         )
-        events.add(partial(recorded_of_object, _KEPT_SECONDS), lambda _: self._webhooks.look())
+        events.add(partial(recorded_of_object, _KEPT_SECONDS), lambda event: self._webhooks.happened(event.id))
         ends = LineEnds(Tries(_BATCHES.tries, _BATCHES.retry_seconds), self.telemetry)
         pool = WorkerPool(CONFIG.files.pool_limits)
         tools = SimulatedTools(process, ledger, pause)
@@ -235,7 +235,7 @@ class Server:
             on_end=[self._batch_work.ended, self._webhooks.ended],
         )
         self.impl = _Service(process, CONFIG, self.records, self.sealer, dependencies, self.access, intervals)
-        self._webhooks.workers = self.impl.jobs
+        self._webhooks.work_with(self.impl.jobs)
         self._batch_work.parts = BatchParts(
             impl=self.impl,
             inference=None,  # type: ignore[arg-type]

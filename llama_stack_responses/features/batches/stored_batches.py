@@ -9,10 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from ...concurrency.offloading import in_thread, in_thread_if_large
 from ...core.errors import ApiError, not_in_list
-from ...core.ids import tag_of
 from ...store.conflict_retry import ConflictRetry
 from ...store.content_names import Hasher
-from ...store.layout import used
 from ...store.object_events import ObjectEvent, ObjectEvents
 from ...store.records import (
     Condition,
@@ -120,7 +118,6 @@ class StoredBatches:
                 Put(f"{WORK}{batch.id}", of.encode()),
                 Put(open_key(of, batch.id), b""),
                 Put(counter, b""),
-                *used(batch.owner, tag_of(batch.id)),
             ]
             conditions = [unchanged]
             if claim:

@@ -11,7 +11,6 @@ from ...logs import get_logger
 from ...store import codec
 from ...store.conflict_retry import ConflictRetry
 from ...store.records import (
-    Condition,
     Delete,
     Op,
     Record,
@@ -19,8 +18,11 @@ from ...store.records import (
     VersionIs,
     after_prefix,
     committed,
+    pages_in,
     pages_of,
+    range_in,
 )
+from ...store.routing import by_tag
 from .endpoints import Endpoints
 from .rows import (
     DELIVERIES,
@@ -73,18 +75,20 @@ class Deliveries:
         self._configured = {name: frozenset(types) for name, types in configured.items()}
         self._kept_seconds = kept_seconds
 
-    async def make(self) -> bool:
-        """Make the deliveries of the oldest events; return whether there may be more events.
+    async def make(self, number: int = 0) -> list[str]:
+        """Make the deliveries of the oldest events in a partition.
+
+        Return the ids of their endpoints, and an empty one as the last if there may be more events.
 
         Raises:
             ApiError: 503, the store does not answer.
         """
-        rows = await self._records.range(EVENTS, after_prefix(EVENTS), limit=_EVENTS)
+        rows = await range_in(self._records, number, EVENTS, after_prefix(EVENTS), limit=_EVENTS)
         if not rows:
-            return False
+            return []
         now, targets = await self._records.now(), _Targets(self._endpoints)
-        ops: list[Op] = []
-        conditions: list[Condition] = [VersionIs(key, row.version) for key, row in rows]
+        ops, endpoints = list[Op](), list[str]()
+        conditions = [VersionIs(key, row.version) for key, row in rows]
         for key, row in rows:
             ops.append(Delete(key))
             if (event := _read(key, row)) is None:
@@ -95,9 +99,11 @@ class Deliveries:
             ]:
                 delivery = Delivery.of_event(event, endpoint, now)
                 ops += [delivery.put(self._kept_seconds), delivery.queued(of, now)]
-        # If the commit conflicts, another server has made them, or an endpoint has changed: they are read again.
-        await committed(self._records, ops, [*conditions, *targets.unchanged])
-        return True
+                endpoints.append(endpoint)
+        # If the commit conflicts, another server has made some, and the others are read again. A delivery to an
+        # endpoint that was deleted meanwhile is dropped when it would be sent.
+        await committed(self._records, ops, conditions)
+        return [*endpoints, ""]
 
     async def due(self, endpoint: str, now: float, limit: int) -> list[Queued]:
         """Return the deliveries to an endpoint that are to be sent by now, those that wait longest first."""
@@ -105,21 +111,21 @@ class Deliveries:
         rows = await self._records.range(prefix, f"{prefix}{due_part(now)}0", limit=limit)
         return [Queued.read(key, row.value) for key, row in rows]
 
-    async def oldest(self) -> float | None:
-        """Return when the event of the delivery happened that waits longest, in seconds since the epoch; None if none
-        does. Of very many deliveries, some are looked at."""
+    async def oldest(self, number: int = 0) -> list[float]:
+        """Return when the event of the delivery happened that waits longest in a partition, in seconds since the epoch;
+        nothing if none does. Of very many deliveries, some are looked at."""
         found, left = list[float](), _LOOKED_AT
-        async for rows in pages_of(self._records, QUEUE):
+        async for rows in pages_in(self._records, number, QUEUE):
             found += [event_time_of(Queued.read(key, row.value).delivery) for key, row in rows]
             left -= len(rows)
             if left <= 0:
                 break
-        return min(found, default=None)
+        return [min(found)] if found else []
 
-    async def first(self, after: str) -> Queued | None:
-        """Return the delivery that is due first at the first endpoint whose id is greater than `after`."""
+    async def first(self, number: int, after: str) -> Queued | None:
+        """Return what is due first in a partition at the first endpoint whose id is greater than `after`."""
         start = after_prefix(f"{QUEUE}{after}/") if after else QUEUE
-        rows = await self._records.range(start, after_prefix(QUEUE), limit=1)
+        rows = await range_in(self._records, number, start, after_prefix(QUEUE), limit=1)
         return Queued.read(rows[0][0], rows[0][1].value) if rows else None
 
     async def load(self, rows: Sequence[Queued]) -> dict[str, Delivery]:
@@ -184,9 +190,8 @@ class Deliveries:
         """Delete all events and deliveries of an owner's responses."""
         for prefix in (EVENTS, DELIVERIES):
             async for rows in pages_of(self._records, prefix):
-                own = [key for key, row in rows if _owner_of(prefix, row) == of]
-                if own:
-                    await self._records.commit([Delete(key) for key in own])
+                for own in by_tag(Delete(key) for key, row in rows if _owner_of(prefix, row) == of):
+                    await self._records.commit(own)
 
 
 class _Targets:
@@ -195,24 +200,18 @@ class _Targets:
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
         self._known: dict[str, list[tuple[str, frozenset[str]]]] = {}
-        self.unchanged: list[Condition] = []
 
     async def of(self, event: Event) -> list[str]:
-        """Return the ids of the endpoints of the owner that get an event; `unchanged` says that this holds."""
+        """Return the ids of the endpoints of the owner that get an event."""
         if event.of not in self._known:
             self._known[event.of] = await self._read(event.of)
         return [name for name, types in self._known[event.of] if event.type in types]
 
     async def _read(self, of: str) -> list[tuple[str, frozenset[str]]]:
-        owned = await self._endpoints.with_versions(of)
-        states = await self._endpoints.states([each.id for each, _ in owned])
-        enabled = []
-        for each, unchanged in owned:
-            if each.id in states and states[each.id].disabled_at:
-                continue
-            self.unchanged.append(unchanged)
-            enabled.append((each.id, frozenset(each.event_types)))
-        return enabled
+        owned = await self._endpoints.of_owner(of)
+        states = await self._endpoints.states([each.id for each in owned])
+        disabled = {name for name, state in states.items() if state.disabled_at}
+        return [(each.id, frozenset(each.event_types)) for each in owned if each.id not in disabled]
 
 
 def _same(key: str, found: Mapping[str, Record]) -> VersionIs:

@@ -23,7 +23,9 @@ from ...concurrency.share import Share, working_for
 from ...concurrency.tasks import LoopTask, end_all
 from ...core.backoff import pause_after
 from ...core.errors import ApiError
+from ...core.ids import tag_of
 from ...feature import Ended
+from ...jobs.served_partitions import WatchedRows
 from ...lifecycle.periodic import Periodic
 from ...logs import Outage, get_logger
 from ...store.records import UNAVAILABLE, Delete, Op, Put, Records, VersionIs, committed
@@ -31,7 +33,7 @@ from ...telemetry.instrumentation import Telemetry
 from ...telemetry.metrics import Metric
 from .deliveries import Deliveries, Settled
 from .endpoints import Endpoints
-from .rows import DAY_SECONDS, Attempt, Delivery, Queued, State, lease_key, state_key
+from .rows import DAY_SECONDS, EVENTS, QUEUE, Attempt, Delivery, Queued, State, lease_key, state_key
 from .sending import Answer, Sender
 from .signing import signed_headers
 
@@ -97,7 +99,7 @@ class Retries:
 
 
 class Workers(Protocol):
-    """The worker of this server, and those of all servers.
+    """The worker of this server, and those of all servers, and where there is work for them.
 
     Attributes:
         worker_id: the name of the one of this server.
@@ -107,6 +109,10 @@ class Workers(Protocol):
 
     async def leases(self, workers: Iterable[str]) -> Mapping[str, float]:
         """Return when the leases of workers expire, by the names of those that live."""
+        ...
+
+    def watched(self, prefix: str) -> WatchedRows:
+        """Return in which partitions of the store rows of a prefix may be."""
         ...
 
 
@@ -138,16 +144,20 @@ class Dispatcher:
         self._records, self._endpoints, self._deliveries = records, endpoints, deliveries
         self._configured, self._sender, self._retries, self._telemetry = configured, sender, retries, telemetry
         self._poll_seconds = poll_seconds
-        self.workers: Workers | None = None
-        """The workers, once the routes are made."""
+        self._workers: Workers | None = None
         self._task = LoopTask(self._repeat)
         self._wake = asyncio.Event()
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._slots = FairBudget(_ENDPOINTS, _ENDPOINTS_OF_OWNER)
         self._due_again: set[str] = set()  # endpoints for which something was due while their task went on
-        self._place = ""
+        self._positions: dict[int, str] = {}
         self._oldest: float | None = None
         self._measuring = Periodic(self._measure, "could not measure how long webhooks wait", logger, _MEASURE_SECONDS)
+
+    def work_with(self, workers: Workers) -> None:
+        """Work with these workers from the start on."""
+        self._workers = workers
+        self._events, self._queue = workers.watched(EVENTS), workers.watched(QUEUE)
 
     def start(self) -> None:
         """Start in the running event loop."""
@@ -164,10 +174,18 @@ class Dispatcher:
     def ended(self, ended: Ended) -> None:
         """Look at once for what is due, after the end of a background response."""
         if ended.response.get("background"):
-            self.look()
+            self.happened(ended.response["id"])
 
-    def look(self) -> None:
-        """Look at once for what is due."""
+    def happened(self, object_id: str) -> None:
+        """Look at once for what is due, after an event of an object."""
+        if self._workers:
+            self._events.found(tag_of(object_id))
+        self._wake.set()
+
+    def look(self, endpoint: str = "") -> None:
+        """Look at once for what is due, also of an endpoint."""
+        if self._workers:
+            self._queue.found(tag_of(endpoint))
         self._wake.set()
 
     async def _repeat(self) -> None:
@@ -175,9 +193,9 @@ class Dispatcher:
         while True:
             self._wake.clear()
             try:
-                while await self._deliveries.make():
-                    pass
-                await self._send_due()
+                # A partition of the store that does not answer holds up no other one.
+                if failures := [*await self._make(), *(await self._queue.read(self._send_due))[1]]:
+                    raise failures[0]
                 outage.over()
             except ApiError as error:
                 if outage.should_log(error):
@@ -187,23 +205,37 @@ class Dispatcher:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._poll_seconds)
 
+    async def _make(self) -> list[ApiError]:
+        """Make the deliveries of all events; return why partitions of the store did not answer."""
+        while True:
+            endpoints, failures = await self._events.read(self._deliveries.make)
+            for each in endpoints:
+                self._queue.found(tag_of(each))
+            if not endpoints:
+                return failures
+
     async def _measure(self) -> None:
         """Look how long the oldest delivery has waited."""
-        oldest = await self._deliveries.oldest()
-        self._oldest = 0.0 if oldest is None else max(await self._records.now() - oldest, 0.0)
+        oldest, _ = await self._queue.read(self._deliveries.oldest)
+        self._oldest = max(await self._records.now() - min(oldest), 0.0) if oldest else 0.0
 
-    async def _send_due(self) -> None:
-        """Begin to send to each endpoint for which something is due, as far as there is room."""
-        now, start, wrapped = await self._records.now(), self._place, False
+    async def _send_due(self, number: int) -> list[str]:
+        """Begin to send to each endpoint in a partition for which something is due, as far as there is room.
+
+        Return those for which something waits, and an empty one as the last if there was no room.
+        """
+        now, waiting = await self._records.now(), list[str]()
+        start, wrapped = self._positions.get(number, ""), False
         while len(self._sending) < _KNOWN:
-            first = await self._deliveries.first(self._place)
+            first = await self._deliveries.first(number, self._positions.get(number, ""))
             if first is None or (wrapped and first.endpoint > start):
-                self._place = ""
+                self._positions.pop(number, None)
                 if wrapped or not start:
-                    return
+                    return waiting
                 wrapped = True
                 continue
-            self._place = first.endpoint
+            self._positions[number] = first.endpoint
+            waiting.append(first.endpoint)
             if first.due > now:
                 continue
             if first.endpoint in self._sending:
@@ -211,6 +243,7 @@ class Dispatcher:
                 continue
             with working_for(Share(first.endpoint_of or None)):
                 self._sending[first.endpoint] = asyncio.create_task(self._send_all(first.endpoint))
+        return [*waiting, ""]
 
     async def _send_all(self, endpoint: str) -> None:
         """Send what is due to an endpoint, in the turns of its owner, unless another server does."""
@@ -228,7 +261,7 @@ class Dispatcher:
             self._sending.pop(endpoint, None)
             if endpoint in self._due_again:
                 self._due_again.discard(endpoint)
-                self.look()
+                self.look(endpoint)
 
     async def _with_lease(self, endpoint: str) -> bool:
         """Send what is due until other endpoints wait for a slot; return whether more may be due."""
@@ -249,12 +282,12 @@ class Dispatcher:
 
     async def _taken(self, key: str, version: int | None, now: float) -> int | None:
         """Take a lease, or renew the one with this version; return its version, None if another server has it."""
-        assert self.workers, "there are no routes"
-        put = Put(key, self.workers.worker_id.encode(), now + _LEASE_SECONDS)
+        assert self._workers, "there are no routes"
+        put = Put(key, self._workers.worker_id.encode(), now + _LEASE_SECONDS)
         if await committed(self._records, [put], [VersionIs(key, version)]):
             return (version or 0) + 1
         found = (await self._records.get_many([key])).get(key)
-        if found is None or await self._is_held(self.workers, found.value.decode()):
+        if found is None or await self._is_held(self._workers, found.value.decode()):
             return None
         free = VersionIs(key, found.version)
         return found.version + 1 if await committed(self._records, [put], [free]) else None

@@ -12,7 +12,8 @@ from ...core.owner import Owner
 from ...sealing.sealer import Sealer, UnknownSecret, Unopened
 from ...store.conflict_retry import ConflictRetry
 from ...store.content_names import Hasher
-from ...store.records import Delete, Op, Put, Records, VersionIs, after_prefix, committed, pages_of
+from ...store.placement import Placement
+from ...store.records import Delete, Op, Put, Records, VersionIs, after_prefix, committed, pages_of, partitions_of
 from .rows import DAY_SECONDS, DELIVERIES, QUEUE, Endpoint, Secret, State, endpoint_key, state_key
 from .signing import hint_of, new_secret
 
@@ -35,7 +36,7 @@ class Endpoints:
     """
 
     def __init__(self, records: Records, sealer: Sealer | None = None) -> None:
-        self._records, self._sealer = records, sealer
+        self._records, self._sealer, self._placement = records, sealer, Placement(partitions_of(records))
 
     async def now(self) -> float:
         """Return the time of the store's clock, in seconds since the epoch."""
@@ -43,13 +44,9 @@ class Endpoints:
 
     async def of_owner(self, of: str) -> list[Endpoint]:
         """Return the endpoints of the owner with this hash, oldest first."""
-        return [endpoint for endpoint, _ in await self.with_versions(of)]
-
-    async def with_versions(self, of: str) -> list[tuple[Endpoint, VersionIs]]:
-        """Return the same, each with the condition that it is unchanged."""
         prefix = endpoint_key(of, "")
         rows = await self._records.range(prefix, after_prefix(prefix), limit=_MOST)
-        return [(Endpoint.decode(row.value), VersionIs(key, row.version)) for key, row in rows]
+        return [Endpoint.decode(row.value) for _, row in rows]
 
     async def find(self, of: str, endpoint_id: str) -> Endpoint | None:
         """Return an endpoint of the owner with this hash."""
@@ -76,7 +73,7 @@ class Endpoints:
             ApiError: 400, the owner has too many, or the secret cannot be stored safely.
         """
         of, at, retry = Hasher(owner).owner, await self._records.now(), ConflictRetry()
-        now, endpoint_id = int(at), new_ordered_id("we", int(at * 1000))
+        now, endpoint_id = int(at), new_ordered_id("we", int(at * 1000), self._placement.of_owner(owner))
         secret, sealed = await self._new_secret(owner, endpoint_id)
         created = Endpoint(endpoint_id, owner, name, url, event_types, now, now, [sealed])
         counter = _counter(of)

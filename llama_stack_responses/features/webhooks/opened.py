@@ -34,10 +34,10 @@ def open_webhooks(stack: Stack, settings: Webhooks) -> Feature:
     sender = Sender(stack.address_policy, settings.seconds)
     dispatcher = Dispatcher(records, endpoints, deliveries, targets, sender, retries, stack.telemetry)
 
-    stack.events.add(partial(recorded_of_object, kept_seconds), lambda _: dispatcher.look())
+    stack.events.add(partial(recorded_of_object, kept_seconds), lambda event: dispatcher.happened(event.id))
 
     def of_users(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> APIRouter:
-        dispatcher.workers = impl.jobs
+        dispatcher.work_with(impl.jobs)
         look, user, policy = dispatcher.look, stack.current_user, stack.address_policy
         return webhooks_router(EndpointRoutes(endpoints, deliveries, sender, policy, look, settings, user, limits))
 

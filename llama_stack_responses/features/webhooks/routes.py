@@ -90,7 +90,7 @@ class EndpointRoutes:
     Attributes:
         sender: sends samples.
         address_policy: which addresses endpoints may have.
-        look: has the dispatcher look for what is due.
+        look: has the dispatcher look for what is due at an endpoint.
         current_user: returns the user of the current request.
     """
 
@@ -98,7 +98,7 @@ class EndpointRoutes:
     deliveries: Deliveries
     sender: Sender
     address_policy: AddressPolicy
-    look: Callable[[], None]
+    look: Callable[[str], None]
     settings: Webhooks
     current_user: Callable[[], Owner]
     limits: RouteAdmission
@@ -168,7 +168,7 @@ class EndpointRoutes:
         found = await self._found(webhook_endpoint_id)
         check_id("wh_", delivery_id, "delivery_id")
         again = await self.deliveries.resend(self._of, found.id, delivery_id)
-        self.look()
+        self.look(found.id)
         return JsonResponse(delivery_object(again))
 
     @property

@@ -9,7 +9,8 @@
     wh/l/<endpoint>                     a server delivers to the endpoint; the value is its worker
     wh/s/<endpoint>                     since when the endpoint fails, and whether it is disabled
 
-`<of>` is a hash of the owner. Times in keys are hexadecimal.
+`<of>` is a hash of the owner. Times in keys are hexadecimal. An event is in the partition of its response, and what is
+of an endpoint in the home partition of its owner; endpoints of the configuration are in the first one.
 """
 
 from __future__ import annotations

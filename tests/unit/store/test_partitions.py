@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.ids import new_id, tag_of
+from llama_stack_responses.core.ids import new_id, new_ordered_id, tag_of
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.batches.rows import (
     WORK,
@@ -21,6 +21,14 @@ from llama_stack_responses.features.batches.rows import (
     line_rows,
     open_key,
 )
+from llama_stack_responses.features.webhooks.rows import (
+    Delivery,
+    Event,
+    configured_id,
+    endpoint_key,
+    state_key,
+)
+from llama_stack_responses.features.webhooks.rows import lease_key as endpoint_lease
 from llama_stack_responses.store.access_keys import new_key_id
 from llama_stack_responses.store.content_names import Hasher, row_key, tag_of_name
 from llama_stack_responses.store.layout import bucket, listing, reference
@@ -38,7 +46,7 @@ from llama_stack_responses.store.records import (
     VersionIs,
     after_prefix,
 )
-from llama_stack_responses.store.routing import owner_of_range, tag_of_key, tag_of_range
+from llama_stack_responses.store.routing import home_of_range, tag_of_key, tag_of_range
 
 type Json = dict[str, Any]
 
@@ -87,23 +95,46 @@ def test_range_of_one_response_is_in_one_partition() -> None:
     response = new_id("resp", 7)
     assert tag_of_range(f"e/{response}/", f"e/{response}0") == 7
     assert tag_of_range(f"e/{response}/1", f"e/{response}/2") == 7
-    assert tag_of_range("wh/o/", "wh/o0") == 0
+    assert tag_of_range("sk/", "sk0") == 0
     assert [tag_of_range(*each) for each in (("l/", "l0"), (f"l/{OF}/", f"l/{OF}0"), ("", "~"))] == [None] * 3
 
 
 def test_rows_of_a_batch_its_lines_and_their_responses_are_in_the_home_of_its_owner() -> None:
     home = Placement(NUMBER).of_owner(ANNA)
+    assert home == Placement(2 * NUMBER).of_owner(ANNA), "ids stay where new ones are in a store with more partitions"
+    assert Placement(1).of_owner(ANNA) == 0
     batch = Batch.new_id(1790000000.0, home)
     line = Line(batch, 3, 2)
     rows = [batch_key(OF, batch), open_key(OF, batch), counter_key(OF), lease_key(batch), f"{WORK}{batch}"]
     rows += [line.key("r"), line.key("t"), line.key("d"), line.key("n"), line.key("i"), f"r/{line.response_id}"]
-    assert {tag_of_key(row) % NUMBER for row in rows} == {home}
+    assert {tag_of_key(row) for row in rows} == {home}
     assert home > 0
     assert Line.of_response(line.response_id) == line
     assert tag_of_range(line_rows("r", batch), after_prefix(line_rows("r", batch))) == home
     assert [tag_of_range(each, after_prefix(each)) for each in ("bt/", WORK, batch_key(OF, ""))] == [None] * 3
-    assert owner_of_range(batch_key(OF, ""), batch_key(OF, batch)) == OF
+    assert home_of_range(batch_key(OF, ""), batch_key(OF, batch)) == home
+    assert home_of_range("bt/o/", "bt/o0") is None
     assert tag_of_range("bt/x/", "bt/x0") == 0
+
+
+def test_event_of_a_webhook_is_where_its_response_is_and_deliveries_where_their_endpoint_is() -> None:
+    home = Placement(NUMBER).of_owner(ANNA)
+    event = Event("response.completed", new_id("resp", 3), OF, 1790000000.0)
+    assert tag_of_key(event.put(0.0).key) == 3
+    for endpoint, tag in ((new_ordered_id("we", 0, home), home), (configured_id("https://hooks.example"), 0)):
+        delivery = Delivery.of_event(event, endpoint, 0.0)
+        rows = [delivery.put(0.0).key, delivery.queued(OF, 1.0).key, endpoint_lease(endpoint), state_key(endpoint)]
+        assert {tag_of_key(row) for row in [*rows, endpoint_key(OF, endpoint)]} == {tag}
+    assert tag_of_key(f"wh/c/{OF}") == home_of_range(endpoint_key(OF, ""), after_prefix(endpoint_key(OF, ""))) == home
+
+
+async def test_lists_at_home_have_what_came_from_a_store_without_partitions() -> None:
+    records = PartitionedRecords(new_parts())
+    home = Placement(NUMBER).of_owner(ANNA)
+    keys = [batch_key(OF, Batch.new_id(second, tag)) for second, tag in ((1.0, 0), (2.0, home))]
+    await records.commit([Put(key, b"") for key in keys])
+    found = await records.range(batch_key(OF, ""), after_prefix(batch_key(OF, "")), limit=9)
+    assert [key for key, _ in found] == keys
 
 
 def test_batch_from_a_store_without_partitions_stays_whole() -> None:
