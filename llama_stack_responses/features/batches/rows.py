@@ -183,7 +183,7 @@ class Retry(NamedTuple):
 
     def put(self, line: Line) -> Put:
         """Return the op that stores it."""
-        return Put(line.key("t"), codec.encode(list(self), pack=False, small=True))
+        return Put(line.key("t"), codec.encode_small(list(self)))
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
@@ -229,7 +229,7 @@ class Counted(NamedTuple):
 
     def put(self, line: Line) -> Put:
         """Return the op that stores it."""
-        return Put(line.key("n"), codec.encode([self.completed, list(self.usage)], pack=False, small=True))
+        return Put(line.key("n"), codec.encode_small([self.completed, list(self.usage)]))
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
@@ -250,7 +250,7 @@ class Expiring(NamedTuple):
 
     def put(self, batch_id: str, at: float) -> Put:
         """Return the op that has them deleted at a time, in seconds since the epoch."""
-        value = codec.encode([self.owner.encode(), list(self.files)], pack=False, small=True)
+        value = codec.encode_small([self.owner.encode(), list(self.files)])
         return Put(f"{EXPIRING}{int(at):08x}/{batch_id}", value)
 
     @classmethod

@@ -126,7 +126,7 @@ def pending_until(at: float) -> str:
 def encode_pending(dimensions: Dimensions, counts: Counts) -> bytes:
     """Return the value of a row of what one response has used."""
     # The fast encoder knows no named tuples.
-    return codec.encode([tuple(dimensions), counts], pack=False, small=True)
+    return codec.encode_small([tuple(dimensions), counts])
 
 
 def read_pending(key: str, value: bytes) -> Pending | None:

@@ -106,7 +106,7 @@ class Event:
     def put(self, expires_at: float) -> Put:
         """Return the op that records it."""
         key = f"{EVENTS}{max(int(self.at), 0):08x}/{self.response}"
-        return Put(key, codec.encode([self.type, self.response, self.of, self.at], pack=False, small=True), expires_at)
+        return Put(key, codec.encode_small([self.type, self.response, self.of, self.at]), expires_at)
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
