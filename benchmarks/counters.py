@@ -33,7 +33,7 @@ from llama_stack_responses.features.usage.settings import Usage
 from llama_stack_responses.features.usage.tables import Tables
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.ends import Ended
-from llama_stack_responses.store.records import Ensure, Op, Put
+from llama_stack_responses.store.records import Condition, Ensure, Op, Put, VersionIs
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.support.stack import Host, LiveStack
 from tests.support.upstream import UpstreamProcess, reply, text
@@ -56,11 +56,19 @@ def ended(number: int) -> Ended:
     return Ended(response | {"output": output, "metadata": {}}, Owner("someone"), timing, time.time() - 100)
 
 
-def stored(end: Ended) -> list[Op]:
-    """Return the other rows of the commit of a short response's end, about as large as a server writes them."""
-    name = end.response["id"]
-    rows = {"r/": 500, f"h/{secrets.token_hex(8)}": 400, "l/someone/": 200}
-    return [*(Put(f"{start}{name}", bytes(size)) for start, size in rows.items()), Ensure(f"b/someone/{name}", b"")]
+def stored(end: Ended) -> tuple[list[Op], list[Condition]]:
+    """Return the rest of the commit of a short response's end: rows of the sizes that a server writes."""
+    name, history, ids = end.response["id"], f"n/{secrets.token_urlsafe(16)}", secrets.token_urlsafe(16)
+    puts = {
+        f"r/{name}": 470,
+        history: 126,
+        f"f/question/{name}": 0,
+        f"f{history[1:]}/{name}": 0,
+        f"l/someone/{name}": 80,
+    }
+    ensured = [f"i/{ids}/0", f"i/{ids}/1"]
+    ops = [*(Put(key, bytes(size)) for key, size in puts.items()), *(Ensure(key, bytes(26)) for key in ensured)]
+    return ops, [VersionIs(key, None) for key in (f"r/{name}", history, *ensured)]
 
 
 async def parts(folder: Path, times: int) -> dict[str, float]:
@@ -72,13 +80,13 @@ async def parts(folder: Path, times: int) -> dict[str, float]:
 
     for _ in range(times):
         for number in range(ADDED):
-            end, other = ended(number), stored(ended(number))
+            end, other = ended(number), ended(number)
             began = time.process_time()
             row = count(None, end)
             found["making its row"].append(time.process_time() - began)
-            for name, ops in (("with", [*row, *stored(end)]), ("without", other)):
+            for name, (ops, conditions), extra in (("with", stored(end), row), ("without", stored(other), ())):
                 began = time.process_time()
-                await records.commit(ops)
+                await records.commit([*extra, *ops], conditions)
                 found[name].append(time.process_time() - began)
         await asyncio.sleep(0.1)  # the threads of the store rest
         began = time.process_time()
