@@ -67,7 +67,8 @@ def stored(end: Ended) -> tuple[list[Op], list[Condition]]:
         f"l/someone/{name}": 80,
     }
     ensured = [f"i/{ids}/0", f"i/{ids}/1"]
-    ops = [*(Put(key, bytes(size)) for key, size in puts.items()), *(Ensure(key, bytes(26)) for key in ensured)]
+    ops: list[Op] = [Put(key, bytes(size)) for key, size in puts.items()]
+    ops += [Ensure(key, bytes(26)) for key in ensured]
     return ops, [VersionIs(key, None) for key in (f"r/{name}", history, *ensured)]
 
 

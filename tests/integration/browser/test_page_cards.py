@@ -50,4 +50,10 @@ def test_card_opens_the_checks_of_a_model(browser: Browser, examined: LiveStack)
         page.find(".feature-card td", "a streamed answer")
         assert page.page.locator(".feature-card details[open] tbody tr").count() == len(CHECKS)
         assert page.axe() == []
+        page.page.set_viewport_size({"width": 360, "height": 740})
+        assert page.fits()
+        widths = page.page.locator(".feature-card [open] :is(td, th)").evaluate_all(
+            "all => all.map((one) => one.offsetWidth)"
+        )
+        assert min(widths) >= 60  # the table scrolls: no column of single characters
         page.check_quiet()
