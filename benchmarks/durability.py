@@ -4,16 +4,22 @@
     .venv/bin/python -m benchmarks.durability --ci     # the short run, which is also a test
     .venv/bin/python -m benchmarks.durability --store sqlite --servers 4
     .venv/bin/python -m benchmarks.durability --store cluster --partitions 64
+    .venv/bin/python -m benchmarks.durability --store cluster --replicas 2 --unlinked 0.5 --acknowledged 1
 
-Two or more servers run on one real Valkey, on a cluster of three primaries and three replicas, or on one file of SQLite
-as the processes of one server do, with one scripted model server and a local stand-in for the web. Each response takes
+Two or more servers run on one real Valkey, on a cluster of three primaries with replicas, or on one file of SQLite as
+the processes of one server do, with one scripted model server and a local stand-in for the web. Each response takes
 three model rounds: one requests a web search, one calls an unknown tool, one answers. Clients use any server that
 responds: two thirds in the background, one third as a stream with an Idempotency-Key. Half of the background responses
-are followed, and broken streams are resumed. In the middle of each few responses, one server gets SIGKILL and is
-restarted; in a cluster, every second time it is a primary, and a replica takes over, and then a partition is moved to
-another primary. With `--acknowledged 1` a commit counts once a replica has it. Others create responses that are not
-stored, and one of them may be cut off by each kill. At the end, every acknowledged response is checked, and usage has
-to be the sum of what they have used.
+are followed, and broken streams are resumed. In the middle of each few responses, one server gets SIGKILL, or several
+do at once (`--at-once`), and they are restarted. In a cluster, a primary and a replica of another one are killed at the
+same moment; a replica takes over, and then a partition is moved to another primary. Others create responses that are
+not stored, and one of them may be cut off by each kill. At the end, every acknowledged response is checked, and usage
+has to be the sum of what they have used.
+
+What a primary acknowledged and its replicas do not have is lost with it. Two processes on one machine rarely lose
+anything so: with `--unlinked 0.5` the replicas of a primary get nothing of the last half second. `node_logs.py` reads
+from the files of the nodes which commits were lost, and what that explains is counted apart. With `--acknowledged 1`,
+a commit counts once a replica has it, and then it explains nothing: nothing may be lost.
 """
 
 from __future__ import annotations
@@ -22,31 +28,35 @@ import argparse
 import json
 import os
 import random
+import re
 import statistics
 import sys
 import tempfile
 import time
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from itertools import accumulate, cycle, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 import httpx
 
+from benchmarks.node_logs import NODE_OPTIONS, EngineLosses
 from benchmarks.servers import REPOSITORY, TEMPLATE
-from tests.support.cluster import Cluster, Node
+from benchmarks.victims import Nodes, Victims
+from tests.support.cluster import Cluster
+from tests.support.forks import Forks
 from tests.support.search import searxng
 from tests.support.stack import Host, LiveStack
 from tests.support.strict import check_stream, read_sse
 from tests.support.upstream import RecordedChat, Upstream, UpstreamProcess, reply, text, tool_call
 from tests.support.valkey import Valkey
 from tests.support.variants import open_this_machine, responses_config, variant
-from tests.support.waiting import wait_until
 from tests.support.web import Answer, ReceivedRequest, Web
 
 type Json = dict[str, Any]
@@ -62,6 +72,12 @@ ONCE_TOKENS: Final = 3
 """Output tokens of each of them."""
 PATIENCE: Final = 120.0
 """Seconds after the last kill until everything must be finished."""
+IN_FLIGHT: Final = 150
+"""Responses that are made at a time: the next victims wait until there are no more."""
+VALIDATED: Final = 1000
+"""Responses up to which the types of all events are checked."""
+JUDGES: Final = 8
+"""Responses that are checked at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +86,16 @@ class Plan:
 
     Attributes:
         responses: number of responses.
-        kills: number of kills.
-        every: maximum seconds between the start of some responses and the kill that interrupts them.
+        kills: number of killed servers and nodes, or some more: those of a moment are killed together.
+        every: maximum seconds between the start of some responses and the kills that interrupt them.
         seed: random seed.
         store: `redis`, `cluster` or `sqlite`.
         servers: number of servers.
+        at_once: how many of them are killed at the same moment.
         partitions: those of a store in a cluster.
+        replicas: how many each primary of the cluster has.
         acknowledged: `replicas_acknowledged` of a store in a cluster.
+        unlinked: for so many seconds before its death, a primary acknowledges what its replicas do not get.
     """
 
     responses: int
@@ -85,14 +104,17 @@ class Plan:
     seed: int
     store: str = "redis"
     servers: int = 2
+    at_once: int = 1
     partitions: int = 8
+    replicas: int = 1
     acknowledged: int = 0
+    unlinked: float = 0.0
 
 
 FULL: Final = Plan(responses=200, kills=25, every=4.0, seed=1)
 CI: Final = Plan(responses=24, kills=2, every=4.0, seed=1)
 CI_SQLITE: Final = replace(CI, store="sqlite", servers=3)
-CI_CLUSTER: Final = replace(CI, store="cluster")
+CI_CLUSTER: Final = replace(CI, store="cluster", kills=3)
 
 
 @dataclass
@@ -101,15 +123,15 @@ class ClientObservations:
 
     Attributes:
         made: ids of the acknowledged responses by request number; one each, if all is well.
-        events: events that readers received, by response.
-        torn: streams whose repeated beginning differed.
+        events: events that readers received up to the end, by response: JSON, packed with zlib.
+        torn: the ids of the responses of streams whose repeated beginning differed.
         reconnects: number of resumed streams.
         once: responses that are not stored, and those of them that were acknowledged.
     """
 
     made: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
-    events: dict[str, list[Json]] = field(default_factory=dict)
-    torn: int = 0
+    events: dict[str, bytes] = field(default_factory=dict)
+    torn: list[set[str]] = field(default_factory=list)
     reconnects: int = 0
     once: list[bool] = field(default_factory=list)
 
@@ -167,7 +189,7 @@ class Clients:
             if answer.is_success and answer.json()["status"] not in RUNNING:
                 response: Json = answer.json()
                 return response
-            time.sleep(0.2)
+            time.sleep(0.5)
         return None
 
     def replay(self, response_id: str) -> list[Json]:
@@ -175,13 +197,13 @@ class Clients:
         with self._client() as client:
             return read_sse(client.get(f"/responses/{response_id}?stream=true").content).events
 
-    def listed(self) -> int:
-        """Count the stored responses."""
+    def listed(self) -> set[str]:
+        """Return the ids of the stored responses."""
         with self._client() as client:
             pages = [client.get("/responses?limit=100").json()]
             while pages[-1]["has_more"]:
                 pages.append(client.get(f"/responses?limit=100&after={pages[-1]['last_id']}").json())
-        return sum(len(page["data"]) for page in pages)
+        return {each["id"] for page in pages for each in page["data"]}
 
     def _queue(self, number: int) -> str:
         """Queue a response, with retries until it is acknowledged; return its id."""
@@ -197,11 +219,18 @@ class Clients:
             return str(answer["id"])
 
     def _follow(self, response_id: str) -> None:
-        """Read a response to its end; after each break, resume after the last event."""
-        events = self.seen.events.setdefault(response_id, [])
+        """Read a response to its end, unless it is lost; after each break, resume after the last event."""
+        events: list[Json] = []
         while not ended(events):
             query = {"stream": "true"} | ({"starting_after": str(events[-1]["sequence_number"])} if events else {})
-            events += self._read("GET", f"/responses/{response_id}", params=query)
+            try:
+                events += self._read("GET", f"/responses/{response_id}", params=query)
+            except LookupError:
+                return
+        self._note(response_id, events)
+
+    def _note(self, response_id: str, events: Sequence[Json]) -> None:
+        self.seen.events[response_id] = zlib.compress(json.dumps(events).encode())
 
     def _read_under_key(self, number: int) -> None:
         """Request a stream with retries until one is complete; each must begin like the ones before."""
@@ -209,19 +238,28 @@ class Clients:
         read: list[Json] = []
         while not ended(read):
             again = self._read("POST", "/responses", json=body, headers=headers)
+            if not again:
+                continue
+            self.seen.made[number].add(again[0]["response"]["id"])
             together = min(len(read), len(again))
-            self.seen.torn += again[:together] != read[:together]
-            read = max(read, again, key=len)
-            if read:
-                response_id = read[0]["response"]["id"]
-                self.seen.made[number].add(response_id)
-                self.seen.events[response_id] = read
+            if again[:together] == read[:together]:
+                read = max(read, again, key=len)
+            else:
+                self.seen.torn.append({each[0]["response"]["id"] for each in (read, again)})
+                read = again
+        self._note(read[0]["response"]["id"], read)
 
     def _read(self, method: str, path: str, **options: Any) -> list[Json]:
-        """Return the complete events until the stream ends or breaks."""
+        """Return the complete events until the stream ends or breaks.
+
+        Raises:
+            LookupError: there is no such response.
+        """
         raw = b""
         try:
             with self._client() as client, client.stream(method, path, **options) as answer:
+                if answer.status_code == 404:
+                    raise LookupError(path)
                 answer.raise_for_status()
                 for piece in answer.iter_bytes():
                     raw += piece
@@ -240,7 +278,7 @@ class Clients:
 
 def request(number: int) -> Json:
     """Return the body of a request."""
-    return {"model": f"local/work-{number}", "input": f"response {number}", "tools": [{"type": "web_search"}]}
+    return {"model": "local/work", "input": f"response {number}.", "tools": [{"type": "web_search"}]}
 
 
 def ended(events: Sequence[Json]) -> bool:
@@ -248,78 +286,134 @@ def ended(events: Sequence[Json]) -> bool:
     return bool(events) and events[-1]["type"] in ENDS
 
 
+class Wrong(NamedTuple):
+    """How many are wrong.
+
+    Attributes:
+        ours: those that nothing explains; must be 0.
+        engine: those that are explained by commits that the engine has lost by itself.
+    """
+
+    ours: int = 0
+    engine: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.ours}" + (f" (and {self.engine} by the engine)" if self.engine else "")
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The result of a run.
 
     Attributes:
-        kills: number of killed servers, and primaries of the store.
+        kills: number of killed servers, and nodes of the store.
         statuses: number of responses by status; `lost` are those that do not exist or did not end.
         taken_up: responses that another server continued.
         finished_twice: model rounds that completed twice: the server died before it stored the first result.
-        repeated: model rounds that were repeated although a later one had begun.
-        twice: requests with more than one response.
-        broken: streams with a gap, a duplicate, or a final response other than the stored one.
         reconnects: streams that readers resumed.
         gaps: seconds between the interruption of a round and the start of the next.
+        elections: seconds from the death of a primary until another node had its slots.
+        lost: responses that do not exist or did not end.
+        repeated: responses of which a model round was repeated although a later one had begun.
+        twice: responses of requests that have several, and responses that only the list has, or all but the list.
+        broken: streams with a gap, a duplicate, or a final response other than the stored one.
         miscounted: how far usage is from what the responses have used, in requests and tokens.
+        engine: what the engine has lost; None if the store is in no cluster.
+        never_stored: lost responses of which no node has ever written anything.
     """
 
     kills: int
     statuses: Mapping[str, int]
     taken_up: int
     finished_twice: int
-    repeated: int
-    twice: int
-    broken: int
     reconnects: int
     gaps: Sequence[float]
-    miscounted: int
+    elections: Sequence[float]
+    lost: Wrong
+    repeated: Wrong
+    twice: Wrong
+    broken: Wrong
+    miscounted: Wrong
+    engine: EngineLosses | None
+    never_stored: int
 
     @property
     def well(self) -> bool:
-        """Whether nothing was lost, repeated, broken or miscounted."""
-        return not (self.statuses.get("lost") or self.repeated or self.twice or self.broken or self.miscounted)
+        """Whether nothing was lost, repeated, broken or miscounted, but for what the engine has lost."""
+        wrong = (self.lost, self.repeated, self.twice, self.broken, self.miscounted)
+        return not any(each.ours for each in wrong) and not (self.engine and self.engine.unaudited)
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of a table."""
-        gaps = f"{statistics.median(self.gaps):.1f} s, {max(self.gaps):.1f} s" if self.gaps else "-"
+        engine = self.engine
         return [
-            ("servers killed", str(self.kills)),
+            ("servers and nodes killed", str(self.kills)),
             *((status, str(count)) for status, count in sorted(self.statuses.items())),
             ("taken up again", str(self.taken_up)),
             ("model rounds that ended twice", str(self.finished_twice)),
             ("streams taken up again by readers", str(self.reconnects)),
-            ("time to take over, median and longest", gaps),
-            ("lost (must be 0)", str(self.statuses.get("lost", 0))),
-            ("rounds run again behind a finished one (must be 0)", str(self.repeated)),
+            ("time to take over, median and longest", _times(self.gaps)),
+            ("time until a replica has been elected, median and longest", _times(self.elections)),
+            *((("commits that the engine lost", f"{engine.commits}"),) if engine else ()),
+            *((("responses that these are of", f"{len(engine.responses)}"),) if engine else ()),
+            *((("times that files of nodes had gaps (must be 0)", f"{engine.unaudited}"),) if engine else ()),
+            ("lost (must be 0)", f"{self.lost}" + (f", {self.never_stored} never stored" if self.never_stored else "")),
+            ("responses with rounds run again behind a finished one (must be 0)", str(self.repeated)),
             ("requests with two responses (must be 0)", str(self.twice)),
             ("streams with a gap, a duplicate or another end (must be 0)", str(self.broken)),
             ("requests and tokens that usage has too many or too few (must be 0)", str(self.miscounted)),
         ]
 
 
-def judge(clients: Clients, upstream: Upstream, plan: Plan) -> Verdict:
+def _times(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds):.1f} s, {max(seconds):.1f} s" if seconds else "-"
+
+
+def judge(clients: Clients, upstream: Upstream, plan: Plan, victims: Victims) -> Verdict:
     """Check every acknowledged response, and all requests to the model server."""
     seen = clients.seen
-    ids = [response_id for ids_of_model in seen.made.values() for response_id in ids_of_model]
-    finals = {response_id: clients.final(response_id) for response_id in ids}
-    rounds: dict[str, list[RecordedChat]] = defaultdict(list)
-    for record in upstream.requests():
-        rounds[record.body["model"]].append(record)
-    positions = {model: [_position_of(record) for record in records] for model, records in rounds.items()}
+    ids = [response_id for ids_of_number in seen.made.values() for response_id in ids_of_number]
+    with ThreadPoolExecutor(JUDGES) as pool:
+        finals = dict(zip(ids, pool.map(clients.final, ids), strict=True))
+        broken = pool.map(lambda each: _is_broken(clients, each, finals[each], plan), ids)
+        broken_ids = [each for each, is_broken in zip(ids, broken, strict=True) if is_broken]
+    rounds: dict[int, list[RecordedChat]] = defaultdict(list)
+    for record in upstream.requests("work"):
+        rounds[_number_of(record)].append(record)
+    positions = {number: [_position_of(record) for record in records] for number, records in rounds.items()}
+    engine, missing = victims.engine_losses, [each for each, final in finals.items() if final is None]
+    # What a replica has to acknowledge is not lost with its primary.
+    explained = engine.responses if engine and not plan.acknowledged else frozenset[str]()
+    several = [ids_of_number for ids_of_number in seen.made.values() if len(ids_of_number) > 1]
+    wrongly_listed = clients.listed() ^ ({*ids} - {*missing})
+    miscounted = _miscounted(clients, [final for final in finals.values() if final])
+    by_engine = bool(engine and engine.usage and not plan.acknowledged)
     return Verdict(
-        kills=plan.kills,
+        kills=victims.killed,
         statuses=Counter(final["status"] if final else "lost" for final in finals.values()),
         taken_up=sum(len(set(counts)) < len(counts) for counts in positions.values()),
         finished_twice=sum(_finished_twice(records) for records in rounds.values()),
-        repeated=sum(map(_steps_back, positions.values())),
-        twice=sum(len(ids_of_model) > 1 for ids_of_model in seen.made.values()) + abs(clients.listed() - len(ids)),
-        broken=seen.torn + sum(_is_broken(clients, response_id, final) for response_id, final in finals.items()),
         reconnects=seen.reconnects,
         gaps=[gap for records in rounds.values() for gap in _gaps(records)],
-        miscounted=_miscounted(clients, [final for final in finals.values() if final]),
+        elections=victims.elections,
+        lost=_wrong(map(_alone, missing), explained),
+        repeated=_wrong((seen.made[each] for each, counts in positions.items() if _steps_back(counts)), explained),
+        twice=_wrong([*several, *map(_alone, wrongly_listed)], explained),
+        broken=_wrong([*seen.torn, *map(_alone, broken_ids)], explained),
+        miscounted=Wrong(0, miscounted) if by_engine else Wrong(miscounted),
+        engine=engine,
+        never_stored=sum(each not in engine.stored for each in missing) if engine else 0,
     )
+
+
+def _alone(response_id: str) -> set[str]:
+    return {response_id}
+
+
+def _wrong(found: Iterable[Collection[str]], explained: Set[str]) -> Wrong:
+    """Count what is wrong, given the ids of the responses of each, and those of which the engine has lost something."""
+    unexplained = Counter(explained.isdisjoint(ids) for ids in found)
+    return Wrong(unexplained[True], unexplained[False])
 
 
 def _miscounted(clients: Clients, finals: Sequence[Json]) -> int:
@@ -334,13 +428,20 @@ def _miscounted(clients: Clients, finals: Sequence[Json]) -> int:
     return int(wrong) + abs(outputs - requests * ONCE_TOKENS)
 
 
+def _number_of(record: RecordedChat) -> int:
+    """Return the number of the response for which a request is."""
+    found = re.search(r"response (\d+)\.", json.dumps(record.body["messages"]))
+    assert found
+    return int(found[1])
+
+
 def _position_of(record: RecordedChat) -> int:
     """Return the number of tool results in a request."""
     return sum(message["role"] == "tool" for message in record.body["messages"])
 
 
-def _steps_back(positions: Sequence[int]) -> int:
-    return sum(now < most for now, most in zip(positions, accumulate(positions, max), strict=True))
+def _steps_back(positions: Sequence[int]) -> bool:
+    return any(now < most for now, most in zip(positions, accumulate(positions, max), strict=True))
 
 
 def _finished_twice(records: Sequence[RecordedChat]) -> int:
@@ -354,29 +455,30 @@ def _gaps(records: Sequence[RecordedChat]) -> Iterator[float]:
             yield later.started_at - earlier.ended_at
 
 
-def _is_broken(clients: Clients, response_id: str, final: Json | None) -> bool:
+def _is_broken(clients: Clients, response_id: str, final: Json | None, plan: Plan) -> bool:
     if final is None:
         return False  # counted as lost
     replayed = clients.replay(response_id)
-    read = clients.seen.events.get(response_id, replayed)
+    packed = clients.seen.events.get(response_id)
+    read = json.loads(zlib.decompress(packed)) if packed else replayed
     try:
-        return check_stream(read, taken_over=True) != final or read != replayed
+        final_read = check_stream(read, taken_over=True, validate=plan.responses <= VALIDATED)
+        return final_read != final or read != replayed
     except AssertionError:
         return True
 
 
-def script(model: Upstream, number: int) -> None:
-    """Script the rounds of one response, in order; a repeated round takes the next one."""
-    search = json.dumps({"queries": [f"search of {number}"]})
+def script(model: Upstream) -> None:
+    """Script the rounds of all responses; a repeated round has the same text."""
     words = text(*(f"word{n} " for n in range(WORDS // 4)))
-    model.script(
-        f"work-{number}",
-        [
-            reply(words, tool_call(0, "call_search", "web_search", search), interval=INTERVAL),
-            reply(words, tool_call(0, "call_nothing", "nothing_of_that_name", "{}"), interval=INTERVAL),
-            reply(text(*(f"word{n} " for n in range(WORDS))), interval=INTERVAL),
-        ],
-    )
+    search = tool_call(0, "call_search", "web_search", json.dumps({"queries": ["something"]}))
+    rounds = [
+        reply(words, search, interval=INTERVAL),
+        reply(words, tool_call(0, "call_nothing", "nothing_of_that_name", "{}"), interval=INTERVAL),
+        reply(text(*(f"word{n} " for n in range(WORDS))), interval=INTERVAL),
+    ]
+    model.script("work", rounds, by_results=True)
+    model.script("once", reply(text("a ", "b ", "c"), interval=INTERVAL))
 
 
 def find(received: ReceivedRequest) -> Answer:
@@ -386,65 +488,21 @@ def find(received: ReceivedRequest) -> Answer:
     return Answer(json.dumps(body).encode(), headers={"content-type": "application/json"})
 
 
-class Victim(Protocol):
-    """What is killed and started again."""
-
-    def kill(self) -> None:
-        """Kill it."""
-
-    def start(self) -> None:
-        """Start it, and wait until it works."""
-
-
-class PrimaryOfStore:
-    """A primary that has a partition of the store, which comes back as the replica of the one that took over.
-
-    Each time it is that of another partition. Once it is back, a partition is moved to another primary.
-
-    Args:
-        partitions: their number.
-    """
-
-    def __init__(self, cluster: Cluster, partitions: int, chance: random.Random) -> None:
-        self._cluster, self._partitions, self._chance = cluster, partitions, chance
-        self._place = ""
-        self._node: Node | None = None
-
-    def kill(self) -> None:
-        """Kill it."""
-        self._place = self._any_place()
-        self._node = self._cluster.owner(self._place)
-        self._node.kill()
-
-    def start(self) -> None:
-        """Start it once a replica has taken over, and wait until it could take over itself."""
-        dead = self._node
-        assert dead is not None
-        wait_until(lambda: self._cluster.owner(self._place) is not dead)
-        dead.start()
-        wait_until(lambda: dead.follows)
-        self._cluster.move(self._any_place())
-
-    def _any_place(self) -> str:
-        """Return what all keys of some partition begin with."""
-        return f"{{responses:{self._chance.randrange(self._partitions)}}}:"
-
-
 @contextmanager
 def servers_on_one_store(
     plan: Plan, folder: Path, model: Upstream, chance: random.Random
-) -> Iterator[tuple[list[LiveStack], PrimaryOfStore | None]]:
-    """Run servers on one store, with a web search; yield them, and a primary of the store if it is in a cluster."""
+) -> Iterator[tuple[list[LiveStack], Nodes | None]]:
+    """Run servers on one store, with a web search; yield them, and the nodes of the store if it is in a cluster."""
     with ExitStack() as running:
         web = running.enter_context(Web())
         web.answers["/searxng/search"] = find
         store: Json = {"type": "sqlite", "path": str(folder / "responses.db")}
-        primary = None
+        nodes = None
         if plan.store == "cluster":
-            cluster = running.enter_context(Cluster(folder / "cluster"))
+            cluster = running.enter_context(Cluster(folder / "cluster", *NODE_OPTIONS, replicas=plan.replicas))
             store = {"type": "cluster", "url": cluster.url, "partitions": plan.partitions}
             store |= {"replicas_acknowledged": plan.acknowledged}
-            primary = PrimaryOfStore(cluster, plan.partitions, chance)
+            nodes = Nodes(cluster, plan.partitions, plan.replicas, plan.unlinked, chance)
         elif plan.store == "redis":
             store = {"type": "redis", "url": running.enter_context(Valkey(folder / "valkey")).url}
 
@@ -457,10 +515,14 @@ def servers_on_one_store(
         host: Host = "ogx" if find_spec("ogx") else "llama_stack"
         packages = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "providers" / "openai_chat")))
         env = {"INFERENCE_URL": model.base_url, "PYTHONPATH": packages, "SEARXNG_URL": web.url("/searxng")}
-        servers = [LiveStack(config, env, folder / f"server{n}", host) for n in range(plan.servers)]
+        if LiveStack.forks is None:
+            LiveStack.forks = running.enter_context(Forks.of_host(host, os.environ | env, folder / "forks.log"))
+            running.callback(setattr, LiveStack, "forks", None)
+        # They are forked, but for one, so that their hash seeds differ.
+        servers = [LiveStack(config, env, folder / f"server{n}", host, fork=n > 0) for n in range(plan.servers)]
         for server in servers:
             running.enter_context(server)
-        yield servers, primary
+        yield servers, nodes
 
 
 def run(plan: Plan) -> Verdict:
@@ -468,40 +530,42 @@ def run(plan: Plan) -> Verdict:
     chance = random.Random(plan.seed)  # noqa: S311 (no secret)
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="durability-")))
-        model = running.enter_context(UpstreamProcess(folder / "upstream.log")).client
-        for number in range(plan.responses):
-            script(model, number)
-        model.script("once", reply(text("a ", "b ", "c"), interval=INTERVAL))
-        servers, primary = running.enter_context(servers_on_one_store(plan, folder, model, chance))
+        kept = 10 * plan.responses + 1000
+        model = running.enter_context(UpstreamProcess(folder / "upstream.log", kept=kept)).client
+        script(model)
+        servers, nodes = running.enter_context(servers_on_one_store(plan, folder, model, chance))
+        starters = running.enter_context(ThreadPoolExecutor(plan.servers))
+        victims = Victims(servers, plan.at_once, nodes, chance, starters)
         clients = Clients(servers, chance)
-        kinds: Iterator[Sequence[Victim]] = cycle([servers, [primary]] if primary else [servers])
-        _load(clients, lambda: chance.choice(next(kinds)), model, plan, chance)
-        return judge(clients, model, plan)
+        _load(clients, victims, model, plan, chance)
+        return judge(clients, model, plan, victims)
 
 
-def _load(clients: Clients, choose: Callable[[], Victim], model: Upstream, plan: Plan, chance: random.Random) -> None:
-    """Create responses while servers are killed. This thread starts the servers, since they end with it."""
-    with ThreadPoolExecutor(2 * plan.responses) as pool:
+def _load(clients: Clients, victims: Victims, model: Upstream, plan: Plan, chance: random.Random) -> None:
+    """Create responses while servers and nodes are killed."""
+    with ThreadPoolExecutor(4 * IN_FLIGHT) as pool:
         tasks: list[Future[None]] = []
-        for kill in range(plan.kills):
-            numbers = range(plan.responses * kill // plan.kills, plan.responses * (kill + 1) // plan.kills)
+        begun = 0
+        while begun < plan.responses:
+            share = plan.responses * min(victims.killed + victims.at_a_time, plan.kills) // plan.kills
+            numbers, begun = range(begun, share), share
             tasks += [pool.submit(clients.work, number) for number in numbers]
             tasks += [pool.submit(clients.ask_once) for _ in numbers]
             time.sleep(plan.every * chance.uniform(0.1, 1.0))
             # On a busy machine, no round may have begun yet.
-            while not _in_a_round(model) and not all(task.done() for task in tasks):
+            while not model.requests("work", ended="streaming") and _unfinished(tasks):
                 time.sleep(0.02)
-            sys.stderr.write(f"{sum(task.done() for task in tasks)} of {len(tasks)} done, a server is killed\n")
-            victim = choose()
-            victim.kill()
-            victim.start()
-        wait(tasks)
+            sys.stderr.write(f"{begun} responses begun, {len(_unfinished(tasks))} run; {victims.killed} killed\n")
+            victims.kill_and_restart()
+            while len(tasks := _unfinished(tasks)) > IN_FLIGHT:
+                time.sleep(0.1)
         for task in tasks:
             task.result()
 
 
-def _in_a_round(model: Upstream) -> bool:
-    return any(record.ended == "streaming" for record in model.requests())
+def _unfinished(tasks: Iterable[Future[None]]) -> list[Future[None]]:
+    """Return the tasks that have not ended; raise the error of one that failed."""
+    return [task for task in tasks if not (task.done() and task.result() is None)]
 
 
 def main() -> int:
@@ -509,16 +573,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ci", action="store_true", help="the short run")
     parser.add_argument("--responses", type=int, help="how many responses")
-    parser.add_argument("--kills", type=int, help="how often a server is killed")
-    parser.add_argument("--every", type=float, help="seconds until a server is killed, at most")
+    parser.add_argument("--kills", type=int, help="how many servers and nodes are killed")
+    parser.add_argument("--every", type=float, help="seconds until the next are killed, at most")
     parser.add_argument("--seed", type=int, help="of the chances")
     parser.add_argument("--store", choices=("redis", "cluster", "sqlite"), help="the store (default: redis)")
     parser.add_argument("--servers", type=int, help="how many servers (default: 2)")
+    parser.add_argument("--at-once", type=int, help="how many servers are killed together (default: 1)")
     parser.add_argument("--partitions", type=int, help="how many partitions a store in a cluster has (default: 8)")
+    parser.add_argument("--replicas", type=int, help="how many each primary of a cluster has (default: 1)")
     parser.add_argument("--acknowledged", type=int, help="replicas that must have a commit of a cluster (default: 0)")
+    parser.add_argument("--unlinked", type=float, help="seconds before its death for which a primary has no replica")
     arguments = vars(parser.parse_args())
     plan = CI if arguments.pop("ci") else FULL
+    begun = time.monotonic()
     verdict = run(replace(plan, **{name: value for name, value in arguments.items() if value is not None}))
+    sys.stderr.write(f"{time.monotonic() - begun:.0f} s\n")
     width = max(len(name) for name, _ in verdict.rows())
     sys.stdout.writelines(f"{name:<{width}}  {value}\n" for name, value in verdict.rows())
     return 0 if verdict.well else 1

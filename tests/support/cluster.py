@@ -1,7 +1,8 @@
-"""A real Valkey Cluster: three primaries with a replica each."""
+"""A real Valkey Cluster: three primaries with a replica each, or with several."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -84,11 +85,20 @@ class OneNode(Node):
 
 
 class Cluster:
-    """A cluster with its data in `folder`; a `with` block starts and stops it."""
+    """A cluster with its data in `folder`; a `with` block starts and stops it.
 
-    def __init__(self, folder: Path, *options: str, password: str = "", node: type[Node] = Node) -> None:
-        self.password = password
-        self.nodes = [node(folder / str(number), *options, password=password) for number in range(2 * PRIMARIES)]
+    Args:
+        folder: its parts are the folders of the nodes.
+        options: those of each node.
+        replicas: how many each primary has.
+    """
+
+    def __init__(
+        self, folder: Path, *options: str, password: str = "", node: type[Node] = Node, replicas: int = 1
+    ) -> None:
+        self.password, self._replicas = password, replicas
+        count = PRIMARIES * (1 + replicas)
+        self.nodes = [node(folder / str(number), *options, password=password) for number in range(count)]
         self._running = ExitStack()
 
     @property
@@ -126,9 +136,14 @@ class Cluster:
         return next(node for node in self.nodes if node.port == port)
 
     def replica_of(self, primary: Node) -> Node:
-        """Return the replica of a primary."""
-        port = primary.info("replication")["slave0"]["port"]
-        return next(node for node in self.nodes if node.port == port)
+        """Return the replica of a primary, or one of them."""
+        return self.replicas_of(primary)[0]
+
+    def replicas_of(self, primary: Node) -> list[Node]:
+        """Return the replicas that are connected to a primary."""
+        told = primary.info("replication")
+        ports = [told[f"slave{number}"]["port"] for number in range(told["connected_slaves"])]
+        return [node for node in self.nodes if node.port in ports]
 
     def move(self, key: str) -> None:
         """Move the slot of a key to another primary, key by key, while clients use it."""
@@ -151,7 +166,7 @@ class Cluster:
             node.told("CLUSTER SET-CONFIG-EPOCH", number + 1)
             self.nodes[0].told("CLUSTER MEET", "127.0.0.1", node.port, node.bus)
         wait_until(lambda: all(self._knows_all(node) for node in self.nodes), READY_SECONDS)
-        for primary, replica in zip(primaries, replicas, strict=True):
+        for primary, replica in zip(cycle(primaries), replicas, strict=False):
             replica.told("CLUSTER REPLICATE", primary.name)
         wait_until(lambda: all(replica.follows for replica in replicas), READY_SECONDS)
         wait_until(lambda: all(self._is_ready(node) for node in self.nodes), READY_SECONDS)
@@ -161,8 +176,8 @@ class Cluster:
 
     def _is_ready(self, node: Node) -> bool:
         """Whether the node knows the primary and the replica of all slots."""
-        ranges = node.told("CLUSTER SLOTS")
-        return "cluster_state:ok" in state_of(node) and [len(nodes) for _, _, *nodes in ranges] == [2] * PRIMARIES
+        shards = [nodes for _, _, *nodes in node.told("CLUSTER SLOTS")]
+        return "cluster_state:ok" in state_of(node) and [*map(len, shards)] == [1 + self._replicas] * PRIMARIES
 
 
 def state_of(node: Node) -> str:

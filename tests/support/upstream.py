@@ -83,14 +83,17 @@ class Upstream:
         self.base_url = f"{url}/v1"
         self._http = httpx.Client(base_url=url, timeout=60, trust_env=False, verify=False)
 
-    def script(self, model: str, replies: Sequence[Reply] | Reply, context: int | None = None) -> None:
+    def script(
+        self, model: str, replies: Sequence[Reply] | Reply, context: int | None = None, *, by_results: bool = False
+    ) -> None:
         """Set the replies of a model, in order; the last one repeats.
 
-        With a `context`, chats with more tokens are refused; each word and punctuation mark is a token here.
+        With a `context`, chats with more tokens are refused; each word and punctuation mark is a token here. With
+        `by_results`, the number of outputs of tools in a request says which reply it gets.
         """
         listed = [replies] if isinstance(replies, Reply) else replies
         script_ = {"model": model, "replies": [each.as_json() for each in listed], "context": context}
-        self._post("/_script", script_)
+        self._post("/_script", script_ | {"by_results": by_results})
 
     def release(self, model: str) -> None:
         """Release a model's answers that wait at their `hold` or are `withheld`."""
@@ -104,9 +107,10 @@ class Upstream:
         """Delete all scripts and records, and abort open streams."""
         self._post("/_reset", {})
 
-    def requests(self, model: str | None = None) -> list[RecordedChat]:
-        """Return the chat requests since the last reset, oldest first."""
-        answer = self._http.get("/_requests", params={} if model is None else {"model": model})
+    def requests(self, model: str | None = None, *, ended: Ended | None = None) -> list[RecordedChat]:
+        """Return the chat requests since the last reset that ended so, oldest first."""
+        wanted = {"model": model, "ended": ended}
+        answer = self._http.get("/_requests", params={name: value for name, value in wanted.items() if value})
         answer.raise_for_status()
         return [RecordedChat(**record) for record in answer.json()]
 
@@ -137,14 +141,14 @@ class Upstream:
 class UpstreamProcess:
     """An upstream in its own process, for a `with` block."""
 
-    def __init__(self, log: Path, port: int = 0) -> None:
-        """Prepare the process. Its output goes to `log`; port 0 selects a free one."""
+    def __init__(self, log: Path, port: int = 0, kept: int | None = None) -> None:
+        """Prepare the process. Its output goes to `log`; port 0 selects a free one; `kept` requests are recorded."""
         self._log = log
-        self._port = port
+        self._options = ["--port", str(port), *(["--kept", str(kept)] if kept else [])]
 
     def __enter__(self) -> Self:
         """Start it and wait until it listens."""
-        command = [executable, "-m", "tests.support.upstream", "--port", str(self._port)]
+        command = [executable, "-m", "tests.support.upstream", *self._options]
         self._log.write_bytes(b"")
         self.child = Child(command, log=self._log, cwd=REPOSITORY)
         try:

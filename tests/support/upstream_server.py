@@ -24,7 +24,7 @@ from tests.support.frames import Frames, completion, frames
 from tests.support.script import Reply, error, text
 
 LAST_CHUNK = b"0\r\n\r\n"
-KEPT_RECORDS = 10_000  # so that a benchmark does not exhaust the memory
+KEPT_RECORDS = 10_000  # so that a benchmark does not exhaust the memory, unless it needs them all
 WRITES_PER_TURN = 16  # frames that a stream may write before it yields to the others
 
 
@@ -83,17 +83,26 @@ def vector_size(model: str) -> int | None:
 
 
 class Script:
-    """The replies of one model: each request takes the next one, and the last one repeats."""
+    """The replies of one model: each request takes the next one, and the last one repeats.
 
-    def __init__(self, model: str, replies: list[Reply], context: int | None = None) -> None:
+    With `by_results`, a request with N outputs of tools takes the one behind the first N, however often it comes.
+    """
+
+    def __init__(
+        self, model: str, replies: list[Reply], context: int | None = None, *, by_results: bool = False
+    ) -> None:
         """Encode every stream once, with and without the usage chunk."""
-        self.context = context
+        self.context, self._by_results = context, by_results
         self._replies = deque(replies)
         self._frames = {id(reply): self._encode(reply, model) for reply in replies}
 
-    def take(self) -> tuple[Reply, tuple[Frames, Frames]]:
-        """Return the next reply, and its frames without and with usage."""
-        reply = self._replies.popleft() if len(self._replies) > 1 else self._replies[0]
+    def take(self, body: dict[str, Any]) -> tuple[Reply, tuple[Frames, Frames]]:
+        """Return the reply for this request, and its frames without and with usage."""
+        if self._by_results:
+            results = sum(message.get("role") == "tool" for message in body["messages"])
+            reply = self._replies[min(results, len(self._replies) - 1)]
+        else:
+            reply = self._replies.popleft() if len(self._replies) > 1 else self._replies[0]
         return reply, self._frames[id(reply)]
 
     @staticmethod
@@ -143,10 +152,10 @@ def last_user_text(body: dict[str, Any]) -> str:
 class Upstream:
     """The server's scripts, records and open connections; `generation` is the lock for fairness between streams."""
 
-    def __init__(self) -> None:
-        """Start without scripts and records."""
+    def __init__(self, kept: int) -> None:
+        """Start without scripts and records, of which the last `kept` are kept."""
         self.connections: set[Connection] = set()
-        self.records: deque[Record] = deque(maxlen=KEPT_RECORDS)
+        self.records: deque[Record] = deque(maxlen=kept)
         self.generation = asyncio.Lock()
         self._scripts: dict[str, Script] = {}
 
@@ -155,14 +164,14 @@ class Upstream:
         model = str(body.get("model"))
         script = self._scripts.get(model) or unscripted(model, last_user_text(body) if model == "echo" else "")
         if script.context is not None and (found := tokens(body)) > script.context:
-            return Script(model, [too_long(script.context, found)]).take()
-        return script.take()
+            return Script(model, [too_long(script.context, found)]).take(body)
+        return script.take(body)
 
     def script(self, request: Request) -> Any:
-        """Handle `{"model", "replies"}`: replace the script of the model."""
+        """Handle `{"model", "replies", "context", "by_results"}`: replace the script of the model."""
         body = json.loads(request.body)
-        replies = [Reply(**reply) for reply in body["replies"]]
-        self._scripts[body["model"]] = Script(body["model"], replies, body.get("context"))
+        replies, by_results = [Reply(**reply) for reply in body["replies"]], body.get("by_results", False)
+        self._scripts[body["model"]] = Script(body["model"], replies, body.get("context"), by_results=by_results)
         return {}
 
     def release(self, request: Request) -> Any:
@@ -182,9 +191,13 @@ class Upstream:
         return {}
 
     def requests(self, request: Request) -> Any:
-        """Return all records, or those of the query's model, oldest first."""
-        model = request.query("model")
-        return [record.as_json() for record in self.records if model in (None, record.model)]
+        """Return all records, or those of the query's model or `ended`, oldest first."""
+        model, ended = request.query("model"), request.query("ended")
+        return [
+            record.as_json()
+            for record in self.records
+            if model in (None, record.model) and ended in (None, record.ended)
+        ]
 
     def reset(self, _: Request) -> Any:
         """Delete scripts and records, and abort open streams."""
@@ -455,10 +468,10 @@ def _head(status: int, headers: dict[str, str]) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-async def serve(port: int) -> None:
+async def serve(port: int, kept: int) -> None:
     """Listen on 127.0.0.1 until SIGTERM or SIGINT; print the address when ready."""
     loop = asyncio.get_running_loop()
-    upstream, ended = Upstream(), asyncio.Event()
+    upstream, ended = Upstream(kept), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     server = await loop.create_server(lambda: Connection(upstream), "127.0.0.1", port, backlog=1024)
@@ -473,4 +486,6 @@ def main() -> None:
     """Parse the command line and serve."""
     parser = argparse.ArgumentParser(description="a scripted OpenAI-compatible upstream")
     parser.add_argument("--port", type=int, default=0, help="0: a free one")
-    asyncio.run(serve(parser.parse_args().port))
+    parser.add_argument("--kept", type=int, default=KEPT_RECORDS, help="requests that are recorded at most")
+    options = parser.parse_args()
+    asyncio.run(serve(options.port, options.kept))
