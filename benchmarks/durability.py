@@ -241,8 +241,7 @@ class Clients:
             if not again:
                 continue
             self.seen.made[number].add(again[0]["response"]["id"])
-            together = min(len(read), len(again))
-            if again[:together] == read[:together]:
+            if _together(read, again) == min(len(read), len(again)):
                 read = max(read, again, key=len)
             else:
                 self.seen.torn.append({each[0]["response"]["id"] for each in (read, again)})
@@ -386,6 +385,9 @@ def judge(clients: Clients, upstream: Upstream, plan: Plan, victims: Victims) ->
     explained = engine.responses if engine and not plan.acknowledged else frozenset[str]()
     several = [ids_of_number for ids_of_number in seen.made.values() if len(ids_of_number) > 1]
     wrongly_listed = clients.listed() ^ ({*ids} - {*missing})
+    for each in (*missing, *broken_ids):
+        rows = engine.rows[each] if engine and each in engine.responses else []
+        sys.stderr.write(f"{each} lost these rows with a primary: {b' '.join(rows).decode()}\n")
     miscounted = _miscounted(clients, [final for final in finals.values() if final])
     by_engine = bool(engine and engine.usage and not plan.acknowledged)
     return Verdict(
@@ -462,10 +464,18 @@ def _is_broken(clients: Clients, response_id: str, final: Json | None, plan: Pla
     packed = clients.seen.events.get(response_id)
     read = json.loads(zlib.decompress(packed)) if packed else replayed
     try:
-        final_read = check_stream(read, taken_over=True, validate=plan.responses <= VALIDATED)
-        return final_read != final or read != replayed
-    except AssertionError:
-        return True
+        if check_stream(read, taken_over=True, validate=plan.responses <= VALIDATED) == final and read == replayed:
+            return False
+        reason = f"differs from what is stored, from event {_together(read, replayed)} of {len(read)} on"
+    except AssertionError as error:
+        reason = str(error)
+    sys.stderr.write(f"{response_id}: {reason}\n")
+    return True
+
+
+def _together(one: Sequence[Json], other: Sequence[Json]) -> int:
+    """Return how many events two streams have in common at the beginning."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def script(model: Upstream) -> None:

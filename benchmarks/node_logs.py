@@ -12,7 +12,7 @@ one has all commits that are left, and a commit that another one has in addition
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, NamedTuple
@@ -57,22 +57,28 @@ class EngineLosses:
 
     Attributes:
         commits: the number of commits that are in the file of a former primary only.
-        responses: the ids of the responses whose rows these wrote.
+        rows: the keys that these wrote, by the ids of the responses in them.
         usage: those of them that wrote rows of usage.
         unaudited: the number of times that a file has a gap, so that nothing is known.
         stored: the ids of all responses of which a node has written something.
     """
 
     commits: int = 0
-    responses: set[str] = field(default_factory=set)
+    rows: dict[str, list[bytes]] = field(default_factory=dict)
     usage: int = 0
     unaudited: int = 0
     stored: set[str] = field(default_factory=set)
 
+    @property
+    def responses(self) -> Set[str]:
+        """The ids of the responses of whose rows something was lost."""
+        return self.rows.keys()
+
     def add(self, commit: Commit) -> None:
         """Count a lost commit."""
         self.commits += 1
-        self.responses |= ids_in(commit)
+        for response_id in ids_in(commit):
+            self.rows.setdefault(response_id, []).extend(commit.keys)
         self.usage += any(map(_USAGE.match, commit.keys))
 
 

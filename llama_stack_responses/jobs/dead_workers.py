@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Set
 from math import inf
 from typing import Final
 
@@ -70,6 +70,10 @@ class DeadWorkers:
         """Note until when a worker of this process has its lease, in seconds since the epoch on the store's clock."""
         self._ends[worker] = until
 
+    def note_silent(self, number: int) -> None:
+        """Note that a partition has not answered: for a while, living workers may lack leases there."""
+        self._silent_at[number] = asyncio.get_running_loop().time()
+
     async def iter_stalled(self, prefix: str, by: str) -> AsyncIterator[tuple[str, str]]:
         """Yield the worker and the response id of each row `<prefix><worker>/<response>` whose worker has no lease.
 
@@ -109,7 +113,7 @@ class DeadWorkers:
             try:
                 return [each async for each in self._stalled_in(number, prefix, by)]
             except ApiError:
-                self._silent_at[number] = asyncio.get_running_loop().time()
+                self.note_silent(number)
                 raise
 
     async def _stalled_in(self, number: int, prefix: str, by: str) -> AsyncIterator[tuple[str, str]]:
@@ -118,20 +122,38 @@ class DeadWorkers:
             keys = [lease_key(worker, tag_of(response_id)) for worker, response_id in held]
             leases = await self._records.get_many(list(dict.fromkeys(keys)))
             own = self._ends.get(by, -inf)
-            if await self._records.now() >= own or self._was_away(number):
+            if await self._records.now() >= own:
                 return
             for key, lease in list(leases.items()):
                 if _end_of(lease) > own + MAX_DIFFERENCE_SECONDS and await self._deleted(key, lease):
                     del leases[key]
-            for (worker, response_id), key in zip(held, keys, strict=True):
-                if key not in leases:
+            unleased = [each for each, key in zip(held, keys, strict=True) if key not in leases]
+            alive = await self._about_to_renew(number, {worker for worker, _ in unleased})
+            for worker, response_id in unleased:
+                if worker not in alive:
                     yield worker, response_id
+
+    async def _about_to_renew(self, number: int, workers: Set[str]) -> Set[str]:
+        """Return which of these workers, which have no lease in a partition, may be alive: it was away a moment ago.
+
+        A living worker has its lease of tag 0 all the same, unless that partition was away too.
+        """
+        if not workers or not self._was_away(number):
+            return frozenset()
+        if self._was_away(0):
+            return workers
+        try:
+            first = await self._records.get_many([lease_key(worker) for worker in workers])
+        except ApiError:
+            self.note_silent(0)
+            return workers
+        return {worker for worker in workers if lease_key(worker) in first}
 
     async def _deleted(self, key: str, lease: Record) -> bool:
         return await committed(self._records, [Delete(key)], [VersionIs(key, lease.version)])
 
     def _was_away(self, number: int) -> bool:
-        """Whether one of several partitions did not answer a moment ago: living workers are about to renew leases."""
+        """Whether one of several partitions did not answer a moment ago."""
         silent_at = self._silent_at.get(number, -inf) if self._served.count > 1 else -inf
         return asyncio.get_running_loop().time() - silent_at < self._lease_seconds
 

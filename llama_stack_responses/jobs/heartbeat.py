@@ -38,8 +38,9 @@ class Heartbeat:
         """Whether a worker without a lease is dead, at the time of the last renewal.
 
         It may be alive for `grace_seconds` after the start of this worker, since the store may just have recovered from
-        an outage. The same holds for `lease_seconds` after the store's clock jumped or went back between two renewals:
-        during an outage or a sleep of the machine no worker renews its lease, and a clock that is set expires leases.
+        an outage. The same holds after the store's clock jumped or went back between two renewals, for `lease_seconds`
+        if the lease of this worker had ended: during an outage or a sleep of the machine no worker renews its lease,
+        and a clock that is set expires leases.
         """
         return self._renewed is not None and self._renewed >= self._patient_until
 
@@ -80,8 +81,10 @@ class Heartbeat:
         now = await self._jobs.heartbeat(self._worker, (each for held in self.holding for each in held()))
         if self._renewed is None:
             self._patient_until = now + self._intervals.grace_seconds
-        elif not 0 <= now - self._renewed < self._intervals.outage_seconds:
-            self._patient_until = now + self._intervals.lease_seconds
+        elif not 0 <= (passed := now - self._renewed) < self._intervals.outage_seconds:
+            had_ended = not 0 <= passed < self._intervals.lease_seconds
+            patience = self._intervals.lease_seconds if had_ended else self._intervals.grace_seconds
+            self._patient_until = now + patience
         self._renewed = now
         self._alive = True
 

@@ -15,6 +15,7 @@ of the previous worker fail (a fencing token, as in Kleppmann, "How to do distri
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections import Counter
@@ -57,7 +58,7 @@ from .dead_workers import DeadWorkers, held_in, is_stalled, lease_key
 from .hints import HintWriter, Unread
 from .job import QUEUED_EVENTS, Checkpoint, InQueue, Job, JobState, Verdict, name_of, owner_prefix
 from .row_quota import RowQuota
-from .served_partitions import HELD, ServedPartitions
+from .served_partitions import HELD, MOMENT_SECONDS, ServedPartitions
 from .work_class import BACKGROUND, Work, WorkClass
 from .worker_leases import WorkerLeases
 
@@ -473,11 +474,20 @@ class JobQueue:
             worker: the worker.
             holding: the ids of the responses that it runs.
         """
-        now = await self._records.now()
+        now = await self._now()
         until = await self.leases.renew(worker, now, holding, first_needed=self.served.count == 1)
         self.dead_workers.renewed(worker, until)
-        await self.served.share(worker)
+        if not await self.served.share(worker):
+            self.dead_workers.note_silent(0)
         return now
+
+    async def _now(self) -> float:
+        """Return the time of the store's clock; of several partitions, without waiting for one that is away."""
+        try:
+            async with asyncio.timeout(MOMENT_SECONDS if self.served.count > 1 else None):
+                return await self._records.now()
+        except TimeoutError:
+            return self._clock()
 
     async def deregister(self, worker: str) -> None:
         """Delete the worker's lease: the jobs that it holds are stalled from now on."""

@@ -47,6 +47,8 @@ _MAX_WORKERS: Final = 10_000
 """Leases of workers that are read at most."""
 _TRY_SECONDS: Final = 0.5
 """Interval between two tries of a partition that does not answer."""
+MOMENT_SECONDS: Final = 0.5
+"""How long a heartbeat waits for a partition that may be away, so that it does not come late itself."""
 _BLIND_SECONDS: Final = 2.5
 """Interval in which a worker looks at its partitions while one does not answer, or that of these rows does not."""
 
@@ -216,18 +218,25 @@ class ServedPartitions:
         ends = await self._records.now() + _ANNOUNCED_SECONDS
         return [Put(f"{_ANNOUNCED}{number:03x}", b"", ends) for number in numbers or self._waiting]
 
-    async def share(self, worker: str) -> None:
-        """Find out which partitions the worker serves, given the workers that are alive now."""
+    async def share(self, worker: str) -> bool:
+        """Find out which partitions the worker serves, given the workers that are alive now.
+
+        Return whether the first partition has answered in a moment. If not, the worker goes on with those that it has.
+        """
         if not self._shares:
-            return
+            return True
+        if 0 in self._silent:
+            return False
         try:
-            living = frozenset(await living_workers(self._records)) | {worker}
-        except ApiError:
+            async with asyncio.timeout(MOMENT_SECONDS):
+                living = frozenset(await living_workers(self._records)) | {worker}
+        except (ApiError, TimeoutError):
             self._look_soon()
-            return  # it goes on with those that it has
+            return False
         if living != self._living:
             self._living, self._looked_at = living, -inf
             self.own = [number for number in range(self.count) if _first(number, living) == worker]
+        return True
 
 
 class WatchedRows:

@@ -9,20 +9,25 @@ given up. So it never changes a lease that is there: it makes one that is absent
 renewal, and the next heartbeats renew it. All else that writes a lease does so in turn, each write once the one before
 was made or will not come any more. A lease that nothing needs any more is deleted by a heartbeat, since one that is
 left to expire may do so before the next heartbeat after a new claim.
+
+A renewal waits only for a moment for partitions that do not answer: their leases are written once they do, while the
+next heartbeats renew the others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from enum import Enum, auto
 from math import inf
+from typing import Any
 
 from ..concurrency.tasks import answers_of
 from ..core.ids import tag_of
 from ..store.commit_outcome import RepeatedCommit
 from ..store.records import Delete, Ensure, Put, Records
 from .dead_workers import lease_key
+from .served_partitions import MOMENT_SECONDS
 
 
 class _State(Enum):
@@ -50,6 +55,7 @@ class _Lease:
         self._records, self._key = records, key
         self._commit, self._turn = RepeatedCommit(), asyncio.Lock()
         self.state, self.used_until = _State.ABSENT, -inf
+        self._until, self._asked, self._made = -inf, 0, 0
 
     async def used(self, until: float) -> Ensure:
         """Return the op of a commit that begins to need it."""
@@ -59,9 +65,13 @@ class _Lease:
         return Ensure(self._key, repr(until).encode(), until)
 
     async def renew(self, until: float) -> None:
-        """Write it."""
+        """Write it. Renewals that wait for an earlier write are made together."""
+        self._until, self._asked = until, self._asked + 1
         async with self._turn:
-            await self._commit(lambda: self._records.commit([Put(self._key, repr(until).encode(), until)]))
+            if self._made < self._asked:
+                asked, last = self._asked, self._until
+                await self._commit(lambda: self._records.commit([Put(self._key, repr(last).encode(), last)]))
+                self._made = asked
 
     async def end(self) -> None:
         """Delete it, unless that is done or it is used again."""
@@ -101,7 +111,7 @@ class WorkerLeases:
         for tag in {tag_of(each) for each in holding}:
             self._lease(worker, tag).used_until = until
         self._lease(worker, 0).state = _State.RENEWED
-        needed, calls = set[int](), dict[int, Awaitable[None]]()
+        needed, calls = set[int](), dict[int, Coroutine[Any, Any, None]]()
         for tag, lease in self._leases[worker].items():
             if lease.used_until > now:
                 needed.add(tag)
@@ -110,7 +120,7 @@ class WorkerLeases:
                 lease.state = _State.ENDING
             if lease.state is not _State.ABSENT:
                 calls[tag] = lease.renew(until) if lease.state is _State.RENEWED else lease.end()
-        await _in_each(calls, {0} if first_needed else needed)
+        await _in_each(calls, {0} if first_needed else needed, MOMENT_SECONDS)
         return until
 
     async def ops(self, worker: str, response_id: str) -> Sequence[Ensure]:
@@ -137,13 +147,13 @@ class WorkerLeases:
             ApiError: 503, as of `_in_each`.
         """
         self._lease(worker, 0).state = _State.RENEWED
-        calls = dict[int, Awaitable[None]]()
+        calls = dict[int, Coroutine[Any, Any, None]]()
         for tag, lease in self._leases.pop(worker).items():
             if lease.state is not _State.ABSENT:
                 lease.state = _State.ENDING
                 calls[tag] = lease.end()
         self._until.pop(worker, None)
-        await _in_each(calls, calls.keys())
+        await _in_each(calls, calls.keys(), inf)
 
     def _lease(self, worker: str, tag: int) -> _Lease:
         leases = self._leases.setdefault(worker, {})
@@ -152,18 +162,31 @@ class WorkerLeases:
         return lease
 
 
-async def _in_each(calls: Mapping[int, Awaitable[None]], needed: Set[int]) -> None:
-    """Wait for the writes of the leases of these tags.
+async def _in_each(calls: Mapping[int, Coroutine[Any, Any, None]], needed: Set[int], seconds: float) -> None:
+    """Wait for the writes of the leases of these tags. Those that are left then go on by themselves.
 
     Args:
         calls: the writes.
         needed: tags in whose partitions the worker holds something. In a partition that does not answer, no commit of
             the worker is made either: one of these has to answer, if there are any.
+        seconds: how long to wait for the others of `calls`.
 
     Raises:
-        ApiError: 503, none of them answers.
+        ApiError: 503, none of `needed` answers.
     """
-    answers = await answers_of(calls.values())
-    failures = {tag: answer for tag, answer in zip(calls, answers, strict=True) if answer}
+    tasks = {tag: asyncio.create_task(call) for tag, call in calls.items()}
+    for task in tasks.values():
+        task.add_done_callback(lambda each: each.cancelled() or each.exception())
+    if tasks:
+        await asyncio.wait(tasks.values(), timeout=None if seconds == inf else seconds)
+    first = {tasks[tag] for tag in needed}
+    while (waiting := {each for each in first if not each.done()}) and all(map(_has_failed, first - waiting)):
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    ended = {tag: task for tag, task in tasks.items() if task.done()}
+    failures = {tag: each for tag, each in zip(ended, await answers_of(ended.values()), strict=True) if each}
     if needed and failures.keys() >= needed:
         raise failures[min(needed)]
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and task.exception() is not None

@@ -20,19 +20,29 @@ from llama_stack_responses.jobs.served_partitions import HELD, ServedPartitions
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
 from llama_stack_responses.store.records import Condition, Delete, Op, Put, Record
-from tests.support.waiting import SECONDS, until
+from tests.support.waiting import SECONDS, turns, until
 
 NUMBER: Final = 64
 DAY: Final = 86_400.0
 
 
 class Part(MemoryRecords):
-    """A partition that may be away, or hang."""
+    """A partition that may be away, or hang.
+
+    Attributes:
+        answers: whether commits are answered.
+    """
 
     away = hangs = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+        self.answers.set()
+
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         self._check_away()
+        await self.answers.wait()
         await super().commit(ops, conditions)
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
@@ -219,6 +229,51 @@ async def test_claims_wait_once_for_a_partition_that_does_not_answer() -> None:
     job = await jobs.claim("one")
     assert job is not None
     assert job.response_id == first
+
+
+@pytest.mark.parametrize("first_was_away", [False, True])
+async def test_job_of_a_dead_worker_in_a_partition_that_was_away_is_requeued_at_once(first_was_away: bool) -> None:
+    parts = [Part() for _ in range(8)]
+    jobs = JobQueue(PartitionedRecords(parts), 100, look_seconds=DAY)
+    await enqueue(jobs, 5)
+    await jobs.heartbeat("dies")
+    await jobs.claim("dies")
+    parts[5].away, parts[0].away = True, first_was_away
+    await jobs.heartbeat("looks")
+    with pytest.raises(ApiError):
+        await jobs.requeue_stalled("looks")
+    parts[5].away = parts[0].away = False
+    await jobs.deregister("dies")
+    # If the first partition was away too, a living worker may have no lease at all for a moment.
+    assert await jobs.requeue_stalled("looks") == (not first_was_away)
+
+
+async def test_heartbeat_goes_on_while_a_partition_hangs_and_ends_with_its_lease_written_once() -> None:
+    parts = [Part() for _ in range(8)]
+    jobs = JobQueue(PartitionedRecords(parts), 100)
+    for tag in (1, 5):
+        await enqueue(jobs, tag)
+    await jobs.heartbeat("works")
+    held = [job.response_id for _ in range(2) if (job := await jobs.claim("works"))]
+    versions = await lease_versions(parts)
+    parts[5].answers.clear()
+    for _ in range(3):
+        async with asyncio.timeout(SECONDS):
+            await jobs.heartbeat("works", held)
+    assert await lease_versions(parts) == [versions[0] + 3, versions[1]]
+    parts[5].answers.set()
+    await turns(100)
+    # The one that hung, and one for those that waited for it.
+    assert (await lease_versions(parts))[1] == versions[1] + 2
+    await jobs.deregister("works")
+    assert await lease_versions(parts) == [0, 0]
+
+
+async def lease_versions(parts: Sequence[MemoryRecords]) -> list[int]:
+    """Return the versions of the leases of a worker for tags 1 and 5; 0 for none."""
+    keys = [lease_key("works", tag) for tag in (1, 5)]
+    rows = [await MemoryRecords.get_many(parts[tag], [key]) for tag, key in zip((1, 5), keys, strict=True)]
+    return [row[key].version if key in row else 0 for row, key in zip(rows, keys, strict=True)]
 
 
 async def test_jobs_that_a_full_process_announces_are_claimed_by_others() -> None:
