@@ -38,6 +38,7 @@ from .redis_errors import errors_as_503, is_moving
 
 _PORT: Final = 6379
 _MAX_REDIRECTS: Final = 8
+"""How often a call is redirected before it waits a moment: while slots move, nodes may disagree about their owners."""
 _AWAY: Final = (ClusterDownError, RedisConnectionError, RedisTimeoutError)
 """Errors that say that a node is away, or that the map of slots is old."""
 
@@ -108,17 +109,17 @@ class ClusterConnections(Connections):
                         result = await (_asking(self._client(node), command) if asked else command(self._client(node)))
                         self._failing.discard(node)
                         return result
-                except AskError as error:
-                    redirects += 1
-                    if node is None or redirects > _MAX_REDIRECTS:
-                        raise
-                    asked = self._redirected(slot, error, node)
                 except RedisError as error:
-                    failures += 1
-                    failure, asked = error, None
-                    self._doubt(node, error)
-                    if self._gives_up(node, error, failures):
-                        raise
+                    if isinstance(error, AskError) and node and redirects < _MAX_REDIRECTS:
+                        redirects += 1
+                        asked = self._redirected(slot, error, node)
+                        continue
+                    failure = TryAgainError("redirected too often") if isinstance(error, AskError) else error
+                    # While a slot moves, each try may be redirected.
+                    redirects, failures, asked = 0, failures + 1, None
+                    self._doubt(node, failure)
+                    if self._gives_up(node, failure, failures):
+                        raise failure from None
                     await asyncio.sleep(BACKOFF.compute(failures))
 
     def _gives_up(self, node: _Node | None, error: RedisError, failures: int) -> bool:

@@ -146,7 +146,10 @@ class Cluster:
         return [node for node in self.nodes if node.port in ports]
 
     def move(self, key: str) -> None:
-        """Move the slot of a key to another primary, key by key, while clients use it."""
+        """Move the slot of a key to another primary, key by key, while clients use it.
+
+        Only one at a time: two primaries that send each other keys wait for each other.
+        """
         slot, source = key_slot(key.encode()), self.owner(key)
         target = next(node for node in self.nodes if node.runs and node.is_primary and node is not source)
         target.told("CLUSTER SETSLOT", slot, "IMPORTING", source.name)

@@ -6,7 +6,10 @@ from typing import override
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import MovedError
 
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.store import redis_cluster
 from llama_stack_responses.store.connection_slots import NotSent
 from llama_stack_responses.store.redis_cluster import ClusterConnections, _Node, _parsed, _ranges
 from llama_stack_responses.store.redis_connections import Access
@@ -37,6 +40,29 @@ class KnownPrimary(ClusterConnections):
     @override
     async def _owner(self, slot: int) -> _Node:
         return _Node("one", 7000)
+
+
+async def test_call_that_is_redirected_again_and_again_waits_a_moment_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connections = KnownPrimary(asyncio.get_running_loop(), Access("redis://one:7000", None, None, 60.0), 1)
+    redirects = 0
+
+    async def redirected(_: Redis) -> str:
+        nonlocal redirects
+        redirects += 1
+        if redirects <= most:
+            raise MovedError("1 one:7000")
+        return "done"
+
+    most = 20
+    assert await connections.call("k", redirected) == "done"
+    monkeypatch.setattr(redis_cluster, "MAX_RETRIES", 1)
+    redirects, most = 0, 1000
+    with pytest.raises(ApiError, match="moving these responses to another node") as error:
+        await connections.call("k", redirected)
+    assert (error.value.status, error.value.retry_after) == (503, 1)
+    await connections.close()
 
 
 async def test_call_that_gets_no_second_try_is_said_to_be_unsent_only_if_it_had_no_first_one() -> None:

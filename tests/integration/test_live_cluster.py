@@ -1,9 +1,10 @@
-"""Two servers on a cluster of which a primary dies that has no replica: its chains are away, and all others go on."""
+"""Two servers on a cluster whose partitions move, and of which a primary dies that has no replica."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -59,25 +60,74 @@ def load(wire: Wire, chain: str, done: Event) -> int:
     return count
 
 
-def test_chains_of_a_dead_primary_are_503_and_all_others_go_on(
-    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, upstream: Upstream, tmp_path: Path
-) -> None:
-    upstream.script("m", reply(text("Yes.")))
+@dataclass(frozen=True)
+class Site:
+    """Two servers on a cluster.
+
+    Attributes:
+        cluster: the cluster.
+        wires: a client of each server.
+        chains: a response in each partition.
+    """
+
+    cluster: Cluster
+    wires: list[Wire]
+    chains: dict[int, str]
+
+    @contextmanager
+    def loaded(self, numbers: Iterable[int]) -> Iterator[None]:
+        """Continue the chains of these partitions within the block, and longer: each at least once more behind it."""
+        done = Event()
+        with ThreadPoolExecutor(PARTITIONS) as pool:
+            loads = [pool.submit(load, self.wires[number % 2], self.chains[number], done) for number in numbers]
+            try:
+                yield
+            finally:
+                done.set()
+            assert min(map(Future.result, loads)) > 0
+
+
+@pytest.fixture(scope="module")
+def site(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("cluster")
+    upstream_process.client.script("m", reply(text("Yes.")))
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     with ExitStack() as running:
-        cluster = running.enter_context(Cluster(tmp_path / "nodes", "--appendfsync", "no"))
-        wires = running.enter_context(two_servers(cluster, env, tmp_path / "stacks", host))
-        dead = cluster.owner("{responses:0}:")  # also of what all chains share
-        away = {number for number in range(PARTITIONS) if cluster.owner(f"{{responses:{number}}}:") is dead}
+        cluster = running.enter_context(Cluster(folder / "nodes", "--appendfsync", "no"))
+        wires = running.enter_context(two_servers(cluster, env, folder / "stacks", host))
         chains: dict[int, str] = {}
         while len(chains) < PARTITIONS:
             made = wires[0].create(model="local/m", input=f"Begin {time.monotonic_ns()}.")["id"]
             chains.setdefault(tag_of(made) % PARTITIONS, made)
-        pool, done = running.enter_context(ThreadPoolExecutor(PARTITIONS)), Event()
-        running.callback(done.set)
-        here = [number for number in chains if number not in away]
-        loads = [pool.submit(load, wires[number % 2], chains[number], done) for number in here]
+        yield Site(cluster, wires, chains)
 
+
+def place(number: int) -> str:
+    """Return what all keys of a partition begin with."""
+    return f"{{responses:{number}}}:"
+
+
+def test_partitions_that_move_under_load_fail_no_request(site: Site, upstream: Upstream) -> None:
+    upstream.script("m", reply(text("Yes.")))
+    before = {number: site.cluster.owner(place(number)) for number in site.chains}
+    with site.loaded(site.chains):
+        for number in site.chains:
+            site.cluster.move(place(number))
+    assert all(site.cluster.owner(place(number)) is not owner for number, owner in before.items())
+    for wire in site.wires:
+        for chain in site.chains.values():
+            assert wire.retrieve(chain)["status"] == "completed"
+
+
+def test_chains_of_a_dead_primary_are_503_and_all_others_go_on(site: Site, upstream: Upstream) -> None:
+    upstream.script("m", reply(text("Yes.")))
+    cluster, wires, chains = site.cluster, site.wires, site.chains
+    dead = cluster.owner(place(0))  # also of what all chains share
+    away = {number for number in range(PARTITIONS) if cluster.owner(place(number)) is dead}
+    here = [number for number in chains if number not in away]
+    with site.loaded(here):
         replica = cluster.replica_of(dead)
         replica.kill()
         dead.kill()
@@ -94,5 +144,3 @@ def test_chains_of_a_dead_primary_are_503_and_all_others_go_on(
         for number in away:
             wait_until(lambda number=number: wires[1].get(f"/{chains[number]}").status_code == 200)  # type: ignore[misc]
             in_background(wires[0], chains[number])
-        done.set()
-        assert min(map(Future.result, loads)) > 0
