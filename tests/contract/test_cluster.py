@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
+from benchmarks.node_logs import NODE_OPTIONS, Audit
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import ANONYMOUS
@@ -35,7 +36,8 @@ MOVING: Final = "The response store's cluster is moving these responses to anoth
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), "--appendfsync", "no", password=PASSWORD) as running:
+    options = ("--appendfsync", "no", *NODE_OPTIONS)
+    with Cluster(tmp_path_factory.mktemp("cluster"), *options, password=PASSWORD) as running:
         yield running
 
 
@@ -306,6 +308,35 @@ async def test_commit_that_a_dead_primary_alone_had_can_be_made_again(
     assert not await error.settle()
     await acknowledging.commit([Put("a", b"")], [VersionIs("a", 1)])
     assert (await acknowledging.get_many(["a"]))["a"].version == 2
+
+
+@pytest.mark.extended
+async def test_audit_finds_the_commits_that_a_dead_primary_alone_had(cluster: Cluster, records: Store) -> None:
+    """It is what the durability program trusts."""
+    audit, [kept, lost] = Audit(cluster, 1), [new_id("resp", number) for number in range(2)]
+    audit.mark()
+    await records.commit([Put(f"r/{kept}", b"")])
+    owner = cluster.owner(records.tag)
+    replica = cluster.replica_of(owner)
+    await until(lambda: owner.info("replication")["slave0"]["lag"] == 0)
+    replica.freeze()
+    owner.told("CLIENT", "KILL", "TYPE", "REPLICA")
+    await records.commit([Put(f"r/{lost}", b""), Put("us/d/1", b""), Delete(f"r/{kept}")])
+    owner.kill()
+    replica.thaw()
+    replica.told("CLUSTER", "FAILOVER", "TAKEOVER")
+    await until(lambda: replica.is_primary)
+    owner.start()
+    await until(lambda: owner.follows)
+    await records.commit([Put("after", b"")])
+    audit.mark()
+    assert set(await records.get_many([f"r/{kept}", f"r/{lost}", "after"])) == {f"r/{kept}", "after"}
+    losses = audit.losses
+    assert (losses.commits, losses.usage, losses.unaudited) == (1, 1, 0)
+    assert losses.responses == {kept, lost}
+    assert losses.stored == {kept, lost}
+    audit.mark()
+    assert losses.commits == 1
 
 
 async def test_store_keeps_the_number_of_its_partitions(cluster: Cluster, tmp_path: Path) -> None:
