@@ -143,6 +143,13 @@ class PassedOver:
 NOTHING: Final = PassedOver()
 
 
+class _Told(NamedTuple):
+    """A time of the store's clock, in seconds since the epoch, and when it was told, on that of the event loop."""
+
+    now: float
+    at: float
+
+
 class JobQueue:
     """A queue of jobs for all processes that share a store; each job is held by one worker at a time.
 
@@ -183,6 +190,7 @@ class JobQueue:
         """The partitions that this process serves."""
         self.dead_workers: Final = DeadWorkers(records, self.served, lease_seconds)
         """Finds what dead workers hold."""
+        self._told: _Told | None = None
         self._hints = HintWriter(records)
         self.leases: Final = WorkerLeases(records, lease_seconds, clock)
         """The leases of the workers of this process."""
@@ -482,12 +490,19 @@ class JobQueue:
         return now
 
     async def _now(self) -> float:
-        """Return the time of the store's clock; of several partitions, without waiting for one that is away."""
+        """Return the time of the store's clock; of several partitions, without waiting for one that is away.
+
+        Then it is that of the last call, and what has passed since.
+        """
+        known, loop = self._told, asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(MOMENT_SECONDS if self.served.count > 1 else None):
-                return await self._records.now()
+            async with asyncio.timeout(MOMENT_SECONDS if known and self.served.count > 1 else None):
+                now = await self._records.now()
         except TimeoutError:
-            return self._clock()
+            assert known
+            return known.now + loop.time() - known.at
+        self._told = _Told(now, loop.time())
+        return now
 
     async def deregister(self, worker: str) -> None:
         """Delete the worker's lease: the jobs that it holds are stalled from now on."""
