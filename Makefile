@@ -168,7 +168,7 @@ test-ogx: $(READY_OGX) $(READY_CLIENTS) $(MODEL_SERVERS) ## Run the live tests o
 # It needs no clients: but without them the longest run could not start, and would wait for the end of this one.
 .PHONY: test-wheels
 test-wheels: $(READY) $(READY_RELEASE) | $(READY_CLIENTS) ## Install the wheels in empty environments of each Python and host, and use them
-	$(call PYTEST,wheels,$(PYTHON),--numprocesses=2 --dist=load tests/wheels/try_wheels.py)
+	$(call PYTEST,wheels,$(PYTHON),$(if $(DAY),,--numprocesses=2 --dist=load) tests/wheels/try_wheels.py)
 
 # Flaky tests are found, and shown to be mended, by repetition: on OGX with PYTHON=.venv-ogx/bin/python.
 TIMES ?= 20
