@@ -1,4 +1,4 @@
-"""The statuses of a response."""
+"""The statuses of a response, and those with which a batch has ended."""
 
 from __future__ import annotations
 
@@ -9,3 +9,6 @@ UNFINISHED: Final = ("queued", "in_progress")
 
 STATUSES: Final = (*UNFINISHED, "completed", "incomplete", "failed", "cancelled")
 """All statuses, as OpenAI's type has them."""
+
+ENDED_BATCH: Final = frozenset({"failed", "completed", "expired", "cancelled"})
+"""Statuses of a batch that has ended."""

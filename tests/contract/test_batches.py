@@ -18,6 +18,7 @@ from llama_stack_responses.concurrency.fair_budget import FairBudget
 from llama_stack_responses.concurrency.share import equal_share
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.statuses import ENDED_BATCH
 from llama_stack_responses.features.batches import run
 from llama_stack_responses.features.batches.dispatcher import Dispatcher
 from llama_stack_responses.features.batches.ends import LineEnds, Tries
@@ -26,7 +27,7 @@ from llama_stack_responses.features.batches.input_lines import LineReader
 from llama_stack_responses.features.batches.model_slots import ModelSlots
 from llama_stack_responses.features.batches.objects import batch_object
 from llama_stack_responses.features.batches.parts import Parts
-from llama_stack_responses.features.batches.rows import ENDED, WORK, Batch, Line, Result
+from llama_stack_responses.features.batches.rows import WORK, Batch, Line, Result
 from llama_stack_responses.features.batches.settings import Batches
 from llama_stack_responses.features.batches.stored import BatchesOfOwners
 from llama_stack_responses.features.batches.stored_batches import StoredBatches, cancelled
@@ -316,7 +317,7 @@ class Server:
             ending: whether this ends lines; otherwise the batch does.
         """
         async with asyncio.timeout(60):
-            while (await self.object(batch_id))["status"] not in ENDED or await self.rows():
+            while (await self.object(batch_id))["status"] not in ENDED_BATCH or await self.rows():
                 if ending:
                     await self.responses.end_all()
                 await turns(20)
@@ -860,7 +861,7 @@ async def test_lines_of_a_failing_model_do_not_hold_those_of_others(records: Rec
                 await turns(20)
         assert len([each for each in server.responses.begun if int(each.split()[1]) <= 8]) == 4
         async with asyncio.timeout(60):
-            while (await server.object(batch_id))["status"] not in ENDED:
+            while (await server.object(batch_id))["status"] not in ENDED_BATCH:
                 await server.rest(batch_id)
                 clock.now += 301  # A line that is on its way would count as lost.
         ended = await server.ended(batch_id)
@@ -896,7 +897,7 @@ async def test_files_of_results_are_deleted_when_they_expire(records: Records, c
     expiry = FileExpiry(records)
     async with server.working():
         async with asyncio.timeout(60):
-            while (await server.object(batch_id))["status"] not in ENDED:
+            while (await server.object(batch_id))["status"] not in ENDED_BATCH:
                 await server.responses.end_all()
                 await turns(20)
     parts = server.dispatcher.parts

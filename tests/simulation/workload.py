@@ -14,8 +14,8 @@ import orjson
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.statuses import UNFINISHED
-from llama_stack_responses.features.batches.rows import ENDED, Batch
+from llama_stack_responses.core.statuses import ENDED_BATCH, UNFINISHED
+from llama_stack_responses.features.batches.rows import Batch
 from llama_stack_responses.features.batches.stored_batches import cancelled
 from llama_stack_responses.generation.run import ForegroundRun
 from llama_stack_responses.items.listed_items import Page
@@ -168,7 +168,7 @@ class Clients:
             if found is None:
                 self.ledger.fail(f"{batch.id} is lost")
                 return
-            if found.status in ENDED:
+            if found.status in ENDED_BATCH:
                 self._check_files(found, ids, withdrawn=withdrawn)
                 return
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from ...commands.progress import ProgressLine
 from ...core.ids import tag_of
-from ...core.statuses import UNFINISHED
+from ...core.statuses import ENDED_BATCH, UNFINISHED
 from ...store import codec
 from ...store.backup_index import BackupIndex, Indexed, digest
 from ...store.conflict_retry import ConflictRetry
@@ -64,10 +64,6 @@ _ALONE: Final = frozenset({"ak", "au", "bt", "ce", "rf", "sc", "sk", "sl", "so",
 
 _REVOKED: Final = frozenset({"ak", "sc", "sl"})
 """Of these, those that are deleted even if they have changed here."""
-
-
-_ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
-"""The statuses of batches that have ended."""
 
 
 @dataclass(slots=True)
@@ -347,7 +343,7 @@ class Restoring:
 
 
 def _has_ended(batch: Record | None) -> bool:
-    return batch is None or codec.decode(batch.value)["status"] in _ENDED
+    return batch is None or codec.decode(batch.value)["status"] in ENDED_BATCH
 
 
 def _unchanged(key: str, found: Mapping[str, Record]) -> Condition:

@@ -42,8 +42,6 @@ type Status = Literal[
 ]
 type End = Literal["completed", "expired", "cancelled", "failed"]
 
-ENDED: Final = frozenset({"failed", "completed", "expired", "cancelled"})
-
 _RESPONSE: Final = re.compile(r"resp_((?:p[0-9a-f]{3})?[0-9a-f]{24})([0-9a-f]{6})([0-9a-f]{2})")
 _NO_TOKENS: Final = (0, 0, 0, 0, 0)
 

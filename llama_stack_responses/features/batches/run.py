@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final
 from ...concurrency.share import working_for
 from ...concurrency.tasks import end_all
 from ...core.errors import ApiError
+from ...core.statuses import ENDED_BATCH
 from ...core.types import Json
 from ...logs import Outage, get_logger
 from ...sealing.sealer import Unopened
@@ -21,7 +22,7 @@ from .line_order import InputChanged, LineOrder, Place
 from .new_batch import RESPONSES
 from .parts import Parts
 from .queued_lines import QueuedLines
-from .rows import ENDED, Batch, Line
+from .rows import Batch, Line
 from .stored_batches import Again
 
 logger = get_logger(__name__)
@@ -106,7 +107,7 @@ class BatchRun:
     async def _step(self) -> bool:
         """Do some work; return whether none is left."""
         batch = await self._batches.find(self._of, self._id)
-        if batch is None or batch.status in ENDED:
+        if batch is None or batch.status in ENDED_BATCH:
             await self._clean_up()
             return True
         self._lines = self._lines or self._lines_of(batch)
@@ -119,7 +120,7 @@ class BatchRun:
 
     async def _end_lines(self) -> bool:
         batch = await self._batches.find(self._of, self._id)
-        if batch and not batch.open and batch.status not in ENDED:
+        if batch and not batch.open and batch.status not in ENDED_BATCH:
             await self._cancel_lines(self._lines_of(batch))
         return True
 

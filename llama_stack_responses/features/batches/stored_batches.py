@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from ...concurrency.offloading import in_thread, in_thread_if_large
 from ...core.errors import ApiError, not_in_list
+from ...core.statuses import ENDED_BATCH
 from ...store.conflict_retry import ConflictRetry
 from ...store.content_names import Hasher
 from ...store.object_events import ObjectEvent, ObjectEvents
@@ -26,7 +27,6 @@ from ...store.records import (
     pages_of,
 )
 from .rows import (
-    ENDED,
     WORK,
     Batch,
     Counted,
@@ -334,9 +334,9 @@ class StoredBatches:
         if old.open and not batch.open:
             ops = [*ops, Put(f"{WORK}{batch.id}", of.encode())]
         now = await self._records.now()
-        put = Put(key, batch.encode(), now + self._kept_seconds if batch.status in ENDED else None)
+        put = Put(key, batch.encode(), now + self._kept_seconds if batch.status in ENDED_BATCH else None)
         event = ObjectEvent(f"batch.{batch.status}", batch.id, batch.owner, now)
-        ends = batch.status in ENDED and old.status not in ENDED
+        ends = batch.status in ENDED_BATCH and old.status not in ENDED_BATCH
         ops = [put, *ops, *([*_end_ops(of, batch, now), *self._events.ops(event)] if ends else ())]
         applied = await committed(self._records, ops, [VersionIs(key, version), *conditions])
         if applied and ends:
@@ -388,7 +388,7 @@ def cancelled(now: float, batch: Batch) -> Batch | None:
     """
     if batch.status in ("cancelling", "cancelled"):
         return None
-    if batch.status in ENDED or batch.status == "finalizing":
+    if batch.status in ENDED_BATCH or batch.status == "finalizing":
         message = f"Cannot cancel a batch with status '{batch.status}'."
         raise ApiError(409, message, code="invalid_batch_status")
     times: Mapping[str, int] = {**batch.times, "cancelling_at": int(now)}
