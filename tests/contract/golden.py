@@ -28,6 +28,7 @@ from llama_stack_responses.features.batches.rows import Batch, Counted, Line, Na
 from llama_stack_responses.features.batches.stored_batches import StoredBatches
 from llama_stack_responses.features.code.skills import store as skill_store
 from llama_stack_responses.features.code.skills.store import PART_BYTES, NewVersion, SkillQuota, SkillStore
+from llama_stack_responses.features.cold import units
 from llama_stack_responses.features.cold.bringing import Bringing
 from llama_stack_responses.features.cold.objects import Objects
 from llama_stack_responses.features.cold.packing import Packing
@@ -671,6 +672,12 @@ async def _fill_paged(records: Records, clock: Clock) -> None:
     await Packing(records, cast("Objects", ObjectsInRows(records)), AFTER).release()
 
 
+async def _fill_parts(records: Records, clock: Clock) -> None:
+    """Write those chains as if they were large: each of their nodes is packed by itself."""
+    with patch.multiple(units, PART_BYTES=1, UNIT_BYTES=300):
+        await _fill_packed(records, clock)
+
+
 async def _read_packed(records: Records, clock: Clock) -> Json:
     objects = cast("Objects", ObjectsInRows(records))
     archive = Archive(UnpackingRecords(records, Bringing(records, objects, AFTER, None)), clock=clock)
@@ -783,6 +790,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "scores": (_fill_scores, _read_scores),
     "packed": (_fill_packed, _read_packed),
     "paged": (_fill_paged, _read_packed),
+    "packed-parts": (_fill_parts, _read_packed),
     "noted": (_fill_noted, _read_noted),
 }
 
