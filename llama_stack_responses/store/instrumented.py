@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..telemetry.instrumentation import Telemetry
-from .records import Condition, Op, Record, Records, filled_in, range_in
+from .records import Condition, Op, Record, Records, filled_in, get_or_floors, range_in
 from .wrapped import WrappedRecords
 
 
@@ -24,6 +24,13 @@ class MeasuredRecords(WrappedRecords):
         """Read and time the call."""
         with self._telemetry.storing("get_many"):
             return await self._records.get_many(keys, max_bytes=max_bytes)
+
+    async def get_or_floors(
+        self, keys: Sequence[str], floors: Mapping[str, tuple[str, str]], *, max_bytes: int | None = None
+    ) -> dict[str, Record]:
+        """Read, with what is before missing keys, and time the call."""
+        with self._telemetry.storing("get_many"):
+            return await get_or_floors(self._records, keys, floors, max_bytes=max_bytes)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         """Commit and time the call; a condition that does not hold does not count as an error."""

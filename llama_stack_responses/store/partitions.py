@@ -47,6 +47,7 @@ from .records import (
     Write,
     after_prefix,
     filled_in,
+    get_or_floors,
     pages_of,
     until,
 )
@@ -152,6 +153,17 @@ class PartitionedRecords:
         for records in await _all(calls):
             found |= records
         return dict(until(((key, found[key]) for key in dict.fromkeys(keys) if key in found), max_bytes))
+
+    async def get_or_floors(
+        self, keys: Sequence[str], floors: Mapping[str, tuple[str, str]], *, max_bytes: int | None = None
+    ) -> dict[str, Record]:
+        """Return what `Floored` says, of one moment in each partition."""
+        await self._check()
+        calls = (
+            get_or_floors(self._parts[number], some, floors, max_bytes=max_bytes)
+            for number, some in self._by_part(keys).items()
+        )
+        return {key: record for records in await _all(calls) for key, record in records.items()}
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         await self._check(makes=True)

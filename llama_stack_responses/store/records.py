@@ -7,6 +7,7 @@ class that passes `tests/contract/test_records.py`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -378,6 +379,45 @@ class Ranged(Protocol):
     async def filled(self, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         """Return for each range from a start to an end whether it has rows, of which some may have expired."""
         ...
+
+
+@runtime_checkable
+class Floored(Protocol):
+    """Records that say in one call what is before the keys that are missing."""
+
+    async def get_or_floors(
+        self, keys: Sequence[str], floors: Mapping[str, tuple[str, str]], *, max_bytes: int | None = None
+    ) -> dict[str, Record]:
+        """Return the records of those keys that exist, and of others the last record of a range, of the same moment.
+
+        Args:
+            floors: the start and the end of the range, by the key, in whose partition it is.
+            max_bytes: as in `get_many`, in each partition, without the records of ranges.
+        """
+        ...
+
+
+async def get_or_floors(
+    records: Records, keys: Sequence[str], floors: Mapping[str, tuple[str, str]], *, max_bytes: int | None = None
+) -> dict[str, Record]:
+    """Return what `Floored` says, in one call if the records are that."""
+    if isinstance(records, Floored):
+        return await records.get_or_floors(keys, floors, max_bytes=max_bytes)
+    return await get_by_calls(records, keys, floors, max_bytes=max_bytes)
+
+
+async def get_by_calls(
+    records: Records, keys: Sequence[str], floors: Mapping[str, tuple[str, str]], *, max_bytes: int | None = None
+) -> dict[str, Record]:
+    """Return what `Floored` says, in three calls: of a row that moves from a range to its key meanwhile, both."""
+    found = await records.get_many(keys, max_bytes=max_bytes)
+    if max_bytes is not None and bytes_of(found.values()) >= max_bytes:
+        keys = keys[: max(map(keys.index, found))]
+    missing = [key for key in keys if key in floors and key not in found]
+    spans = dict.fromkeys(floors[key] for key in missing)
+    last = await asyncio.gather(*(records.range(*span, limit=1, reverse=True) for span in spans))
+    moved = await records.get_many(missing, max_bytes=max_bytes) if missing else {}
+    return {**dict(row for rows in last for row in rows), **found, **moved}
 
 
 async def range_in(

@@ -134,6 +134,18 @@ class RedisRecords:
         arguments = [self._now(), "" if max_bytes is None else max_bytes]
         return dict(_records(await self._run(self._scripts.get_many, rows, arguments)))
 
+    async def get_or_floors(
+        self, keys: Sequence[str], floors: Mapping[str, tuple[str, str]], *, max_bytes: int | None = None
+    ) -> dict[str, Record]:
+        """Return what `Floored` says."""
+        if not keys:
+            return {}
+        different = dict.fromkeys(keys)
+        bounds = [bound for key in different for bound in floors.get(key, ("", ""))]
+        arguments = [self._now(), "" if max_bytes is None else max_bytes, *bounds]
+        rows = [self._index, *map(self._row, different)]
+        return dict(_records(await self._run(self._scripts.get_or_floors, rows, arguments)))
+
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         writes = writes_of(ops)
         # The id makes a commit idempotent: a retry after a lost answer finds that it was applied.

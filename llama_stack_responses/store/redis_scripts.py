@@ -57,6 +57,40 @@ return found
 """
 )
 
+# KEYS[1]: the index; then the rows. ARGV[3]: as above. ARGV[4], ARGV[5]; ARGV[6], ARGV[7] ...: start and end of a range
+# for each row, empty for none. The last row of the range takes the place of a missing row; its value does not count.
+_GET_OR_FLOORS: Final = (
+    _COMMON
+    + """
+local found, seen, left = {}, {}, tonumber(ARGV[3]) or math.huge
+local function add(row)
+  local version, start = live(row)
+  if version then
+    found[#found + 1] = key_of(row)
+    found[#found + 1] = version
+    found[#found + 1] = redis.call('GETRANGE', row, start - 1, -1)
+  end
+  return version
+end
+for number = 2, #KEYS do
+  if left <= 0 then break end
+  local from, to = '[' .. ARGV[2 * number], '(' .. ARGV[2 * number + 1]
+  if add(KEYS[number]) then
+    left = left - #found[#found]
+  elseif to ~= '(' then
+    repeat
+      local key = redis.call('ZRANGE', KEYS[1], to, from, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]
+      local is_last = not key or seen[key] or add(rows .. key)
+      if key then
+        seen[key], to = is_last, '(' .. key
+      end
+    until is_last
+  end
+end
+return found
+"""
+)
+
 # KEYS[1]: the index. ARGV[3], ARGV[4]: start and end of the range; ARGV[5]: limit; ARGV[6]: 'REV' for descending order;
 # ARGV[7]: as ARGV[3] above.
 _RANGE: Final = (
@@ -299,6 +333,7 @@ class Scripts(NamedTuple):
     """The scripts of a store."""
 
     get_many: Script
+    get_or_floors: Script
     range: Script
     filled: Script
     commit: Script
@@ -322,6 +357,7 @@ def _of_cluster(text: str, flags: str = "") -> Script:
 
 ON_SERVER: Final = Scripts(
     get_many=Script(_GET_MANY),
+    get_or_floors=Script(_GET_OR_FLOORS),
     range=Script(_RANGE),
     filled=Script(_FILLED),
     commit=Script(_COMMIT),
@@ -336,6 +372,7 @@ ON_SERVER: Final = Scripts(
 
 IN_CLUSTER: Final = Scripts(
     get_many=_of_cluster(_GET_MANY, "no-writes"),
+    get_or_floors=_of_cluster(_GET_OR_FLOORS, "no-writes"),
     range=_of_cluster(_RANGE, "no-writes"),
     filled=_of_cluster(_FILLED, "no-writes"),
     commit=_of_cluster(_COMMIT),

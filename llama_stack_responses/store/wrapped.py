@@ -16,6 +16,7 @@ from .records import (
     Records,
     apply_noted,
     filled_in,
+    get_or_floors,
     partitions_of,
     range_in,
 )
@@ -45,6 +46,12 @@ class WrappedRecords:
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         """Read."""
         return await self._records.get_many(keys, max_bytes=max_bytes)
+
+    async def get_or_floors(
+        self, keys: Sequence[str], floors: Mapping[str, tuple[str, str]], *, max_bytes: int | None = None
+    ) -> dict[str, Record]:
+        """Read, with what is before missing keys."""
+        return await get_or_floors(self._records, keys, floors, max_bytes=max_bytes)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         """Commit."""

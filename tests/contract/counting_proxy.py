@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from llama_stack_responses.store.records import Condition, Delete, Op, Record, Records, writes_of
 from llama_stack_responses.store.wrapped import WrappedRecords
@@ -36,6 +36,13 @@ class CountingProxy(WrappedRecords):
         await self.pause()
         self.reads += 1
         return await self._records.get_many(keys, max_bytes=max_bytes)
+
+    async def get_or_floors(
+        self, keys: Sequence[str], floors: Mapping[str, tuple[str, str]], *, max_bytes: int | None = None
+    ) -> dict[str, Record]:
+        await self.pause()
+        self.reads += 1
+        return await super().get_or_floors(keys, floors, max_bytes=max_bytes)
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None

@@ -17,6 +17,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.cold import units
 from llama_stack_responses.features.cold.packing import Packing
+from llama_stack_responses.features.cold.pages import PagedRecords
 from llama_stack_responses.features.cold.rows import CHAINS, Chain
 from llama_stack_responses.features.cold.stored import PackedChains
 from llama_stack_responses.features.page.search.texts import Texts
@@ -29,6 +30,7 @@ from llama_stack_responses.store.records import Delete, Records, reader_of
 from llama_stack_responses.store.saving import Recording
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
+from tests.contract.counting_proxy import CountingProxy
 from tests.contract.test_own_ids import check, questions_of, save
 from tests.support.cold import AFTER, ColdStore, in_folder
 from tests.support.records import WatchedRecords, just_before_a_commit
@@ -421,6 +423,15 @@ async def test_packed_bytes_count_for_their_owner(cold: ColdStore, clock: Clock)
     [(owner, size)] = [each async for each in PackedChains(cold.records).sizes()]
     assert owner.identity == ALICE.identity
     assert size > sum((await cold.stored()).values())
+
+
+async def test_what_is_missing_costs_no_further_call(cold: ColdStore, clock: Clock) -> None:
+    made = await chain(cold.archive)
+    await pack(cold, clock)
+    proxy = CountingProxy(cold.hot)
+    keys = ["r/none", "i/none", f"r/{made[0].response['id']}", "n/none", f"r/{made[-1].response['id']}"]
+    assert list(await PagedRecords(proxy).get_many(keys)) == [keys[2], keys[4]]
+    assert proxy.reads == 1
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from llama_stack_responses.store.records import (
     Records,
     VersionIs,
     after_prefix,
+    get_or_floors,
 )
 from tests.contract.backends import Backend, BackendLocation, Clock
 from tests.contract.conversations import CREATED
@@ -50,6 +51,23 @@ async def test_store_exists_from_its_first_commit(backend: Backend, clock: Clock
             await records.commit([Put("a/1", b"")])
             await records.close()
         clock.now += 1
+
+
+async def test_missing_keys_come_with_what_is_before_them(records: Records) -> None:
+    pages = {"p/a/": b"first", "p/a/3": b"second", "q/": b"other"}
+    expired = Put("p/a/5", b"expired", CREATED - 1.0)
+    await records.commit([Put("a/1", b"one"), expired, *(Put(key, value) for key, value in pages.items())])
+    floors = {f"a/{number}": ("p/a/", f"p/a/{number}\0") for number in (0, 1, 2, 6, 7)} | {"c/1": ("r/", "s/")}
+
+    async def read(*keys: str, max_bytes: int | None = None) -> dict[str, bytes]:
+        found = await get_or_floors(records, keys, floors, max_bytes=max_bytes)
+        return {key: record.value for key, record in found.items()}
+
+    assert await read("a/1") == {"a/1": b"one"}
+    assert await read("a/0", "b/1", "c/1") == {"p/a/": b"first"}
+    assert await read("a/1", "a/2", "a/6", "a/7") == {"a/1": b"one", "p/a/": b"first", "p/a/3": b"second"}
+    assert await read("a/0", "a/1", "a/7", max_bytes=3) == {"a/1": b"one", "p/a/": b"first"}
+    assert await read() == {}
 
 
 async def test_store_without_any_records_left_exists(backend: Backend, records: Records) -> None:

@@ -1,9 +1,9 @@
 """Records with hooks for tests."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.store.records import Condition, Op, Record, Records
+from llama_stack_responses.store.records import Condition, Floored, Op, Record, Records, get_by_calls
 from llama_stack_responses.store.wrapped import WrappedRecords
 
 
@@ -42,6 +42,15 @@ class WatchedRecords(WrappedRecords):
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         return await self._pass("get_many", lambda: self._records.get_many(keys, max_bytes=max_bytes))
+
+    async def get_or_floors(
+        self, keys: Sequence[str], floors: Mapping[str, tuple[str, str]], *, max_bytes: int | None = None
+    ) -> dict[str, Record]:
+        if isinstance(self._records, Floored):
+            return await self._pass(
+                "get_many", lambda: super(WatchedRecords, self).get_or_floors(keys, floors, max_bytes=max_bytes)
+            )
+        return await get_by_calls(self, keys, floors, max_bytes=max_bytes)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         await self._pass("commit", lambda: self._records.commit(ops, conditions))

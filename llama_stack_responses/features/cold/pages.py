@@ -7,20 +7,24 @@ that find and list it are therefore moved into pages, as the leaves of a B+ tree
 
 The first page of each kind of rows begins with the prefix of their keys. A row is either in the store by itself or in a
 page, and each commit that moves it between the two has the version of the page and that of the row as conditions. What
-is by itself wins: to read first the row, then the page, and then the row again finds what is moved meanwhile.
+is by itself wins. Redis reads rows, and the pages of those that are missing, in one call. On other stores, to read
+first the row, then the page, and then the row again finds what is moved meanwhile. A store with an index of words has
+no pages: it has the index of the rows of lists, which therefore stay by themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import merge
-from itertools import batched, islice
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
 import zstandard
 
+from ...concurrency.offloading import in_thread
 from ...core.errors import ApiError
 from ...store import codec
 from ...store.conflict_retry import ConflictRetry
@@ -41,10 +45,12 @@ from ...store.records import (
     after_prefix,
     bytes_of,
     committed,
+    get_or_floors,
     range_in,
     until,
 )
 from ...store.routing import owner_of_range, tag_of_key, tag_of_range
+from ...store.search_index import index_of
 from ...store.wrapped import WrappedRecords
 from .rows import CHAINS, PAGES, place_of
 
@@ -61,6 +67,8 @@ _BYTES: Final = 16 * 2**10
 """Rows of a page, and bytes of their values, with which it is full."""
 _MAX_BYTES: Final = 2**26
 _AT_ONCE: Final = 16
+_INLINE: Final = 4
+"""Pages that are decoded in the event loop."""
 _TRIES: Final = 4
 """How often rows may move while a range is read."""
 
@@ -165,6 +173,10 @@ class PagedRecords(WrappedRecords):
         records: the store.
     """
 
+    def __init__(self, records: Records) -> None:
+        super().__init__(records)
+        self._has_pages = index_of(records) is None
+
     @property
     def unpaged(self) -> Records:
         """The store, without what is in pages."""
@@ -172,24 +184,17 @@ class PagedRecords(WrappedRecords):
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         """Read."""
-        found = await self._records.get_many(keys, max_bytes=max_bytes)
-        asked = keys
-        if max_bytes is not None and bytes_of(found.values()) >= max_bytes:
-            asked = keys[: max(map(keys.index, found))]
-        missing = [key for key in asked if key not in found and key.startswith(KINDS)]
-        if not missing:
-            return found
-        paged = {key: page.rows[key] for key, page in (await self._located(missing)).items()}
-        left = [key for key in missing if key not in paged]
-        moved = await self._records.get_many(left, max_bytes=max_bytes) if left else {}
-        every = {**paged, **moved, **found}
+        alone, located = await self._read(keys, max_bytes)
+        if not located:
+            return alone
+        every = {key: page.rows[key] for key, page in located.items()} | alone
         return dict(until(((key, every[key]) for key in dict.fromkeys(keys) if key in every), max_bytes))
 
     async def range(
         self, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         """Read a range; what is in pages is part of it if all its keys have the same kind."""
-        if not _is_of_kind(start, end):
+        if not self._has_pages or not _is_of_kind(start, end):
             return await self._records.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
         span = _Span(start, end, limit, reverse)
         pages = await self._pages(span)
@@ -205,7 +210,7 @@ class PagedRecords(WrappedRecords):
         self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
     ) -> list[tuple[str, Record]]:
         """Read a range of one partition, as `range`."""
-        if not _is_of_kind(start, end):
+        if not self._has_pages or not _is_of_kind(start, end):
             return await range_in(self._records, number, start, end, limit=limit, reverse=reverse)
         span = _Span(start, end, limit, reverse)
         pages = await self._pages_in(number, span)
@@ -234,7 +239,7 @@ class PagedRecords(WrappedRecords):
 
     async def lifts(self, keys: Iterable[str]) -> list[Put]:
         """Return the ops by which those of the rows that are in pages are by themselves again."""
-        located = await self._located([key for key in keys if key.startswith(KINDS)])
+        _, located = await self._read([key for key in keys if key.startswith(KINDS)])
         return [_alone(key, page.rows[key]) for key, page in located.items()]
 
     async def settle(self, rows: Mapping[str, Record], conditions: Sequence[Condition]) -> bool:
@@ -277,9 +282,7 @@ class PagedRecords(WrappedRecords):
 
     async def _floor(self, key: str, number: int) -> Page | None:
         """Return the page that has the row of this key, if there is such a row in any."""
-        place = f"{PAGES}{number:03x}/"
-        first, end = f"{place}{_kind_of(key)}", f"{place}{key}\0"
-        rows = await range_in(self._records, number, first, end, limit=1, reverse=True)
+        rows = await range_in(self._records, number, *_before(key, number), limit=1, reverse=True)
         return _page(*rows[0]) if rows else None
 
     async def _page_for(self, key: str) -> tuple[Page, str]:
@@ -291,18 +294,19 @@ class PagedRecords(WrappedRecords):
         behind = await range_in(self._records, number, page.key + "\0", end, limit=1)
         return page, (behind[0][0] if behind else end).removeprefix(place)
 
-    async def _located(self, keys: Sequence[str]) -> dict[str, Page]:
-        """Return the pages of those rows that are in pages, by their keys; one object for each page."""
-        pages, found = dict[str, Page](), dict[str, Page]()
-        for some in batched(sorted(set(keys)), _AT_ONCE):
-            asked = [key for key in some if not any(key in page.rows for page in pages.values())]
-            floors = await asyncio.gather(*(self._floor(key, self._number(key)) for key in asked))
-            for page in floors:
-                if page:
-                    pages.setdefault(page.key, page)
-        for page in pages.values():
-            found |= dict.fromkeys(page.rows.keys() & set(keys), page)
-        return found
+    async def _read(
+        self, keys: Sequence[str], max_bytes: int | None = None
+    ) -> tuple[dict[str, Record], dict[str, Page]]:
+        """Return the records of keys that are by themselves, and the pages of those in pages; one object for each."""
+        spans = {key: _before(key, self._number(key)) for key in keys if key.startswith(KINDS)}
+        if not spans or not self._has_pages:
+            return await self._records.get_many(keys, max_bytes=max_bytes), {}
+        found = await get_or_floors(self._records, keys, spans, max_bytes=max_bytes)
+        alone = {key: record for key, record in found.items() if not key.startswith(PAGES)}
+        stored = [row for row in found.items() if row[0].startswith(PAGES)]
+        pages = _pages_of(stored) if len(stored) <= _INLINE else await in_thread(_pages_of, stored)
+        asked = spans.keys() - alone.keys()
+        return alone, {key: page for page in pages for key in page.rows.keys() & asked}
 
     async def _planned(self, ops: Sequence[Op], conditions: Sequence[Condition]) -> tuple[list[Op], list[Condition]]:
         """Return a commit by which the rows that are in pages change there.
@@ -314,8 +318,7 @@ class PagedRecords(WrappedRecords):
         keys = [key for key in dict.fromkeys(named) if key.startswith(KINDS)]
         if not keys:
             return list(ops), list(conditions)
-        alone = await self._records.get_many(keys)
-        located = await self._located([key for key in keys if key not in alone])
+        alone, located = await self._read(keys)
         wrong = [each for each in conditions if _is_broken(each, located)]
         if wrong:
             raise Conflict(wrong)
@@ -354,23 +357,18 @@ class PagedRecords(WrappedRecords):
 
     async def _pages_in(self, number: int, span: _Span) -> list[Page]:
         """Return pages of a partition that have all rows of a range up to its limit."""
-        place, found, count = f"{PAGES}{number:03x}/", list[Page](), 0
+        place, some = f"{PAGES}{number:03x}/", 1 + min(span.limit // _ROWS, _AT_ONCE)
         start, end = f"{place}{span.start}\0", f"{place}{span.end}"
-        floor = None if span.reverse else await self._floor(span.start, number)
-        if floor:
-            found.append(floor)
-            count = span.count(floor)
-        while count < span.limit:
-            some = 1 + min(span.limit // _ROWS, _AT_ONCE)
-            rows = await range_in(self._records, number, start, end, limit=some, reverse=span.reverse)
-            found += (_page(*row) for row in rows)
-            count += sum(map(span.count, found[len(found) - len(rows) :]))
-            if len(rows) < some:
-                break
+        read = partial(range_in, self._records, number, limit=some, reverse=span.reverse)
+        floor, rows = await asyncio.gather(self._floor(span.start, number), read(start, end))
+        found = _pages_of(rows)
+        count = sum(map(span.count, found)) + (span.count(floor) if floor and not span.reverse else 0)
+        while count < span.limit and len(rows) == some:
             start, end = (start, rows[-1][0]) if span.reverse else (rows[-1][0] + "\0", end)
-        if span.reverse and count < span.limit and (floor := await self._floor(span.start, number)):
-            found.append(floor)
-        return found
+            rows = await read(start, end)
+            found += _pages_of(rows)
+            count += sum(map(span.count, found[len(found) - len(rows) :]))
+        return [*found, floor] if floor else found
 
 
 class _Span(NamedTuple):
@@ -396,6 +394,16 @@ class _Span(NamedTuple):
         }
         ordered = sorted(paged.items(), reverse=self.reverse)
         return islice(merge(rows, ordered, key=lambda row: row[0], reverse=self.reverse), max(self.limit, 0))
+
+
+def _before(key: str, number: int) -> tuple[str, str]:
+    """Return the range of the keys of pages in a partition, of which the last one may have the row of a key."""
+    place = f"{PAGES}{number:03x}/"
+    return f"{place}{_kind_of(key)}", f"{place}{key}\0"
+
+
+def _pages_of(rows: Iterable[tuple[str, Record]]) -> list[Page]:
+    return [_page(*row) for row in rows]
 
 
 def _is_of_kind(start: str, end: str) -> bool:

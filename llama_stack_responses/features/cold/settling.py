@@ -1,7 +1,4 @@
-"""Moves what stays in the store of packed chains into pages, where each row takes memory: in Redis.
-
-A store with an index of words has it of the rows of lists, which therefore stay by themselves.
-"""
+"""Moves what stays in the store of packed chains into pages, where each row takes memory: in Redis."""
 
 from __future__ import annotations
 
