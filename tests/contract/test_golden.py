@@ -16,6 +16,7 @@ from llama_stack_responses.items.registry import ITEM_KINDS
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Put, Records
+from llama_stack_responses.store.search_index import index_of
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
 from tests.contract.golden import EVERY_KIND, ITEMS, STORES, clean_up, open_seals
@@ -46,6 +47,8 @@ def every_kind(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.needs("transactions")
 async def test_rows_of_released_version_are_read(golden: Any, records: Records, clock: Clock) -> None:
+    if golden["name"] == "paged" and index_of(records) is not None:
+        pytest.skip("a store with an index of words has no pages")
     await records.commit([Put(key, b64decode(value)) for key, value in golden["rows"].items()])
     _, read = STORES[golden["name"]]
     found = await read(records, clock)
