@@ -39,12 +39,13 @@ class GarbageCollector:
         self._page_bytes = page_bytes
 
     async def run(self, keys: Iterable[str], owner: Owner) -> None:
-        """Check content of `owner` for references, each with its `g/` row written."""
+        """Check content of `owner` for references, each with its `g/` row written. Descendants should be first."""
+        dropped = set[str]()
         for key in keys:
             left: str | None = key
             size = _BATCHES[0]
-            while left is not None:
-                left = await self._drop(left, owner, size)
+            while left is not None and left not in dropped:
+                left = await self._drop(left, owner, size, dropped)
                 size = _BATCHES[1]
 
     async def try_run(self, keys: Iterable[str], owner: Owner) -> None:
@@ -62,8 +63,11 @@ class GarbageCollector:
             except codec.UnreadableError as error:
                 logger.error("could not read unreferenced content, leaving it: %s: %s", row, error)
 
-    async def _drop(self, key: str, owner: Owner, size: int) -> str | None:
-        """Delete `key` and at most `size` nodes in all, if nothing refers to it; return the next key to check."""
+    async def _drop(self, key: str, owner: Owner, size: int, dropped: set[str]) -> str | None:
+        """Delete `key` and at most `size` nodes in all, if nothing refers to it; return the next key to check.
+
+        The keys of the nodes are added to `dropped`.
+        """
         kind, _, name = key.partition("/")
         prefix = reference(name, "")
         if needed := await self._records.range(prefix, after_prefix(prefix), limit=1):
@@ -78,18 +82,17 @@ class GarbageCollector:
             # Its ancestors are gone, or were never written.
             await committed(self._records, [Delete(key), Delete(f"g/{key}")], [Empty(prefix)])
             return None
-        return await self._drop_chain(chain, owner)
+        return await self._drop_chain(chain, owner, dropped)
 
-    async def _drop_chain(self, chain: Sequence[tuple[str, Node]], owner: Owner) -> str | None:
+    async def _drop_chain(self, chain: Sequence[tuple[str, Node]], owner: Owner, dropped: set[str]) -> str | None:
         """Delete the nodes of `chain`, youngest first, up to one in use; return the next key to check."""
         hasher = Hasher(owner, tag_of_name(chain[0][0]))
         ids = await self._ids(chain, hasher)
         first = f"n/{chain[0][0]}"
         while chain:
             parent = chain[-1][1].parent
-            ops: list[Op] = [Delete(f"g/{first}"), *(Delete(row) for name, _ in chain for row in ids[name])]
-            for name, node in chain:
-                ops += [Delete(f"n/{name}"), *([Delete(reference(node.parent, name))] if node.parent else [])]
+            ops: list[Op] = [Delete(row) for name, _ in chain for row in (f"g/n/{name}", f"n/{name}", *ids[name])]
+            ops += [Delete(reference(node.parent, name)) for name, node in chain if node.parent]
             if parent:
                 ops.append(unsettled(f"n/{parent}", owner))
             try:
@@ -97,6 +100,7 @@ class GarbageCollector:
             except Conflict as conflict:
                 chain = chain[: _first_needed(chain, conflict.failed)]
             else:
+                dropped |= {f"n/{name}" for name, _ in chain}
                 return f"n/{parent}" if parent else None
         return first
 

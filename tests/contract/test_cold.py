@@ -434,6 +434,21 @@ async def test_what_is_missing_costs_no_further_call(cold: ColdStore, clock: Clo
     assert proxy.reads == 1
 
 
+async def test_packing_takes_few_calls(records: Records, clock: Clock, tmp_path: Path) -> None:
+    cold = ColdStore(records, in_folder(tmp_path), clock)
+    for number in range(20):
+        await chain(cold.archive, 4, 10 * number)
+    proxy = CountingProxy(records)
+    packing = Packing(proxy, cold.objects, AFTER, least_bytes=1, keep_seconds=0)
+    clock.now += AFTER + HOUR
+    await packing._pack()
+    calls = proxy.reads + proxy.commits
+    assert calls < 20 * 15
+    await packing.release()
+    assert proxy.reads + proxy.commits - calls < 20 * 11
+    assert not await records.range("n/", "n0", limit=9)
+
+
 @pytest.fixture
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let large rows have 20 KB and more, and chains with more than 100 KB be packed row by row."""

@@ -180,9 +180,9 @@ class Packing(Periodic):
         name = await self._begin(tags)
         written = list[_Written]()
         await self._objects.put(name, self._data_of(pending.chains, written))
-        count = 0
+        count, later = 0, await self._records.now() + self._keep_seconds
         for number, (chain, there) in enumerate(zip(pending.chains, written, strict=True)):
-            if there.is_whole and await self._commit(Place(name, number, chain.unit.tag), there, chain):
+            if there.is_whole and await self._commit(Place(name, number, chain.unit.tag), there, chain, later):
                 count += len(chain.unit.orders)
         await self._end(name, tags)
         if self._telemetry:
@@ -227,12 +227,16 @@ class Packing(Periodic):
         for tag in tags:
             await self._records.commit([Delete(packing(name, tag))])
 
-    async def _commit(self, place: Place, there: _Written, chain: _Packed) -> bool:
-        """Take the responses of a chain out of the store; return whether they had not changed."""
+    async def _commit(self, place: Place, there: _Written, chain: _Packed, later: float) -> bool:
+        """Take the responses of a chain out of the store; return whether they had not changed.
+
+        Args:
+            later: when what they leave behind is deleted.
+        """
         unit = chain.unit
         left = [*unit.stubs, *unit.stays]
         row = Chain(unit.owner, there.at, len(chain.data), chain.key, len(unit.orders), left, (), there.parts)
-        release = Release(unit.owner, await self._records.now() + self._keep_seconds, unit.held, unit.paged)
+        release = Release(unit.owner, later, unit.held, unit.paged)
         ops = [*unit.ops, Put(place.key, row.encode()), Put(place.release, release.encode()), *unit.put_stubs(place)]
         return await committed(self._records, ops, [*unit.conditions, VersionIs(packing(place.object, place.tag), 1)])
 

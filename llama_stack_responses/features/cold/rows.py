@@ -119,8 +119,8 @@ class Release:
 
     @property
     def contents(self) -> list[str]:
-        """The keys of the content, each once."""
-        return list(dict.fromkeys(self.held.values()))
+        """The keys of the content, each once: that of newer responses first."""
+        return list(dict.fromkeys(reversed(list(self.held.values()))))
 
     def ops(self) -> list[Op]:
         """Return the ops that delete the references, and have the content checked for others."""

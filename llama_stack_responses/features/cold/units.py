@@ -7,9 +7,11 @@ stored meanwhile can be taken for them.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import batched
 from typing import Final
 
 from ...concurrency.offloading import in_thread
@@ -53,6 +55,7 @@ PART_BYTES: Final = 2**20
 _READ_KEYS: Final = 500
 _SOURCES: Final = 1000
 """References to one piece of content that are read; one with more is in use by others."""
+_AT_ONCE: Final = 16
 
 type Pointers = Mapping[str, bytes]
 """Pointers to items that a chain has when it is back, by their keys."""
@@ -242,14 +245,20 @@ class Units:
         """Return the names of the nodes that others refer to, and of their ancestors."""
         own = {name[-16:] for name in nodes} | {entry.id[-16:] for entry in entries}
         shared = set[str]()
-        for name in sorted(nodes, key=lambda each: nodes[each].depth, reverse=True):
-            prefix = reference(name, "")
-            sources = await self._records.range(prefix, after_prefix(prefix), limit=_SOURCES)
-            if len(sources) == _SOURCES or any(key.removeprefix(prefix) not in own for key, _ in sources):
-                shared.add(name)
-            if name in shared and (parent := nodes[name].parent):
-                shared.add(parent)
+        youngest = sorted(nodes, key=lambda each: nodes[each].depth, reverse=True)
+        for some in batched(youngest, _AT_ONCE):
+            for name, sources in zip(some, await asyncio.gather(*map(self._sources, some)), strict=True):
+                if len(sources) == _SOURCES or not own.issuperset(sources):
+                    shared.add(name)
+                if name in shared and (parent := nodes[name].parent):
+                    shared.add(parent)
         return shared
+
+    async def _sources(self, name: str) -> list[str]:
+        """Return what refers to a node."""
+        prefix = reference(name, "")
+        rows = await self._records.range(prefix, after_prefix(prefix), limit=_SOURCES)
+        return [key.removeprefix(prefix) for key, _ in rows]
 
     async def _get(self, keys: Iterable[str]) -> dict[str, Record]:
         """Read.
