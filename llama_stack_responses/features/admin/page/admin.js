@@ -1,7 +1,7 @@
 // The audit log, for operators. Each reading is an entry too, so the log is read only when someone asks for it.
 
 import { get } from "../../api.js";
-import { button, empty, h, icon, style, View } from "../../dom.js";
+import { button, empty, h, head, icon, style, View } from "../../dom.js";
 import { count, line } from "../../format.js";
 import { status, time, to } from "../../pieces.js";
 
@@ -19,7 +19,7 @@ export class AuditView extends View {
     this.rows = h("ol", { class: "audit", "aria-label": "Entries, newest first" });
     this.foot = h("div", { class: "rows-tail", "aria-live": "polite" }, h("p", { class: "dim" }, "Reading…"));
     this.append(
-      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Audit log"), h("p", { class: "dim" }, "What operators and leads of teams did with what belongs to others, what was refused, and the use of links.")), button("Read again", () => this.show(this.filter), { icon: "again" })),
+      head("Audit log", h("p", { class: "dim" }, "What operators and leads of teams did with what belongs to others, what was refused, and the use of links."), button("Read again", () => this.show(this.filter), { icon: "again" })),
       this.form(),
       this.rows,
       this.foot,

@@ -1,7 +1,7 @@
 // The batches of the user: their progress, their failed lines, their files, and a button that cancels.
 
 import { get, request } from "../../api.js";
-import { button, dialog, empty, h, save, say, style, trying, View } from "../../dom.js";
+import { button, dialog, empty, h, head, save, say, style, trying, View } from "../../dom.js";
 import { bytes, count, exactly, line, when } from "../../format.js";
 
 const AGAIN_SECONDS = 3;
@@ -22,7 +22,7 @@ export class BatchesView extends View {
     this.list = h("ul", { class: "batches", "aria-label": "Batches" });
     this.notice = h("div", { "aria-live": "polite" }, h("p", { class: "loading" }, "Reading…"));
     this.more = button("Older batches", () => this.older(), { hidden: true });
-    this.append(h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Batches"))), this.notice, this.list, this.more);
+    this.append(head("Batches"), this.notice, this.list, this.more);
     this.keepReading(AGAIN_SECONDS);
   }
 

@@ -1,7 +1,7 @@
 // The frame of the page: addresses and views, keyboard, theme, token.
 
 import { get, onTokenNeeded, setToken, token, UNREACHABLE } from "./api.js";
-import { button, dialog, h, icon, say, trouble } from "./dom.js";
+import { button, dialog, h, icon, linkButton, say, trouble } from "./dom.js";
 import { forget } from "./kept.js";
 import { restorePlace, savePlace, turnTo } from "./places.js";
 import "./list.js";
@@ -56,7 +56,7 @@ async function show({ focus = true, back = false } = {}) {
   document.querySelector('#nav a[data-place="/ui"]').href = list;
   const found = ROUTES.map(([pattern, tag, module]) => [pattern.exec(path), tag, module]).find(([match]) => match && decoded(match[1]) !== null);
   if (!found && /^\/ui\/[a-z_]+$/.test(path)) return showFeature(path, focus, now);
-  if (!found) return place(h("div", { class: "empty" }, h("h1", null, "No such page"), h("p", null, h("a", { class: "button", href: "/ui" }, "All responses"))));
+  if (!found) return place(h("div", { class: "empty" }, h("h1", null, "No such page"), h("p", null, linkButton("/ui", "All responses"))));
   const [match, tag, module] = found;
   const loaded = module && (await import(module).catch(() => null));
   if (now !== turn) return;

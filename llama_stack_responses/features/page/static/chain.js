@@ -1,7 +1,7 @@
 // All turns up to a response as one conversation, with its branches as a tree; a conversation object the same way.
 
 import { follow, get } from "./api.js";
-import { empty, h, icon } from "./dom.js";
+import { empty, h, head, linkButton } from "./dom.js";
 import { exactly, line, RUNS } from "./format.js";
 import { conversation, inOrder, linksOf, settled } from "./items.js";
 import { facts, idChip, rowStatus, status, time, to } from "./pieces.js";
@@ -19,7 +19,7 @@ export class ChainView extends TalkView {
     this.tree = h("ol", { class: "tree" });
     this.children_ = h("section", { class: "block" });
     this.append(
-      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Chain"), h("p", { class: "row dim" }, h("span", null, "All turns up to"), idChip(this.subject))), h("div", { class: "actions" }, h("a", { class: "button", href: to.response(this.subject) }, icon("list"), h("span", null, "This response")), h("a", { class: "button", href: to.playground(this.subject) }, icon("plus"), h("span", null, "Continue")))),
+      head("Chain", h("p", { class: "row dim" }, h("span", null, "All turns up to"), idChip(this.subject)), h("div", { class: "actions" }, linkButton(to.response(this.subject), "This response", "list"), linkButton(to.playground(this.subject), "Continue", "plus"))),
       h("div", { class: "split" }, h("section", { "aria-label": "Conversation" }, h("h2", { class: "hidden-text" }, "Conversation"), this.earlier, this.talk, this.children_), h("aside", { class: "panel", "aria-label": "Branches" }, block("Turns and branches", this.tree))),
     );
     this.first();
@@ -136,7 +136,7 @@ export class ConversationView extends TalkView {
     this.end = h("div", { class: "rows-tail" });
     this.facts = h("div");
     this.append(
-      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Conversation"), h("p", { class: "row dim" }, idChip(this.subject))), h("div", { class: "actions" }, h("a", { class: "button", href: "/ui?conversation=" + encodeURIComponent(this.subject) }, icon("list"), h("span", null, "Its responses")), h("a", { class: "button", href: "/ui/playground?conversation=" + encodeURIComponent(this.subject) }, icon("plus"), h("span", null, "Continue")))),
+      head("Conversation", h("p", { class: "row dim" }, idChip(this.subject)), h("div", { class: "actions" }, linkButton("/ui?conversation=" + encodeURIComponent(this.subject), "Its responses", "list"), linkButton("/ui/playground?conversation=" + encodeURIComponent(this.subject), "Continue", "plus"))),
       h("div", { class: "split" }, h("section", { "aria-label": "Items" }, h("h2", { class: "hidden-text" }, "Items"), this.items, this.end), h("aside", { class: "panel", "aria-label": "Facts" }, block("Conversation", this.facts))),
     );
     this.first();

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { difference } from "./diff.js";
-import { button, empty, h, icon, View } from "./dom.js";
+import { button, empty, h, head, linkButton, View } from "./dom.js";
 import { count, duration, exactly, line, RUNS, seconds, STATUS } from "./format.js";
 import { conversation, inOrder } from "./items.js";
 import { fold, rowStatus, status, time, to } from "./pieces.js";
@@ -31,7 +31,7 @@ export class CompareView extends View {
     const query = new URLSearchParams(location.search);
     const [a, b, run] = [query.get("a"), query.get("b"), query.get("run")];
     if (!a && !run) {
-      this.append(h("h1", { class: "hidden-text" }, "Compare"), empty("Nothing to compare", "In the list, press c on two responses; or open one and choose Compare.", h("p", null, h("a", { class: "button", href: "/ui" }, "All responses"))));
+      this.append(h("h1", { class: "hidden-text" }, "Compare"), empty("Nothing to compare", "In the list, press c on two responses; or open one and choose Compare.", h("p", null, linkButton("/ui", "All responses"))));
       return;
     }
     try {
@@ -47,15 +47,15 @@ export class CompareView extends View {
     const page = await get("/v1/ui/responses", { signal: this.signal, query: [["limit", 50]] });
     const others = page.data.filter((row) => row.id !== a);
     this.append(
-      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Compare with…"), h("p", { class: "dim" }, "Choose the second response. In the list, c marks any two."))),
-      others.length ? h("ul", { class: "pick" }, others.map((row) => h("li", null, h("a", { href: to.compare(a, row.id) }, status(row.status), h("span", null, line(row.words, 140) || row.id), time(row.created_at))))) : empty("There is no other response", h("p", null, h("a", { class: "button", href: to.playground(a) }, "Make one in the playground"))),
+      head("Compare with…", h("p", { class: "dim" }, "Choose the second response. In the list, c marks any two.")),
+      others.length ? h("ul", { class: "pick" }, others.map((row) => h("li", null, h("a", { href: to.compare(a, row.id) }, status(row.status), h("span", null, line(row.words, 140) || row.id), time(row.created_at))))) : empty("There is no other response", h("p", null, linkButton(to.playground(a), "Make one in the playground"))),
     );
   }
 
   /** Show the pair of a selection that was run again, or all that there are, and read what runs until it has ended. */
   async showRun(run, at) {
     const rows = await pairsOf(run, this.signal);
-    if (!rows.length) return this.append(empty("Nothing was run again", "Its responses were deleted, or have expired.", h("p", null, h("a", { class: "button", href: "/ui" }, "All responses"))));
+    if (!rows.length) return this.append(empty("Nothing was run again", "Its responses were deleted, or have expired.", h("p", null, linkButton("/ui", "All responses"))));
     Object.assign(this, { run, rows, at: at === null ? null : Math.max(0, Math.min(rows.length - 1, Number.parseInt(at, 10) || 0)) });
     const again = () => (this.at === null ? this.drawRun() : this.drawPair());
     await again();
@@ -72,7 +72,7 @@ export class CompareView extends View {
   drawRun() {
     const row = (one, index) => h("li", null, h("a", { href: to.run(this.run, index) }, status(one.status), h("span", null, line(one.words, 140) || one.id), h("span", { class: "num run-facts" }, brief(one))));
     this.replaceChildren(
-      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, `${count(this.rows.length)} ${this.rows.length === 1 ? "response" : "responses"}, run again`), h("p", { class: "dim" }, `On ${this.rows[0].model}. n goes through them, each beside its original.`))),
+      head(`${count(this.rows.length)} ${this.rows.length === 1 ? "response" : "responses"}, run again`, h("p", { class: "dim" }, `On ${this.rows[0].model}. n goes through them, each beside its original.`)),
       h("ul", { class: "pick" }, this.rows.map(row)),
     );
   }
@@ -105,7 +105,7 @@ export class CompareView extends View {
     const [x, y] = [a.summary.id, b.summary.id];
     document.title = `Compare: ${[a, b].map((one) => line(one.summary.words, 30)).join(" | ")}`;
     this.append(
-      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Two responses"), h("p", { class: "dim" }, [...new Set([a, b].map((one) => line(one.summary.words, 90)))].filter(Boolean).join(" · "))), h("div", { class: "actions" }, h("a", { class: "button", href: to.compare(y, x) }, icon("compare"), h("span", null, "Swap")))),
+      head("Two responses", h("p", { class: "dim" }, [...new Set([a, b].map((one) => line(one.summary.words, 90)))].filter(Boolean).join(" · ")), h("div", { class: "actions" }, linkButton(to.compare(y, x), "Swap", "compare"))),
       h("div", { class: "split-none" }, block("Facts", table(a, b))),
       block("Differences of the answers", diffElement(answer(a), answer(b))),
       h("div", { class: "pair" }, [[names[0], a], [names[1], b]].map(([which, one]) => h("section", { "aria-label": `${which}: ${line(one.summary.words, 60)}` }, h("h2", null, which, " ", h("a", { href: to.response(one.summary.id) }, one.summary.id)), h("p", { class: "run-head dim" }, rowStatus(one.summary), h("span", null, one.facts.model), h("span", { class: "num" }, brief(one.summary))), scores(one, this.signal), h("div", { class: "items" }, conversation(inOrder(one.items, one.facts.status)))))),

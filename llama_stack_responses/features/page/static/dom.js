@@ -190,6 +190,12 @@ export function sends(event) {
   return event.ctrlKey || event.metaKey || !touched.matches;
 }
 
+/** Make a link that looks like a button. */
+export const linkButton = (href, text, name, kind = "") => h("a", { class: "button " + kind, href }, name && icon(name), h("span", null, text));
+
+/** Make the head of a view: its heading, what is said below it, and what one can do. */
+export const head = (title, about, ...actions) => h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, title), about), actions);
+
 /** Add the style sheet of a view, which lies beside its script, once. */
 export function style(script, name) {
   const id = `${name}-style`;
@@ -264,7 +270,7 @@ export function trouble(error) {
     h("h1", null, missing ? "Not found" : "This did not work"),
     h("p", null, error.message),
     h("p", { class: "dim" }, missing ? "It may have been deleted, have expired, or belong to someone else." : null),
-    h("p", null, h("a", { class: "button", href: "/ui" }, "All responses"), " ", button("Try again", () => location.reload())),
+    h("p", null, linkButton("/ui", "All responses"), " ", button("Try again", () => location.reload())),
   );
 }
 

@@ -1,7 +1,7 @@
 // The list of responses: filters, endless scrolling, rows that change by themselves.
 
 import { follow, get } from "./api.js";
-import { button, empty, h, hush, icon, say, View } from "./dom.js";
+import { button, empty, h, hush, icon, linkButton, say, View } from "./dom.js";
 import { asks, brief, count, exactly, line, modelName, RUNS, seconds, STALLED, STATUS } from "./format.js";
 import { Lease } from "./lease.js";
 import { isMine, isOperator, rowStatus, status, time, to } from "./pieces.js";
@@ -384,7 +384,7 @@ export class ListView extends View {
   rest() {
     if (this.more) this.tail();
     else if (this.rows.length) this.tail(h("p", { class: "dim" }, `${count(this.rows.length)} ${this.rows.length === 1 ? "response" : "responses"}, all that there are`), ...this.searched().map((note) => h("p", { class: "dim" }, note)));
-    else if (filtered(this.query)) this.tail(empty("No response matches", ...this.searched(), "Change the filters, or ", h("p", null, h("a", { class: "button", href: "/ui" }, "show all responses"))));
+    else if (filtered(this.query)) this.tail(empty("No response matches", ...this.searched(), "Change the filters, or ", h("p", null, linkButton("/ui", "show all responses"))));
     else this.tail(welcome());
   }
 
@@ -576,7 +576,7 @@ const welcome = () =>
   empty(
     "No responses yet",
     "Each response that this server stores appears here by itself.",
-    h("p", null, h("a", { class: "button primary", href: to.playground() }, icon("play"), h("span", null, "Ask in the playground")), " "),
+    h("p", null, linkButton(to.playground(), "Ask in the playground", "play", "primary"), " "),
     h("p", { class: "dim" }, "Or point an OpenAI client at ", h("code", null, location.origin + "/v1"), "."),
   );
 

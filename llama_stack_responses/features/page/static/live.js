@@ -3,7 +3,7 @@
 import { retry } from "./again.js";
 import { follow, get } from "./api.js";
 import { Cards } from "./cards.js";
-import { button, empty, h, say, View } from "./dom.js";
+import { button, empty, h, head, linkButton, say, View } from "./dom.js";
 import { brief, count, line, modelName } from "./format.js";
 import { Rows } from "./live_rows.js";
 import { status, time, to } from "./pieces.js";
@@ -38,7 +38,7 @@ export class LiveView extends View {
     this.endedPart = h("section", { class: "ended-part", hidden: true, "aria-label": "Failed and cancelled responses" }, h("h2", null, h("a", { href: ENDED_LIST }, "Failed and cancelled in the last hour")), this.ended, this.endedMore);
     this.cards = new Cards(this.signal);
     this.append(
-      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Live"), this.note), h("div", { class: "actions" }, this.spans())),
+      head("Live", this.note, h("div", { class: "actions" }, this.spans())),
       h("section", { "aria-label": "Rates of this server" }, h("div", { class: "charts" }, this.charts.map((chart) => chart.element))),
       h("section", { "aria-label": "Running responses" }, this.rows.element, this.idle),
       this.endedPart,
@@ -110,7 +110,7 @@ export class LiveView extends View {
   state({ responses, queued, servers, left_out: more }) {
     this.summary = { running: responses.filter((one) => one.status !== "queued").length, queued, servers };
     this.rows.update(responses, more);
-    const quiet = empty("Nothing runs now", "A response appears here while a model writes it.", h("p", null, h("a", { class: "button", href: to.playground() }, "Ask in the playground")));
+    const quiet = empty("Nothing runs now", "A response appears here while a model writes it.", h("p", null, linkButton(to.playground(), "Ask in the playground")));
     if (responses.length) this.idle.replaceChildren();
     else if (!this.idle.firstChild) this.idle.append(quiet);
     this.tick();

@@ -1,7 +1,7 @@
 // One response of another owner, as operators read it: nothing here changes it, and each reading is in the audit log.
 
 import { get } from "./api.js";
-import { button, h, icon } from "./dom.js";
+import { button, h, linkButton } from "./dom.js";
 import { facts, to } from "./pieces.js";
 import { block } from "./response.js";
 import { SharedView } from "./shared.js";
@@ -22,7 +22,7 @@ export class OwnedView extends SharedView {
 
   actions() {
     const ofOwner = "/ui?" + new URLSearchParams([["owner", this.found.owner.name]]);
-    return [h("p", { class: "dim" }, "Read only; this is in the audit log"), h("a", { class: "button", href: ofOwner }, icon("list"), h("span", null, "All of this owner"))];
+    return [h("p", { class: "dim" }, "Read only; this is in the audit log"), linkButton(ofOwner, "All of this owner", "list")];
   }
 
   scores() {

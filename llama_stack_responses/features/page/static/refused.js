@@ -1,7 +1,7 @@
 // A request that was refused: what is kept of it, and why there is no response.
 
 import { get } from "./api.js";
-import { h, icon, View } from "./dom.js";
+import { h, linkButton, View } from "./dom.js";
 import { line } from "./format.js";
 import { facts, idChip, status, time } from "./pieces.js";
 
@@ -24,7 +24,7 @@ export class RefusedView extends View {
         "header",
         { class: "head" },
         h("div", { class: "head-title" }, h("h1", null, title), h("p", { class: "row dim" }, status("refused"), time(row.created_at))),
-        h("div", { class: "actions" }, h("a", { class: "button", href: same }, icon("list"), h("span", null, "Refused requests" + (row.model ? " of this model" : "")))),
+        h("div", { class: "actions" }, linkButton(same, "Refused requests" + (row.model ? " of this model" : ""), "list")),
       ),
       h("p", { class: "notice" }, row.message),
       facts([

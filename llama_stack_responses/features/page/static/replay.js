@@ -1,7 +1,7 @@
 // A stored stream played again: with its pace, paused, event by event in both directions.
 
 import { get } from "./api.js";
-import { button, empty, h, icon, View } from "./dom.js";
+import { button, empty, h, icon, linkButton, View } from "./dom.js";
 import { count, duration, line, STATUS } from "./format.js";
 import { GrowingConversation } from "./growing.js";
 import { conversation } from "./items.js";
@@ -79,7 +79,7 @@ export class ReplayView extends View {
 
   build() {
     if (!this.events.length) {
-      this.replaceChildren(empty("No events", "Nothing of this response's stream is stored.", h("p", null, h("a", { class: "button", href: to.response(this.subject) }, "The response"))));
+      this.replaceChildren(empty("No events", "Nothing of this response's stream is stored.", h("p", null, linkButton(to.response(this.subject), "The response"))));
       return;
     }
     this.list = new VirtualList({ row: (index) => this.row(index), key: (index) => index, height: 26, label: "Events" });
@@ -89,7 +89,7 @@ export class ReplayView extends View {
     this.json = h("div", { class: "event-json" });
     const title = h("div", { class: "head-title" }, h("h1", null, this.words ? `Replay: ${this.words}` : "Replay"), h("p", { class: "row dim" }, idChip(this.subject), h("span", null, `${count(this.events.length)} events`), this.timed ? h("span", null, duration(this.timing?.total_ms ?? this.events.at(-1).at)) : h("span", null, "times were not recorded")));
     this.replaceChildren(
-      h("header", { class: "head" }, title, h("div", { class: "actions" }, h("a", { class: "button", href: to.response(this.subject) }, icon("list"), h("span", null, "The response")), h("a", { class: "button", href: to.compare(this.subject) }, icon("compare"), h("span", null, "Compare")))),
+      h("header", { class: "head" }, title, h("div", { class: "actions" }, linkButton(to.response(this.subject), "The response", "list"), linkButton(to.compare(this.subject), "Compare", "compare"))),
       this.player(),
       h("h2", { class: "hidden-text" }, "Events and the response so far"),
       h("div", { class: "stage" }, h("div", { class: "events" }, this.list.element, this.lanes && this.lanesFold(), this.json), this.talk),

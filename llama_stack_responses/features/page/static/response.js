@@ -2,7 +2,7 @@
 
 import { isAlone, readRequest, retry } from "./again.js";
 import { follow, get, request } from "./api.js";
-import { button, copy, dialog, h, icon, say, trying, View } from "./dom.js";
+import { button, copy, dialog, h, icon, linkButton, say, trying, View } from "./dom.js";
 import { asks, bytes, count, duration, exactly, line, RUNS, seconds, STALLED, STATUS, WAITS } from "./format.js";
 import { GrowingConversation } from "./growing.js";
 import { conversation, inOrder } from "./items.js";
@@ -126,7 +126,7 @@ export class ResponseView extends View {
 
   links() {
     const id = this.subject;
-    const place = (href, name, text) => h("a", { class: "button", href }, icon(name), h("span", null, text));
+    const place = (href, name, text) => linkButton(href, text, name);
     return [place(to.chain(id), "branch", "Chain"), place(to.replay(id), "play", "Replay"), place(to.compare(id), "compare", "Compare"), place(to.playground(id), "plus", "Continue")];
   }
 

@@ -1,7 +1,7 @@
 // Sessions: conversations, and chains of responses that continue each other.
 
 import { follow, get } from "./api.js";
-import { button, empty, h, icon, View } from "./dom.js";
+import { button, empty, h, head, icon, View } from "./dom.js";
 import { brief, count, duration, line, modelName } from "./format.js";
 import { time, to } from "./pieces.js";
 
@@ -23,7 +23,7 @@ export class SessionsView extends View {
     this.seen = 0;
     this.rows = h("ol", { class: "sessions" });
     this.foot = h("div", { class: "rows-tail" }, h("p", { class: "dim" }, "Reading…"));
-    this.append(h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Sessions"), h("p", { class: "dim" }, "Conversations, and responses that continue each other, last active first."))), this.rows, this.foot);
+    this.append(head("Sessions", h("p", { class: "dim" }, "Conversations, and responses that continue each other, last active first.")), this.rows, this.foot);
     this.read();
     let waits = null;
     let opened = false; // what changes until it is opened again is not in the stream

@@ -1,7 +1,7 @@
 // What was used: charts over an hour, a day or a month, the sums by group, and both as CSV and JSON.
 
 import { get } from "../../api.js";
-import { button, empty, h, save, style, svg, View } from "../../dom.js";
+import { button, empty, h, head, save, style, svg, View } from "../../dom.js";
 import { brief, count, duration, exactly, iso, line, modelName, when } from "../../format.js";
 import { isOperator } from "../../pieces.js";
 
@@ -89,7 +89,7 @@ export class UsageView extends View {
     this.exports = ["csv", "json"].map((form) => button(form.toUpperCase(), () => this.export(form), { icon: "down", label: `Save as ${form.toUpperCase()}`, disabled: true }));
     this.content = h("div", { class: "usage-view", "aria-live": "off" }, h("p", { class: "loading" }, "Reading…"));
     this.append(
-      h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Usage")), h("div", { class: "actions usage-choices" }, choice("Time", "span", Object.fromEntries(Object.entries(SPANS).map(([name, { title }]) => [name, title]))), choice("By", "by", GROUPS), this.exports)),
+      head("Usage", null, h("div", { class: "actions usage-choices" }, choice("Time", "span", Object.fromEntries(Object.entries(SPANS).map(([name, { title }]) => [name, title]))), choice("By", "by", GROUPS), this.exports)),
       this.content,
     );
     this.keepReading(AGAIN_SECONDS);

@@ -1,7 +1,7 @@
 // The webhook endpoints of the user, with their deliveries, each of which can be sent again.
 
 import { get } from "../../api.js";
-import { button, empty, h, say, style, trying, View } from "../../dom.js";
+import { button, empty, h, head, say, style, trying, View } from "../../dom.js";
 import { exactly, line, when } from "../../format.js";
 
 const AGAIN_SECONDS = 5;
@@ -18,7 +18,7 @@ export class WebhooksView extends View {
     this.endpoints = new Map();
     this.list = h("ul", { class: "endpoints", "aria-label": "Webhook endpoints" });
     this.notice = h("div", { "aria-live": "polite" }, h("p", { class: "loading" }, "Reading…"));
-    this.append(h("header", { class: "head" }, h("div", { class: "head-title" }, h("h1", null, "Webhooks"))), this.notice, this.list);
+    this.append(head("Webhooks"), this.notice, this.list);
     this.keepReading(AGAIN_SECONDS);
   }
 
