@@ -14,7 +14,7 @@ from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
 
 # The client reads what this package writes; test_client_hosts.py has the host's answers.
-pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(2), pytest.mark.one_host]
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.day(1), pytest.mark.one_host]
 
 type LangChain = Callable[..., Any]
 

@@ -8,7 +8,11 @@ from benchmarks.durability import CI, CI_CLUSTER, CI_SQLITE, Plan, run
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 
-@pytest.mark.parametrize("plan", [CI, CI_SQLITE, CI_CLUSTER], ids=lambda plan: plan.store)
+@pytest.mark.parametrize(
+    "plan",
+    [pytest.param(plan, marks=pytest.mark.day(day)) for plan, day in ((CI, 0), (CI_SQLITE, 3), (CI_CLUSTER, 4))],
+    ids=lambda plan: plan.store,
+)
 def test_repeated_kills_lose_and_duplicate_no_responses(plan: Plan) -> None:
     verdict = run(plan)
     assert verdict.well, verdict

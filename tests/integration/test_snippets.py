@@ -297,6 +297,7 @@ def test_documented_program_runs_unchanged(
     assert not missing, printed
 
 
+@pytest.mark.one_host  # a client too
 def test_documented_codex_configurations_work(
     documented: LiveStack,
     upstream: Upstream,
