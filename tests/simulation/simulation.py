@@ -30,7 +30,7 @@ _BUSY_SECONDS: Final = 30.0
 """Virtual seconds in which things go wrong."""
 _PATIENCE: Final = 1_200.0
 """Virtual seconds after which everything has to be done that was begun."""
-_BURSTS: Final = 0.2
+BURSTS: Final = 0.2
 """Share of the schedules in which nothing goes wrong, and some jobs are queued at almost the same time."""
 _MANY: Final = 4
 """Clients whose responses one server may not run at the same time."""
@@ -73,12 +73,13 @@ class Schedule:
     Args:
         seed: decides all of it.
         partitions: how many partitions the store has.
+        bursts: the share of the schedules in which nothing goes wrong, and some jobs are queued at almost the same time.
     """
 
-    def __init__(self, seed: int, *, traced: bool = False, partitions: int = 1) -> None:
+    def __init__(self, seed: int, *, traced: bool = False, partitions: int = 1, bursts: float = BURSTS) -> None:
         self.world = World(seed, traced=traced)
         random = self.world.random
-        self._is_burst = random.random() < _BURSTS
+        self._is_burst = random.random() < bursts
         self._faults = Faults(longest_call=random.choice((0.02, 0.1))) if self._is_burst else Faults.draw(random)
         notifies = random.random() < 0.7
         features = random.random() < 0.5 and not self._is_burst
@@ -225,14 +226,15 @@ class Schedule:
             self.ledger.fail(f"rows are left after all was deleted: {', '.join(left)}")
 
 
-def simulate(seed: int, *, traced: bool = False, partitions: int | None = None) -> Outcome:
+def simulate(seed: int, *, traced: bool = False, partitions: int | None = None, bursts: float = BURSTS) -> Outcome:
     """Run the schedule of a seed, and return what came of it.
 
     Args:
         partitions: how many partitions the store has; None for one with even seeds, and eight with odd ones.
+        bursts: as of `Schedule`.
     """
     with _determined(seed):
-        schedule = Schedule(seed, traced=traced, partitions=partitions or (8 if seed % 2 else 1))
+        schedule = Schedule(seed, traced=traced, partitions=partitions or (8 if seed % 2 else 1), bursts=bursts)
         handler = _Lines(schedule.world)
         logger = logging.getLogger("llama_stack_responses")
         level, propagate = logger.level, logger.propagate
