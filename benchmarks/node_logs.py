@@ -123,7 +123,7 @@ class Audit:
 
     def _compare(self, primary: Node, replicas: Sequence[Node], mark: bytes) -> None:
         left, gaps = self._logs[primary].until(mark)
-        others = {commit for node in replicas for commit in self._logs[node].until(mark)[0]}
+        others = [commit for node in replicas for commit in self._logs[node].until(mark)[0]]
         for commit in (*left, *others):
             self.losses.stored |= ids_in(commit)
         if self._marks == 1:
