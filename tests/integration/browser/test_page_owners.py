@@ -183,6 +183,7 @@ def test_hostile_entry_of_the_audit_log_runs_nothing_and_fits_a_phone(
         signed_in(page, "olga", f"/ui/admin?resource_id={quote(script)}")
         refused = page.find(".audit-entry[data-outcome=refused]", "Refused")
         assert refused.locator(".resource_id").inner_text() == script
+        assert page.find("#nav a[aria-current] span").evaluate("one => one.getClientRects()[0].height") < 30  # one line
         assert page.page.locator(".audit-entry").count() == 2
         assert page.fits()
         assert page.axe() == []
