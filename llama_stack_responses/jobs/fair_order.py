@@ -5,7 +5,8 @@ fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). A job's start tag is a point in
 owner's previous job plus `_FAIR_SHARE_SECONDS` by the owner's weight, but not before the virtual time of the class.
 That advances with each claim, not with the clock, so that a queue that grows faster than it is processed stays fair.
 
-All but deadlines are kept for each tag (`store/routing.py`), at the end of the key: each partition is fair by itself.
+All but deadlines are kept for each partition, whose number is the tag at the end of the key (`store/routing.py`): each
+partition is fair by itself.
 
     u/<owner><class>    the start tag of the owner's last job
     u/<owner>w<name>    the deadline of the first job of the owner that has this name for what it continues
@@ -52,26 +53,26 @@ class FairOrder:
         now: float,
         weight: float = 1.0,
         work: Work = BACKGROUND,
-        tag: int = 0,
+        number: int = 0,
     ) -> tuple[str, list[Put]]:
         """Return the order of the owner's next job, and the hints that record it.
 
         Args:
             owner_key: the owner's name in keys.
-            records: the records of the keys `rows_of(owner_key, work, tag)`, if they exist.
+            records: the records of the keys `rows_of(owner_key, work, number)`, if they exist.
             now: seconds since the epoch, on the store's clock.
             weight: of the owner, in comparison with the 1 of others.
             work: what the job is queued as.
-            tag: the tag of its response.
+            number: the partition of its response.
         """
         if work.kind is WorkClass.WINDOW:
             return _by_deadline(owner_key, records, now, work)
-        row, turn = last_of(owner_key, work.kind, tag), virtual_time_of(work.kind, tag)
+        row, turn = last_of(owner_key, work.kind, number), virtual_time_of(work.kind, number)
         virtual_time = _read(records, turn)
         hints = [] if virtual_time is not None else [Put(turn, _written(now), expires_at=now + _KEPT_SECONDS)]
         virtual_time = now if virtual_time is None else virtual_time
-        known = self._start_tags.get((work.kind, tag), {})
-        current = self._start_tags[work.kind, tag] = {of: each for of, each in known.items() if each >= virtual_time}
+        known = self._start_tags.get((work.kind, number), {})
+        current = self._start_tags[work.kind, number] = {of: each for of, each in known.items() if each >= virtual_time}
         last = max(_read(records, row) or 0.0, current.get(owner_key, 0.0))
         start_tag = last + _FAIR_SHARE_SECONDS / weight if last >= virtual_time else virtual_time
         current[owner_key] = start_tag
@@ -89,36 +90,36 @@ def _by_deadline(owner_key: str, records: Mapping[str, Record], now: float, work
     return work.kind + encoded(deadline) + encoded(now), hints
 
 
-def rows_of(owner_key: str, work: Work, tag: int = 0) -> list[str]:
+def rows_of(owner_key: str, work: Work, number: int = 0) -> list[str]:
     """Return the keys of the hints that the order of an owner's next job depends on."""
     if work.kind is WorkClass.WINDOW:
         return [_continued(owner_key, work)] if work.continues else []
-    return [last_of(owner_key, work.kind, tag), virtual_time_of(work.kind, tag)]
+    return [last_of(owner_key, work.kind, number), virtual_time_of(work.kind, number)]
 
 
 def _continued(owner_key: str, work: Work) -> str:
     return f"{last_of(owner_key, work.kind)}{sha256(work.continues.encode()).hexdigest()[:32]}"
 
 
-def advanced(order: str, records: Mapping[str, Record], tag: int = 0) -> list[Put]:
+def advanced(order: str, records: Mapping[str, Record], number: int = 0) -> list[Put]:
     """Return the hints that advance the virtual time of its class when the job of this order is claimed."""
     kind = WorkClass.of(order)
     if kind is WorkClass.WINDOW:
         return []
-    turn, start_tag = virtual_time_of(kind, tag), start_tag_of(order)
+    turn, start_tag = virtual_time_of(kind, number), start_tag_of(order)
     virtual_time = _read(records, turn) or start_tag
     virtual_time = max(virtual_time, min(max(virtual_time, start_tag) + _STEP_SECONDS, start_tag + _FAIR_SHARE_SECONDS))
     return [Put(turn, _written(virtual_time), expires_at=queued_at(order) + _KEPT_SECONDS)]
 
 
-def last_of(owner_key: str, kind: WorkClass, tag: int = 0) -> str:
+def last_of(owner_key: str, kind: WorkClass, number: int = 0) -> str:
     """Return the key of the start tag of the owner's last job in a class."""
-    return with_tag(f"u/{owner_key}{kind}", tag)
+    return with_tag(f"u/{owner_key}{kind}", number)
 
 
-def virtual_time_of(kind: WorkClass, tag: int = 0) -> str:
+def virtual_time_of(kind: WorkClass, number: int = 0) -> str:
     """Return the key of the virtual time of a class."""
-    return with_tag(f"z/turn{kind}", tag)
+    return with_tag(f"z/turn{kind}", number)
 
 
 def start_tag_of(order: str) -> float:

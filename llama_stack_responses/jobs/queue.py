@@ -207,13 +207,13 @@ class JobQueue:
             ApiError: 429, the owner has too many jobs, or too many of its class wait and the owner has a share of them.
         """
         counts = work.kind is not WorkClass.BATCH
-        tag = tag_of(response_id)
-        async with self._admitted(owner, work.kind, tag) if counts else nullcontext():
+        number = self.served.number_of(tag_of(response_id))
+        async with self._admitted(owner, work.kind, number) if counts else nullcontext():
             of, now = name_of(owner), await self._records.now()
-            rows = fair_order.rows_of(of, work, tag)
+            rows = fair_order.rows_of(of, work, number)
             with self._hints.unread() as unread:
                 known = unread.over(await self._records.get_many(rows) if rows else {})
-            order, hints = self._fair_order.assign(of, known, now, current_share().weight, work, tag)
+            order, hints = self._fair_order.assign(of, known, now, current_share().weight, work, number)
             state = JobState(owner, order, model=body.get("model") or "")
             ops: list[Op] = [
                 Put(f"j/{response_id}", state.encode()),
@@ -225,11 +225,11 @@ class JobQueue:
                 ends = now + _COUNTED_SECONDS if self.served.count > 1 else None
                 ops.append(Put(f"{owner_prefix(owner)}{response_id}", b"", ends))
             yield ops
-            self.served.found(self.served.number_of(tag))
+            self.served.found(number)
             self._hints.schedule(*hints)
 
     @asynccontextmanager
-    async def _admitted(self, owner: Owner, kind: WorkClass, tag: int) -> AsyncIterator[None]:
+    async def _admitted(self, owner: Owner, kind: WorkClass, number: int) -> AsyncIterator[None]:
         """Admit one more waiting job, which the block stores; errors as of `enqueued`."""
         with ExitStack() as admitted:
             theirs = None
@@ -238,7 +238,6 @@ class JobQueue:
                 if theirs is None:
                     raise _full(f"You have {self._per_user} background responses queued or running.")
                 admitted.callback(theirs.finish)
-            number = self.served.number_of(tag)
             if waiting := await self._quota.take(_waiting(kind), self._limit, number):
                 admitted.callback(waiting.finish)
             elif theirs is None or theirs.count > await self._fair_share(owner, kind, number):
@@ -366,8 +365,8 @@ class JobQueue:
 
     async def _taken(self, row: str, worker: str, unread: Unread) -> Job | None:
         response_id = row.rpartition("/")[2]
-        tag = tag_of(response_id)
-        turn = fair_order.virtual_time_of(_class_of(row), tag)
+        number = self.served.number_of(tag_of(response_id))
+        turn = fair_order.virtual_time_of(_class_of(row), number)
         records = await self._records.get_many([f"j/{response_id}", f"k/{response_id}", turn])
         stored = Job.find(response_id, records)
         if stored is None or stored.state.worker is not None:
@@ -387,7 +386,7 @@ class JobQueue:
         ]
         job = await self._change(stored, state, ops, [])
         if job is not None:
-            self._hints.schedule(*fair_order.advanced(state.order, unread.over(records), tag))
+            self._hints.schedule(*fair_order.advanced(state.order, unread.over(records), number))
         return job
 
     async def _without_living(self, state: JobState) -> JobState:

@@ -10,7 +10,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id, new_ordered_id, tag_of
-from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.features.admin.store_view import StoreView
 from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.jobs.dead_workers import lease_key
@@ -82,9 +82,9 @@ def new_records() -> Counted:
     return Counted([MemoryRecords() for _ in range(NUMBER)])
 
 
-async def enqueue(jobs: JobQueue, tag: int) -> str:
+async def enqueue(jobs: JobQueue, tag: int, owner: Owner = ANONYMOUS) -> str:
     response_id = new_id("resp", tag)
-    async with jobs.enqueued(response_id, ANONYMOUS, {"model": "m"}) as ops:
+    async with jobs.enqueued(response_id, owner, {"model": "m"}) as ops:
         await jobs._records.commit(ops)
     return response_id
 
@@ -322,6 +322,18 @@ async def test_rows_for_any_server_are_read_where_some_are_known_to_be() -> None
     for _ in range(2):
         rows, failures = await watched.read(read)
         assert (rows, [each.status for each in failures]) == ([other], [503]), "it holds up no other one"
+
+
+async def test_owners_whose_tags_are_in_one_partition_take_turns_there() -> None:
+    jobs = JobQueue(new_records(), 100, look_seconds=DAY)
+    for _ in range(5):
+        await enqueue(jobs, 1, Owner("anna"))
+    for _ in range(3):
+        await jobs.claim("one")
+    for _ in range(3):
+        await enqueue(jobs, NUMBER + 1, Owner("ben"))
+    claimed = [await jobs.claim("one") for _ in range(4)]
+    assert [job.state.owner.principal for job in claimed if job] == ["ben", "anna", "ben", "anna"]
 
 
 class Dying(PartitionedRecords):
