@@ -173,6 +173,12 @@ class RemoteRecords(Records):
         read = partial(self._records.range, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
         return await self._call(lambda: at_once(read()))
 
+    async def filled(self, ranges: Sequence[tuple[str, str]]) -> list[bool]:
+        def read() -> list[bool]:
+            return [bool(at_once(self._records.range(*each, limit=1))) for each in ranges]
+
+        return await self._call(read)
+
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         # As a driver, which has encoded them before it waits.
         made = Commit(
