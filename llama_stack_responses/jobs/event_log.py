@@ -35,6 +35,7 @@ from ..store.records import (
     after_prefix,
     committed,
     range_in,
+    replicated,
 )
 from ..stream.delta_forms import DeltaRun
 from ..stream.events import TERMINAL, Event
@@ -239,7 +240,10 @@ class EventLog:
 
     async def _read_rows(self, response_id: str, after: int, reserve: Callable[[], Reservation] | None) -> list[Row]:
         rows: list[Row] = []
-        for events, size in await self._read(response_id, after, _ROWS_AHEAD, _AHEAD_BYTES):
+        read = await self._read(response_id, after, _ROWS_AHEAD, _AHEAD_BYTES)
+        if read:
+            await replicated(self._records, response_id)
+        for events, size in read:
             try:
                 rows.append(self._event_rows.get_or_add(response_id, events, size, reserve))
             except ReservationRefused:

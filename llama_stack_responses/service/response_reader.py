@@ -203,6 +203,9 @@ class ResponseReader:
         if response is None:
             raise not_found(response_id)
         self.check_access(response_id, response.owner, action)
+        if action == "read" and response.response.get("background"):
+            # What a worker has just written could still be lost with one server of the store.
+            await self._archive.replicated(response_id)
         return response if isinstance(response, RunningResponse) else await self._current(response)
 
     async def is_packed(self, response_id: str, action: Action) -> bool:

@@ -35,7 +35,19 @@ from .list_row_pages import Listing
 from .placement import Placement
 from .queued_end import QueuedEnd
 from .read_allowance import PAGE_BYTES
-from .records import Condition, Conflict, Delete, Moving, Op, Record, Records, VersionIs, committed, partitions_of
+from .records import (
+    Condition,
+    Conflict,
+    Delete,
+    Moving,
+    Op,
+    Record,
+    Records,
+    VersionIs,
+    committed,
+    partitions_of,
+    replicated,
+)
 from .response_loader import ResponseLoader
 from .response_pages import SCANNED_ROWS, ResponseList
 from .retention import Counts, Horizon, Retention
@@ -122,6 +134,10 @@ class Archive:
         self.all_lists = AllLists(records, retention_rule, loader)
         self.scores = Scores(records)
         self._expiry = Expiry(records, self.delete)
+
+    async def replicated(self, response_id: str) -> None:
+        """Wait until what was read of a response is not lost with one server, as far as the store is set up so."""
+        await replicated(self._records, response_id)
 
     async def save(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..telemetry.instrumentation import Telemetry
-from .records import Condition, Op, Record, Records, filled_in, get_or_floors, range_in
+from .records import Condition, Op, Record, Records, filled_in, get_or_floors, range_in, replicated
 from .wrapped import WrappedRecords
 
 
@@ -31,6 +31,11 @@ class MeasuredRecords(WrappedRecords):
         """Read, with what is before missing keys, and time the call."""
         with self._telemetry.storing("get_many"):
             return await get_or_floors(self._records, keys, floors, max_bytes=max_bytes)
+
+    async def replicated(self, response_id: str) -> None:
+        """Wait for replicas and time the call."""
+        with self._telemetry.storing("replicated"):
+            await replicated(self._records, response_id)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         """Commit and time the call; a condition that does not hold does not count as an error."""

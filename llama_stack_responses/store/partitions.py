@@ -49,6 +49,7 @@ from .records import (
     filled_in,
     get_or_floors,
     pages_of,
+    replicated,
     until,
 )
 from .routing import home_of_range, owner_of_range, tag_of_key, tag_of_range
@@ -164,6 +165,10 @@ class PartitionedRecords:
             for number, some in self._by_part(keys).items()
         )
         return {key: record for records in await _all(calls) for key, record in records.items()}
+
+    async def replicated(self, response_id: str) -> None:
+        """Wait as `Replicated` says."""
+        await replicated(self._parts[self._number(tag_of(response_id))], response_id)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         await self._check(makes=True)

@@ -373,6 +373,25 @@ class Partitioned(Protocol):
 
 
 @runtime_checkable
+class Replicated(Protocol):
+    """Records that may be read before replicas have them."""
+
+    async def replicated(self, response_id: str) -> None:
+        """Wait until enough replicas have what can be read of a response now.
+
+        Raises:
+            ApiError: 503, not enough of them have it in time.
+        """
+        ...
+
+
+async def replicated(records: Records, response_id: str) -> None:
+    """Do what `Replicated` says, so that what was read before is not lost with one server."""
+    if isinstance(records, Replicated):
+        await records.replicated(response_id)
+
+
+@runtime_checkable
 class Ranged(Protocol):
     """Records that say in one call which ranges have rows."""
 

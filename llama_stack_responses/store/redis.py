@@ -84,7 +84,7 @@ class RedisRecords:
         partition: the number of the partition in a cluster; None for a server that is no cluster.
         applied_seconds: a commit is applied within these, or never.
         replicas: how many replicas have to have a commit before it counts as acknowledged. One that too few have is
-            `Unanswered`: it is lost if the server dies before they have it.
+            `Unanswered`: it is lost if the server dies before they have it. It can be read before: see `replicated`.
         shared: the connections, which other partitions use too; None for connections of its own.
     """
 
@@ -181,16 +181,25 @@ class RedisRecords:
             Unanswered: not enough have it in time.
         """
         try:
-            await self._replicated(commit)
+            await self._wait_for_replicas(commit)
         except ApiError as error:
             raise Unanswered(error.message, partial(self._settle, commit)) from error
 
-    async def _replicated(self, commit: str) -> None:
+    async def replicated(self, _response_id: str) -> None:
+        """Wait as `Replicated` says; return at once if no replicas have to have a commit."""
+        if self._replicas:
+            await self._wait_for_replicas(f"{self._prefix}read")
+
+    async def _wait_for_replicas(self, key: str) -> None:
         """Wait until enough replicas have all that was written before, if the server has `c:ID` of a commit.
 
+        Args:
+            key: `c:ID`, or another one that is written for this.
+
         Raises:
-            ApiError: 503, the server has it no more, or not enough replicas have it in time.
+            ApiError: 503, the server has the commit no more, or not enough replicas have it in time.
         """
+        is_commit = key.startswith(f"{self._prefix}c:")
 
         async def wait(client: Redis) -> bool:
             # Replicas acknowledge what a connection has written, and all that was written before. Repeated by the
@@ -198,12 +207,15 @@ class RedisRecords:
             async with client.pipeline(transaction=False) as pipe:
                 if self._in_cluster:
                     pipe.execute_command("ASKING")
-                pipe.expire(commit, 60)
+                if is_commit:
+                    pipe.expire(key, 60)
+                else:
+                    pipe.set(key, "", ex=60)
                 pipe.execute_command("WAIT", self._replicas, int(_ACKNOWLEDGED_SECONDS * 1000))
                 *_, is_there, replicas = await pipe.execute()
             return bool(is_there) and replicas >= self._replicas
 
-        if not await self._connections.ready().call(commit, wait):
+        if not await self._connections.ready().call(key, wait):
             raise ApiError(503, _TOO_FEW, retry_after=1)
 
     async def _sent(self, script: Script, commit: str, keys: Sequence[str], arguments: Sequence[Any]) -> list[int]:
@@ -240,7 +252,7 @@ class RedisRecords:
 
         was_applied = await self._connections.ready().call(commit, settle)
         if self._replicas:
-            await self._replicated(commit)
+            await self._wait_for_replicas(commit)
         return was_applied
 
     async def _commit_was_applied(self, commit: str) -> bool:

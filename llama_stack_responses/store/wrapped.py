@@ -19,6 +19,7 @@ from .records import (
     get_or_floors,
     partitions_of,
     range_in,
+    replicated,
 )
 from .search_index import SearchIndex, index_of
 
@@ -52,6 +53,10 @@ class WrappedRecords:
     ) -> dict[str, Record]:
         """Read, with what is before missing keys."""
         return await get_or_floors(self._records, keys, floors, max_bytes=max_bytes)
+
+    async def replicated(self, response_id: str) -> None:
+        """Wait for replicas."""
+        await replicated(self._records, response_id)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         """Commit."""

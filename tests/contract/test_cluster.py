@@ -18,6 +18,8 @@ from benchmarks.node_logs import NODE_OPTIONS, Audit
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.jobs.event_log import EventLog
+from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.store import redis, redis_cluster
 from llama_stack_responses.store.partitions import PartitionedRecords
@@ -287,6 +289,33 @@ async def test_commit_that_too_few_replicas_have_is_503_and_applied_once(
     await until(lambda: replica.follows)
     assert await error.settle()
     await acknowledging.commit([Put("b", b"")], [VersionIs("a", 2)])
+
+
+async def test_events_are_read_once_replicas_have_them(
+    cluster: Cluster, acknowledging: RedisRecords, tmp_path: Path
+) -> None:
+    async def no_job() -> None:
+        return None
+
+    async def lasts() -> bool:
+        return True
+
+    log, response_id = EventLog(acknowledging, Notifier()), new_id("resp")
+    begun, ended = (
+        [{"type": f"response.{name}", "sequence_number": number}] for number, name in enumerate(["created", "failed"])
+    )
+    await acknowledging.commit(await log.batch(response_id, begun))
+    replica = cluster.replica_of(cluster.owner(f"{{{tmp_path.name}0}}:"))
+    replica.freeze()
+    try:
+        with pytest.raises(Unanswered):
+            await acknowledging.commit(await log.batch(response_id, ended))
+        with pytest.raises(ApiError, match="too few replicas"):
+            await anext(log.follow(response_id, 0, 60, lasts, no_job))
+    finally:
+        replica.thaw()
+    await until(lambda: replica.follows)
+    assert [events async for events in log.follow(response_id, 0, 60, lasts, no_job)] == [ended]
 
 
 @pytest.mark.extended
