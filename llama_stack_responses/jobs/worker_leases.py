@@ -23,6 +23,7 @@ from math import inf
 from typing import Any
 
 from ..concurrency.tasks import answers_of
+from ..core.errors import stopped
 from ..core.ids import tag_of
 from ..store.commit_outcome import RepeatedCommit
 from ..store.records import Delete, Ensure, Put, Records
@@ -94,6 +95,7 @@ class WorkerLeases:
         self._records, self._lease_seconds, self._clock = records, lease_seconds, clock
         self._leases: dict[str, dict[int, _Lease]] = {}
         self._until: dict[str, float] = {}
+        self._ended = set[str]()
 
     async def renew(self, worker: str, now: float, holding: Iterable[str], *, first_needed: bool) -> float:
         """Renew the leases that a worker needs, delete those that it does not, and return until when they last.
@@ -107,6 +109,7 @@ class WorkerLeases:
         Raises:
             ApiError: 503, as of `_in_each`.
         """
+        self._ended.discard(worker)
         until = self._until[worker] = now + self._lease_seconds
         for tag in {tag_of(each) for each in holding}:
             self._lease(worker, tag).used_until = until
@@ -127,11 +130,13 @@ class WorkerLeases:
         """Return the ops of the worker's lease for a response, for the commit from which on it runs the response.
 
         Raises:
-            ApiError: 503, the partition of the response does not answer.
+            ApiError: 503, the partition of the response does not answer, or the worker has ended.
         """
         tag = tag_of(response_id)
         if not tag:
             return []  # that of the worker itself, which is there before it begins
+        if worker in self._ended:
+            raise stopped(begun=True)  # nothing would delete the lease
         until = self._until.get(worker) or self._clock() + self._lease_seconds
         return [await self._lease(worker, tag).used(until)]
 
@@ -146,6 +151,7 @@ class WorkerLeases:
         Raises:
             ApiError: 503, as of `_in_each`.
         """
+        self._ended.add(worker)
         self._lease(worker, 0).state = _State.RENEWED
         calls = dict[int, Coroutine[Any, Any, None]]()
         for tag, lease in self._leases.pop(worker).items():

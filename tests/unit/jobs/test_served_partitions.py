@@ -149,6 +149,18 @@ async def test_job_that_another_process_requeued_is_claimed_without_a_look() -> 
     assert (again.response_id, records.looks) == (response_id, looks)
 
 
+async def test_worker_that_has_ended_takes_no_job() -> None:
+    records = new_records()
+    jobs = JobQueue(records, 100)
+    response_id = await enqueue(jobs, 5)
+    await jobs.heartbeat("one")
+    await jobs.deregister("one")
+    with pytest.raises(ApiError, match="shutting down"):
+        await jobs.claim_to_end(response_id, "one", "cancelled")
+    await jobs.heartbeat("two")
+    assert await jobs.claim_to_end(response_id, "two", "cancelled")
+
+
 async def test_jobs_of_dead_workers_are_found_while_the_first_partition_is_away() -> None:
     parts = [Part() for _ in range(8)]
     jobs = JobQueue(PartitionedRecords(parts), 100)
