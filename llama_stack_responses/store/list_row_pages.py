@@ -40,7 +40,7 @@ _SEARCHED_ROWS: Final = 1_000
 
 _CURSOR: Final = re.compile("([0-9a-f]{14})-((?:resp|refused)_[0-9a-zA-Z_-]{1,64})")
 
-SCAN_SECONDS: Final = 0.8
+SCAN_SECONDS: Final = 0.6
 """Seconds after which the page of a filtered list ends, so that its first rows are there within one."""
 
 
