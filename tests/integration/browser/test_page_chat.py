@@ -80,6 +80,7 @@ def test_answer_that_ran_during_a_reload_is_followed_again_with_its_whole_chain(
     page.until("() => document.querySelectorAll('.message .md').length === 6")
     shown = page.page.locator(".message .content").all_inner_texts()
     assert shown == ["Question 1?", "Answer 1.", "Question 2?", "Answer 2.", "Question 3?", "Half and whole."]
+    assert page.page.get_by_role("region", name="Later turns").count() == 0
     assert question(page) == "A draft."
     assert "notes.txt" in page.find(".files .chip").inner_text()
     assert page.page.get_by_label("Instructions").input_value() == "Be brief."

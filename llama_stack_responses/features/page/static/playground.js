@@ -190,7 +190,8 @@ export class PlaygroundView extends TalkView {
     this.turns.prepend(...exchanges.map((exchange) => exchange.element));
     if (page.gone) this.turns.prepend(goneNote(page.gone));
     for (const exchange of exchanges) this.offer(exchange);
-    const later = page.children.filter(({ id }) => !this.aside.some(([one]) => one === id));
+    const here = new Set([this.running?.id ?? this.pending, ...this.aside.map(([id]) => id)]);
+    const later = page.children.filter(({ id }) => !here.has(id));
     if (later.length) this.showLater(later);
     return turns.at(-1);
   }
