@@ -144,7 +144,7 @@ NOTHING: Final = PassedOver()
 
 
 class _Told(NamedTuple):
-    """A time of the store's clock, in seconds since the epoch, and when it was told, on that of the event loop."""
+    """A time of the store's clock, in seconds since the epoch, and that of the event loop when it was read."""
 
     now: float
     at: float
