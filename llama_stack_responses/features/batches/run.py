@@ -209,11 +209,11 @@ class BatchRun:
             await self._change(partial(_finalizing, "completed", int(now)))
             return
         due = [each for each in retries.values() if each.due <= now]
-        left = lines.left(running)
-        # What has ended since `running` was read counts twice: none is looked for in vain, as the file may be gone.
-        all_begun = added.completed + added.failed + len(running.keys() | retries.keys()) >= added.total
-        if due or left or not all_begun:
-            await self._begin_lines(added, lines, due, left, running.keys() | retries.keys())
+        left, begun = lines.left(running), running.keys() | retries.keys()
+        # A line that has ended since `running` was read is counted twice. Counted too low, lines that have all begun
+        # would have the input file opened, which may be deleted.
+        if due or left or added.completed + added.failed + len(begun) < added.total:
+            await self._begin_lines(added, lines, due, left, begun)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), _LOOK_SECONDS)
             await asyncio.sleep(_GATHER_SECONDS)
