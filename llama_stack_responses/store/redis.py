@@ -181,25 +181,29 @@ class RedisRecords:
             Unanswered: not enough have it in time.
         """
         try:
-            await self._wait_for_replicas(commit)
+            await self._commit_replicated(commit)
         except ApiError as error:
             raise Unanswered(error.message, partial(self._settle, commit)) from error
 
     async def replicated(self, _response_id: str) -> None:
         """Wait as `Replicated` says; return at once if no replicas have to have a commit."""
         if self._replicas:
-            await self._wait_for_replicas(f"{self._prefix}read")
+            await self._write_replicated("SET", f"{self._prefix}read", "", "EX", 60)
 
-    async def _wait_for_replicas(self, key: str) -> None:
-        """Wait until enough replicas have all that was written before, if the server has `c:ID` of a commit.
-
-        Args:
-            key: `c:ID`, or another one that is written for this.
+    async def _commit_replicated(self, commit: str) -> None:
+        """Wait until enough replicas have a commit.
 
         Raises:
-            ApiError: 503, the server has the commit no more, or not enough replicas have it in time.
+            ApiError: 503, the server has it no more, or not enough replicas have it in time.
         """
-        is_commit = key.startswith(f"{self._prefix}c:")
+        await self._write_replicated("EXPIRE", commit, 60)
+
+    async def _write_replicated(self, command: str, key: str, *arguments: Any) -> None:
+        """Write, and wait until enough replicas have that and all that was written before.
+
+        Raises:
+            ApiError: 503, nothing was written, or not enough replicas have it in time.
+        """
 
         async def wait(client: Redis) -> bool:
             # Replicas acknowledge what a connection has written, and all that was written before. Repeated by the
@@ -207,13 +211,10 @@ class RedisRecords:
             async with client.pipeline(transaction=False) as pipe:
                 if self._in_cluster:
                     pipe.execute_command("ASKING")
-                if is_commit:
-                    pipe.expire(key, 60)
-                else:
-                    pipe.set(key, "", ex=60)
+                pipe.execute_command(command, key, *arguments)
                 pipe.execute_command("WAIT", self._replicas, int(_ACKNOWLEDGED_SECONDS * 1000))
-                *_, is_there, replicas = await pipe.execute()
-            return bool(is_there) and replicas >= self._replicas
+                *_, is_written, replicas = await pipe.execute()
+            return bool(is_written) and replicas >= self._replicas
 
         if not await self._connections.ready().call(key, wait):
             raise ApiError(503, _TOO_FEW, retry_after=1)
@@ -252,7 +253,7 @@ class RedisRecords:
 
         was_applied = await self._connections.ready().call(commit, settle)
         if self._replicas:
-            await self._wait_for_replicas(commit)
+            await self._commit_replicated(commit)
         return was_applied
 
     async def _commit_was_applied(self, commit: str) -> bool:
