@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Final
 
 _EXPECTED: Final = {
@@ -29,6 +28,8 @@ _ALTERNATIVES: Final = frozenset({"bool", "int", "float", "str"})
 
 def near(name: str, known: Sequence[str]) -> str:
     """Return the name that may be meant: it is similar, or has the same letters; empty if there is none."""
+    from difflib import get_close_matches  # few starts have a wrong name
+
     same = [each for each in known if sorted(each) == sorted(name)]
     return next(iter(same or get_close_matches(name, known, n=1, cutoff=0.75)), "")
 

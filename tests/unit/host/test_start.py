@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from llama_stack_responses.host.configuration import RunningStack
 from llama_stack_responses.host.platform import CONFIG_VARIABLE, Api, fastapi_router_registry
 from llama_stack_responses.host.replaced_routes import enter_router
 from llama_stack_responses.lifecycle.garbage import THRESHOLDS
+from tests.support.memory import resident_bytes
 
 
 async def test_start_freezes_loaded_objects_for_garbage_collector() -> None:
@@ -29,6 +32,24 @@ async def test_start_freezes_loaded_objects_for_garbage_collector() -> None:
         assert not provided.start(), "it runs"
         assert gc.get_freeze_count() <= spared, "what came since is looked at"
         assert gc.get_threshold() == THRESHOLDS
+    finally:
+        gc.set_threshold(*thresholds)
+        await provided.shutdown()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc returns memory when told to")
+async def test_start_returns_memory_that_loading_has_freed() -> None:
+    config = ResponsesConfig.model_validate({"store": {"type": "memory"}})
+    provided = await get_provider_impl(config, {Api.inference: None}, [])
+    freed = [bytes(1_000) for _ in range(50_000)]
+    last = freed.pop()  # it lies at the end of the heap, which the C library would return by itself
+    before = resident_bytes(os.getpid())
+    thresholds = gc.get_threshold()
+    try:
+        del freed
+        provided.start()
+        assert last is not None
+        assert before - resident_bytes(os.getpid()) > 40_000_000
     finally:
         gc.set_threshold(*thresholds)
         await provided.shutdown()
