@@ -13,9 +13,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..core.errors import ApiError
 from ..generation.response_log import log_refused
-from ..wire.content_encoding import DecodedBody, content_encoding, decoded_body
+from ..wire.content_encoding import CompressedBody, compressed_body
 from .platform import ServerCall
 from .refusals import refuse
 
@@ -31,28 +30,24 @@ def decompressing_bodies(limit: int) -> Callable[[ServerCall], ServerCall]:
 
 def _decompressing(limit: int, call: ServerCall) -> ServerCall:
     def called(app: Any, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] != "http":
+        compressed = compressed_body(scope, receive, limit) if scope["type"] == "http" else None
+        if compressed is None:
             return call(app, scope, receive, send)
-        try:
-            encoding = content_encoding(scope)
-            if encoding is None:
-                return call(app, scope, receive, send)
-            scope, body = decoded_body(scope, receive, encoding, limit)
-        except ApiError as error:
-            log_refused(error)
-            return refuse(error, scope, send)
 
         def inner(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
             return call(app, scope, receive, send)
 
-        return _serve(inner, scope, body, send)
+        return _serve(inner, *compressed, send)
 
     # uvicorn asks for it. A coroutine of its own would be one more that every open stream holds.
     return markcoroutinefunction(called)
 
 
-async def _serve(app: ASGIApp, scope: Scope, body: DecodedBody, send: Send) -> None:
-    """Call the application. If the body is refused, it sees a disconnect, and the refusal is sent as the answer."""
+async def _serve(app: ASGIApp, scope: Scope, body: CompressedBody, send: Send) -> None:
+    """Call the application, which sees a disconnect if the body is refused, and answer if it has not taken the error.
+
+    A route of the host knows nothing of the error: what it answers to the disconnect is not sent.
+    """
     started = False
 
     async def send_unless_refused(message: Any) -> None:
@@ -66,6 +61,6 @@ async def _serve(app: ASGIApp, scope: Scope, body: DecodedBody, send: Send) -> N
     except Exception:
         if started or body.refusal is None:
             raise
-    if body.refusal is not None and not started:
-        log_refused(body.refusal)
-        await refuse(body.refusal, scope, send)
+    if not started and (error := body.take_refusal()):
+        log_refused(error)
+        await refuse(error, scope, send)

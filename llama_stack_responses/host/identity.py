@@ -51,11 +51,7 @@ class HostAccess:
 
     def current_user(self) -> Owner:
         """Return the authenticated user, or the anonymous owner of a stack without authentication."""
-        user = _user()
-        # Only OGX has tenants.
-        return (
-            Owner(user.principal, user.attributes or {}, getattr(user, "tenant_id", None) or "") if user else ANONYMOUS
-        )
+        return owner_of(_user())
 
     def provider_credentials(self) -> Mapping[str, Any]:
         """Return the request's provider data."""
@@ -82,6 +78,12 @@ class HostAccess:
             return False
         resource = _Resource(RESOURCE_TYPES[kind], identifier, _host_user(owner))
         return bool(is_action_allowed(self._policy, action, resource, _user()))
+
+
+def owner_of(user: User | None) -> Owner:
+    """Return the host's user as an owner; the anonymous one if there is none."""
+    # Only OGX has tenants.
+    return Owner(user.principal, user.attributes or {}, getattr(user, "tenant_id", None) or "") if user else ANONYMOUS
 
 
 def _host_user(owner: Owner) -> User | None:

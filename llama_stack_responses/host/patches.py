@@ -21,26 +21,27 @@ from .authentication import keep_what_auth_builds, let_public_paths_answer, reme
 from .compressed_bodies import decompressing_bodies
 from .cross_site_guard import refusing_cross_site_requests
 from .platform import SERVER, ServerCall
-from .provider_data import checking_headers
+from .provider_data import Noted, checking_headers, checking_text
 from .unknown_urls import answering_unknown_urls
 from .web_server.protocols import use_protocols
 
 _ORIGINAL: Final = "llama_stack_responses_original_call"
 
 
-def apply_patches(config: ResponsesConfig, authenticate: Authenticate | None = None) -> None:
+def apply_patches(config: ResponsesConfig, authenticate: Authenticate | None = None, note: Noted | None = None) -> None:
     """Make the host's server and uvicorn work within bounds, and its auth know the keys of this store, if it has some.
 
     Args:
         authenticate: knows the keys.
+        note: is told of requests for responses that are refused behind the host's auth.
     """
-    extend_server(config, authenticate)
+    extend_server(config, authenticate, note)
     keep_what_auth_builds()
     let_public_paths_answer()
     use_protocols()
 
 
-def extend_server(config: ResponsesConfig, authenticate: Authenticate | None = None) -> None:
+def extend_server(config: ResponsesConfig, authenticate: Authenticate | None = None, note: Noted | None = None) -> None:
     """Extend the application and the middlewares of the host's server; those that it does not have stay away.
 
     The middleware of provider data is the innermost one that every server of both hosts has. That of zstd, which only
@@ -48,9 +49,9 @@ def extend_server(config: ResponsesConfig, authenticate: Authenticate | None = N
     """
     bodies, foreign = decompressing_bodies(config.limits.request_bytes), refusing_cross_site_requests(config)
     _extend("StackApp", answering_unknown_urls, bodies, foreign)
-    _extend("ZstdDecompressionMiddleware", checking_headers)
+    _extend("ZstdDecompressionMiddleware", checking_text)
     _extend("AuthenticationMiddleware", remembering_users(config.auth_cache_seconds, authenticate))
-    _extend("ProviderDataMiddleware", checking_headers, sending_rest)
+    _extend("ProviderDataMiddleware", checking_headers(note), sending_rest)
 
 
 def _extend(name: str, *wrappers: Callable[[ServerCall], ServerCall]) -> None:

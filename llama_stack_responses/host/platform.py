@@ -23,6 +23,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
         PROVIDER_DATA_VAR,
         RequestProviderDataContext,
         get_authenticated_user,
+        user_from_scope,
     )
     from llama_stack.core.server import fastapi_router_registry
     from llama_stack.core.stack import EnvVarError
@@ -84,6 +85,7 @@ else:
         PROVIDER_DATA_VAR,
         RequestProviderDataContext,
         get_authenticated_user,
+        user_from_scope,
     )
     from ogx.core.server import fastapi_router_registry
     from ogx.core.stack import EnvVarError
@@ -200,4 +202,5 @@ __all__ = [
     "set_log_category",
     "shutdown_sqlstore_backends",
     "translate_exception",
+    "user_from_scope",
 ]

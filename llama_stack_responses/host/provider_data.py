@@ -9,13 +9,17 @@ extended to answer such a request with a 400 first.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
 from ..core.errors import ApiError, bad_request
+from ..generation.response_log import log_refused
+from ..wire.noted_requests import creates_response
+from ..wire.request_headers import known, request_id
 from .platform import PROVIDER_DATA_HEADER, ServerCall
 from .refusals import refuse
 
@@ -23,17 +27,44 @@ _MAX_BYTES: Final = 65_536
 """Maximum size of the header: that of all headers of a request to this package."""
 
 
-def checking_headers(call: ServerCall) -> ServerCall:
-    """Return the `__call__` of a middleware of the host that decodes headers, with the check before it."""
+type Noted = Callable[[ApiError, Scope], None]
+"""Is told of a request for a response that was refused after the host had authenticated its user."""
 
+
+def checking_text(call: ServerCall) -> ServerCall:
+    """Return the `__call__` of a middleware of the host that decodes headers as text, with the check before it."""
+    return partial(_checking, check_text, None)(call)
+
+
+def checking_headers(note: Noted | None) -> Callable[[ServerCall], ServerCall]:
+    """Return what puts the check of all headers before the `__call__` of a middleware behind the host's auth."""
+    return partial(_checking, check_headers, note)
+
+
+def _checking(check: Callable[[Any], None], note: Noted | None, call: ServerCall) -> ServerCall:
     def checked(self: Any, scope: Scope, receive: Receive, send: Send) -> Awaitable[Any]:
         try:
-            check_headers(scope.get("headers", ()))
+            check(scope.get("headers", ()))
         except ApiError as error:
-            return refuse(error, scope, send)
+            own_id = request_id(scope)
+            with known(scope, own_id):
+                log_refused(error)
+                if note and creates_response(scope):
+                    note(error, scope)
+            return refuse(error, scope, send, own_id)
         return call(self, scope, receive, send)
 
     return checked
+
+
+def check_text(headers: Any) -> None:
+    """Raise `ApiError` 400 if a header of a request in ASGI form is not UTF-8."""
+    for name, value in headers:
+        try:
+            name.decode()
+            value.decode()
+        except UnicodeDecodeError:
+            raise bad_request("A header of the request is not UTF-8.") from None
 
 
 def check_headers(headers: Any) -> None:
@@ -42,12 +73,8 @@ def check_headers(headers: Any) -> None:
     Raises:
         ApiError: 400 for a header that the host cannot decode; 431 for provider data that are too large.
     """
+    check_text(headers)
     for name, value in headers:
-        try:
-            name.decode()
-            value.decode()
-        except UnicodeDecodeError:
-            raise bad_request("A header of the request is not UTF-8.") from None
         if name.lower() == PROVIDER_DATA_HEADER.lower().encode() and value:
             _check(value)
 

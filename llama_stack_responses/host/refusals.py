@@ -15,15 +15,19 @@ _DENIAL: Final = "websocket.http.response"
 """The extension of ASGI with which a handshake gets an answer over HTTP."""
 
 
-async def refuse(error: ApiError, scope: Scope, send: Send) -> None:
-    """Answer a request or a WebSocket handshake with an error; the rest of a large body is not read."""
+async def refuse(error: ApiError, scope: Scope, send: Send, own_id: str = "") -> None:
+    """Answer a request or a WebSocket handshake with an error; the rest of a large body is not read.
+
+    Args:
+        own_id: the request's id, if it was told before.
+    """
     websocket = scope["type"] == "websocket"
     if websocket and _DENIAL not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008, "reason": error.message})
         return
     body = orjson.dumps(error.body())
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    headers.append((b"x-request-id", request_id(scope).encode()))
+    headers.append((b"x-request-id", (own_id or request_id(scope)).encode()))
     headers += [(name.encode(), value.encode()) for name, value in {**error.retry_headers, **error.headers}.items()]
     if not websocket and has_large_body(scope):
         headers.append((b"connection", b"close"))

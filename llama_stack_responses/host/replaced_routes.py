@@ -47,7 +47,7 @@ def enter_router() -> None:
 def _router_of(provider: ResponsesProvider) -> APIRouter:
     """Return the routes of a provider, made once: the host asks several times, also at its first request."""
     if provider.router is None:
-        apply_patches(provider.config, provider.authenticate)
+        apply_patches(provider.config, provider.authenticate, provider.note_refused)
         authorizer = HostAuthorizer(provider.access)
         provider.router = create_router(provider, authorizer, PUBLIC_ROUTE_KEY, provider.features)
     return provider.router

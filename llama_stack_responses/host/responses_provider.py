@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
+from starlette.types import Scope
 
 from ..config import ResponsesConfig
 from ..core.access import Access, Authenticate
+from ..core.errors import ApiError
 from ..generation.dependencies import Dependencies
 from ..lifecycle.garbage import THRESHOLDS
 from ..lifecycle.memory_return import return_memory
@@ -17,7 +19,8 @@ from ..sealing.sealer import Sealer
 from ..service.responses import OpenAIResponsesImpl
 from ..store.records import Records
 from ..wire.response_routes import Routed
-from .platform import Api
+from .identity import owner_of
+from .platform import Api, user_from_scope
 
 
 class ResponsesProvider(OpenAIResponsesImpl):
@@ -63,6 +66,10 @@ class ResponsesProvider(OpenAIResponsesImpl):
     async def health(self) -> dict[str, Any]:
         """Return the health by provider id, as the host's list of providers expects it."""
         return {self.__provider_id__: await super().health()}
+
+    def note_refused(self, error: ApiError, scope: Scope) -> None:
+        """Note a request for a response that was refused before the host has set its user."""
+        self.refusals.note(error, owner=owner_of(user_from_scope(scope)))
 
     def appear_in(self, providers: Any) -> None:
         """Register this provider's health with the host's list of providers.

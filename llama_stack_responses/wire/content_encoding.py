@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope
 from ..concurrency.offloading import in_thread
 from ..core.errors import ApiError, bad_request
 from ..core.shapes import excerpt
-from .request_bodies import check_length, too_large
+from .request_bodies import DECODED, check_length, too_large
 
 _PIECE_BYTES: Final = 1 << 18
 """Decompressed bytes after which a piece is passed on."""
@@ -197,21 +197,59 @@ class _Decoder:
         return bad_request(message, code=_CODE)
 
 
-class DecodedBody:
-    """The decompressed body of a request.
+class CompressedBody:
+    """The body of a request that was sent compressed.
+
+    If it cannot be read, the application sees a disconnect instead of an error. A route of this package then takes the
+    error, and answers with it as with its own ones; for all others, who called the application sends the answer.
 
     Args:
         receive: receives the compressed body.
-        encoding: its encoding, as `content_encoding` returns it.
-        limit: maximum size in bytes, compressed and decompressed.
 
     Attributes:
-        refusal: the error that ended the reading; None if there is none. The application sees a disconnect instead.
+        refusal: the error that ended the reading; None if there is none, or if it was taken.
         server_receive: `receive`.
     """
 
-    def __init__(self, receive: Receive, encoding: str, limit: int) -> None:
+    def __init__(self, receive: Receive) -> None:
         self.server_receive = receive
+        self.refusal: ApiError | None = None
+        self._refused = False
+
+    def take_refusal(self) -> ApiError | None:
+        """Return the error that ended the reading, which the caller then has to answer; None if there is none."""
+        refusal, self.refusal = self.refusal, None
+        return refusal
+
+    async def receive(self) -> Message:
+        """Return the next message: a piece of the decompressed body, or `http.disconnect`."""
+        if not self._refused:
+            try:
+                return await self._next()
+            except ApiError as error:
+                self._refused, self.refusal = True, error
+        return {"type": "http.disconnect"}
+
+    async def _next(self) -> Message:
+        raise NotImplementedError
+
+
+class _UnreadBody(CompressedBody):
+    """A body that is refused as soon as it is to be read."""
+
+    def __init__(self, receive: Receive, error: ApiError) -> None:
+        super().__init__(receive)
+        self._errors = [error]
+
+    async def _next(self) -> Message:
+        raise self._errors.pop()  # what is raised refers to this object
+
+
+class _DecodedBody(CompressedBody):
+    """A body of the encoding `encoding`, of at most `limit` bytes, compressed and decompressed."""
+
+    def __init__(self, receive: Receive, encoding: str, limit: int) -> None:
+        super().__init__(receive)
         self._limit = limit
         self._decoder = _Decoder(encoding)
         self._rest = memoryview(b"")
@@ -219,21 +257,10 @@ class DecodedBody:
         self._ended = False
         self._compressed = 0
         self._decompressed = 0
-        self.refusal: ApiError | None = None
-
-    async def receive(self) -> Message:
-        """Return the next message: a piece of the body, or `http.disconnect`."""
-        if self._ended:
-            return await self.server_receive()
-        try:
-            return await self._next()
-        except ApiError as error:
-            self.refusal = self.refusal or error
-            return {"type": "http.disconnect"}
 
     async def _next(self) -> Message:
-        if self.refusal:
-            raise self.refusal
+        if self._ended:
+            return await self.server_receive()
         piece = b""
         while not piece and self._has_more:
             if not self._rest and not self._decoder.pending:
@@ -264,7 +291,7 @@ class DecodedBody:
             raise too_large(self._limit)
 
 
-def content_encoding(scope: Scope) -> str | None:
+def _encoding(scope: Scope) -> str | None:
     """Return the encoding of a request's body; None if it has none.
 
     Raises:
@@ -285,17 +312,24 @@ def content_encoding(scope: Scope) -> str | None:
     )
 
 
-def decoded_body(scope: Scope, receive: Receive, encoding: str, limit: int) -> tuple[Scope, DecodedBody]:
-    """Return the scope and the body of a request as if it had been sent uncompressed.
+def compressed_body(scope: Scope, receive: Receive, limit: int) -> tuple[Scope, CompressedBody] | None:
+    """Return the scope and the body of a request as if it had been sent uncompressed; None if it was.
+
+    A body that this server does not decode, or that is too large, is refused when it is read: by then, the host knows
+    whose request it is.
 
     Args:
-        encoding: as `content_encoding` returned it.
         limit: maximum size of the body in bytes, compressed and decompressed.
-
-    Raises:
-        ApiError: 413 if the declared length is over the limit.
     """
-    check_length(scope, limit)
+    body: CompressedBody
+    try:
+        encoding = _encoding(scope)
+        if encoding is None:
+            return None
+        check_length(scope, limit)
+        body = _DecodedBody(receive, encoding, limit)
+    except ApiError as error:
+        body = _UnreadBody(receive, error)
     # The decompressed length is not known before the end.
     headers: list[Any] = [each for each in scope["headers"] if each[0].lower() not in _LENGTH_HEADERS]
-    return {**scope, "headers": [*headers, (b"transfer-encoding", b"chunked")]}, DecodedBody(receive, encoding, limit)
+    return {**scope, "headers": [*headers, (b"transfer-encoding", b"chunked")], DECODED: body}, body

@@ -24,6 +24,9 @@ from ..core.shapes import excerpt
 from .request_cycle import cycle_of
 from .request_headers import body_length
 
+DECODED: Final = "llama_stack_responses.decoded_body"
+"""Key, in the scope of a request whose body is decompressed, of what does that: it knows why a body was refused."""
+
 _JSON: Final = "application/json"
 
 _MIN_BYTES_PER_SECOND: Final = 16_384
@@ -181,7 +184,8 @@ async def _next_message(request: Request, deadline: float) -> Message:
     """Return the next message of the request's body.
 
     Raises:
-        ApiError: 408 if it arrives later than the event loop's time `deadline`.
+        ApiError: 408 if it arrives later than the event loop's time `deadline`; 400, 413 or 415 if it was sent
+            compressed, and is refused.
         ClientDisconnect: the client disconnected.
     """
     try:
@@ -191,7 +195,8 @@ async def _next_message(request: Request, deadline: float) -> Message:
         slow = "The request's body arrived too slowly. Send it again over a faster connection."
         raise ApiError(408, slow, code="request_timeout") from error
     if message["type"] == "http.disconnect":
-        raise ClientDisconnect
+        decoded = request.scope.get(DECODED)
+        raise (decoded.take_refusal() if decoded else None) or ClientDisconnect
     return message
 
 

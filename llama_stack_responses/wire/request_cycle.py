@@ -187,7 +187,7 @@ class RequestCycle:
     async def receive(self) -> Message:
         """Return the next message of the client."""
         message = await self._receive()
-        if not message.get("more_body"):
+        if message["type"] == "http.request" and not message.get("more_body"):
             self._body_is_incomplete = False
         return message
 

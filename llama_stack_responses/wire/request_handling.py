@@ -20,6 +20,7 @@ from ..generation.response_log import log_refused
 from ..items.listed_items import Order
 from ..logs import get_logger
 from ..requests.request_values import INCLUDABLE
+from ..service.refusals import Refusals
 from .http_responses import JsonResponse, failure
 from .openapi import ERROR_RESPONSES, TEXT
 from .request_cycle import RequestCycle, log_failure
@@ -71,6 +72,8 @@ class JsonErrorRoute(APIRoute):
 
     limits: ClassVar[RouteAdmission]
     """The limits that the routes of a router share; `routes_within` creates a class with them."""
+    refusals: ClassVar[Refusals | None]
+    """Are told of requests that are refused before their endpoint is called."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -100,7 +103,7 @@ class JsonErrorRoute(APIRoute):
         try:
             if request.method not in (methods := self.methods or ()):
                 return _not_allowed(request.method, request.scope["path"], methods)
-            _check_headers(request)
+            self._check_headers(request)
             given: dict[str, Any] = {name: request.path_params[name] for name in self._texts}
             if self._request_name:
                 given[self._request_name] = request
@@ -115,6 +118,15 @@ class JsonErrorRoute(APIRoute):
             log_failure(request.scope, error)
             return _failure()
         return answer
+
+    def _check_headers(self, request: Request) -> None:
+        """Raise `ApiError` 431 if the headers are too large."""
+        if sum(len(name) + len(value) for name, value in request.headers.raw) > _MAX_HEADERS_BYTES:
+            message = f"The request's headers are larger than {_MAX_HEADERS_BYTES} bytes."
+            error = ApiError(431, message, code="request_header_fields_too_large")
+            if self.refusals:
+                self.refusals.note(error)
+            raise error
 
 
 class _Endpoint:
@@ -160,11 +172,16 @@ def _with_texts(extra: Mapping[str, Any], texts: Iterable[str]) -> dict[str, Any
     return {**extra, "parameters": [*new, *given]} if new else dict(extra)
 
 
-def routes_within(bounds: RouteAdmission) -> type[JsonErrorRoute]:
-    """Return a class of routes that share these limits."""
+def routes_within(bounds: RouteAdmission, told: Refusals | None = None) -> type[JsonErrorRoute]:
+    """Return a class of routes that share these limits.
+
+    Args:
+        bounds: the limits.
+        told: are told of requests that are refused before their endpoint is called.
+    """
 
     class Route(JsonErrorRoute):
-        limits = bounds
+        limits, refusals = bounds, told
 
     return Route
 
@@ -192,12 +209,6 @@ async def _end(scope: Scope, cycle: RequestCycle) -> None:
         cycle.abort_connection()
     else:
         await _failure()(scope, cycle.receive, cycle.send)
-
-
-def _check_headers(request: Request) -> None:
-    if sum(len(name) + len(value) for name, value in request.headers.raw) > _MAX_HEADERS_BYTES:
-        message = f"The request's headers are larger than {_MAX_HEADERS_BYTES} bytes."
-        raise ApiError(431, message, code="request_header_fields_too_large")
 
 
 class Paging(TypedDict):

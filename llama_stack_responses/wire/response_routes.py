@@ -8,10 +8,8 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from fastapi import APIRouter, Request, Response
-from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
-from ..core.types import Json
 from ..jobs.direct_delivery import DirectClient
 from ..requests.request import request_schema
 from ..service.detached_responses import DetachedResponse
@@ -26,6 +24,7 @@ from .http_responses import (
     RunJsonResponse,
     write_past_asgi,
 )
+from .noted_requests import NotedRequest
 from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
 from .public_routes import PublicRoutes, add_public_routes, add_ready_route
 from .request_handling import Handler, Query, add_fallback, page_of, query_of_items, routes_within
@@ -96,7 +95,7 @@ def create_router(
         methods=["POST"],
         summary="Create a model response",
         tags=["Responses"],
-        route_class_override=routes_within(limits),
+        route_class_override=routes_within(limits, impl.refusals),
         **_CREATE,
     )
     # These come before the other routes of responses: the names of their routes would match as ids of responses.
@@ -106,7 +105,7 @@ def create_router(
             add_public_routes(router, public_routes(impl, limits), limits, public_key)
         for routes in feature.routes:
             router.include_router(routes(impl, limits))
-    router.include_router(context_router(impl.counting, impl.compaction, limits))
+    router.include_router(context_router(impl.counting, impl.compaction, impl.refusals, limits))
     router.include_router(_responses(impl, limits, router))
     router.add_websocket_route(_PREFIX, socket_route(impl, authorizer, limits))
     router.include_router(conversations_router(impl.conversations, limits))
@@ -136,17 +135,12 @@ def _create(impl: OpenAIResponsesImpl, limits: RouteAdmission) -> Handler:
 
     async def create_response(request: Request) -> Response:
         order.begin_with(request)
-        body: Json | None = None
-        try:
+        with NotedRequest(impl.refusals) as noted:
             body = await limits.bodies.json(request)
+            noted.has(body)
             if body.get("stream"):
                 limits.hold_stream(request.scope)
             created = await impl.create(body, idempotency_key(request.headers), limits.bodies.hold(request))
-        except ClientDisconnect:
-            raise
-        except Exception as error:
-            impl.refusals.note(error, body)
-            raise
         if isinstance(created, DetachedResponse):
             return await _detached_response(impl, limits, request.scope, created, stream=bool(body.get("stream")))
         impl.refusals.watch(created, body)

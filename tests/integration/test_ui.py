@@ -385,15 +385,23 @@ def test_refused_requests_are_listed_for_their_user_only(guarded: LiveStack, ada
     def listed(wire: Wire, **query: Any) -> list[Json]:
         return [row for row in ui(wire, "/responses", status="refused", **query)["data"] if row["request_id"] in ids]
 
-    ids = {"ada-1", "ada-2", "ada-3"}
+    ids = {"ada-1", "ada-2", "ada-3", "ada-4", "ada-5", "ada-6"}
     error_of(ada.http.post("/responses", content=b"{", headers={"x-request-id": "ada-1"}), 400)
     wrong = {"model": "local/m", "input": "Which sea?", "metadata": {"team": "sea"}, "temperature": 7}
     error_of(ada.http.post("/responses", json=wrong, headers={"x-request-id": "ada-2"}), 400)
     with WebSocketClient(guarded, "token-of-ada", {"x-request-id": "ada-3"}) as websocket:
         websocket.ask(model="local/m", input="Which lake?", background=True)
         websocket.until("error")
-    wait_until(lambda: len(listed(ada)) == 3)
-    of_socket, of_field, of_body = listed(ada)
+    broken = {"content-encoding": "gzip", "content-type": "application/json"}
+    error_of(ada.http.post("/responses", content=b"{", headers=broken | {"x-request-id": "ada-4"}), 400)
+    data = {"x-llamastack-provider-data": "[1]", "x-ogx-provider-data": "[1]", "x-request-id": "ada-5"}
+    error_of(ada.http.post("/responses", json=wrong, headers=data), 400)
+    private = {"model": "local/none", "input": "Which pond?"}
+    error_of(ada.http.post("/responses/compact", json=private, headers={"x-request-id": "ada-6"}), 404)
+    wait_until(lambda: len(listed(ada)) == 6)
+    of_compaction, of_header, of_encoding, of_socket, of_field, of_body = listed(ada)
+    assert [of_encoding["error"], of_header["error"]] == ["invalid_content_encoding", "invalid_provider_data"]
+    assert (of_compaction["model"], of_compaction["words"], of_compaction["message"]) == ("local/none", "", "")
     assert (of_body["model"], of_body["words"], of_body["http_status"]) == ("", "", 400)
     assert (of_field["words"], of_field["param"], of_field["metadata"]) == (
         "Which sea?",

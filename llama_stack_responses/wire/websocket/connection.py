@@ -25,6 +25,7 @@ from ...stream.events import Event
 from ...stream.socket_events import refused
 from ..direct_writer import pass_bodies
 from ..http_responses import failure
+from ..request_bodies import too_large
 from ..request_headers import known, request_id
 from ..route_admission import RouteAdmission
 from .incoming import Incoming, incoming_of
@@ -187,6 +188,7 @@ class _Connection:
         try:
             while (message := await self._next()) is not None:
                 if len(message) > self._limits.message_bytes:
+                    self._impl.refusals.note(too_large(self._limits.message_bytes), owner=self._owner)
                     self._end(_TOO_BIG)
                     return
                 await self._receive(message)

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_stack_responses.host.compressed_bodies import decompressing_bodies
-from llama_stack_responses.wire.content_encoding import content_encoding, decoded_body
+from llama_stack_responses.wire.content_encoding import compressed_body
 from llama_stack_responses.wire.direct_writer import direct_writer
 from tests.support.asgi import Answer, App, Body, ask, scope_of
 from tests.support.compressed import BLOCK, COMPRESSED, bomb, header, raw_deflate, zstd, zstd_bomb
@@ -135,6 +135,14 @@ async def test_unknown_and_chained_encodings_are_415(host: Any, encoding: str) -
     assert reader.pieces == []
 
 
+async def test_body_that_would_be_refused_is_not_read_before_the_request_is_authenticated(host: Any) -> None:
+    async def unauthorized(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(status_code=401)(scope, receive, send)
+
+    for headers in (header("compress"), header("gzip"), header("gzip") | {"content-length": str(LIMIT + 1)}):
+        assert (await ask(host(unauthorized), Body([SMALL]), headers)).status == 401
+
+
 async def test_two_headers_are_chained_encodings(host: Any) -> None:
     scope, answer = scope_of(), Answer()
     scope["headers"] = [(b"content-encoding", b"gzip"), (b"content-encoding", b"br")]
@@ -240,8 +248,8 @@ async def test_answer_to_compressed_request_is_written_past_asgi() -> None:
     served = ServedRequest()
     await served.cycle.send(HEAD)  # type: ignore[arg-type]
     served.scope["headers"] = [(b"content-encoding", b"br")]
-    encoding = content_encoding(served.scope)
-    assert encoding
-    scope, body = decoded_body(served.scope, served.cycle.receive, encoding, LIMIT)  # type: ignore[arg-type]
+    compressed = compressed_body(served.scope, served.cycle.receive, LIMIT)  # type: ignore[arg-type]
+    assert compressed
+    scope, body = compressed
     assert direct_writer(scope, body.receive)
     assert direct_writer(scope, Body().receive) is None

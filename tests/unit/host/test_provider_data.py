@@ -29,24 +29,39 @@ class Middleware:
     app = __call__
 
 
-@pytest.fixture(params=["ProviderDataMiddleware", "ZstdDecompressionMiddleware"])
-def middleware(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type:
-    """The guarded class."""
+type Noted = list[tuple[ApiError, str]]
+
+
+@pytest.fixture
+def noted() -> Noted:
+    """The refusals that were noted, and the paths of their requests."""
+    return []
+
+
+def guarded(name: str, monkeypatch: pytest.MonkeyPatch, noted: Noted) -> type:
     kind: type = type("Guarded", (Middleware,), {"__call__": Middleware.__call__})
-    monkeypatch.setitem(sys.modules, SERVER, SimpleNamespace(**{request.param: kind}))
-    extend_server(ResponsesConfig())
-    extend_server(ResponsesConfig())
+    monkeypatch.setitem(sys.modules, SERVER, SimpleNamespace(**{name: kind}))
+    for _ in range(2):
+        extend_server(ResponsesConfig(), None, lambda error, scope: noted.append((error, scope["path"])))
     return kind
 
 
-async def answered(middleware: type, *headers: tuple[bytes, bytes], kind: str = "http") -> list[Json]:
+@pytest.fixture
+def middleware(monkeypatch: pytest.MonkeyPatch, noted: Noted) -> type:
+    """The guarded class behind the host's auth."""
+    return guarded("ProviderDataMiddleware", monkeypatch, noted)
+
+
+async def answered(
+    middleware: type, *headers: tuple[bytes, bytes], kind: str = "http", method: str = "POST", path: str = "/"
+) -> list[Json]:
     """Return the messages that answer a request."""
     sent: list[Json] = []
 
     async def send(message: Json) -> None:
         sent.append(message)
 
-    await middleware()({"type": kind, "headers": list(headers)}, None, send)
+    await middleware()({"type": kind, "method": method, "path": path, "headers": list(headers)}, None, send)
     return sent
 
 
@@ -90,9 +105,32 @@ async def test_each_repeated_header_is_checked(middleware: type) -> None:
     assert start["status"] == 400
 
 
-async def test_header_that_is_not_utf8_is_400(middleware: type) -> None:
-    start, _ = await answered(middleware, (b"x-any", b"\xff"))
+@pytest.mark.parametrize("name", ["ProviderDataMiddleware", "ZstdDecompressionMiddleware"])
+async def test_header_that_is_not_utf8_is_400(name: str, monkeypatch: pytest.MonkeyPatch, noted: Noted) -> None:
+    start, _ = await answered(guarded(name, monkeypatch, noted), (b"x-any", b"\xff"))
     assert start["status"] == 400
+
+
+async def test_provider_data_are_checked_behind_auth_only(monkeypatch: pytest.MonkeyPatch, noted: Noted) -> None:
+    outer = guarded("ZstdDecompressionMiddleware", monkeypatch, noted)
+    assert await answered(outer, (NAME, b"[1]")) == [{"type": "passed"}]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "count"),
+    [
+        ("POST", "/v1/responses", 1),
+        ("POST", "/v1/responses/compact", 1),
+        ("GET", "/v1/responses", 0),
+        ("POST", "/v1/embeddings", 0),
+    ],
+)
+async def test_refused_request_for_a_response_is_noted(
+    middleware: type, noted: Noted, method: str, path: str, count: int
+) -> None:
+    start, _ = await answered(middleware, (NAME, b"[1]"), method=method, path=path)
+    assert start["status"] == 400
+    assert [(error.status, at) for error, at in noted] == [(400, path)] * count
 
 
 async def test_websocket_with_invalid_provider_data_is_closed(middleware: type) -> None:

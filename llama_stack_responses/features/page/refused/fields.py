@@ -32,18 +32,25 @@ def put_of(refused: Refused, days: float) -> Put:
 
 def _fields(refused: Refused) -> Row:
     error, body = refused.error, refused.body if isinstance(refused.body, Mapping) else {}
+    # Nothing that the user has written is kept of a request that asks to store nothing; the message may quote it.
+    kept = body.get("store") in (None, True)
     return {
         "status": STATUS,
         "created_at": int(refused.at),
         "model": _text(body.get("model"), _NAME),
-        "words": _words(body.get("input")),
-        "metadata": _metadata(body.get("metadata")),
+        "words": _words(body.get("input")) if kept else "",
+        "metadata": _metadata(body.get("metadata")) if kept else {},
         "error": _text(error.code or error.type, _NAME),
         "http_status": error.status,
-        "message": _text(error.message, _MESSAGE),
+        "message": _message(error.message) if kept else "",
         "param": _text(error.param, _NAME) or None,
         "request_id": refused.request_id,
     }
+
+
+def _message(text: str) -> str:
+    cut = f"{text[: _MESSAGE - 1]}…" if len(text) > _MESSAGE else text
+    return without_surrogates(cut)
 
 
 def _text(value: Any, characters: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from typing import Final
 
 from ....core.errors import ApiError
@@ -43,9 +42,7 @@ class RefusedWriter(Periodic):
         self._written = LruCache[tuple[str, str], int](_KNOWN_USERS)
 
     def add(self, refused: Refused) -> None:
-        """Keep a refused request within a second, unless it asks to store nothing."""
-        if isinstance(refused.body, Mapping) and refused.body.get("store") is False:
-            return
+        """Keep a refused request within a second."""
         user = refused.owner.identity
         if user not in self._waiting and len(self._waiting) >= _WAITING_USERS:
             return

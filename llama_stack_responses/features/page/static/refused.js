@@ -26,7 +26,7 @@ export class RefusedView extends View {
         h("div", { class: "head-title" }, h("h1", null, title), h("p", { class: "row dim" }, status("refused"), time(row.created_at))),
         h("div", { class: "actions" }, linkButton(same, "Refused requests" + (row.model ? " of this model" : ""), "list")),
       ),
-      h("p", { class: "notice" }, row.message),
+      h("p", { class: "notice" }, row.message || "Neither the words nor the message are kept: the request stores nothing."),
       facts([
         ["Status", row.http_status],
         ["Code", row.error],

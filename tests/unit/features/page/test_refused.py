@@ -125,9 +125,20 @@ async def test_rows_have_a_retention_of_their_own() -> None:
     assert await rows(records) == []
 
 
-@pytest.mark.parametrize("error", [None, ApiError(502, "The model server failed.")])
-async def test_request_that_asks_to_store_nothing_leaves_no_row(records: FailingRecords, error: ApiError) -> None:
-    assert await kept(records, refused(body={"model": "m", "input": "x", "store": False}, error=error)) == []
+@pytest.mark.parametrize("store", [False, 0, "false"])
+async def test_row_of_a_request_that_asks_to_store_nothing_has_nothing_that_the_user_wrote(
+    records: FailingRecords, store: Any
+) -> None:
+    body = {"model": "m", "input": "private", "metadata": {"a": "private"}, "store": store}
+    [row] = await kept(records, refused(body=body, error=bad_request("Invalid: 'private'.", "input", "invalid_value")))
+    assert (row["http_status"], row["error"], row["param"], row["model"]) == (400, "invalid_value", "input", "m")
+    assert (row["words"], row["message"], row["metadata"], row["request_id"]) == ("", "", {}, "req_1")
+    assert "private" not in str(row)
+
+
+async def test_message_that_is_cut_says_so(records: FailingRecords) -> None:
+    rows = await kept(records, refused(error=ApiError(400, "x" * 500)), refused(error=ApiError(400, "x" * 501), at=1))
+    assert [(len(row["message"]), row["message"][-1]) for row in rows] == [(500, "x"), (500, "…")]
 
 
 @pytest.mark.parametrize("given", HOSTILE)

@@ -20,6 +20,7 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.generation.connection_options import ConnectionOptions
+from llama_stack_responses.generation.dependencies import Refused
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import GenerationLimits
 from llama_stack_responses.generation.run import ForegroundRun
@@ -61,7 +62,8 @@ class Responses:
         self.access = self
         self.inference = FakeInference(*rounds)
         self.problem = problem
-        self.refusals = Refusals([], Owner, time.time)
+        self.refused: list[Refused] = []
+        self.refusals = Refusals([self.refused.append], Owner, time.time)
         self.runs: list[ForegroundRun] = []
 
     def start(self) -> None:
@@ -357,6 +359,19 @@ async def test_connection_over_limit_of_user_is_refused() -> None:
     assert third.sent[0]["type"] == "websocket.accept"
     third.leave()
     await third.talk
+
+
+async def test_refused_messages_and_connections_are_noted() -> None:
+    responses = Responses(connections=1, message_bytes=100)
+    client = Client(responses)
+    await until(lambda: bool(client.sent))
+    await Client(responses).talk
+    client.say({"type": "response.create"})
+    await until(lambda: len(responses.refused) == 2)
+    client.say({"type": "response.create", "input": "x" * 100})
+    await client.talk
+    assert client.sent[-1]["code"] == 1009
+    assert [each.error.status for each in responses.refused] == [429, 400, 413]
 
 
 async def test_messages_are_released_after_processing() -> None:
