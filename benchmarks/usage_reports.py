@@ -27,6 +27,7 @@ from fastapi import Request
 
 from benchmarks.report import markdown_table
 from benchmarks.search import STORES, opened_store
+from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.usage.counted import Counts, Dimensions
 from llama_stack_responses.features.usage.prices import Prices
 from llama_stack_responses.features.usage.queries import asked, page_of
@@ -65,11 +66,11 @@ COUNTS: Final[Counts] = {
     **{f"first_token_ms.{number}": 10 for number in range(30, 42)},
     **{f"duration_ms.{number}": 10 for number in range(44, 56)},
 }
-ASKED: Final[dict[str, tuple[dict[str, str], tuple[str, str] | None]]] = {
+ASKED: Final[dict[str, tuple[dict[str, str], Owner | None]]] = {
     "of all users": ({}, None),
     "of all users, by model": ({"group_by": "model"}, None),
     "of all users, by user": ({"group_by": "user_id"}, None),
-    "of one user": ({}, ("", "user7")),
+    "of one user": ({}, Owner("user7")),
 }
 
 
@@ -82,20 +83,20 @@ async def fill(records: Records, users: int) -> None:
     """Write the tables of a month, and the responses of the last half a minute."""
     today = int(time.time() // DAYS.seconds)
     for day in range(today - MONTH + 1, today + 1):
-        tables: dict[int, Table] = {}
+        tables: dict[str, Table] = {}
         for user in range(users):
             for model in MODELS:
-                tables.setdefault(part_of("", f"user{user}"), {})[of(user, model)] = COUNTS
+                tables.setdefault(part_of("", f"user{user}", 0), {})[of(user, model)] = COUNTS
         puts = [Put(DAYS.key(day, part), codec.encode(stored_table(table))) for part, table in tables.items()]
         await records.commit(puts)
     now = time.time()
     rows = [(f"resp_{number:024x}", of(number % users, MODELS[number % 2])) for number in range(PENDING)]
     for start in range(0, PENDING, 500):
         some = rows[start : start + 500]
-        await records.commit([Put(pending_key(now, name), encode_pending(whose, COUNTS)) for name, whose in some])
+        await records.commit([Put(pending_key(now, name, 0), encode_pending(whose, COUNTS)) for name, whose in some])
 
 
-async def report(reading: Reading, query: dict[str, str], user: tuple[str, str] | None) -> tuple[float, float, int]:
+async def report(reading: Reading, query: dict[str, str], user: Owner | None) -> tuple[float, float, int]:
     """Return the milliseconds of a report, those of CPU, and its number of results."""
     start = (int(time.time() // DAYS.seconds) - MONTH + 1) * DAYS.seconds
     text = urlencode({"start_time": start, "bucket_width": "1d", "limit": MONTH, **query})
@@ -108,7 +109,7 @@ async def report(reading: Reading, query: dict[str, str], user: tuple[str, str] 
     def results(table: Table, group_by: Any) -> Any:
         return kind.results(table, group_by, prices=prices)
 
-    seen = Seen(user, lambda whose: not user or whose.user == user[1], ())
+    seen = Seen(user, lambda whose: not user or whose.user == user.principal, ())
     page = await page_of(question, reading, seen, results)
     took = 1000 * (time.perf_counter() - began), 1000 * (time.process_time() - used)
     return *took, sum(len(bucket["results"]) for bucket in page["data"])

@@ -50,7 +50,12 @@ def new_id(prefix: str, tag: int = 0) -> str:
     Args:
         tag: where the rows of the object are, from 0 to 4,095.
     """
-    return f"{prefix}_{f'p{tag:03x}' if tag else ''}{os.urandom(12).hex()}"
+    return tagged_id(prefix, os.urandom(12).hex(), tag)
+
+
+def tagged_id(prefix: str, digits: str, tag: int) -> str:
+    """Return an id of these digits, 24 hexadecimal ones or more, and of a tag unless it is 0."""
+    return f"{prefix}_{f'p{tag:03x}' if tag else ''}{digits}"
 
 
 def tag_of(object_id: str) -> int:
@@ -68,7 +73,7 @@ def new_ordered_id(prefix: str, milliseconds: int, tag: int = 0) -> str:
         milliseconds: the moment, in milliseconds since the epoch.
         tag: as for `new_id`.
     """
-    return f"{prefix}_{f'p{tag:03x}' if tag else ''}{milliseconds:012x}{os.urandom(6).hex()}"
+    return tagged_id(prefix, f"{milliseconds:012x}{os.urandom(6).hex()}", tag)
 
 
 def check_response_id(value: str, param: str) -> str:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from ..concurrency.tasks import LoopTask
 from ..core.errors import ApiError
-from ..store.records import Put, Record, Records
-from ..store.routing import by_tag
+from ..store.records import Put, Record, Records, partitions_of
+from ..store.routing import by_partition
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +68,7 @@ class HintWriter:
     async def _send(self) -> None:
         while self._due:
             self._sent, self._due = self._due, {}
-            for hints in by_tag(self._sent.values()):
+            for hints in by_partition(self._sent.values(), partitions_of(self._records)).values():
                 with suppress(ApiError):
                     await self._records.commit(hints)
             self._sent = {}

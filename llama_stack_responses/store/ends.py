@@ -15,14 +15,15 @@ from ..core.owner import Owner
 from ..core.types import Json
 from ..logs import Outage, get_logger
 from .commit_outcome import RepeatedCommit
-from .records import Op, Records
+from .records import Op, Records, partitions_of
+from .routing import by_partition
 
 logger = get_logger(__name__)
 
 _TOGETHER: Final = 64
 """Responses whose ends share a commit."""
 _MAX_WAITING: Final = 20_000
-"""Ends that wait for a store that does not answer; further ones are lost."""
+"""Ends that wait for a partition that does not answer; further ones are lost."""
 _WAIT_SECONDS: Final = 5.0
 """Seconds for which a response waits until its end is written."""
 
@@ -70,11 +71,7 @@ class Ends:
         self, records: Records, at_end: Sequence[AtEnd], on_end: Sequence[OnEnd], retry_seconds: float
     ) -> None:
         self._records, self._at_end, self._on_end, self._retry_seconds = records, at_end, on_end, retry_seconds
-        self._waiting = deque[_Unstored]()
-        self._together: list[_Unstored] = []
-        self._commit = RepeatedCommit()
-        self._task = LoopTask(self._write)
-        self._stopping = False
+        self._partitions, self._writers = partitions_of(records), dict[int, _Writer]()
 
     def ops(self, ended: Ended | None) -> list[Op]:
         """Return the ops with which the commit of a response's end begins; None is no end."""
@@ -95,13 +92,45 @@ class Ends:
         self.written(ended)
         if not (ops := self.ops(ended)):
             return
-        if len(self._waiting) >= _MAX_WAITING:
+        groups = by_partition(ops, self._partitions)
+        writers = [self._writers.setdefault(number, _Writer(self._records, self._retry_seconds)) for number in groups]
+        if any(each.is_full for each in writers):
             logger.error("lost what a response has used, the store does not answer: %s", ended.response["id"])
             return
+        written = [writer.write(group) for writer, group in zip(writers, groups.values(), strict=True)]
+        await asyncio.wait(written, timeout=_WAIT_SECONDS)
+
+    async def stop(self) -> None:
+        """Write what waits, if the store answers, and end."""
+        await asyncio.gather(*(each.stop() for each in self._writers.values()))
+
+
+class _Writer:
+    """Writes ends in one partition of the store, so that one that does not answer holds up no other.
+
+    Args:
+        records, retry_seconds: as for `Ends`.
+    """
+
+    def __init__(self, records: Records, retry_seconds: float) -> None:
+        self._records, self._retry_seconds = records, retry_seconds
+        self._waiting = deque[_Unstored]()
+        self._together: list[_Unstored] = []
+        self._commit = RepeatedCommit()
+        self._task = LoopTask(self._write)
+        self._stopping = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too many ends wait."""
+        return len(self._waiting) >= _MAX_WAITING
+
+    def write(self, ops: Sequence[Op]) -> asyncio.Future[None]:
+        """Have ops written; return what is done once they are."""
         unstored = _Unstored(ops, asyncio.get_running_loop().create_future())
         self._waiting.append(unstored)
         self._task.start()
-        await asyncio.wait([unstored.written], timeout=_WAIT_SECONDS)
+        return unstored.written
 
     async def stop(self) -> None:
         """Write what waits, if the store answers, and end."""

@@ -60,11 +60,11 @@ class MeasuredRecords(WrappedRecords):
             return await self._records.sweep(now)
 
     async def range_in(
-        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         """Read a range of one partition and time the call."""
         with self._telemetry.storing("range"):
-            return await range_in(self._records, number, start, end, limit=limit, reverse=reverse)
+            return await range_in(self._records, number, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
 
     async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         """Say which ranges of one partition may have rows, and time the call."""

@@ -36,7 +36,7 @@
     ce/<of>                      the containers that a user has until then are to be ended: the user was deleted
     wh/...                       endpoints and deliveries of webhooks (`features/webhooks/rows.py`)
     sd/wanted                    a user has searched, so there is an index of words (`features/page/search/demand.py`)
-    so/<of>                      how many skills the owner has, and their bytes
+    so/<of>                      how many skills the owner has, and their bytes; `.<tag>` follows
     z/<response or conversation> an import created it; the row outlives it, so that it is never imported again
 """
 

@@ -52,7 +52,7 @@ from .records import (
     replicated,
     until,
 )
-from .routing import home_of_range, owner_of_range, tag_of_key, tag_of_range
+from .routing import home_of_range, owner_of_range, tag_of_key, tag_of_op, tag_of_range
 
 logger = get_logger(__name__)
 
@@ -206,11 +206,11 @@ class PartitionedRecords:
         return list(islice(until(merged, max_bytes), max(limit, 0)))
 
     async def range_in(
-        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         """Return what `range` does, of one partition."""
         await self._check()
-        return await self._parts[number].range(start, end, limit=limit, reverse=reverse)
+        return await self._parts[number].range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
 
     async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         """Return for each range whether one partition may have rows in it."""
@@ -308,7 +308,7 @@ class PartitionedRecords:
         return tag % self.partitions
 
     def _part_of(self, op: Op) -> int:
-        return self._number(tag_of(op.name) if isinstance(op, Notify) else tag_of_key(op.key))
+        return self._number(tag_of_op(op))
 
     def _by_part(self, keys: Sequence[str]) -> Mapping[int, list[str]]:
         if self.partitions == 1:

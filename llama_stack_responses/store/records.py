@@ -354,7 +354,7 @@ class Partitioned(Protocol):
         ...
 
     async def range_in(
-        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         """Return what `Records.range` does, of one partition."""
         ...
@@ -440,12 +440,19 @@ async def get_by_calls(
 
 
 async def range_in(
-    records: Records, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+    records: Records,
+    number: int,
+    start: str,
+    end: str,
+    *,
+    limit: int,
+    reverse: bool = False,
+    max_bytes: int | None = None,
 ) -> list[tuple[str, Record]]:
     """Return a range of one partition of records, which is 0 for those that have no partitions."""
     if isinstance(records, Partitioned):
-        return await records.range_in(number, start, end, limit=limit, reverse=reverse)
-    return await records.range(start, end, limit=limit, reverse=reverse)
+        return await records.range_in(number, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+    return await records.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
 
 
 async def filled_in(records: Records, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:

@@ -2,9 +2,10 @@
 
 A store in a cluster consists of partitions, and a commit is atomic within one. All rows of a chain of responses and of
 a conversation have one tag, from 0 to 4,095, which its ids and the names of its content begin with. What is kept of a
-user beside them has the tag of the user's hash, and so has what counts for a limit of a user, a team or a key. Batches
-and endpoints of webhooks get that tag in their ids, and so do the responses of the lines of batches. A key with which
-users authenticate has the tag of its digits. A tag is in the partition of that number, modulo the number of partitions.
+user beside them has the tag of the user's hash, and so has what counts for a limit of a user, a team or a key. Batches,
+endpoints of webhooks, skills and refused requests get that tag in their ids, and so do the responses of the lines of
+batches; what a user has used has it at the end of its keys. A key with which users authenticate has the tag of its
+digits. A tag is in the partition of that number, modulo the number of partitions.
 Ids without a tag have the tag 0.
 """
 
@@ -16,7 +17,7 @@ from typing import Final
 
 from ..core.ids import tag_of
 from .content_names import home_of, tag_of_name
-from .records import Write
+from .records import Notify, Op
 
 _WITH_TAG: Final = re.compile(r"\.([0-9a-f]{3})$")
 """The end of a key of `layout.with_tag`."""
@@ -26,6 +27,10 @@ _HEXADECIMAL: Final = re.compile(r"[0-9a-f]{3}")
 def _at_end(key: str) -> int:
     match = _WITH_TAG.search(key)
     return int(match[1], 16) if match else 0
+
+
+def _end_of(number: int) -> Callable[[str], int]:
+    return lambda key: _at_end(_part(key, number))
 
 
 def _id(number: int) -> Callable[[str], int]:
@@ -69,14 +74,16 @@ def _branch_or_key(key: str) -> int:
             return tag_of(_part(key, 2))
 
 
-_ENDING: Final = ("p", "u", "x", "ob", "cl", "co", "cp")
+_ENDING: Final = ("p", "u", "x", "ob", "cl", "co", "cp", "so", "su", "us")
 """First parts of keys that end with the tag."""
 
 _TAGS: Final[Mapping[str, tuple[int, Callable[[str], int]]]] = {
-    **dict.fromkeys(("a", "c", "ch", "cr", "e", "k", "m", "r", "s", "sl", "v", "w", "z"), (1, _id(1))),
-    **dict.fromkeys(("d", "up"), (1, _of_owner(1))),
+    **dict.fromkeys(("a", "c", "ch", "cr", "e", "k", "m", "r", "s", "sl", "sv", "v", "w", "z"), (1, _id(1))),
+    **dict.fromkeys(("ce", "d", "up"), (1, _of_owner(1))),
+    "sk": (2, _id(2)),
+    "sp": (1, _end_of(1)),
     **dict.fromkeys(("h", "o", "q", "t"), (2, _id(2))),
-    **dict.fromkeys(("l", "sc"), (3, _id(3))),
+    **dict.fromkeys(("l", "rf", "sc"), (3, _id(3))),
     "y": (2, _branch_or_key),
     "ck": (1, lambda key: int(_part(key, 1), 16)),
     **dict.fromkeys(("b", "f", "i", "n"), (1, _name(1))),
@@ -97,7 +104,7 @@ _WITH_KINDS: Final = frozenset(kind.partition("/")[0] for kind in _TAGS if "/" i
 
 _LISTED: Final = ("l/", "sc/")
 """Beginnings of the keys of rows that are listed for an owner, whose hash follows, and have all tags of the owner."""
-_AT_HOME: Final = ("bt/o/", "bt/u/", "wh/o/")
+_AT_HOME: Final = ("bt/o/", "bt/u/", "rf/", "sk/", "wh/o/")
 """The same of rows that have the tag of the owner's hash, or none."""
 
 
@@ -114,12 +121,21 @@ def tag_of_key(key: str) -> int:
     return _TAGS[kind][1](key) if kind in _TAGS else 0
 
 
-def by_tag[Each: Write](ops: Iterable[Each]) -> list[list[Each]]:
-    """Return writes that need not be one commit, those of each tag together."""
+def tag_of_op(op: Op) -> int:
+    """Return the tag of what is written or notified."""
+    return tag_of(op.name) if isinstance(op, Notify) else tag_of_key(op.key)
+
+
+def by_partition[Each: Op](ops: Iterable[Each], partitions: int) -> dict[int, list[Each]]:
+    """Return ops that need not be one commit by the partition in which they are.
+
+    Args:
+        partitions: the number of partitions of the store.
+    """
     groups: dict[int, list[Each]] = {}
     for op in ops:
-        groups.setdefault(tag_of_key(op.key), []).append(op)
-    return list(groups.values())
+        groups.setdefault(tag_of_op(op) % partitions if partitions > 1 else 0, []).append(op)
+    return groups
 
 
 def tag_of_range(start: str, end: str) -> int | None:

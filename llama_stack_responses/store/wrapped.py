@@ -98,10 +98,10 @@ class WrappedRecords:
         return partitions_of(self._records)
 
     async def range_in(
-        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         """Read a range of one partition."""
-        return await range_in(self._records, number, start, end, limit=limit, reverse=reverse)
+        return await range_in(self._records, number, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
 
     async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         """Say which ranges of one partition may have rows."""

@@ -63,10 +63,10 @@ class CountingProxy(WrappedRecords):
         self.bytes += sum(0 if isinstance(op, Delete) else len(op.value) for op in writes_of(ops))
 
     async def range_in(
-        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         self.reads += 1
-        return await super().range_in(number, start, end, limit=limit, reverse=reverse)
+        return await super().range_in(number, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
 
     async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         self.reads += 1

@@ -75,6 +75,7 @@ from llama_stack_responses.store.learned_adaptations import LearnedSteps
 from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
+from llama_stack_responses.store.placement import ONE_PARTITION, Placement
 from llama_stack_responses.store.records import Condition, Delete, Ensure, Op, Put, Records
 from llama_stack_responses.store.saving import Recording
 from llama_stack_responses.store.scores import Score
@@ -487,7 +488,7 @@ async def _fill_skills(records: Records, _: Clock) -> None:
     quota = SkillQuota(9, 9, 9 * PART_BYTES)
 
     async def new(name: str, content: bytes) -> NewVersion:
-        archive = await skills.upload(ALICE, content, sha256(content).hexdigest(), quota)
+        archive = await skills.upload(ALICE, "skill_1", content, sha256(content).hexdigest(), quota)
         return NewVersion(name, f"The skill {name}.", CREATED, archive, len(content))
 
     numbers = count()
@@ -535,7 +536,7 @@ async def _fill_users(records: Records, clock: Clock) -> None:
         await keys.revoke(revoked.id)
         deleted = Act("response.deleted", {"type": "user", "id": "olga"}, "allowed", "resp_1", ALICE)
         await AuditLog(records, 3600).write(deleted)
-    archive = Archive(records, clock=clock, at_end=[partial(count_usage, "project")])
+    archive = Archive(records, clock=clock, at_end=[partial(count_usage, "project", ONE_PARTITION)])
     tables = Tables(records, Decoder(), Bounds(9, 9), None)
     for number in range(2):
         used = {"input_tokens": 3, "output_tokens": 5, "total_tokens": 8}
@@ -565,7 +566,7 @@ async def _read_users(records: Records, clock: Clock) -> Json:
 
 async def _fill_usage_sums(records: Records, clock: Clock) -> None:
     """Write the sums of two days: one is over its bound."""
-    archive = Archive(records, clock=clock, at_end=[partial(count_usage, "project")])
+    archive = Archive(records, clock=clock, at_end=[partial(count_usage, "project", ONE_PARTITION)])
     tables = Tables(records, Decoder(), Bounds(9, 9), None)
     for number in range(3):
         used = {"input_tokens": 3, "output_tokens": 5, "total_tokens": 8}
@@ -586,6 +587,41 @@ async def _read_usage_sums(records: Records, _: Clock) -> Json:
         tables = await reading.read(Span(DAYS, 0, 1 << 31, needs=needs), lambda _: True)
         found[str(needs)] = [[list(each), counts] for table in tables.values() for each, counts in table.items()]
     return found
+
+
+async def _fill_homes(records: Records, clock: Clock) -> None:
+    """Write what an owner has in the home partition of a store with several: usage, a skill and a refused request."""
+    home = Placement(8).of_owner(ALICE)
+    archive = Archive(records, clock=clock, at_end=[partial(count_usage, "project", Placement(8))])
+    tables, skills, quota = Tables(records, Decoder(), Bounds(9, 9), None), SkillStore(records), SkillQuota(9, 9, 9)
+    for number in range(2):
+        made = response(id=f"resp_p005{number:024x}", metadata={"project": "x"})
+        await archive.save(made, owner=ALICE, base=None, input_items=[])
+        if not number:
+            assert await tables.add_some(clock() + 1) == 1
+    skill_id = f"skill_p{home:03x}{0:024x}"
+    with patch.object(skill_store, "token_hex", lambda size: "0" * 2 * size):
+        uploaded = await skills.upload(ALICE, skill_id, b"zip", sha256(b"zip").hexdigest(), quota)
+        await skills.create(skill_id, ALICE, NewVersion("sums", "Adds.", CREATED, uploaded, 3), quota)
+    with patch.object(os, "urandom", bytes):
+        await records.commit([put_of(Refused(ALICE, ApiError(400, "No."), {}, "req_1", CREATED), 30, home)])
+
+
+async def _read_homes(records: Records, _: Clock) -> Json:
+    skills = SkillStore(records)
+    [skill], _more = await skills.page(ALICE, limit=9)
+    tables = await Reading(records, Decoder()).read(Span(DAYS, 20_000, 22_000, ALICE), lambda _: True)
+    over = ""
+    try:
+        await skills.upload(ALICE, "skill_1", bytes(10), "", SkillQuota(9, 9, 9))
+    except ApiError as error:
+        over = str(error)
+    return {
+        "usage": [[list(each), counts] for table in tables.values() for each, counts in table.items()],
+        "over": over,
+        "skill": [b"".join([part async for part in skills.parts(await skills.version(skill, 1))]).decode(), skill.id],
+        "refused": [row["id"] async for row in RefusedRequests(records).every(ALICE)],
+    }
 
 
 async def _fill_refused(records: Records, _: Clock) -> None:
@@ -786,6 +822,7 @@ STORES: Final[Mapping[str, tuple[Fill, Read]]] = {
     "batches": (_fill_batches, _read_batches),
     "webhooks": (_fill_webhooks, _read_webhooks),
     "usage-sums": (_fill_usage_sums, _read_usage_sums),
+    "homes": (_fill_homes, _read_homes),
     "refused-requests": (_fill_refused, _read_refused),
     "scores": (_fill_scores, _read_scores),
     "packed": (_fill_packed, _read_packed),

@@ -12,7 +12,7 @@ import pytest
 
 from llama_stack_responses.commands.progress import ProgressLine
 from llama_stack_responses.core import ids
-from llama_stack_responses.core.ids import new_ordered_id
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.admin.restoring import PHASES, Counts, Manner, Restoring
 from llama_stack_responses.features.batches.rows import WORK, Batch, Counted, Line, Result
@@ -24,6 +24,8 @@ from llama_stack_responses.features.code.skills.store import (
     StoredArchive,
     StoredSkill,
 )
+from llama_stack_responses.features.code.stored import SkillsOfOwners
+from llama_stack_responses.features.usage.on_request import UsageOfOwners
 from llama_stack_responses.features.webhooks.deliveries import Deliveries, Settled
 from llama_stack_responses.features.webhooks.endpoints import Endpoints
 from llama_stack_responses.features.webhooks.rows import Attempt, Endpoint, Event
@@ -35,16 +37,20 @@ from llama_stack_responses.store.backup_format import BackupWriter, read_backup
 from llama_stack_responses.store.backup_index import BackupIndex
 from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.conversation_store import Conversation
+from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords, noted
 from llama_stack_responses.store.placement import Placement
 from llama_stack_responses.store.records import Delete, Op, Put, Records, Snapshots, VersionIs, partitions_of
 from tests.contract.backends import BACKENDS, BackendLocation, Clock
 from tests.contract.conversations import CREATED, TAGS, Json, assistant, response, user
+from tests.contract.test_usage import Server as UsageServer
+from tests.contract.test_usage import tokens
 
 ADA: Final = Owner("ada")
 OF: Final = Hasher(ADA).owner
 DAY: Final = 86_400.0
+HOUR: Final = 3_600
 QUOTA: Final = SkillQuota(skills=3, versions=3, bytes=2**20)
 TOOLS: Final[list[Json]] = [{"type": "function", "name": "f", "description": "words " * 200, "parameters": {}}]
 PAIRS: Final = [
@@ -250,6 +256,60 @@ async def test_ids_without_a_tag_stay_valid_over_two_moves(
         await each.close()
 
 
+async def moved_between(clock: Clock, folder: Path) -> AsyncIterator[Records]:
+    """Yield stores with one, eight, two and one partitions, each once the one before was moved into it."""
+    before: Records | None = None
+    for number, partitions in enumerate((1, 8, 2, 1)):
+        records = PartitionedRecords([MemoryRecords(clock=clock) for _ in range(partitions)])
+        if before:
+            (folder / str(number)).mkdir()
+            await Move(before, records, folder / str(number)).go(live=False)
+        yield records
+        before = records
+
+
+async def test_usage_adds_up_over_moves_between_numbers_of_partitions(clock: Clock, tmp_path: Path) -> None:
+    users, sent = [ADA, *(Owner(f"user-{number}") for number in range(20))], 0
+    async for records in moved_between(clock, tmp_path):
+        server = UsageServer(records, clock)
+        for waits in (False, True):
+            for owner in users:
+                await server.unstored(owner, id=ids.new_id("resp"), usage=tokens(1))
+            sent += len(users)
+            if not waits:
+                await server.add_up()
+                clock.now += 2 * DAY
+                await server.tables.update()
+        assert (await server.summed([]))[()]["input_tokens"] == sent == await server.total("requests")
+        own = (await server.read(user=ADA)).values()
+        counted = [counts for table in own for each, counts in table.items() if each.user == "ada"]
+        assert sum(each["input_tokens"] for each in counted) == sent // len(users)
+    of_owners = UsageOfOwners(records, Decoder(), None)
+    for day in [each async for each in of_owners.ids_of(ADA)]:
+        await of_owners.delete(ADA, day)
+    assert len(await records.range("us/p/", "us/p0", limit=1000)) == len(users) - 1
+    assert len(await server.summed(["user"])) == len(users) - 1
+
+
+async def test_skills_and_their_quota_stay_over_moves_between_numbers_of_partitions(
+    clock: Clock, tmp_path: Path
+) -> None:
+    skill_ids = list[str]()
+    async for records in moved_between(clock, tmp_path):
+        if len(skill_ids) < QUOTA.skills:
+            skill_ids.append((await Features(records).skill(clock.now))[0].id)
+        clock.now += 1
+        skills = SkillsOfOwners(records, Decoder())
+        assert [each async for each in skills.ids_of(ADA)] == skill_ids
+    with pytest.raises(ApiError, match="have 3 skills; 3 are allowed"):
+        await Features(records).skill(clock.now)
+    for skill_id in skill_ids:
+        await skills.delete(ADA, skill_id)
+    clock.now += HOUR + 1
+    await skills.resume(9)
+    assert {key.partition("/")[0] for key, _ in await records.range("sk/", "sw", limit=99)} == {"so"}
+
+
 class Features:
     """Ada's batches, webhooks and skills in a store."""
 
@@ -280,9 +340,10 @@ class Features:
 
     async def skill(self, now: float) -> tuple[StoredSkill, StoredArchive]:
         """Store a skill, and an archive that has no version yet."""
-        one, two = [await self.skills.upload(ADA, each, "digest", QUOTA) for each in (b"one", b"two")]
+        skill_id = self.skills.new_id(ADA, int(now * 1000))
+        one, two = [await self.skills.upload(ADA, skill_id, each, "digest", QUOTA) for each in (b"one", b"two")]
         created = NewVersion("sums", "Adds.", CREATED, one, 9)
-        return await self.skills.create(new_ordered_id("skill", int(now * 1000)), ADA, created, QUOTA), two
+        return await self.skills.create(skill_id, ADA, created, QUOTA), two
 
     async def event(self, now: float) -> str:
         """Record the end of a background response; return its id."""

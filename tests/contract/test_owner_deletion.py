@@ -37,7 +37,8 @@ from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.content_names import Hasher
 from llama_stack_responses.store.decoder import Decoder
 from llama_stack_responses.store.ends import Ended
-from llama_stack_responses.store.records import Records, pages_of
+from llama_stack_responses.store.placement import Placement
+from llama_stack_responses.store.records import Records, pages_of, partitions_of
 from llama_stack_responses.store.search_index import index_of
 from tests.contract.backends import BackendLocation
 from tests.contract.conversations import response
@@ -108,14 +109,16 @@ async def refuse(records: Records, owner: Owner, word: str) -> None:
 
 async def use(records: Records, owner: Owner, word: str) -> None:
     """Count usage of an owner with this word in the metadata, in the tables and of a response that is not in them."""
-    archive, now = Archive(records, at_end=[partial(count, "k")]), await records.now()
+    partitions, now = partitions_of(records), await records.now()
+    archive = Archive(records, at_end=[partial(count, "k", Placement(partitions))])
     for number in range(2):
         ended = Ended(
             response(id=f"resp_{number}_{owner.principal}", metadata={"k": word}), owner, None, now - 86_400 * number
         )
         await archive.ends.unstored(ended)
-    while await Tables(records, Decoder(), Bounds(9, 9), 400).add_some(now - 3600):
-        pass
+    for partition in range(partitions):
+        while await Tables(records, Decoder(), Bounds(9, 9), 400).add_some(now - 3600, partition):
+            pass
 
 
 @asynccontextmanager

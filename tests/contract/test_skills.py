@@ -11,7 +11,6 @@ from typing import Final
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.ids import new_ordered_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.code.skills import store as skills
 from llama_stack_responses.features.code.skills.store import (
@@ -42,10 +41,12 @@ def store(counting: CountingProxy) -> SkillStore:
 
 
 async def new_version(
-    store: SkillStore, content: bytes = b"zip", name: str = "sums", owner: Owner = ALICE
+    store: SkillStore, content: bytes = b"zip", name: str = "sums", owner: Owner = ALICE, skill: str = ""
 ) -> NewVersion:
-    """Upload an archive."""
-    stored = await store.upload(owner, content, hashlib.sha256(content).hexdigest(), QUOTA)
+    """Upload an archive for a skill, or for a new one."""
+    stored = await store.upload(
+        owner, skill or store.new_id(owner, 0), content, hashlib.sha256(content).hexdigest(), QUOTA
+    )
     return NewVersion(name, f"The skill {name}.", CREATED, stored, 2 * len(content))
 
 
@@ -53,13 +54,13 @@ async def create(
     store: SkillStore, content: bytes = b"zip", name: str = "sums", owner: Owner = ALICE, second: int = CREATED
 ) -> StoredSkill:
     """Store a skill with one version."""
-    skill_id = new_ordered_id("skill", second * 1000)
-    return await store.create(skill_id, owner, await new_version(store, content, name, owner), QUOTA)
+    skill_id = store.new_id(owner, second * 1000)
+    return await store.create(skill_id, owner, await new_version(store, content, name, owner, skill_id), QUOTA)
 
 
 async def add(store: SkillStore, skill: StoredSkill, content: bytes = b"zip", *, default: bool = False) -> SkillVersion:
     """Store another version of a skill, called as its content."""
-    new = await new_version(store, content, content[:8].decode())
+    new = await new_version(store, content, content[:8].decode(), skill.owner, skill.id)
     return await store.add_version(skill.owner, skill.id, new, QUOTA, default=default)
 
 
@@ -232,7 +233,7 @@ async def test_owner_has_quota(store: SkillStore) -> None:
         await create(store)
     new = await new_version(store)
     with pytest.raises(ApiError, match="have 3 skills; 3 are allowed"):
-        await store.create(new_ordered_id("skill", 0), ALICE, new, QUOTA)
+        await store.create(store.new_id(ALICE, 0), ALICE, new, QUOTA)
     await create(store, bytes(4 * PART_BYTES), owner=BOB)
     await store.delete(ALICE, skill.id)
     await create(store, bytes(3 * PART_BYTES))
@@ -306,7 +307,7 @@ class LosesAnswers(CountingProxy):
 async def test_repeated_change_after_lost_answer_is_made_once(records: Records) -> None:
     losing = LosesAnswers(records)
     store = SkillStore(losing)
-    skill_id, new = new_ordered_id("skill", 0), await new_version(store)
+    skill_id, new = store.new_id(ALICE, 0), await new_version(store)
     losing.lost = True
     with pytest.raises(Unanswered):
         await store.create(skill_id, ALICE, new, QUOTA)
@@ -366,7 +367,7 @@ async def test_upload_that_is_swept_becomes_no_version(
         await archive.sweep()
     counting.interrupt = 1_000
     for call in (
-        partial(store.create, new_ordered_id("skill", 0), ALICE, new, QUOTA),
+        partial(store.create, store.new_id(ALICE, 0), ALICE, new, QUOTA),
         partial(store.add_version, ALICE, skill.id, new, QUOTA),
     ):
         with pytest.raises(ApiError, match="upload it again") as error:

@@ -1,6 +1,7 @@
 """Records with hooks for tests."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.records import Condition, Floored, Op, Record, Records, get_by_calls
@@ -63,11 +64,10 @@ class WatchedRecords(WrappedRecords):
         )
 
     async def range_in(
-        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
-        return await self._pass(
-            "range", lambda: super(WatchedRecords, self).range_in(number, start, end, limit=limit, reverse=reverse)
-        )
+        read = partial(super().range_in, number, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+        return await self._pass("range", read)
 
     async def filled_in(self, number: int, ranges: Sequence[tuple[str, str]]) -> list[bool]:
         return await self._pass("range", lambda: super(WatchedRecords, self).filled_in(number, ranges))

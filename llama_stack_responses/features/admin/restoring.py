@@ -45,6 +45,9 @@ _COMMIT_BYTES: Final = 4 * 2**20
 OWN: Final = ("p/", "se/", "sw/", KEPT_SECRET, "u/", "z/turn", "oa/", "qh/", "bt/p/", "wh/l/")
 """Rows that servers write by themselves, also to a store without responses: leases, secrets and hints."""
 
+_DERIVED: Final = ("us/s/",)
+"""Rows that servers make of others, for each partition of their store: this one may have another number of them."""
+
 PHASES: Final = {
     **dict.fromkeys(("r", "c", "bt", "sk", "wh"), 1),
     **dict.fromkeys(("l", "sc", "x", "g", "h", "j", "o", "q"), 2),
@@ -159,10 +162,16 @@ class Restoring:
             elif row.key.startswith(OUTBOX):
                 self._notes.append(row)
                 counts.left += 1
-            elif self._manner.moves and (row.key.startswith(OWN) or (self._manner.live and _unfinished(row.key))):
+            elif self._is_left(row.key):
                 counts.left += 1
             elif _unfinished(row.key) or row.was != row.now:
                 yield row
+
+    def _is_left(self, key: str) -> bool:
+        """Whether servers write a row anew, or those there go on with it."""
+        manner = self._manner
+        is_theirs = manner.moves and (key.startswith(OWN) or (manner.live and _unfinished(key)))
+        return is_theirs or key.startswith(_DERIVED)
 
     async def _write(self, row: Indexed, progress: ProgressLine) -> None:
         number = tag_of_key(row.key) % self._partitions

@@ -207,20 +207,20 @@ class PagedRecords(WrappedRecords):
         return list(until(span.merged(rows, pages), max_bytes))
 
     async def range_in(
-        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False
+        self, number: int, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
     ) -> list[tuple[str, Record]]:
         """Read a range of one partition, as `range`."""
         if not self._has_pages or not _is_of_kind(start, end):
-            return await range_in(self._records, number, start, end, limit=limit, reverse=reverse)
+            return await range_in(self._records, number, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
         span = _Span(start, end, limit, reverse)
         pages = await self._pages_in(number, span)
         for _ in range(_TRIES):
-            rows = await range_in(self._records, number, start, end, limit=limit, reverse=reverse)
+            rows = await range_in(self._records, number, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
             again = await self._pages_in(number, span)
             if again == pages:
                 break
             pages = again
-        return list(span.merged(rows, pages))
+        return list(until(span.merged(rows, pages), max_bytes))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         """Commit; what is in pages is read, written and deleted there."""

@@ -10,7 +10,8 @@ from fastapi import APIRouter
 from ...feature import Ended, Feature, PageView, RouteAdmission, Stack
 from ...service.responses import OpenAIResponsesImpl
 from ...store.decoder import Decoder
-from ...store.records import Ensure, Op
+from ...store.placement import Placement
+from ...store.records import Ensure, Op, partitions_of
 from .counted import counts_of, dimensions_of
 from .limits.on_demand import LimitsOnDemand
 from .naming import Bounds
@@ -33,15 +34,15 @@ def open_usage(stack: Stack, settings: Usage, limits: LimitsOnDemand) -> Feature
         admit_items=limits.admit_items,
         on_end=limits.count,
         views=[PageView("usage", "Usage", "chart", "u", {"metadata_key": settings.metadata_key})],
-        routes=[partial(_routes, stack, settings, Reading(stack.records, decoder))],
-        at_end=partial(_at_end, settings.metadata_key, limits),
+        routes=[partial(_routes, stack, settings, Reading(stack.records, decoder), tables)],
+        at_end=partial(_at_end, settings.metadata_key, Placement(partitions_of(stack.records)), limits),
         start=partial(_start, tables, limits),
         close=partial(_stop, tables, limits),
     )
 
 
-def _at_end(metadata_key: str | None, limits: LimitsOnDemand, ended: Ended) -> Sequence[Op]:
-    return [*count(metadata_key, ended), *limits.ended_ops(ended)]
+def _at_end(metadata_key: str | None, placement: Placement, limits: LimitsOnDemand, ended: Ended) -> Sequence[Op]:
+    return [*count(metadata_key, placement, ended), *limits.ended_ops(ended)]
 
 
 def _start(tables: Tables, limits: LimitsOnDemand) -> None:
@@ -55,15 +56,21 @@ async def _stop(tables: Tables, limits: LimitsOnDemand) -> None:
 
 
 def _routes(
-    stack: Stack, settings: Usage, reading: Reading, _: OpenAIResponsesImpl, limits: RouteAdmission
+    stack: Stack,
+    settings: Usage,
+    reading: Reading,
+    tables: Tables,
+    impl: OpenAIResponsesImpl,
+    limits: RouteAdmission,
 ) -> APIRouter:
+    tables.work_with(impl.jobs.watched)
     prices = Prices(settings.prices, settings.currency)
     visibility = Visibility(stack.config.roles)
     return usage_router(reading, prices, visibility, stack.current_user, limits)
 
 
-def count(metadata_key: str | None, ended: Ended) -> Sequence[Op]:
-    """Return the op that counts what a response has used."""
+def count(metadata_key: str | None, placement: Placement, ended: Ended) -> Sequence[Op]:
+    """Return the op that counts what a response has used, where its owner's usage is."""
     value = encode_pending(dimensions_of(ended, metadata_key), counts_of(ended))
     # It replaces nothing, so nothing is looked up that it would.
-    return [Ensure(pending_key(ended.at, ended.response["id"]), value)]
+    return [Ensure(pending_key(ended.at, ended.response["id"], placement.of_owner(ended.owner)), value)]

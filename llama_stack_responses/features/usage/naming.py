@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .counted import OTHER, Dimensions
-from .rows import PARTS
+from .rows import PARTS, TAGGED_PARTS
 
 _OF_USER: Final = ("team", "key", "model", "metadata")
 _COMBINATIONS: Final = 4
@@ -48,10 +48,13 @@ class Names:
     Args:
         bounds: how many there may be.
         known: the dimensions that are counted already.
+        is_tagged: whether it is one of many parts of a store with partitions: of few users each, so that some parts
+            have twice as many as others.
     """
 
-    def __init__(self, bounds: Bounds, known: Iterable[Dimensions]) -> None:
+    def __init__(self, bounds: Bounds, known: Iterable[Dimensions], *, is_tagged: bool = False) -> None:
         self._bounds = bounds
+        self._most = max(1, 2 * bounds.users // TAGGED_PARTS if is_tagged else bounds.users // PARTS)
         self._users: defaultdict[tuple[str, str], _Known] = defaultdict(_Known)
         for each in known:
             self._users[each.tenant, each.user].add(each)
@@ -68,7 +71,7 @@ class Names:
     def _named(self, dimensions: Dimensions) -> Dimensions:
         user = (dimensions.tenant, dimensions.user)
         if user not in self._users:
-            is_full = len(self._users) >= max(1, self._bounds.users // PARTS)
+            is_full = len(self._users) >= self._most
             return Dimensions(dimensions.tenant, *[OTHER] * 5) if is_full else dimensions
         known, most = self._users[user], self._bounds.values
         further = {

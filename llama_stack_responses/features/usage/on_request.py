@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -15,18 +16,30 @@ from ...store import codec
 from ...store.conflict_retry import ConflictRetry
 from ...store.decoder import Decoder
 from ...store.feature_store import Exported
-from ...store.records import Delete, Op, Put, Records, VersionIs, after_prefix, committed, pages_of
+from ...store.records import (
+    Delete,
+    Op,
+    Put,
+    Records,
+    VersionIs,
+    after_prefix,
+    committed,
+    pages_in,
+    partitions_of,
+    range_in,
+)
 from .counted import Dimensions, counted_identity
 from .reading import Reading, Span
 from .rows import (
-    CHANGES,
     DAYS,
     HOURS,
     PENDING,
     UNITS,
     Table,
     Unit,
-    part_of,
+    changed,
+    changes_of,
+    parts_of,
     pending_until,
     read_pending,
     stored_table,
@@ -66,44 +79,54 @@ class UsageOfOwners:
         """Delete what an owner has used on a day. The sums of all users lack it from then on."""
         day = int(datetime.fromisoformat(f"{object_id}T00:00Z").timestamp()) // DAYS.seconds
         retry = ConflictRetry()
-        while True:
-            await retry.wait()
-            changes = (await self._records.get_many([CHANGES])).get(CHANGES)
-            ops: list[Op] = [Delete(key) async for key, _ in self._pending(owner, day)]
-            for unit in UNITS:
-                ops += await self._without(owner, unit, day)
-            ops += without_sums([day])
-            unchanged = VersionIs(CHANGES, changes.version if changes else None)
-            if await committed(self._records, [*ops, Put(CHANGES, b"")], [unchanged]):
-                return
+        for partition, parts in self._parts_of(owner).items():
+            while True:
+                await retry.wait()
+                version = await changed(self._records, partition)
+                ops: list[Op] = [Delete(key) async for key, _ in self._pending(owner, partition, day)]
+                for unit in UNITS:
+                    ops += await self._without(owner, parts, unit, day)
+                changes = changes_of(partition)
+                ops += [*without_sums([day], partition), Put(changes, b"")]
+                if await committed(self._records, ops, [VersionIs(changes, version)]):
+                    break
+
+    def _parts_of(self, owner: Owner) -> dict[int, list[str]]:
+        """Return the parts in which an owner's usage may be, by the partition of the store."""
+        found = defaultdict[int, list[str]](list)
+        for part, tag in parts_of(owner).items():
+            found[tag % partitions_of(self._records)].append(part)
+        return found
 
     async def _days_of(self, owner: Owner) -> list[int]:
-        days = {at // DAYS.seconds async for _, at in self._pending(owner)}
-        suffix = f"/{part_of(*counted_identity(owner)):02x}"
-        async for page in pages_of(self._records, DAYS.prefix, _ROWS):
-            own = {key: record for key, record in page if key.endswith(suffix)}
-            decoded = await self._decoder.decode([record.value for record in own.values()])
-            for key, stored in zip(own, decoded, strict=True):
-                if any(_is_of(owner, each) for each in table_of(stored)):
-                    days.add(DAYS.start_of(key) // DAYS.seconds)
+        days = set[int]()
+        for partition, parts in self._parts_of(owner).items():
+            days.update([at // DAYS.seconds async for _, at in self._pending(owner, partition)])
+            async for page in pages_in(self._records, partition, DAYS.prefix, _ROWS):
+                own = {key: record for key, record in page if key.rpartition("/")[2] in parts}
+                decoded = await self._decoder.decode([record.value for record in own.values()])
+                for key, stored in zip(own, decoded, strict=True):
+                    if any(_is_of(owner, each) for each in table_of(stored)):
+                        days.add(DAYS.start_of(key) // DAYS.seconds)
         return sorted(days)
 
-    async def _pending(self, owner: Owner, day: int | None = None) -> AsyncIterator[tuple[str, int]]:
-        """Yield the key and the time of each response of an owner that is not in the tables yet."""
+    async def _pending(self, owner: Owner, partition: int, day: int | None = None) -> AsyncIterator[tuple[str, int]]:
+        """Yield the key and the time of each response of an owner that is not in the tables of a partition yet."""
         start, end = PENDING, after_prefix(PENDING)
         if day is not None:
             start, end = pending_until(day * DAYS.seconds), pending_until((day + 1) * DAYS.seconds)
-        while rows := await self._records.range(start, end, limit=_ROWS):
+        while rows := await range_in(self._records, partition, start, end, limit=_ROWS):
             for key, record in rows:
                 pending = read_pending(key, record.value)
                 if pending and _is_of(owner, pending.dimensions):
                     yield key, pending.at
             start = f"{rows[-1][0]}\0"
 
-    async def _without(self, owner: Owner, unit: Unit, day: int) -> list[Op]:
-        """Return the ops that take an owner out of the tables of a day."""
-        per_day, part = DAYS.seconds // unit.seconds, part_of(*counted_identity(owner))
-        starts = {unit.key(start, part): start for start in range(day * per_day, (day + 1) * per_day)}
+    async def _without(self, owner: Owner, parts: Sequence[str], unit: Unit, day: int) -> list[Op]:
+        """Return the ops that take an owner out of the tables of a day in some parts."""
+        per_day = DAYS.seconds // unit.seconds
+        days = range(day * per_day, (day + 1) * per_day)
+        starts = {unit.key(start, part): start for start in days for part in parts}
         rows = await self._records.get_many(list(starts))
         decoded = await self._decoder.decode([record.value for record in rows.values()])
         ops: list[Op] = []
@@ -121,7 +144,7 @@ class UsageOfOwners:
         return Put(key, await in_thread_if_large(partial(codec.encode, rows), rows), expires_at)
 
     async def _hours(self, owner: Owner, day: int) -> AsyncIterator[Json]:
-        span = Span(HOURS, day * 24, (day + 1) * 24, counted_identity(owner))
+        span = Span(HOURS, day * 24, (day + 1) * 24, owner)
         tables = await Reading(self._records, self._decoder).read(span, partial(_is_of, owner))
         for start, table in sorted(tables.items()):
             for of, counts in table.items():

@@ -6,19 +6,23 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import batched
 from typing import Any, Final
 
 from ...concurrency.offloading import in_thread_if_large
 from ...core.errors import ApiError
+from ...core.owner import Owner
 from ...store.decoder import Decoder
-from ...store.records import Record, Records, after_prefix
+from ...store.records import Record, Records, bytes_of, pages_in, partitions_of, range_in
 from .counted import Counts, Dimensions, add
-from .rows import CHANGES, DAYS, PENDING, SUMS, Pending, SumKind, Table, Unit, part_of, read_pending, table_of
+from .rows import DAYS, PENDING, SUMS, Pending, SumKind, Table, Unit, changed, parts_of, read_pending, table_of
 
 _TRIES: Final = 20
 _TRY_SECONDS: Final = 0.1
 _ROWS: Final = 1_000
 _BYTES: Final = 4 * 2**20
+_AT_ONCE: Final = 16
+"""Partitions that are read at the same time."""
 
 type Wanted = Callable[[Dimensions], bool]
 """Returns whether the usage with these dimensions is asked for."""
@@ -31,14 +35,14 @@ class Span:
     Attributes:
         unit: the unit.
         start, end: the first, and the one after the last, in units since the epoch.
-        user: the tenant and the name of the only user whose usage is asked for; None for all.
+        user: the only user whose usage is asked for; None for all.
         needs: the names of the dimensions that are looked at; None for all.
     """
 
     unit: Unit
     start: int
     end: int
-    user: tuple[str, str] | None = None
+    user: Owner | None = None
     needs: Collection[str] | None = None
 
 
@@ -63,38 +67,43 @@ class Reading:
         Raises:
             ApiError: 503, the store does not answer, or the tables change all the time.
         """
+        partitions = partitions_of(self._records)
+        tags = range(partitions) if span.user is None else parts_of(span.user).values()
+        found: dict[int, Table] = {}
+        for some in batched(sorted({tag % partitions for tag in tags}), _AT_ONCE):
+            read = await asyncio.gather(*(self._read_in(each, span, wanted) for each in some))
+            found = await in_thread_if_large(partial(_merged, [found, *read]), read) if found or read[1:] else read[0]
+        return found
+
+    async def _read_in(self, partition: int, span: Span, wanted: Wanted) -> dict[int, Table]:
+        """Return what was used by users whose usage is in a partition, as it is at one moment."""
         for _ in range(_TRIES):
-            before = await self._changes()
+            before = await changed(self._records, partition)
             found: dict[int, Table] = {}
-            await self._read_pending(span, wanted, found)
-            await self._read_tables(span, wanted, found)
-            if await self._changes() == before:
+            await self._read_pending(partition, span, wanted, found)
+            await self._read_tables(partition, span, wanted, found)
+            if await changed(self._records, partition) == before:
                 return found
             await asyncio.sleep(_TRY_SECONDS)
         raise ApiError(503, "Usage is being added up all the time: try again.", retry_after=5)
 
-    async def _changes(self) -> int:
-        changes = (await self._records.get_many([CHANGES])).get(CHANGES)
-        return changes.version if changes else 0
-
-    async def _read_pending(self, span: Span, wanted: Wanted, found: dict[int, Table]) -> None:
-        start, end = PENDING, after_prefix(PENDING)
-        while rows := await self._records.range(start, end, limit=_ROWS):
+    async def _read_pending(self, partition: int, span: Span, wanted: Wanted, found: dict[int, Table]) -> None:
+        async for rows in pages_in(self._records, partition, PENDING, _ROWS):
             await in_thread_if_large(partial(_add_pending, rows, span, wanted, found), [key for key, _ in rows])
-            start = f"{rows[-1][0]}\0"
 
-    async def _read_tables(self, span: Span, wanted: Wanted, found: dict[int, Table]) -> None:
+    async def _read_tables(self, partition: int, span: Span, wanted: Wanted, found: dict[int, Table]) -> None:
         kind = kind_for(span.needs) if span.unit is DAYS and span.user is None else None
-        summed = await self._read_sums(kind, span, wanted, found) if kind else frozenset()
+        summed = await self._read_sums(partition, kind, span, wanted, found) if kind else frozenset()
         for left in _without(span, summed):
-            async for tables in decoded_tables(self._records, self._decoder, left):
+            async for tables in decoded_tables(self._records, self._decoder, partition, left):
                 await in_thread_if_large(partial(_add_tables, tables, wanted, found), tables)
 
-    async def _read_sums(self, kind: SumKind, span: Span, wanted: Wanted, found: dict[int, Table]) -> Collection[int]:
+    async def _read_sums(
+        self, partition: int, kind: SumKind, span: Span, wanted: Wanted, found: dict[int, Table]
+    ) -> Collection[int]:
         """Read the sums of days; return which days have some."""
         summed: set[int] = set()
-        start, end = kind.key(span.start), kind.key(span.end)
-        while rows := await self._records.range(start, end, limit=_ROWS, max_bytes=_BYTES):
+        async for rows in _pages_between(self._records, partition, kind.key(span.start), kind.key(span.end)):
             days = [kind.day_of(key) for key, _ in rows]
             decoded = await self._decoder.decode([record.value for _, record in rows])
             tables = [
@@ -102,34 +111,42 @@ class Reading:
             ]
             await in_thread_if_large(partial(_add_tables, tables, wanted, found), tables)
             summed.update(start // DAYS.seconds for start, _ in tables)
-            start = f"{rows[-1][0]}\0"
         return summed
 
 
 async def decoded_tables(
-    records: Records, decoder: Decoder, span: Span
+    records: Records, decoder: Decoder, partition: int, span: Span
 ) -> AsyncIterator[list[tuple[int, Sequence[Any]]]]:
-    """Yield the tables of a span in pages: the start of each in seconds since the epoch, and what is stored.
+    """Yield a partition's tables of a span in pages: the start of each in seconds since the epoch, and what is stored.
 
     Raises:
         ApiError: 503, the store does not answer.
     """
-    async for rows in _pages(records, span):
+    async for rows in _pages(records, partition, span):
         decoded = await decoder.decode([record.value for _, record in rows])
         yield [(span.unit.start_of(key), stored) for (key, _), stored in zip(rows, decoded, strict=True)]
 
 
-async def _pages(records: Records, span: Span) -> AsyncIterator[Sequence[tuple[str, Record]]]:
+async def _pages(records: Records, partition: int, span: Span) -> AsyncIterator[Sequence[tuple[str, Record]]]:
     unit = span.unit
     if span.user is not None:
-        part = part_of(*span.user)
-        keys = [unit.key(start, part) for start in range(span.start, span.end)]
+        partitions = partitions_of(records)
+        parts = [part for part, tag in parts_of(span.user).items() if tag % partitions == partition]
+        keys = [unit.key(start, part) for start in range(span.start, span.end) for part in parts]
         yield list((await records.get_many(keys)).items())
         return
-    first, end = unit.key(span.start, 0), unit.key(span.end, 0)
-    while rows := await records.range(first, end, limit=_ROWS, max_bytes=_BYTES):
+    async for rows in _pages_between(records, partition, unit.key(span.start, ""), unit.key(span.end, "")):
         yield rows
-        first = f"{rows[-1][0]}\0"
+
+
+async def _pages_between(
+    records: Records, partition: int, start: str, end: str
+) -> AsyncIterator[Sequence[tuple[str, Record]]]:
+    while rows := await range_in(records, partition, start, end, limit=_ROWS, max_bytes=_BYTES):
+        yield rows
+        if len(rows) < _ROWS and bytes_of(record for _, record in rows) < _BYTES:
+            return
+        start = f"{rows[-1][0]}\0"
 
 
 def kind_for(needs: Collection[str] | None) -> SumKind | None:
@@ -156,16 +173,28 @@ def _add_pending(rows: Sequence[tuple[str, Record]], span: Span, wanted: Wanted,
             add(found.setdefault(start * unit.seconds, {}).setdefault(each.dimensions, {}), each.counts)
 
 
+def _merged(parts: Iterable[Mapping[int, Table]]) -> dict[int, Table]:
+    """Return the sums of what was used by the users of several partitions."""
+    found: dict[int, Table] = {}
+    for tables in parts:
+        for start, table in tables.items():
+            if start in found:
+                _add_counted(table, found[start])
+            else:
+                found[start] = table
+    return found
+
+
+def _add_counted(counted: Mapping[Dimensions, Counts], known: Table) -> None:
+    for dimensions, counts in counted.items():
+        if dimensions in known:
+            add(known[dimensions], counts)
+        else:
+            known[dimensions] = counts  # not a copy: what was read is used only here
+
+
 def _add_tables(tables: Iterable[tuple[int, Sequence[Any]]], wanted: Wanted, found: dict[int, Table]) -> None:
     for start, stored in tables:
-        counted: Mapping[Dimensions, Counts] = table_of(stored)
-        known = found.get(start, {})
-        for dimensions, counts in counted.items():
-            if not wanted(dimensions):
-                continue
-            if dimensions in known:
-                add(known[dimensions], counts)
-            else:
-                known[dimensions] = counts  # not a copy: the decoded table is used only here
-        if known:
-            found[start] = known
+        counted = {each: counts for each, counts in table_of(stored).items() if wanted(each)}
+        if counted:
+            _add_counted(counted, found.setdefault(start, {}))

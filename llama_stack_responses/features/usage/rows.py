@@ -8,7 +8,8 @@
     us/c                              its version grows with each change of the tables
 
 Users are divided into parts by a hash of their names, so that the tables of a day with many users are not one row, and
-those of one user are found without the others.
+those of one user are found without the others. In a store with several partitions, all rows of a user are in the home
+partition of the user, and end with its tag. Each partition has tables, sums and changes of its own.
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
+from ...core.owner import Owner
 from ...logs import get_logger
 from ...store import codec
-from .counted import Counts, Dimensions
+from ...store.content_names import Hasher, home_of
+from ...store.layout import with_tag
+from ...store.records import Records
+from .counted import Counts, Dimensions, counted_identity
 
 logger = get_logger(__name__)
 
 PENDING: Final = "us/p/"
 CHANGES: Final = "us/c"
 PARTS: Final = 64
+TAGGED_PARTS: Final = 1_024
+"""Parts of the users of a store with several partitions: as many as it may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +50,9 @@ class Unit:
     seconds: int
     kept_days: float | None = None
 
-    def key(self, start: int, part: int) -> str:
+    def key(self, start: int, part: str) -> str:
         """Return the key of a table; `start` is in units since the epoch."""
-        return f"{self.prefix}{start:08x}/{part:02x}"
+        return f"{self.prefix}{start:08x}/{part}"
 
     def expires_at(self, start: int, retention_days: float | None) -> float | None:
         """Return when a table is kept no longer, in seconds since the epoch; None for never.
@@ -81,13 +88,13 @@ class SumKind(NamedTuple):
     prefix: str
     without: frozenset[str]
 
-    def key(self, day: int) -> str:
-        """Return the key of the sums of a day, in days since the epoch."""
-        return f"{self.prefix}{day:08x}"
+    def key(self, day: int, partition: int = 0) -> str:
+        """Return the key of the sums of a day, in days since the epoch, in a partition of the store."""
+        return with_tag(f"{self.prefix}{day:08x}", partition)
 
     def day_of(self, key: str) -> int:
         """Return the day of the sums with this key."""
-        return int(key.removeprefix(self.prefix), 16)
+        return int(key.removeprefix(self.prefix)[:8], 16)
 
     def of(self, usage: Dimensions) -> Dimensions:
         """Return the dimensions under which usage is summed."""
@@ -113,9 +120,9 @@ class Pending(NamedTuple):
     counts: Counts
 
 
-def pending_key(at: float, response_id: str) -> str:
-    """Return the key of what a response has used."""
-    return f"{pending_until(at)}{response_id}"
+def pending_key(at: float, response_id: str, tag: int) -> str:
+    """Return the key of what a response has used; the tag is that of its owner."""
+    return with_tag(f"{pending_until(at)}{response_id}", tag)
 
 
 def pending_until(at: float) -> str:
@@ -139,9 +146,29 @@ def read_pending(key: str, value: bytes) -> Pending | None:
     return Pending(int(key.removeprefix(PENDING).partition("/")[0], 16), Dimensions(*dimensions), counts)
 
 
-def part_of(tenant: str, user: str) -> int:
-    """Return the part of the users to which one belongs."""
-    return crc32(f"{tenant}\0{user}".encode("utf-8", "surrogatepass")) % PARTS
+def part_of(tenant: str, user: str, tag: int) -> str:
+    """Return the part of the users to which one belongs, given the tag of the rows of the user, or 0."""
+    if tagged := tag % TAGGED_PARTS:
+        return with_tag("00", tagged)
+    return f"{crc32(f'{tenant}\0{user}'.encode('utf-8', 'surrogatepass')) % PARTS:02x}"
+
+
+def parts_of(owner: Owner) -> dict[str, int]:
+    """Return the parts in which a user's usage may be, with their tags: it may come from a store with one partition."""
+    tags = (0, home_of(Hasher(owner).owner))
+    return {part_of(*counted_identity(owner), tag): tag for tag in tags}
+
+
+def changes_of(partition: int) -> str:
+    """Return the key of the row whose version grows with each change of the tables in a partition of the store."""
+    return with_tag(CHANGES, partition)
+
+
+async def changed(records: Records, partition: int) -> int | None:
+    """Return the version of that row; None if there is none."""
+    key = changes_of(partition)
+    found = (await records.get_many([key])).get(key)
+    return found.version if found else None
 
 
 def table_of(stored: Sequence[Sequence[Any]]) -> Table:

@@ -3,7 +3,8 @@
     us/s/<kind>/<day>                 what was used on a day, by some of the dimensions; null if that are too many rows
 
 Whatever changes a table of a day deletes its sums in the same commit. They are made again later, and until then the
-tables are read.
+tables are read. In a store with several partitions, each has the sums of its own tables. A backup is restored without
+sums, since the store may have another number of partitions.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any, Final
 from ...concurrency.offloading import in_thread_if_large
 from ...store import codec
 from ...store.decoder import Decoder
-from ...store.records import Delete, Op, Put, Records, VersionIs, committed
+from ...store.records import Delete, Op, Put, Records, VersionIs, committed, range_in
 from .counted import Counts, Dimensions, add
 from .reading import Span, decoded_tables
-from .rows import CHANGES, DAYS, SUMS, SumKind, Table, stored_table
+from .rows import DAYS, SUMS, SumKind, Table, changed, changes_of, stored_table
 
 MOST: Final = 2_000
 """Rows of the sums of one kind. A day with more has none."""
@@ -31,9 +32,9 @@ _DAYS: Final = 180
 """Days that are summed at most: those of a page of costs."""
 
 
-def without_sums(days: Iterable[int]) -> list[Op]:
-    """Return the ops that delete the sums of days whose tables change, in days since the epoch."""
-    return [Delete(kind.key(day)) for day in sorted(set(days)) for kind in SUMS]
+def without_sums(days: Iterable[int], partition: int) -> list[Op]:
+    """Return the ops that delete the sums of days whose tables change in a partition, in days since the epoch."""
+    return [Delete(kind.key(day, partition)) for day in sorted(set(days)) for kind in SUMS]
 
 
 class DaySums:
@@ -47,53 +48,49 @@ class DaySums:
 
     def __init__(self, records: Records, decoder: Decoder, retention_days: float | None) -> None:
         self._records, self._decoder, self._retention_days = records, decoder, retention_days
-        self._until, self._again = 0, -inf
+        self._looked: dict[int, tuple[int, float]] = {}
 
-    def forget(self) -> None:
-        """Look for days without sums at the next update."""
-        self._again = -inf
-
-    async def update(self, now: float) -> None:
-        """Sum the days that are over and have no sums, the last first, if it is time to look for them.
+    async def update(self, now: float, partition: int = 0) -> None:
+        """Sum the days of a partition that are over and have no sums, the last first, if it is time to look for them.
 
         Raises:
             ApiError: 503, the store does not answer.
         """
         until = int(now - _AFTER_SECONDS) // DAYS.seconds
-        if until == self._until and now < self._again:
+        looked_until, again = self._looked.get(partition, (0, -inf))
+        if until == looked_until and now < again:
             return
-        known = await self._summed_days(until)
-        first = await self._first_day(until)
+        known = await self._summed_days(partition, until)
+        first = await self._first_day(partition, until)
         for day in range(until - 1, first - 1, -1):
-            if day not in known and not await self._sum(day):
+            if day not in known and not await self._sum(partition, day):
                 return
-        self._until, self._again = until, now + _AGAIN_SECONDS
+        self._looked[partition] = until, now + _AGAIN_SECONDS
 
-    async def _summed_days(self, until: int) -> set[int]:
+    async def _summed_days(self, partition: int, until: int) -> set[int]:
         kind = SUMS[0]
-        keys = [kind.key(day) for day in range(max(0, until - _DAYS), until)]
+        keys = [kind.key(day, partition) for day in range(max(0, until - _DAYS), until)]
         return {kind.day_of(key) for key in await self._records.get_many(keys)}
 
-    async def _first_day(self, until: int) -> int:
+    async def _first_day(self, partition: int, until: int) -> int:
         """Return the first day that is summed; `until` if there is none."""
         start = max(0, until - _DAYS)
-        rows = await self._records.range(DAYS.key(start, 0), DAYS.key(until, 0), limit=1)
+        rows = await range_in(self._records, partition, DAYS.key(start, ""), DAYS.key(until, ""), limit=1)
         return DAYS.start_of(rows[0][0]) // DAYS.seconds if rows else until
 
-    async def _sum(self, day: int) -> bool:
+    async def _sum(self, partition: int, day: int) -> bool:
         """Sum a day; return False if a table changed meanwhile."""
-        changes = (await self._records.get_many([CHANGES])).get(CHANGES)
+        version = await changed(self._records, partition)
         sums = _Sums()
-        async for tables in decoded_tables(self._records, self._decoder, Span(DAYS, day, day + 1)):
+        async for tables in decoded_tables(self._records, self._decoder, partition, Span(DAYS, day, day + 1)):
             await in_thread_if_large(partial(sums.add, tables), tables)
         expires_at = DAYS.expires_at(day, self._retention_days)
         ops: list[Op] = []
         for kind, table in sums.tables.items():
             stored = None if table is None else stored_table(table)
             value = await in_thread_if_large(partial(codec.encode, stored), stored)
-            ops.append(Put(kind.key(day), value, expires_at))
-        unchanged = VersionIs(CHANGES, changes.version if changes else None)
-        return await committed(self._records, ops, [unchanged])
+            ops.append(Put(kind.key(day, partition), value, expires_at))
+        return await committed(self._records, ops, [VersionIs(changes_of(partition), version)])
 
 
 class _Sums:

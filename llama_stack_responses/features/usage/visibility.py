@@ -16,12 +16,12 @@ class Seen(NamedTuple):
     """Whose usage a reader sees.
 
     Attributes:
-        user: the tenant and the name of the only user whose usage is read; None if there may be several.
+        user: the only user whose usage is read; None if there may be several.
         shows: returns whether the reader may read usage.
         needs: the names of the dimensions on which `shows` depends if there may be several users.
     """
 
-    user: tuple[str, str] | None
+    user: Owner | None
     shows: Callable[[Dimensions], bool]
     needs: Collection[str]
 
@@ -38,10 +38,10 @@ class Visibility:
 
     roles: Roles
 
-    def only_user(self, reader: Owner) -> tuple[str, str] | None:
-        """Return the tenant and the name of the only user whose usage is read; None if there may be several."""
+    def only_user(self, reader: Owner) -> Owner | None:
+        """Return the only user whose usage is read; None if there may be several."""
         sees_others = reader.is_anonymous or self.roles.is_operator(reader) or self.roles.leads(reader)
-        return None if sees_others else reader.identity
+        return None if sees_others else reader
 
     def seen_by(self, reader: Owner) -> Seen:
         """Return whose usage a user sees."""

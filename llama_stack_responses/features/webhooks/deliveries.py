@@ -20,9 +20,10 @@ from ...store.records import (
     committed,
     pages_in,
     pages_of,
+    partitions_of,
     range_in,
 )
-from ...store.routing import by_tag
+from ...store.routing import by_partition
 from .endpoints import Endpoints
 from .rows import (
     DELIVERIES,
@@ -190,7 +191,8 @@ class Deliveries:
         """Delete all events and deliveries of an owner's responses."""
         for prefix in (EVENTS, DELIVERIES):
             async for rows in pages_of(self._records, prefix):
-                for own in by_tag(Delete(key) for key, row in rows if _owner_of(prefix, row) == of):
+                deletes = [Delete(key) for key, row in rows if _owner_of(prefix, row) == of]
+                for own in by_partition(deletes, partitions_of(self._records)).values():
                     await self._records.commit(own)
 
 

@@ -73,9 +73,9 @@ class Counted(PartitionedRecords):
         self.looks += 1
         return await super().filled_in(number, ranges)
 
-    async def range_in(self, number: int, start: str, end: str, *, limit: int, reverse: bool = False):  # type: ignore[no-untyped-def]
+    async def range_in(self, number: int, start: str, end: str, **more: Any) -> list[tuple[str, Record]]:
         self.ranges += 1
-        return await super().range_in(number, start, end, limit=limit, reverse=reverse)
+        return await super().range_in(number, start, end, **more)
 
 
 def new_records() -> Counted:

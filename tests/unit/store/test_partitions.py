@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -21,6 +22,10 @@ from llama_stack_responses.features.batches.rows import (
     line_rows,
     open_key,
 )
+from llama_stack_responses.features.code.skills.store import SkillStore, StoredArchive
+from llama_stack_responses.features.page.refused.rows import key_of as refused_key
+from llama_stack_responses.features.usage.counting import count
+from llama_stack_responses.features.usage.rows import SUMS, UNITS, changes_of, parts_of, pending_key
 from llama_stack_responses.features.webhooks.rows import (
     Delivery,
     Event,
@@ -31,6 +36,7 @@ from llama_stack_responses.features.webhooks.rows import (
 from llama_stack_responses.features.webhooks.rows import lease_key as endpoint_lease
 from llama_stack_responses.store.access_keys import new_key_id
 from llama_stack_responses.store.content_names import Hasher, row_key, tag_of_name
+from llama_stack_responses.store.ends import Ended, Ends
 from llama_stack_responses.store.layout import bucket, listing, reference
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.partitions import PartitionedRecords
@@ -95,7 +101,7 @@ def test_range_of_one_response_is_in_one_partition() -> None:
     response = new_id("resp", 7)
     assert tag_of_range(f"e/{response}/", f"e/{response}0") == 7
     assert tag_of_range(f"e/{response}/1", f"e/{response}/2") == 7
-    assert tag_of_range("sk/", "sk0") == 0
+    assert tag_of_range("al/", "al0") == 0
     assert [tag_of_range(*each) for each in (("l/", "l0"), (f"l/{OF}/", f"l/{OF}0"), ("", "~"))] == [None] * 3
 
 
@@ -126,6 +132,45 @@ def test_event_of_a_webhook_is_where_its_response_is_and_deliveries_where_their_
         rows = [delivery.put(0.0).key, delivery.queued(OF, 1.0).key, endpoint_lease(endpoint), state_key(endpoint)]
         assert {tag_of_key(row) for row in [*rows, endpoint_key(OF, endpoint)]} == {tag}
     assert tag_of_key(f"wh/c/{OF}") == home_of_range(endpoint_key(OF, ""), after_prefix(endpoint_key(OF, ""))) == home
+
+
+def test_usage_skills_and_refused_requests_are_in_the_home_of_their_owner() -> None:
+    home = Placement(NUMBER).of_owner(ANNA)
+    used = pending_key(1790000000.0, new_id("resp", 3), home)
+    assert tag_of_key(used) == home
+    parts = parts_of(ANNA)
+    assert {tag_of_key(unit.key(5, part)) % 1024 for unit in UNITS for part in parts} == {0, home % 1024}
+    assert [tag_of_key(key) for key in (changes_of(7), SUMS[0].key(20_000, 7))] == [7, 7]
+    skill = SkillStore(PartitionedRecords(new_parts())).new_id(ANNA, 0)
+    archive = StoredArchive(f"6ab0{0:020x}.{home:03x}", 1, "")
+    rows = [f"sk/{OF}/{skill}", f"sv/{skill}/000001", archive.key, *archive.parts, f"so/{OF}.{home:03x}"]
+    assert {tag_of_key(row) for row in rows} == {home}
+    assert tag_of_range(f"sv/{skill}/", f"sv/{skill}0") == home
+    assert tag_of_key(refused_key(ANNA, "0" * 14, "0" * 10, home)) == home
+    assert {tag_of_key(row) for row in (f"d/{OF}/resp_1", f"ce/{OF}", f"up/{OF}/004")} == {home}
+    for prefix in (f"sk/{OF}/", f"rf/{OF}/"):
+        assert home_of_range(prefix, after_prefix(prefix)) == home
+    assert [tag_of_key(row) for row in (f"sk/{OF}/skill_1", "sv/skill_1/000001", "us/p/1/resp_1", f"so/{OF}")] == [
+        0
+    ] * 4
+
+
+async def test_unstored_ends_wait_for_no_partition_but_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_stack_responses.store.ends._WAIT_SECONDS", 0.01)
+    parts = new_parts()
+    records = PartitionedRecords(parts)
+    placement = Placement(NUMBER)
+    bert = Owner("bert")
+    homes = [placement.of_owner(each) % NUMBER for each in (ANNA, bert)]
+    assert homes[0] != homes[1]
+    ends = Ends(records, [partial(count, None, placement)], [], 0.0)
+    parts[homes[0]].away = True
+    for owner in (ANNA, bert):
+        await ends.unstored(Ended({"id": "resp_1", "model": "m", "status": "completed"}, owner, None, 1.0))
+    assert [len(await keys(parts[each])) for each in homes] == [0, 1]
+    parts[homes[0]].away = False
+    await ends.stop()
+    assert [len(await keys(parts[each])) for each in homes] == [1, 1]
 
 
 async def test_lists_at_home_have_what_came_from_a_store_without_partitions() -> None:

@@ -14,7 +14,6 @@ from ....concurrency.large_work import LargeWork
 from ....concurrency.offloading import in_thread
 from ....core.access import Access
 from ....core.errors import ApiError, bad_request
-from ....core.ids import new_ordered_id
 from ....core.types import Json
 from ....intervals import DEFAULT, Intervals
 from ....items.listed_items import Order, Page
@@ -102,8 +101,9 @@ class Skills:
             ApiError: 400, the files are not those of a skill, or the user may store no more; 429 or 503, the user, or
                 all, hold too much.
         """
-        new = await self._new(files)
-        skill_id, owner = new_ordered_id("skill", int(self._clock() * 1000)), self._access.current_user()
+        owner = self._access.current_user()
+        skill_id = self._store.new_id(owner, int(self._clock() * 1000))
+        new = await self._new(skill_id, files)
         skill = await self._kept(
             new,
             lambda: self._store.create(skill_id, owner, new, self._quota),
@@ -161,7 +161,7 @@ class Skills:
             ApiError: also as from `create`.
         """
         skill = await self._load(skill_id)
-        new = await self._new(files)
+        new = await self._new(skill_id, files)
         version = await self._kept(
             new,
             lambda: self._store.add_version(skill.owner, skill_id, new, self._quota, default=default),
@@ -224,7 +224,7 @@ class Skills:
         skill = await self._load(skill_id)
         return await self._store.version(skill, skill.default if number is None else number)
 
-    async def _new(self, files: Sequence[UploadedFile]) -> NewVersion:
+    async def _new(self, skill_id: str, files: Sequence[UploadedFile]) -> NewVersion:
         """Check the files of a new version, and store their archive."""
         try:
             content = await self._archive_of(files)
@@ -237,7 +237,7 @@ class Skills:
                 owner = self._access.current_user()
                 manifest = await read_manifest(archive, self._pool)
                 digest = await in_thread(lambda: hashlib.sha256(content).hexdigest())
-                stored = await self._store.upload(owner, content, digest, self._quota)
+                stored = await self._store.upload(owner, skill_id, content, digest, self._quota)
                 return NewVersion(*manifest, int(self._clock()), stored, archive.bytes)
         except InvalidSkill as error:
             raise bad_request(f"The files are not those of a skill. {error}", _FILES, "invalid_value") from error

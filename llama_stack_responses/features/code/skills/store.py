@@ -7,6 +7,10 @@ whose upload was interrupted is deleted, as is one whose deletion was.
 
 A row for each owner counts the skills, and the bytes of all archives whose parts are stored or are being stored. Each
 change rewrites it, so that concurrent changes, and interrupted ones, cannot exceed the quota.
+
+In a store with several partitions, a skill has the tag of its owner's home partition in its id, and all its rows, its
+archives and the row of the owner are there. Skills that came from a store with one partition have no tag, and a row of
+the owner of their own.
 """
 
 from __future__ import annotations
@@ -19,14 +23,30 @@ from secrets import token_hex
 from typing import Any, Final
 
 from ....core.errors import ApiError, bad_request, not_in_list
+from ....core.ids import new_ordered_id, tag_of
 from ....core.owner import Owner
 from ....items.listed_items import Order
 from ....logs import get_logger
 from ....store import codec
 from ....store.conflict_retry import ConflictRetry
-from ....store.content_names import Hasher
+from ....store.content_names import Hasher, home_of
 from ....store.decoder import Decoder
-from ....store.records import Condition, Delete, Op, Put, Record, Records, VersionIs, after_prefix, committed, pages_of
+from ....store.layout import with_tag
+from ....store.placement import Placement
+from ....store.records import (
+    Condition,
+    Delete,
+    Op,
+    Put,
+    Record,
+    Records,
+    VersionIs,
+    after_prefix,
+    committed,
+    pages_of,
+    partitions_of,
+)
+from ....store.routing import tag_of_key
 
 logger = get_logger(__name__)
 
@@ -79,6 +99,11 @@ class StoredArchive:
     def key(self) -> str:
         """The key of the row that has its parts deleted."""
         return f"su/{self.id}"
+
+    @property
+    def tag(self) -> int:
+        """The tag of its rows."""
+        return tag_of_key(self.key)
 
     @property
     def parts(self) -> Sequence[str]:
@@ -207,19 +232,26 @@ class NewVersion:
 
 @dataclass(frozen=True, slots=True)
 class _Usage:
-    """What an owner's skills take, and the condition that it is unchanged."""
+    """What an owner's skills of one tag take, and the condition that it is unchanged.
+
+    Attributes:
+        other_skills, other_bytes: what those without a tag take, or those with one.
+    """
 
     key: str
     skills: int
     bytes: int
     unchanged: Condition
+    other_skills: int = 0
+    other_bytes: int = 0
 
     def check(self, quota: SkillQuota, *, skills: int = 0, size: int = 0) -> None:
         """Raise a 400 if the owner may not store this many skills and bytes more."""
-        if self.skills + skills > quota.skills:
-            raise _too_much(f"You have {self.skills} skills; {quota.skills} are allowed. Delete one.")
-        if self.bytes + size > quota.bytes:
-            raise _too_much(f"Your skills would take {self.bytes + size} bytes; {quota.bytes} are allowed.")
+        have, take = self.skills + self.other_skills, self.bytes + self.other_bytes + size
+        if have + skills > quota.skills:
+            raise _too_much(f"You have {have} skills; {quota.skills} are allowed. Delete one.")
+        if take > quota.bytes:
+            raise _too_much(f"Your skills would take {take} bytes; {quota.bytes} are allowed.")
 
     def changed(self, *, skills: int = 0, size: int = 0, now: float = 0) -> Put:
         """Return the op that adds this many skills and bytes, which may be negative; `now` as the store has it."""
@@ -241,13 +273,21 @@ class SkillStore:
     def __init__(self, records: Records, decoder: Decoder | None = None) -> None:
         self._records = records
         self._decoder = decoder or Decoder()
+        self._placement = Placement(partitions_of(records))
+
+    def new_id(self, owner: Owner, milliseconds: int) -> str:
+        """Return an id for a skill that is created at this moment, in milliseconds since the epoch."""
+        return new_ordered_id("skill", milliseconds, self._placement.of_owner(owner))
 
     # Archives
 
-    async def upload(self, owner: Owner, content: bytes, digest: str, quota: SkillQuota) -> StoredArchive:
+    async def upload(
+        self, owner: Owner, skill_id: str, content: bytes, digest: str, quota: SkillQuota
+    ) -> StoredArchive:
         """Store the parts of an archive. They are deleted after an hour, unless a version has the archive by then.
 
         Args:
+            skill_id: the skill whose version will have it.
             content: the archive.
             digest: the SHA-256 of its content, in hex.
 
@@ -256,7 +296,7 @@ class SkillStore:
         """
         due = await self._records.now() + _UPLOAD_SECONDS
         # Rows that say what is to be deleted are in the order of the times.
-        archive = StoredArchive(f"{int(due):08x}{token_hex(8)}", len(content), digest)
+        archive = StoredArchive(with_tag(f"{int(due):08x}{token_hex(8)}", tag_of(skill_id)), len(content), digest)
         await self._begin(owner, archive, due, quota)
         for number, key in enumerate(archive.parts):
             start = number * PART_BYTES
@@ -270,7 +310,7 @@ class SkillStore:
         retry = ConflictRetry()
         while True:
             await retry.wait()
-            usage = await self._usage(owner)
+            usage = await self._usage(owner, archive.tag)
             usage.check(quota, size=archive.bytes)
             ops = [archive.unused(owner, due), usage.changed(size=archive.bytes)]
             if await committed(self._records, ops, [usage.unchanged]):
@@ -325,7 +365,7 @@ class SkillStore:
         """Store a skill with its first version.
 
         Args:
-            skill_id: an id of `new_ordered_id`.
+            skill_id: an id of `new_id`.
 
         Raises:
             ApiError: 400, the owner may have no more skills; 503, the upload took too long.
@@ -335,10 +375,10 @@ class SkillStore:
         retry = ConflictRetry()
         while True:
             await retry.wait()
-            rows = await self._records.get_many([skill.key, _usage_key(Hasher(owner).owner), new.archive.key])
+            rows = await self._records.get_many([skill.key, *_usage_keys(owner), new.archive.key])
             if skill.key in rows:
                 return await self.load(owner, skill_id)  # an earlier call has stored it
-            usage = _usage_of(owner, rows)
+            usage = _usage_of(owner, tag_of(skill_id), rows)
             usage.check(quota, skills=1)
             ops: list[Op] = [Put(skill.key, skill.encode()), Put(version.key, version.encode())]
             ops += [Delete(new.archive.key), usage.changed(skills=1)]
@@ -518,7 +558,7 @@ class SkillStore:
         self, skill: StoredSkill, unchanged: Condition, versions: Sequence[SkillVersion], change: Put | Delete
     ) -> bool:
         """Delete versions of a skill, together with a change of its record; return False if it was changed before."""
-        usage, now = await self._usage(skill.owner), await self._records.now()
+        usage, now = await self._usage(skill.owner, tag_of(skill.id)), await self._records.now()
         ops: list[Op] = [change]
         ops += [op for each in versions for op in (Delete(each.key), each.archive.unused(skill.owner, now))]
         if isinstance(change, Delete):
@@ -539,15 +579,15 @@ class SkillStore:
         retry = ConflictRetry()
         while record := (await self._records.get_many([archive.key])).get(archive.key):
             await retry.wait()
-            key = _usage_key(codec.decode(record.value)["of"])
+            key = _usage_key(codec.decode(record.value)["of"], archive.tag)
             usage = _usage(key, await self._records.get_many([key]))
             freed = usage.changed(size=-archive.bytes, now=await self._records.now())
             conditions = [VersionIs(archive.key, record.version), usage.unchanged]
             if await committed(self._records, [Delete(archive.key), freed], conditions):
                 return
 
-    async def _usage(self, owner: Owner) -> _Usage:
-        return _usage_of(owner, await self._records.get_many([_usage_key(Hasher(owner).owner)]))
+    async def _usage(self, owner: Owner, tag: int) -> _Usage:
+        return _usage_of(owner, tag, await self._records.get_many(_usage_keys(owner)))
 
 
 def no_skill(skill_id: str, param: str = "skill_id") -> ApiError:
@@ -568,9 +608,18 @@ def _too_much(message: str) -> ApiError:
     return bad_request(message, "files", "skill_quota_exceeded")
 
 
-def _usage_of(owner: Owner, rows: Mapping[str, Record]) -> _Usage:
-    """Return what the owner's skills take, given the rows that exist."""
-    return _usage(_usage_key(Hasher(owner).owner), rows)
+def _usage_keys(owner: Owner) -> list[str]:
+    """Return the keys of the rows that count an owner's skills: those without a tag, and those with one."""
+    of = Hasher(owner).owner
+    return list(dict.fromkeys(_usage_key(of, tag) for tag in (0, home_of(of))))
+
+
+def _usage_of(owner: Owner, tag: int, rows: Mapping[str, Record]) -> _Usage:
+    """Return what the owner's skills with this tag take, given the rows that exist."""
+    own = _usage_key(Hasher(owner).owner, tag)
+    others = [_usage(key, rows) for key in _usage_keys(owner) if key != own]
+    skills, size = sum(each.skills for each in others), sum(each.bytes for each in others)
+    return replace(_usage(own, rows), other_skills=skills, other_bytes=size)
 
 
 def _usage(key: str, rows: Mapping[str, Record]) -> _Usage:
@@ -594,8 +643,8 @@ def _skill_key(owner: Owner, skill_id: str) -> str:
     return f"{SKILL_PREFIX}{Hasher(owner).owner}/{skill_id}"
 
 
-def _usage_key(of: str) -> str:
-    return f"so/{of}"
+def _usage_key(of: str, tag: int) -> str:
+    return with_tag(f"so/{of}", tag)
 
 
 def _version_key(skill_id: str, number: int) -> str:

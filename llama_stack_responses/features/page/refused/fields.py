@@ -23,10 +23,10 @@ _LOOKED_AT: Final = 50
 """Items of an input, and parts of one, that are searched for its first words."""
 
 
-def put_of(refused: Refused, days: float) -> Put:
-    """Return the op that keeps a refused request for this number of days."""
+def put_of(refused: Refused, days: float, tag: int = 0) -> Put:
+    """Return the op that keeps a refused request for this number of days, with the tag of its owner."""
     order = order_of(refused.at, refused.at)
-    key = key_of(refused.owner, order, os.urandom(5).hex())
+    key = key_of(refused.owner, order, os.urandom(5).hex(), tag)
     return Put(key, codec.encode(_fields(refused), small=True), refused.at + days * 86_400)
 
 

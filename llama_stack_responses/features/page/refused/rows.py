@@ -2,7 +2,8 @@
 
     rf/<owner>/<position>/<id>        a request that was refused: the fields of a row of the list, and why
 
-The position is that of a response that was created then, so that pages of both lists can be merged.
+The position is that of a response that was created then, so that pages of both lists can be merged. In a store with
+several partitions, the rows of an owner are in the home partition of the owner, whose tag the ids have.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from ....core.errors import ApiError
+from ....core.ids import tagged_id
 from ....core.owner import Owner
 from ....store.content_names import Hasher
 from ....store.list_row_pages import Rows, Span, bounds_of, page_of_rows, read_rows
@@ -35,13 +37,13 @@ FIELDS: Final = (
 )
 """What there is of a refused request. Its row also has the other fields of a row of the list."""
 
-_ID: Final = re.compile("refused_([0-9a-f]{14})[0-9a-f]{10}")
+_ID: Final = re.compile("refused_(?:p[0-9a-f]{3})?([0-9a-f]{14})[0-9a-f]{10}")
 _ROWS: Final = 500
 
 
-def key_of(owner: Owner, order: str, suffix: str) -> str:
-    """Return the key of a row, given its position and ten hexadecimal digits that make its id unique."""
-    return f"{prefix_of(owner)}{order}/refused_{order}{suffix}"
+def key_of(owner: Owner, order: str, suffix: str, tag: int) -> str:
+    """Return the key of a row, given its position, ten hexadecimal digits that make its id unique, and its tag."""
+    return f"{prefix_of(owner)}{order}/{tagged_id('refused', f'{order}{suffix}', tag)}"
 
 
 def prefix_of(owner: Owner) -> str:

@@ -11,7 +11,8 @@ from ....core.owner import Owner
 from ....feature import Refused
 from ....lifecycle.periodic import Periodic
 from ....logs import get_logger
-from ....store.records import Put, Records
+from ....store.placement import Placement
+from ....store.records import Put, Records, partitions_of
 from .fields import put_of
 from .rows import RefusedRequests
 
@@ -37,7 +38,7 @@ class RefusedWriter(Periodic):
     def __init__(self, records: Records, days: float, per_user: int) -> None:
         super().__init__(self.write, "could not keep refused requests", logger, _SECONDS)
         self._records, self._days, self._per_user = records, days, per_user
-        self._rows = RefusedRequests(records)
+        self._rows, self._placement = RefusedRequests(records), Placement(partitions_of(records))
         self._waiting: dict[tuple[str, str], tuple[Owner, deque[Put]]] = {}
         self._written = LruCache[tuple[str, str], int](_KNOWN_USERS)
 
@@ -47,7 +48,7 @@ class RefusedWriter(Periodic):
         if user not in self._waiting and len(self._waiting) >= _WAITING_USERS:
             return
         _, waiting = self._waiting.setdefault(user, (refused.owner, deque(maxlen=_WAITING_PER_USER)))
-        waiting.append(put_of(refused, self._days))
+        waiting.append(put_of(refused, self._days, self._placement.of_owner(refused.owner)))
 
     async def write(self) -> None:
         """Write what waits.

@@ -14,7 +14,6 @@ import pytest
 
 from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.ids import new_ordered_id
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.documents.document import Document
 from llama_stack_responses.features.code.containers.access import ContainerAccess, SkillNotAdded
@@ -263,9 +262,10 @@ async def test_size_of_all_skills_together_is_bounded(tmp_path: Path) -> None:
 async def stored_skill(store: SkillStore, zipped: bytes, unpacked_bytes: int = 100) -> dict[str, Any]:
     """Store a skill, and return a reference to it."""
     quota = SkillQuota(9, 9, 2**30)
-    uploaded = await store.upload(ANONYMOUS, zipped, hashlib.sha256(zipped).hexdigest(), quota)
+    skill_id = store.new_id(ANONYMOUS, 0)
+    uploaded = await store.upload(ANONYMOUS, skill_id, zipped, hashlib.sha256(zipped).hexdigest(), quota)
     new = NewVersion("sums", "Adds numbers.", 0, uploaded, unpacked_bytes)
-    skill = await store.create(new_ordered_id("skill", 0), ANONYMOUS, new, quota)
+    skill = await store.create(skill_id, ANONYMOUS, new, quota)
     return {"type": "skill_reference", "skill_id": skill.id}
 
 

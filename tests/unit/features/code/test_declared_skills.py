@@ -36,7 +36,7 @@ def reader(store: SkillStore, per_user: int = 2**20) -> SkillReader:
 
 
 async def new_version(store: SkillStore, zipped: bytes, name: str = "sums") -> NewVersion:
-    stored = await store.upload(ANONYMOUS, zipped, hashlib.sha256(zipped).hexdigest(), QUOTA)
+    stored = await store.upload(ANONYMOUS, FIRST, zipped, hashlib.sha256(zipped).hexdigest(), QUOTA)
     return NewVersion(name, "Adds numbers.", 0, stored, 100)
 
 

@@ -22,7 +22,7 @@ QUOTA = SkillQuota(9, 9, 2**20)
 async def add(store: SkillStore, owner: Owner, skill_id: str, *contents: bytes) -> None:
     """Store a skill with a version for each content."""
     for number, content in enumerate(contents):
-        archive = await store.upload(owner, content, hashlib.sha256(content).hexdigest(), QUOTA)
+        archive = await store.upload(owner, skill_id, content, hashlib.sha256(content).hexdigest(), QUOTA)
         new = NewVersion("sums", "Adds.", 1, archive, len(content))
         if number:
             await store.add_version(owner, skill_id, new, QUOTA)

@@ -16,6 +16,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.usage.counting import count
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.ends import Ended
+from llama_stack_responses.store.placement import ONE_PARTITION
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.contract.conversations import response
 from tests.support.stack import STARTER
@@ -36,7 +37,7 @@ def config(tmp_path: Path) -> Path:
 
 
 async def _fill(records: SqliteRecords) -> None:
-    archive = Archive(records, at_end=[partial(count, "project")])
+    archive = Archive(records, at_end=[partial(count, "project", ONE_PARTITION)])
     now = await records.now()
     owners = [Owner("ada", {"teams": ["search"]}), Owner("=HYPERLINK(1)"), Owner("ada", {"teams": ["search"]})]
     for owner in owners:

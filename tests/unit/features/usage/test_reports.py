@@ -262,5 +262,5 @@ def test_usage_is_seen_by_its_user_their_lead_and_readers(
 
     assert visibility.shows(reader, usage) == seen
     only = visibility.only_user(reader)
-    assert only is None or only == (reader.tenant, reader.principal)
+    assert only is None or only == reader
     assert (only is None) >= (seen and user != reader.principal)
