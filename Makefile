@@ -36,7 +36,7 @@ GATE_DAY := $(shell expr $$(date +%s) / 86400 % 5)
 endif
 # Seconds after which a test that hangs fails, with the stack of each thread.
 TEST_SECONDS ?= 900
-OPTIONS = $(DAY) --timeout=$(TEST_SECONDS) --durations=30 --durations-min=1
+OPTIONS = $(DAY) --ends-with-parent --timeout=$(TEST_SECONDS) --durations=30 --durations-min=1
 # Both have the name of the output lines and the report, which has the durations, and Python as first arguments.
 NAMED = 2>&1 | sed --unbuffered 's/^/$(1): /'
 # Run pytest. Last argument: its own.

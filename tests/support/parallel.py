@@ -12,6 +12,7 @@ The files of the browser's tests belong together: they share a stack with the pa
 import argparse
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
+from tests.support.process import end_with_parent
 
 TESTS: Final = Path(__file__).parents[1]
 TOGETHER: Final = TESTS / "integration" / "browser"
@@ -54,10 +57,15 @@ def is_live(path: Path) -> bool:
 def add_option(parser: pytest.Parser) -> None:
     """Add `--queue`."""
     parser.addoption("--queue", type=int, help="take the files to run from this descriptor (tests/support/parallel.py)")
+    parser.addoption("--ends-with-parent", action="store_true", help="end the tests when the parent process ends")
 
 
 def run_queue(config: pytest.Config) -> None:
-    """Register the plugin in a process of a run of several."""
+    """Register the plugin in a process of a run of several, and end the tests on SIGTERM as on Ctrl-C."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if config.getoption("ends_with_parent"):
+        end_with_parent()
     queue: int | None = config.getoption("queue")
     if queue is not None:
         config.pluginmanager.register(QueuedFiles(queue, groups([Path(each) for each in config.args])), "queued-files")
@@ -165,6 +173,10 @@ class Processes:
         os.close(put)
         started = [self._start(number, taken) for number in range(1, self._count + 1)]
         os.close(taken)
+        # Ctrl-C reaches each process, which then ends what it has started; SIGTERM of `make` may reach only its shell.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: _terminate(started))
+        end_with_parent()
         printers = [threading.Thread(target=_print, args=each) for each in enumerate(started, 1)]
         for printer in printers:
             printer.start()
@@ -182,6 +194,11 @@ class Processes:
         return subprocess.Popen(
             command, pass_fds=[queue], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         )
+
+
+def _terminate(processes: Sequence[subprocess.Popen[str]]) -> None:
+    for each in processes:
+        each.terminate()
 
 
 def _print(number: int, process: subprocess.Popen[str]) -> None:

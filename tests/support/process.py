@@ -1,17 +1,21 @@
 """Child processes that never outlive a test run, and the ports they listen on."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 LAUNCHER = Path(__file__).with_name("parent_death_signal.py")
+GUARD = Path(__file__).with_name("group_guard.py")
+PR_SET_PDEATHSIG = 1
 GRACE = 60.0  # seconds between SIGTERM and SIGKILL; a healthy server ends far sooner
 
 
@@ -41,11 +45,49 @@ class Process(Protocol):
         ...
 
 
+class Guard:
+    """The process that ends the groups of children that this process leaves. It starts with the first child.
+
+    The kernel kills only the first process of such a group, which may be a shell.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pipe: int | None = None
+
+    def add(self, group: int) -> None:
+        """Add a group that has started."""
+        self._write(f"+{group}\n")
+
+    def remove(self, group: int) -> None:
+        """Remove a group that has ended."""
+        self._write(f"-{group}\n")
+
+    def _write(self, line: str) -> None:
+        with self._lock:
+            if self._pipe is None:
+                self._pipe = self._start()
+            os.write(self._pipe, line.encode())
+
+    def _start(self) -> int:
+        taken, put = os.pipe()
+        nowhere = [(os.POSIX_SPAWN_OPEN, each, os.devnull, os.O_WRONLY, 0) for each in (1, 2)]
+        files = [(os.POSIX_SPAWN_DUP2, taken, 0), *nowhere]
+        command = [sys.executable, "-I", "-S", str(GUARD)]
+        # In its own session: Ctrl-C must not reach it.
+        os.posix_spawn(sys.executable, command, os.environ, file_actions=files, setsid=True)
+        os.close(taken)
+        return put
+
+
+_guard = Guard()
+
+
 class Child:
     """A command in its own process group, with its output in a file, bound to the thread that started it.
 
     Start it from the main thread: the kernel kills it when the thread that forked it ends, not only when the process
-    does.
+    does. What is left of its group then gets SIGTERM.
     """
 
     def __init__(
@@ -78,6 +120,7 @@ class Child:
         self.log = log
         self._killed = False
         self._process = process
+        _guard.add(process.pid)
 
     @property
     def pid(self) -> int:
@@ -129,8 +172,15 @@ class Child:
         if not self._killed:  # only once: later the id may belong to another process
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+            _guard.remove(self.pid)
         self._killed = True
         return self._process.wait()
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to send this process SIGTERM when its parent ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def killed_with_parent(command: Sequence[str], *, as_root: bool = True) -> list[str]:

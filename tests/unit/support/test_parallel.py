@@ -1,6 +1,7 @@
 """Several processes run each file once, and say so if one of them fails."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +12,8 @@ from typing import Final
 import pytest
 
 from tests.support.parallel import TESTS, TOGETHER, groups, is_live
+from tests.support.proc import has_ended
+from tests.support.waiting import wait_until
 
 CONFTEST: Final = """
 import pytest
@@ -42,15 +45,19 @@ def test_last(shared): ...
 
 def run(folder: Path, processes: int, *arguments: str) -> tuple[int, str]:
     """Run the tests of a folder and return the exit status and the output."""
+    command, env = prepared(folder, processes, *arguments)
+    ended = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def prepared(folder: Path, processes: int, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Prepare a folder, and return the command and its environment."""
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     command = [sys.executable, "-m", "tests.support.parallel", f"--processes={processes}", "--report=report.xml", "."]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     env |= {"PYTHONPATH": str(TESTS.parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    ended = subprocess.run(
-        [*command, "--", *arguments], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
-    return ended.returncode, ended.stdout + ended.stderr
+    return [*command, "--", *arguments], env
 
 
 @pytest.mark.extended
@@ -93,6 +100,36 @@ def test_options_select_tests(tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(USES)
     code, output = run(tmp_path, 1, "-k", "first")
     assert (code, "1 passed, 1 deselected" in output) == (0, True), output
+
+
+BROKEN_OFF: Final = """
+import time
+from pathlib import Path
+from tests.support.process import Child
+
+def test_runs(tmp_path):
+    child = Child(["sleep", "600"], log=tmp_path / "log")
+    try:
+        Path("new").write_text(str(child.pid))
+        Path("new").rename("pid")
+        time.sleep(600)
+    finally:
+        child.stop()
+        Path("stopped").touch()
+"""
+
+
+@pytest.mark.extended
+def test_run_whose_shell_is_ended_stops_what_it_has_started(tmp_path: Path) -> None:
+    """`make` sends SIGTERM to the shells of its targets only, and the shell does not send it to the programs of a pipe."""
+    (tmp_path / "test_runs.py").write_text(BROKEN_OFF)
+    command, env = prepared(tmp_path, 1, "--ends-with-parent")
+    line = f"{shlex.join(command)} >output 2>&1 | cat"
+    with subprocess.Popen(["bash", "-c", line], cwd=tmp_path, env=env) as shell:
+        wait_until((tmp_path / "pid").exists)
+        pid = int((tmp_path / "pid").read_text())
+        shell.terminate()
+    wait_until(lambda: has_ended(pid) and (tmp_path / "stopped").exists())
 
 
 def test_files_of_the_browser_are_for_one_process_and_each_file_is_in_one_group() -> None:

@@ -56,24 +56,29 @@ def test_child_that_is_never_ready_times_out(tmp_path: Path) -> None:
     child.kill()
 
 
+SHELL = ["bash", "-c", "sleep 600 & echo $!; echo up; wait"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
-def test_child_dies_with_killed_parent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [SLEEP, SHELL])
+def test_child_and_rest_of_its_group_end_with_killed_parent(command: list[str], tmp_path: Path) -> None:
     log = tmp_path / "log"
     program = (
         "import sys, time; from pathlib import Path; from tests.support.process import Child\n"
-        f"print(Child({SLEEP!r}, log=Path({str(log)!r})).pid, flush=True); time.sleep(60)"
+        f"print(Child({command!r}, log=Path({str(log)!r})).pid, flush=True); time.sleep(60)"
     )
     root = Path(__file__).parents[3]
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=root, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     with parent.stdout:
-        pid = int(parent.stdout.readline())
+        pids = [int(parent.stdout.readline())]
     while "up" not in log.read_text():
         time.sleep(0.01)
-    assert not has_ended(pid)
+    pids += map(int, log.read_text().split()[:-1])
+    assert not any(map(has_ended, pids))
     parent.kill()
     parent.wait()
-    wait_until(lambda: has_ended(pid))
+    wait_until(lambda: all(map(has_ended, pids)))
 
 
 def test_free_port_is_reserved_for_caller() -> None:
