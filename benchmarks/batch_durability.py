@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import sys
 import tempfile
 import time
@@ -30,8 +29,7 @@ from typing import Any, Final
 import httpx
 import openai
 
-from benchmarks.servers import REPOSITORY
-from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.stack import PACKAGES, STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, error, reply, text
 from tests.support.valkey import Valkey
 from tests.support.variants import open_this_machine, responses_config, variant
@@ -236,8 +234,7 @@ def two_servers(
             open_this_machine(config)
 
         config = variant(STARTER, folder / "config.yaml", change)
-        packages = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "providers" / "openai_chat")))
-        env = {"INFERENCE_URL": model.base_url, "PYTHONPATH": packages}
+        env = {"INFERENCE_URL": model.base_url, "PYTHONPATH": PACKAGES}
         servers = [LiveStack(config, env, folder / name, host) for name in ("one", "other")]
         for server in servers:
             running.enter_context(server)

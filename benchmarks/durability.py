@@ -47,12 +47,12 @@ from typing import Any, Final, NamedTuple
 import httpx
 
 from benchmarks.node_logs import NODE_OPTIONS, EngineLosses
-from benchmarks.servers import REPOSITORY, TEMPLATE
+from benchmarks.servers import TEMPLATE
 from benchmarks.victims import Nodes, Victims
 from tests.support.cluster import Cluster
 from tests.support.forks import Forks
 from tests.support.search import searxng
-from tests.support.stack import Host, LiveStack
+from tests.support.stack import PACKAGES, Host, LiveStack
 from tests.support.strict import check_stream, read_sse
 from tests.support.upstream import RecordedChat, Upstream, UpstreamProcess, reply, text, tool_call
 from tests.support.valkey import Valkey
@@ -523,8 +523,7 @@ def servers_on_one_store(
 
         config = variant(TEMPLATE, folder / "config.yaml", change)
         host: Host = "ogx" if find_spec("ogx") else "llama_stack"
-        packages = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "providers" / "openai_chat")))
-        env = {"INFERENCE_URL": model.base_url, "PYTHONPATH": packages, "SEARXNG_URL": web.url("/searxng")}
+        env = {"INFERENCE_URL": model.base_url, "PYTHONPATH": PACKAGES, "SEARXNG_URL": web.url("/searxng")}
         if LiveStack.forks is None:
             LiveStack.forks = running.enter_context(Forks.of_host(host, os.environ | env, folder / "forks.log"))
             running.callback(setattr, LiveStack, "forks", None)

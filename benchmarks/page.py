@@ -32,7 +32,7 @@ from llama_stack_responses.store.sqlite import SqliteRecords
 from llama_stack_responses.stream.response import new_response
 from tests.support.browser import Browser, BrowserPage
 from tests.support.seed import seed
-from tests.support.stack import REPOSITORY, STARTER, LiveStack
+from tests.support.stack import PACKAGES, STARTER, LiveStack
 from tests.support.upstream import UpstreamProcess, reply, text
 from tests.support.wire import Wire, final
 
@@ -181,8 +181,7 @@ def measured(rows: int, turns: int, runs: int) -> dict[str, list[float]]:
         database = folder / "state" / "responses.db"
         asyncio.run(fill(database, rows))
         upstream = opened.enter_context(UpstreamProcess(folder / "upstream.log"))
-        packages = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "providers" / "openai_chat")))
-        env = {"PYTHONPATH": packages, "INFERENCE_URL": upstream.client.base_url}
+        env = {"PYTHONPATH": PACKAGES, "INFERENCE_URL": upstream.client.base_url}
         stack = opened.enter_context(LiveStack(STARTER, env, folder / "state"))
         created = made_of(stack, upstream, database, turns) | {"failed": len(range(0, rows, _FAILED))}
         browser = opened.enter_context(Browser())

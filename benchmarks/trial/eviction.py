@@ -11,6 +11,7 @@ from benchmarks.trial.load import Load
 from benchmarks.trial.outcome import Outcome
 from benchmarks.trial.site import Trial, plain, running
 from tests.support.process import StartError
+from tests.support.stack import PACKAGES
 from tests.support.valkey import PATIENCE, Valkey
 from tests.support.waiting import wait_until
 
@@ -51,7 +52,7 @@ def eviction(trial: Trial) -> Outcome:
 def _is_refused(trial: Trial) -> bool:
     """Whether a server does not start on a Redis without an append-only file."""
     with Valkey(trial.folder / "forgetful", "--appendonly", "no") as database:
-        env = {"INFERENCE_URL": "http://127.0.0.1:9/v1", "PYTHONPATH": str(REPOSITORY), **database.environment}
+        env = {"INFERENCE_URL": "http://127.0.0.1:9/v1", "PYTHONPATH": PACKAGES, **database.environment}
         template = REPOSITORY / "templates" / "redis" / "config.yaml"
         server = plain(template, env, trial.folder / "refused", trial.host)
         try:

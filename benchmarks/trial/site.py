@@ -6,7 +6,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from benchmarks.trial.outcome import Outcome
 from tests.support.database import DatabaseServer
 from tests.support.log_lines import documented
 from tests.support.nginx import Nginx
-from tests.support.stack import Host, LiveStack
+from tests.support.stack import PACKAGES, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.variants import responses_config, variant
 from tests.support.waiting import wait_until
@@ -178,8 +177,8 @@ type Make[Server: LiveStack] = Callable[[Path, dict[str, str], Path, Host], Serv
 
 
 def plain(config: Path, env: dict[str, str], folder: Path, host: Host) -> LiveStack:
-    """Prepare a server that is started as operators do."""
-    return LiveStack(config, env, folder, host, fork=False)
+    """Prepare a server. Outside of tests, which may fork it, it is started as operators do."""
+    return LiveStack(config, env, folder, host)
 
 
 @contextmanager
@@ -199,14 +198,12 @@ def running[Server: LiveStack](
     with ExitStack() as stack:
         model = stack.enter_context(UpstreamProcess(trial.folder / "upstream.log")).client
         model.script(MODEL, reply(text(*["word "] * WORDS), interval=INTERVAL))
-        env = {"INFERENCE_URL": model.base_url, "FINISH_SECONDS": "30", "PYTHONPATH": str(REPOSITORY)}
+        env = {"INFERENCE_URL": model.base_url, "FINISH_SECONDS": "30", "PYTHONPATH": PACKAGES}
         env |= environment or (_address(trial, database) if database else {})
         servers = [make(config, env, trial.folder / f"server-{n}", trial.host) for n in (1, 2)]
-        # The kernel kills a server when the thread that started it ends.
-        starting = stack.enter_context(ThreadPoolExecutor(2))
         for server in servers:
             stack.callback(server.stop, _GRACE)
-        list(starting.map(LiveStack.start, servers))
+            server.start()
         behind = {name: f"127.0.0.1:{server.port}" for name, server in zip(BEHIND, servers, strict=True)}
         address = stack.enter_context(Nginx(nginx, trial.folder, LISTENS, behind)).base_url
         site = Site(trial, database, servers, model, address)

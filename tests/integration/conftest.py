@@ -20,7 +20,8 @@ from tests.support.loop_holds import LoopHolds
 from tests.support.mcp_server import McpServers
 from tests.support.otlp import Collector
 from tests.support.selection import is_same_on_ogx
-from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
+from tests.support.shifted_stack import ShiftedStack, shifted
+from tests.support.stack import PACKAGES, STARTER, Host, LiveStack
 from tests.support.tracebacks import assert_no_traceback
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.variants import (
@@ -64,16 +65,20 @@ def host() -> Host:
 @pytest.fixture(scope="session")
 def stack_env() -> dict[str, str]:
     """The environment in which a stack finds the packages of this checkout, installed or not."""
-    return {"PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "providers" / "openai_chat")))}
+    return {"PYTHONPATH": PACKAGES}
 
 
 @pytest.fixture(scope="session", autouse=True)
 def forks(host: Host, stack_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    """The fork server of all stacks that need no new process."""
-    with Forks.of_host(host, os.environ | stack_env, tmp_path_factory.mktemp("forks") / "log") as forks:
-        LiveStack.forks = forks
+    """The fork servers of all stacks that need no new process, and of those whose clock can be shifted."""
+    env, folder = os.environ | stack_env, tmp_path_factory.mktemp("forks")
+    with (
+        Forks.of_host(host, env, folder / "log") as forks,
+        Forks.of_host(host, shifted(env), folder / "shifted.log") as forks_of_shifted,
+    ):
+        LiveStack.forks, ShiftedStack.forks = forks, forks_of_shifted
         yield forks
-        LiveStack.forks = None
+        LiveStack.forks = ShiftedStack.forks = None
 
 
 @pytest.fixture(scope="session", autouse=True)

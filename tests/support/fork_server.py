@@ -51,7 +51,10 @@ READ_IN_C: Final = (
 )
 """Prefixes of environment variables that are read where `os.environ` does not see it, before a server runs."""
 
-DONE_LATER: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": ("llama_stack.telemetry", "setup_telemetry")}
+DONE_LATER: Final = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT": ("llama_stack.telemetry", "setup_telemetry"),
+    "CLOCK_SHIFT_FILE": ("sitecustomize", "shift"),
+}
 """Variables without which an import does nothing, and the module and the function that it calls for them."""
 
 

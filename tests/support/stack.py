@@ -16,6 +16,8 @@ from tests.support.process import GRACE, Child, StartError, free_port
 type Host = Literal["llama_stack", "ogx"]
 
 REPOSITORY = Path(__file__).parents[2]
+PACKAGES = os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "providers" / "openai_chat")))
+"""A PYTHONPATH with the packages of this checkout."""
 STARTER = REPOSITORY / "templates" / "starter" / "config.yaml"
 READY_SECONDS = 240.0  # about 7 s alone on two cores, far more when other tests use them
 START_ATTEMPTS = 3
