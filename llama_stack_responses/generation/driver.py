@@ -7,6 +7,7 @@ any server can go on with the response: it begins at a checkpoint, and all that 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from ..concurrency.offloading import in_thread
@@ -57,6 +58,12 @@ class GenerationDriver:
             ending = await generate()
         except Conflict:
             raise
+        except asyncio.CancelledError as problem:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # What it waited for was cancelled, not the response.
+            error = self._defect(problem)
         except ApiError as problem:
             error = problem
         except Exception as problem:  # noqa: BLE001 - `_defect` logs it
@@ -92,7 +99,7 @@ class GenerationDriver:
             await in_thread(work)
         self._event_buffer.put(self._assembler.close("incomplete"))
 
-    def _defect(self, error: Exception) -> ApiError:
+    def _defect(self, error: BaseException) -> ApiError:
         """Log a defect of this software, and return the error for the response that fails with it."""
         logger.error("could not generate a response: %s", self._assembler.response["id"], exc_info=error)
         return ApiError(500, f"The server failed while it generated the response ({type(error).__name__}).")

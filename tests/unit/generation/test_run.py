@@ -186,6 +186,24 @@ async def test_text_of_many_deltas_is_joined_in_a_thread(monkeypatch: pytest.Mon
     assert threads[0] != threading.get_ident()
 
 
+async def test_response_whose_work_is_cancelled_by_itself_has_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no response that was cancelled, which would end like one whose client has disconnected."""
+
+    async def run(_: object) -> None:
+        cancelled = asyncio.get_running_loop().create_future()
+        cancelled.cancel()
+        await cancelled
+
+    monkeypatch.setattr(Generation, "run", run)
+    harness = Harness(HELLO, stream=False)
+    with pytest.raises(ApiError, match="CancelledError") as raised:
+        await harness.run.finish()
+    assert (raised.value.status, harness.kept) == (500, [])
+    assert "could not generate a response: resp_1" in caplog.text
+
+
 async def test_response_that_a_defect_breaks_off_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ValueError("defect")
