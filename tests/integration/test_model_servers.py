@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.live, pytest.mark.whole_run]
 
 PROVIDERS: Final = ("local", "vllm", "openai")
 """The bundled provider, and `remote::vllm` and `remote::openai` of the host."""
+ON_BOTH: Final = ("llama.cpp", "vllm")
+"""The servers that the providers of both hosts are tried with; the others differ from these in what the model does."""
 SHORT: Final[Json] = {"temperature": 0, "max_output_tokens": 24}
 FORCED: Final[Json] = {"temperature": 0, "max_output_tokens": 200}
 """Room for what a grammar makes a model write."""
@@ -35,7 +37,10 @@ PAINT: Final[Json] = {
 TOOL: Final = {"type": "function", "name": "paint", "description": "Paint it.", "parameters": PAINT, "strict": True}
 
 
-@pytest.fixture(scope="module", params=MODEL_SERVERS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in ON_BOTH else pytest.mark.one_host) for name in MODEL_SERVERS],
+)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
     """A real model server."""
     with MODEL_SERVERS[request.param](tmp_path_factory.mktemp("server")) as running:

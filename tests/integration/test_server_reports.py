@@ -14,7 +14,8 @@ from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream
 from tests.support.websocket_client import WebSocketClient
 
-pytestmark = [pytest.mark.live, pytest.mark.extended]
+# All of it is about the bundled provider, which is the same on both hosts.
+pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.one_host]
 
 
 @pytest.fixture

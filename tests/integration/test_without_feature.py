@@ -76,6 +76,9 @@ PATHS: Final = {
 }
 """Paths of routes that the feature brings."""
 
+OF_HOSTS: Final = ("moderation", "page")
+"""Features for which there is code of the hosts: their safety providers, and their pages."""
+
 OF_SETTINGS: Final = {"cold": "archive"}
 """Settings of features that bring nothing else."""
 
@@ -170,7 +173,10 @@ def folder_and_forks(host: Host, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.mark.extended  # each is a stack of its own
-@pytest.mark.parametrize("feature", feature_names())
+@pytest.mark.parametrize(
+    "feature",
+    [pytest.param(name, marks=() if name in OF_HOSTS else pytest.mark.one_host) for name in feature_names()],
+)
 def test_stack_without_feature_answers_and_refuses_what_needs_it(
     feature: str, host: Host, upstream: Upstream, folder_and_forks: tuple[Path, Forks], tmp_path: Path
 ) -> None:
