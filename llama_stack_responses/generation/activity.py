@@ -26,7 +26,8 @@ class Counts:
 
     Attributes:
         requests: responses begun.
-        completed, incomplete, cancelled, failed: responses that ended so.
+        completed, incomplete, cancelled: responses that ended so.
+        failed: those that failed, and requests that were refused.
         rounds: finished model rounds, with their tokens.
         tool_calls: finished calls of hosted tools, and those that failed.
         events: events of finished responses.
@@ -63,9 +64,10 @@ class Counts:
         self.tool_calls += 1
         self.failed_tool_calls += failed
 
-    def ended(self, status: str, events: int) -> None:
-        """Count the end of a response."""
-        setattr(self, _FIELDS[status], getattr(self, _FIELDS[status]) + 1)
+    def ended(self, status: str | None, events: int) -> None:
+        """Count the end of a response; its status is None if that is counted by itself."""
+        if status:
+            setattr(self, _FIELDS[status], getattr(self, _FIELDS[status]) + 1)
         self.events += events
 
     def as_json(self) -> dict[str, Any]:

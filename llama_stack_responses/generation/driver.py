@@ -15,6 +15,7 @@ from ..core.errors import ApiError, forget_frames
 from ..logs import get_logger
 from ..store.records import Conflict
 from ..stream.assembler import Assembler
+from .activity import Counts
 from .event_buffer import EventBuffer
 from .loop import Ending
 
@@ -28,17 +29,21 @@ class GenerationDriver:
         assembler: builds the response.
         event_buffer: receives its events.
         clock: returns the time of its completion, in seconds since the epoch.
+        counts: the owner's counts.
 
     Attributes:
         error: why it failed; None if it did not.
     """
 
-    __slots__ = ("_assembler", "_clock", "_event_buffer", "error")
+    __slots__ = ("_assembler", "_clock", "_counts", "_event_buffer", "error")
 
-    def __init__(self, assembler: Assembler, event_buffer: EventBuffer, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, assembler: Assembler, event_buffer: EventBuffer, clock: Callable[[], float], counts: Counts
+    ) -> None:
         self._assembler = assembler
         self._event_buffer = event_buffer
         self._clock = clock
+        self._counts = counts
         self.error: ApiError | None = None
 
     async def run(
@@ -86,6 +91,7 @@ class GenerationDriver:
     async def fail(self, error: ApiError) -> None:
         """Close the open items and set the outcome `failed`."""
         self.error = error
+        self._counts.failed += 1
         await self._close()
         self._assembler.set_outcome("failed", error=error)
 

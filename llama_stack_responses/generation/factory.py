@@ -279,7 +279,7 @@ class GenerationContext:
         if asks_model or (self.moderation_filter and self.moderation_filter.input_refusal):
             return await self.generation(items, event_buffer, stop_point=connection.stop_point)
         await self.factory.inference.check_model(self.request.model)
-        return WarmUp(self.assembler)
+        return WarmUp(self.assembler, self.timeline.counts)
 
     async def generation(
         self,

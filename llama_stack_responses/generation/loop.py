@@ -28,7 +28,7 @@ from ..telemetry.instrumentation import RoundOperation, Telemetry
 from ..tools.mcp.list_budget import ServerBounds
 from ..tools.tool_function import Output
 from ..tools.toolset import SERVERS, Toolset
-from .activity import Running
+from .activity import Counts, Running
 from .auto_compaction import AutoCompaction, Compact
 from .cache_diagnostics import CacheDiagnostics
 from .event_buffer import EventBuffer
@@ -216,6 +216,11 @@ class Generation:
     def begun(self) -> bool:
         """Whether it has asked the model server or begun a call, so that it must not run a second time."""
         return self._model_round.asked or self.accepted.done() or bool(self._assembler.response["output"])
+
+    @property
+    def counts(self) -> Counts:
+        """The counts of its owner."""
+        return self.timeline.counts
 
     @property
     def timeline(self) -> Timeline:

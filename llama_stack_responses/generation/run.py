@@ -12,6 +12,7 @@ from ..core.errors import ApiError, OutcomeUnknown, UnusableAnswerError, stopped
 from ..core.types import Json
 from ..logs import about, get_logger
 from ..stream.assembler import Assembler
+from .activity import Counts
 from .driver import GenerationDriver
 from .event_buffer import EventBuffer
 from .loop import Ending
@@ -39,6 +40,11 @@ class ForegroundGeneration(Protocol):
     @property
     def begun(self) -> bool:
         """Whether it has asked the model server or begun a call, so that it must not run a second time."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """The counts of its owner."""
         ...
 
 
@@ -94,7 +100,7 @@ class ForegroundRun:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._refusal_seconds, self._refuses = refusal_seconds, refuses
-        self._driver = GenerationDriver(assembler, event_buffer, clock)
+        self._driver = GenerationDriver(assembler, event_buffer, clock, generation.counts)
         self.event_buffer = event_buffer
         self._generation = generation
         self._assembler = assembler

@@ -85,7 +85,9 @@ class RunningRecord(RunningEntry):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         super().__exit__(kind)
-        status = "cancelled" if kind and issubclass(kind, asyncio.CancelledError) else self.status
+        cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+        # Whether an error fails the response or refuses it is decided later, and then counted.
+        status = "cancelled" if cancelled else self.status if kind is None else None
         self._counts.ended(status, self._running.assembler.numbered)
 
 

@@ -6,6 +6,7 @@ import asyncio
 
 from ..core.types import Json
 from ..stream.assembler import Assembler
+from .activity import Counts
 from .loop import Ending
 
 
@@ -17,11 +18,13 @@ class WarmUp:
         accepted: done from the start.
         exchanges: none.
         left_out: none.
+        counts: the owner's counts.
     """
 
     begun = True
 
-    def __init__(self, assembler: Assembler) -> None:
+    def __init__(self, assembler: Assembler, counts: Counts) -> None:
+        self.counts = counts
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.accepted.set_result(None)
         self.exchanges: dict[str, Json] = {}

@@ -233,7 +233,7 @@ class JobRunner:
                 "resumed a job: %s (start %d, round %d)", self.job.response_id, state.starts, checkpoint.rounds + 1
             )
         context = await self._take_up(stored, checkpoint)
-        driver = GenerationDriver(context.assembler, self._event_buffer, self._factory.clock)
+        driver = GenerationDriver(context.assembler, self._event_buffer, self._factory.clock, context.timeline.counts)
         match state.verdict:
             case "cancelled":
                 await driver.cancel()

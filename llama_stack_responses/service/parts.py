@@ -230,7 +230,9 @@ class Parts:
     @cached_property
     def refusals(self) -> Refusals:
         """Tells the features which requests were refused."""
-        return Refusals(self._dependencies.on_refused, self.access.current_user, self.clock)
+        return Refusals(
+            self._dependencies.on_refused, self._dependencies.activity, self.access.current_user, self.clock
+        )
 
     @cached_property
     def detached(self) -> DetachedResponses:

@@ -14,7 +14,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.feature import Refused
+from llama_stack_responses.generation.activity import Activity
 from llama_stack_responses.host.compressed_bodies import decompressing_bodies
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.wire.response_routes import create_router
@@ -45,12 +47,19 @@ class Client(httpx.AsyncClient):
 
 
 @asynccontextmanager
-async def served(*rounds: Any) -> AsyncIterator[tuple[Client, list[Refused]]]:
+async def served(*rounds: Any, activity: Activity | None = None) -> AsyncIterator[tuple[Client, list[Refused]]]:
     """Serve the routes behind the decompression, with a model that answers so; return a client, and what is noted."""
     noted: list[Refused] = []
     config = ResponsesConfig.model_validate({"limits": LIMITS})
     inference = FakeInference(*rounds)
-    impl = server(MemoryRecords(), inference, SingleUserAccess(), config=config, on_refused=[noted.append])
+    impl = server(
+        MemoryRecords(),
+        inference,
+        SingleUserAccess(),
+        config=config,
+        on_refused=[noted.append],
+        activity=activity or Activity(),
+    )
     app = FastAPI()
     app.include_router(create_router(impl, _NoSockets(), "x-public"))
     call = decompressing_bodies(config.limits.request_bytes)(lambda app, *rest: app(*rest))
@@ -131,6 +140,25 @@ async def test_answered_request_and_one_whose_client_leaves_are_not_noted() -> N
             scope = {**scope_of(header(encoding) | JSON), "path": CREATE}
             await client.app(scope, Body([b"\x1f"], then="leave").receive, Answer().send)
         assert noted == []
+
+
+async def test_each_refused_request_and_failed_response_is_counted_once() -> None:
+    broken = ApiError(502, "The model server failed.")
+    activity = Activity()
+    rounds = [text("Yes."), finish()], broken, broken, broken, [text("No"), broken]
+    async with served(*rounds, activity=activity) as (client, noted):
+        asked = [
+            (CREATE, QUESTION, 0),
+            (CREATE, {"model": "m"}, 1),
+            (CREATE, QUESTION, 2),
+            (CREATE, QUESTION | {"stream": True}, 3),
+            (COMPACT, QUESTION, 4),
+            (CREATE, QUESTION, 5),  # fails once it has begun
+        ]
+        for path, body, failed in asked:
+            await client.post(path, json=body, headers=JSON)
+            assert activity.now(ANONYMOUS)["failed"] == failed
+        assert len(noted) == 4
 
 
 async def test_compaction_keeps_nothing_of_its_request() -> None:

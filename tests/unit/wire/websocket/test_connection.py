@@ -19,6 +19,7 @@ from llama_stack_responses.concurrency.share import Share
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.generation.activity import Activity
 from llama_stack_responses.generation.connection_options import ConnectionOptions
 from llama_stack_responses.generation.dependencies import Refused
 from llama_stack_responses.generation.event_buffer import EventBuffer
@@ -63,7 +64,7 @@ class Responses:
         self.inference = FakeInference(*rounds)
         self.problem = problem
         self.refused: list[Refused] = []
-        self.refusals = Refusals([self.refused.append], Owner, time.time)
+        self.refusals = Refusals([self.refused.append], Activity(), Owner, time.time)
         self.runs: list[ForegroundRun] = []
 
     def start(self) -> None:
