@@ -23,11 +23,10 @@ from ...store.list_rows import Row
 from ...store.records import Record
 from ...store.scores import Score
 from .refused.rows import STATUS, RefusedRequests
-from .search.box import NOTHING_SEARCHED, Searched, is_of_model, tightest
+from .search.box import NO_STATUS, NOTHING_SEARCHED, Searched, is_of_model, tightest
 from .search.finding import Finding, Search
 from .view import owner_of
 
-_NO_STATUS: Final = frozenset({"none"})
 _SEARCHES: Final = 2
 """Searches of all users that are made at a time, one of each user."""
 _FIRST_WORDS: Final[Json] = {"covers": "first_words", "indexed": None, "waiting": 0}
@@ -115,7 +114,7 @@ def restricted_to(typed: Searched, **chosen: Any) -> ListFilter:
     wanted = ListFilter(**chosen, searched=typed)
     statuses = wanted.statuses | typed.statuses
     if wanted.statuses and typed.statuses:
-        statuses = wanted.statuses & typed.statuses or _NO_STATUS
+        statuses = wanted.statuses & typed.statuses or NO_STATUS
     since, until = tightest(max, wanted.since, typed.since), tightest(min, wanted.until, typed.until)
     return replace(wanted, statuses=statuses, since=since, until=until)
 

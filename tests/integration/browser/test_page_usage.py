@@ -27,7 +27,7 @@ IN_BAR = """one => {
 def test_usage_is_drawn_grouped_saved_and_leads_to_the_list(
     browser: Browser, page_stack: LiveStack, upstream: Upstream, theme: Literal["light", "dark"]
 ) -> None:
-    model, team = f"metered-{theme}", f"<img src=x onerror=window.harm=1> {theme}"
+    model, team = f"metered-{theme}", f" =<img src=x onerror=window.harm=1> {theme}"
     upstream.script(model, reply(text("Counted."), usage=TOKENS))
     with browser.page(page_stack.base_url, color_scheme=theme) as page, Wire(page_stack) as wire:
         created = wire.create(model=f"local/{model}", input="What is used?", metadata={"team": team})
@@ -39,9 +39,12 @@ def test_usage_is_drawn_grouped_saved_and_leads_to_the_list(
         for chart in ("Tokens", "Duration", "Cost"):
             assert re.search("[1-9]", page.find(f"[data-chart='{chart}'] .value").inner_text())
         page.find("select[name=by]").select_option("metadata")
-        page.find(".usage-table th a", team)
+        page.find(".usage-table th a", team.strip())
         assert page.page.evaluate("() => window.harm") is None
         assert page.axe() == []
+        with page.page.expect_download() as saved:
+            page.find("button", "CSV").click()
+        assert ",\"' =<img" in Path(saved.value.path()).read_text(), "no spreadsheet computes it"
         page.find("select[name=by]").select_option("model")
         row = page.find(".usage-table tbody tr", model)
         assert [cell.inner_text() for cell in row.locator("td").all()][:4] == ["1", "700", "0", "30"]
@@ -72,4 +75,8 @@ def test_usage_is_drawn_grouped_saved_and_leads_to_the_list(
         page.page.locator("[data-chart=Requests] svg g").last.click()
         page.find(f".list-row[data-id={created['id']}]")
         assert "from=" in page.path
+        page.page.go_back()
+        page.find("[data-chart=Requests] h2 a").focus()
+        page.press("Enter")
+        page.find(f".list-row[data-id={created['id']}]")
         page.check_quiet()

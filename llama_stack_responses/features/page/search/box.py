@@ -107,10 +107,12 @@ class Searched:
 
 
 NOTHING_SEARCHED: Final = Searched()
+NO_STATUS: Final = frozenset({"none"})
+"""The statuses of a search that finds nothing."""
 
 
 def searched(text: str | None) -> Searched:
-    """Return what a user has typed.
+    """Return what a user has typed. Signs without a letter or a digit find nothing, unless there is more.
 
     Raises:
         ApiError: 400, a filter has a wrong value, or there is too much.
@@ -122,9 +124,9 @@ def searched(text: str | None) -> Searched:
     for name, quoted, plain, phrase, word in (part.groups() for part in parts):
         if name:
             found = _filtered(found, name.lower(), name, plain if quoted is None else quoted)
-        else:
-            found = replace(found, terms=[*found.terms, *_terms(word or phrase or "", is_phrase=word is None)])
-    return found
+        elif terms := _terms(word or phrase or "", is_phrase=word is None):
+            found = replace(found, terms=[*found.terms, *terms])
+    return found if found != NOTHING_SEARCHED or not parts else Searched(statuses=NO_STATUS)
 
 
 def _terms(text: str, *, is_phrase: bool) -> list[Term]:

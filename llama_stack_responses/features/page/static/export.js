@@ -7,10 +7,11 @@ import { count, iso } from "./format.js";
 const MOST = 10000;
 const COLUMNS = ["id", "created", "status", "model", "words", "answer", "error", "seconds", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "tool_calls", "failed_tool_calls", "tools", "conversation", "previous_response_id", "metadata", "score", "note"];
 
-/** A cell of a table; a program that opens it must not take it for a formula. */
-function cell(value) {
+/** Make a cell of a table; a program that opens it must not take it for a formula. */
+export function cell(value) {
+  if (typeof value === "number") return value;
   const text = value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
-  return `"${(/^[=+\-@\t\r]/.test(text) && typeof value !== "number" ? "'" : "") + text.replaceAll('"', '""')}"`;
+  return `"${(/^\s*[=+\-@]|^[\t\r]/.test(text) ? "'" : "") + text.replaceAll('"', '""')}"`;
 }
 
 /** The values of columns that are not fields of a row. */

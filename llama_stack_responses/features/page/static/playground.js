@@ -9,7 +9,7 @@ import { asked, branchSwitch, ending, Exchange, GOES_ON } from "./exchange.js";
 import { line, RUNS } from "./format.js";
 import { conversation, inOrder, itemElement, linksOf } from "./items.js";
 import { draftOf, keep, keepDraft, kept } from "./kept.js";
-import { code, to } from "./pieces.js";
+import { code, status, to } from "./pieces.js";
 import { apply, newState, whole } from "./reducer.js";
 import { RequestForm } from "./request_form.js";
 import { shortened } from "./request_fields.js";
@@ -574,7 +574,7 @@ export class PlaygroundView extends TalkView {
 
   /** Name the turns that continue the last one. */
   showLater(rows) {
-    const link = (row) => h("li", null, button(line(row.words, 60) || row.id, () => this.turnTo(row.id), { icon: "branch", kind: "ghost" }), row.status !== "completed" && h("span", { class: "dim small" }, row.status));
+    const link = (row) => h("li", null, button(line(row.words, 60) || row.id, () => this.turnTo(row.id), { icon: "branch", kind: "ghost" }), row.status !== "completed" && status(row.status));
     this.later.replaceChildren(h("section", { class: "later", "aria-label": "Later turns" }, h("p", { class: "dim small" }, "Later turns, which this chat does not have:"), h("ul", null, rows.map(link))));
   }
 

@@ -2,6 +2,7 @@
 
 import { get } from "../../api.js";
 import { button, empty, h, head, save, style, svg, View } from "../../dom.js";
+import { cell } from "../../export.js";
 import { brief, count, duration, exactly, iso, line, modelName, when } from "../../format.js";
 import { isOperator } from "../../pieces.js";
 
@@ -156,7 +157,7 @@ export class UsageView extends View {
     return h(
       "figure",
       { class: "chart usage-chart", "data-chart": title, "data-tone": tone },
-      h("h2", null, title),
+      h("h2", null, h("a", { href: listed({ start: buckets[0].start, end: buckets.at(-1).end }, filter) }, title)),
       h("p", { class: "value" }, shown(all), unit && h("span", { class: "unit" }, unit)),
       svg("svg", { viewBox: `0 0 ${buckets.length} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" }, bars),
       h("ul", { class: "usage-legend" }, texts.map(([name, value], index) => h("li", null, h("i", { "data-part": index }), h("span", null, name), h("b", null, value)))),
@@ -211,12 +212,6 @@ export class UsageView extends View {
       currency: result.cost?.currency ?? null,
     };
   }
-}
-
-/** A cell of CSV that no spreadsheet computes. */
-function cell(value) {
-  if (typeof value !== "string") return value ?? "";
-  return `"${(/^[=+\-@\t\r]/.test(value) ? "'" + value : value).replaceAll('"', '""')}"`;
 }
 
 const listed = ({ start, end }, filter = []) => "/ui?" + new URLSearchParams([...filter, ["from", start], ["to", end]]);

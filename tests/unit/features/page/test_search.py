@@ -47,6 +47,11 @@ def test_words_and_phrases_are_terms(text: str, terms: list[Term]) -> None:
     assert list(searched(text).terms) == terms
 
 
+@pytest.mark.parametrize(("text", "statuses"), [("!!!", {"none"}), ('"', {"none"}), (" ", set()), ("?? rain", set())])
+def test_signs_alone_find_nothing(text: str, statuses: set[str]) -> None:
+    assert searched(text).statuses == statuses
+
+
 def test_filters_are_read_from_the_same_text() -> None:
     found = searched('rain model:qwen3 status:failed tool:Web_Search team:"a b" after:2026-01-30 before:2026-02-01')
     assert [term.words for term in found.terms] == [("rain",)]
