@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import pytest
@@ -35,6 +36,18 @@ BUDGET: Final = 1_000
 """Schedules within which each bug is found: those of a minute of an idle processor."""
 
 
+KNOWN: Final = {
+    "clock of the machine": 177,
+    "commits out of order": 6,
+    "events from the checkpoint": 5,
+    "key after response": 7,
+    "lost wake-up": 109,
+    "unseen partition": 7,
+}
+"""Seeds of short schedules that found bugs when they were written down. They are tried first, since a search takes up to
+half a minute of the processor; it follows if they find nothing any more.
+"""
+
 IN_BURSTS: Final = ("lost wake-up",)
 """Rarer bugs that only a burst of jobs finds, in which nothing else goes wrong."""
 
@@ -42,6 +55,11 @@ IN_BURSTS: Final = ("lost wake-up",)
 def failing(seeds: Iterable[int], run: Callable[[int], Outcome] = simulate) -> Outcome | None:
     """Return the first schedule that breaks a promise; None if none does."""
     return next((outcome for outcome in map(run, seeds) if outcome.violations), None)
+
+
+def seeds_for(name: str) -> Iterable[int]:
+    """Return the seeds within which a bug is found."""
+    return chain((KNOWN[name],) if name in KNOWN else (), range(BUDGET))
 
 
 def told(outcome: Outcome | None) -> str:
@@ -94,7 +112,7 @@ def test_seed_decides_the_whole_schedule() -> None:
 @pytest.mark.parametrize("name", OFTEN)
 def test_bug_put_in_on_purpose_is_found(name: str) -> None:
     with mutated(name):
-        assert failing(range(BUDGET)) is not None
+        assert failing(seeds_for(name)) is not None
 
 
 @pytest.mark.whole_run  # up to a minute of the processor each
@@ -102,4 +120,4 @@ def test_bug_put_in_on_purpose_is_found(name: str) -> None:
 def test_rarer_bug_put_in_on_purpose_is_found(name: str) -> None:
     run = partial(simulate, bursts=1.0) if name in IN_BURSTS else simulate
     with mutated(name):
-        assert failing(range(BUDGET), run) is not None
+        assert failing(seeds_for(name), run) is not None
