@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.config.stack_file import substituted
 from llama_stack_responses.config.stores import Store
+from llama_stack_responses.host.provider_specs import WEB_SEARCHES
 from tests.support.annotated_config import (
     ENTRIES,
     PROVIDERS,
@@ -24,7 +25,7 @@ from tests.support.annotated_config import (
     uncommented,
     written_again,
 )
-from tests.support.stack import STARTER
+from tests.support.stack import REPOSITORY, STARTER
 
 TEXT: Final = TEMPLATE.read_text()
 STORES: Final = {get_args(each.model_fields["type"].annotation)[0]: each for each in models(Store)}
@@ -62,6 +63,13 @@ def leaves(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def test_template_is_what_its_classes_say() -> None:
     assert written_again(TEXT) == TEXT, "`make tables` writes it again"
+
+
+def test_template_and_guide_have_an_entry_of_each_web_search() -> None:
+    guide = (REPOSITORY / "docs" / "guides" / "web-search.md").read_text()
+    for text in (TEXT, guide):
+        missing = WEB_SEARCHES - set(re.findall(r"provider_type: (\S+)", text))
+        assert not missing, "CONTRIBUTING.md, 'A search provider', says where it belongs"
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
