@@ -32,7 +32,7 @@ from llama_stack_responses.features.cold import units
 from llama_stack_responses.features.cold.bringing import Bringing
 from llama_stack_responses.features.cold.objects import Objects
 from llama_stack_responses.features.cold.packing import Packing
-from llama_stack_responses.features.cold.rows import FOLDER, TURN, Release
+from llama_stack_responses.features.cold.rows import FOLDER, Release
 from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
 from llama_stack_responses.features.page.refused.fields import put_of
 from llama_stack_responses.features.page.refused.rows import RefusedRequests
@@ -698,7 +698,7 @@ async def _fill_packed(records: Records, clock: Clock) -> None:
         await Packing(records, objects, AFTER, least_bytes=1).work()
     unpacking = UnpackingRecords(records, Bringing(records, objects, AFTER, None))
     assert await unpacking.forget(_PACKED[0], [], [])
-    await records.commit([Delete(TURN), Put(FOLDER, b"0" * 16)])
+    await records.commit([Put(FOLDER, b"0" * 16)])
 
 
 async def _fill_paged(records: Records, clock: Clock) -> None:

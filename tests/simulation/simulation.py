@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from llama_stack_responses.config.server_profiles import ServerProfiles
 from llama_stack_responses.core.owner import Owner
@@ -101,6 +101,11 @@ class Schedule:
         self._check()
         if not self._failed:
             self._clear()
+
+    @property
+    def violations(self) -> list[str]:
+        """What was found that must not be."""
+        return self.ledger.violations
 
     @property
     def _failed(self) -> bool:
@@ -233,8 +238,25 @@ def simulate(seed: int, *, traced: bool = False, partitions: int | None = None, 
         partitions: how many partitions the store has; None for one with even seeds, and eight with odd ones.
         bursts: as of `Schedule`.
     """
+    parts = partitions or (8 if seed % 2 else 1)
+    return outcome_of(seed, lambda: Schedule(seed, traced=traced, partitions=parts, bursts=bursts), traced=traced)
+
+
+class Simulated(Protocol):
+    """A schedule: its world, and what was found that must not be."""
+
+    world: World
+
+    @property
+    def violations(self) -> list[str]: ...
+
+    def run(self) -> object: ...
+
+
+def outcome_of(seed: int, make: Callable[[], Simulated], *, traced: bool) -> Outcome:
+    """Make and run a schedule of which a seed decides all, and return what came of it."""
     with _determined(seed):
-        schedule = Schedule(seed, traced=traced, partitions=partitions or (8 if seed % 2 else 1), bursts=bursts)
+        schedule = make()
         handler = _Lines(schedule.world)
         logger = logging.getLogger("llama_stack_responses")
         level, propagate = logger.level, logger.propagate
@@ -244,9 +266,9 @@ def simulate(seed: int, *, traced: bool = False, partitions: int | None = None, 
         try:
             schedule.run()
         except Endless as endless:
-            schedule.ledger.fail(str(endless))
+            schedule.violations.append(str(endless))
         finally:
-            violations, trace = list(schedule.ledger.violations), list(schedule.world.trace)
+            violations, trace = list(schedule.violations), list(schedule.world.trace)
             schedule.world.end()
             logger.setLevel(level)
             logger.propagate = propagate

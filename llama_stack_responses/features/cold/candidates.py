@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Final
+from itertools import takewhile
+from typing import Final, NamedTuple
 
 from ...concurrency.offloading import in_thread
 from ...core.ids import tag_of
@@ -14,12 +15,16 @@ from ...store.codec import UnreadableError
 from ...store.decoder import Decoder
 from ...store.history_nodes import parent_of
 from ...store.layout import LISTS, Entry
-from ...store.records import Record, Records, after_prefix, pages_of_keys
+from ...store.records import Record, Records, after_prefix, pages_of_keys, range_in
 from .rows import RecordStub, held
+from .shares import Span
 from .units import Found
 
 _LISTED: Final = 500
-"""Rows of lists that are read at a time."""
+"""Rows of lists that are read at a time, and responses with which a window ends, unless it is within a list."""
+_IDLE: Final = 9
+_MOST_SECONDS: Final = 5.0
+"""How many times as long as reading it took, and how long at most, the server waits after a part without candidates."""
 _READ: Final = 100
 """Records that are read at a time."""
 _READ_BYTES: Final = 4 * 2**20
@@ -27,6 +32,18 @@ _WINDOW: Final = 5_000
 """Responses of one user that are grouped into chains at a time."""
 _TOGETHER: Final = 500
 """Most responses that are packed as one chain; of a longer one, the oldest are packed first."""
+
+
+class Window(NamedTuple):
+    """Idle responses of some users.
+
+    Attributes:
+        start: the key from which to go on if the server ends before they are packed.
+        chains: those that belong together, oldest first.
+    """
+
+    start: str
+    chains: Sequence[Sequence[Found]]
 
 
 class Candidates:
@@ -40,32 +57,27 @@ class Candidates:
     def __init__(self, records: Records, decoder: Decoder) -> None:
         self._records, self._decoder = records, decoder
 
-    async def before(self, oldest: str) -> AsyncIterator[Sequence[Found]]:
-        """Yield responses that belong together, oldest first, whose positions in the lists are before `oldest`.
+    async def within(self, span: Span, oldest: str) -> AsyncIterator[Window]:
+        """Yield the responses of lists whose positions there are before `oldest`, in the order of the keys.
 
-        Those that are running, and those that were brought back, are left out.
+        Those that are running, and those that were brought back, are left out. A tenth of the time goes to parts of
+        lists that have nothing to pack.
         """
-        start, end = LISTS, after_prefix(LISTS)
-        while first := await self._records.range(start, end, limit=1):
-            of = f"{LISTS}{first[0][0].split('/')[1]}/"
-            async for window in self._windows(of, f"{of}{oldest}"):
-                for chain in await self._chains(window):
-                    yield chain
-            start = after_prefix(of)
-
-    async def _windows(self, start: str, end: str) -> AsyncIterator[Sequence[Found]]:
+        start = position = span.start
         window = list[Found]()
-        while rows := await self._records.range(start, end, limit=_LISTED):
-            started = asyncio.get_running_loop().time()
-            window += await self._idle([key.rpartition("/")[2] for key, _ in rows])
-            if len(window) >= _WINDOW:
-                yield window
-                window = []
-            start = rows[-1][0] + "\0"
-            # Half of the time is that of responses.
-            await asyncio.sleep(asyncio.get_running_loop().time() - started)
+        while rows := await range_in(self._records, span.partition, start, span.end, limit=_LISTED):
+            began = asyncio.get_running_loop().time()
+            found = await self._idle([key.rpartition("/")[2] for key, _ in rows if key.split("/")[2] < oldest])
+            window += found
+            start = _behind(rows[-1][0], oldest)
+            taken = asyncio.get_running_loop().time() - began
+            if len(window) >= _LISTED and (whole := _in_whole_lists(window, of := _list_of(rows[-1][0]))):
+                yield Window(position, await self._chains(window[:whole]))
+                window = window[whole:]
+                position = of if window else start
+            await asyncio.sleep(taken if found else min(_IDLE * taken, _MOST_SECONDS))
         if window:
-            yield window
+            yield Window(position, await self._chains(window))
 
     async def _idle(self, ids: Sequence[str]) -> list[Found]:
         """Return those of the responses that are idle and in the store."""
@@ -115,6 +127,25 @@ class Candidates:
 
     def _read(self, keys: Sequence[str]) -> AsyncIterator[dict[str, Record]]:
         return pages_of_keys(self._records, keys, _READ, _READ_BYTES)
+
+
+def _list_of(key: str) -> str:
+    """Return the prefix of the list in which a row is."""
+    return f"{LISTS}{key.split('/')[1]}/"
+
+
+def _behind(key: str, oldest: str) -> str:
+    """Return the key behind a row of a list, or behind the whole list if all that follows there is too young."""
+    return f"{key}\0" if key.split("/")[2] < oldest else after_prefix(_list_of(key))
+
+
+def _in_whole_lists(window: Sequence[Found], of: str) -> int:
+    """Return how many responses of a window are before those of this list, which goes on; all if these are many."""
+    last = window[-1].entry
+    if not last.listed.startswith(of):
+        return len(window)
+    tail = sum(1 for _ in takewhile(lambda each: each.entry.owner.identity == last.owner.identity, reversed(window)))
+    return len(window) - tail if tail < _WINDOW else len(window)
 
 
 def _grouped(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ...feature import Feature, Stack
+from fastapi import APIRouter
+
+from ...feature import Feature, RouteAdmission, Stack
+from ...service.responses import OpenAIResponsesImpl
 from ...store.records import unmoved
 from .settings import SETTINGS
 
@@ -19,4 +22,9 @@ def open_feature(stack: Stack) -> Feature:
     from .packing import Packing
 
     packing = Packing(records, Objects(settings, records), settings.after_hours * 3600, stack.telemetry)
-    return Feature(start=packing.start, close=packing.stop)
+
+    def no_routes(impl: OpenAIResponsesImpl, _: RouteAdmission) -> APIRouter:
+        packing.shares.worker = impl.jobs.worker_id
+        return APIRouter()
+
+    return Feature(routes=[no_routes], start=packing.start, close=packing.stop)

@@ -8,26 +8,42 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
+from math import inf
 from typing import Final
 
 from ...concurrency.offloading import in_thread
+from ...core.ids import tag_of
 from ...lifecycle.periodic import Periodic
 from ...logs import get_logger
 from ...store.codec import UnreadableError
 from ...store.decoder import Decoder
 from ...store.garbage_collector import GarbageCollector
 from ...store.layout import second
-from ...store.records import Delete, Op, Put, Record, Records, VersionIs, after_prefix, committed, pages_of
+from ...store.records import (
+    Delete,
+    Op,
+    Put,
+    Record,
+    Records,
+    VersionIs,
+    after_prefix,
+    committed,
+    pages_of,
+    range_in,
+)
 from ...telemetry.instrumentation import Telemetry
 from ...telemetry.metrics import Metric
 from .candidates import Candidates
 from .objects import Objects, Stored
 from .pack import opened, packed, packed_part
 from .pages import PagedRecords
-from .rows import CHAINS, RELEASES, TURN, Chain, Place, RecordStub, Release, packing
+from .rows import CHAINS, RELEASES, Chain, Place, RecordStub, Release, packing
 from .settling import Settling
+from .shares import Share, Shares, Span
 from .units import Found, Part, Unit, Units, stub_ops
 
 logger = get_logger(__name__)
@@ -37,8 +53,12 @@ BYTES: Final = Metric("llama_stack_responses.cold.written", "By", "Bytes that we
 
 _SECONDS: Final = 600.0
 """Seconds between two searches for idle responses."""
-_TURN_SECONDS: Final = 900.0
-"""Seconds after which the turn of a server expires, unless it is renewed. Only the server with the turn packs."""
+_SMALL_SECONDS: Final = 3_600.0
+"""The same after one that has found too few for an object."""
+_SOON_SECONDS: Final = 30.0
+"""The same after one in which the server had no share, since it had just started."""
+_CURSOR_SECONDS: Final = 86_400.0
+"""Seconds after which it is forgotten how far a server was that has ended."""
 _UPLOAD_SECONDS: Final = 3600.0
 """Seconds within which the chains of an object are committed, or never."""
 _WAIT_SECONDS: Final = 86_400.0
@@ -50,6 +70,8 @@ _LEAST_BYTES: Final = 8 * 2**20
 _OBJECT_BYTES: Final = 24 * 2**20
 """Bytes with which an object ends; it has at most one chain more."""
 _ROWS: Final = 500
+_COLLECTED: Final = 64
+"""Objects of which a server looks at a time how much is left: in a cluster, all partitions are asked for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +115,8 @@ class _Object:
         self.oldest = min(self.oldest, *chain.unit.orders.values())
 
 
-class _TurnLost(Exception):  # noqa: N818 - another server packs
-    pass
-
-
 class Packing(Periodic):
-    """Packs idle responses at intervals, and deletes objects without chains.
+    """Packs the idle responses of this server's shares at intervals, and deletes objects without chains.
 
     Args:
         records: the store, without what is packed.
@@ -108,6 +126,9 @@ class Packing(Periodic):
         least_bytes: an object with fewer waits for more, for a day.
         object_bytes: an object ends with this size.
         keep_seconds: how long the content of a packed response stays for what has just read the response.
+
+    Attributes:
+        shares: which responses this server packs.
     """
 
     def __init__(
@@ -127,40 +148,77 @@ class Packing(Periodic):
         decoder = Decoder()
         self._candidates, self._units = Candidates(records, decoder), Units(self._records, decoder)
         self._garbage_collector = GarbageCollector(records, decoder)
-        self._turn: int | None = None
+        self.shares = Shares(records)
+        self._collected, self._waits = "", False
+        self._is_idle = False
+        self._tidy_at = -inf
 
     async def work(self) -> None:
-        """Pack idle responses, unless another server does, and delete what is left of objects.
+        """Pack idle responses, and delete what is left of objects.
 
         Raises:
             ApiError: 503, the store or the object store does not answer.
         """
-        try:
-            if not await self._has_turn():
-                return
-            await self.release()
-            await self.collect()
-            await self._pack()
-            await committed(self._records, [Delete(TURN)], [VersionIs(TURN, self._turn)])
-            self._turn = None
-        except _TurnLost:
-            return
+        await self._tidy()
+        await self._pack()
+
+    def _pause(self, seconds: float) -> float:
+        """Return how long to pause: longer if the responses that wait would be packed again, and still be too few."""
+        return _SOON_SECONDS if self._is_idle else _SMALL_SECONDS if self._waits else seconds
 
     async def _pack(self) -> None:
-        now = await self._records.now()
-        pending = _Object()
-        async for responses in self._candidates.before(second(now - self._after_seconds)):
-            began = asyncio.get_running_loop().time()
-            if unit := await self._unit(responses, now):
-                pending.add(_Packed(unit, *await in_thread(packed, unit.rows)))
-            if pending.size >= self._object_bytes:
-                await self._store(pending)
-                pending = _Object()
-            # Half of the time is that of responses.
-            await asyncio.sleep(asyncio.get_running_loop().time() - began)
-        has_waited = pending.oldest < second(now - self._after_seconds - _WAIT_SECONDS)
-        if pending.chains and (pending.size >= self._least_bytes or has_waited):
+        own, pending, oldest = (
+            await self.shares.own(),
+            _Object(),
+            second(await self._records.now() - self._after_seconds),
+        )
+        for span in await self.shares.spans(own):
+            pending = await self._pack_span(span, oldest, pending)
+        has_waited = pending.oldest < second(await self._records.now() - self._after_seconds - _WAIT_SECONDS)
+        self._waits = bool(pending.chains) and pending.size < self._least_bytes and not has_waited
+        self._is_idle = not own
+        if pending.chains and not self._waits:
             await self._store(pending)
+
+    async def _pack_span(self, span: Span, oldest: str, pending: _Object) -> _Object:
+        """Pack the idle responses of some lists together with what is pending; return what is pending then."""
+        cursor = span.cursor
+        async for window in self._candidates.within(span, oldest):
+            for chain in await self._own_of(window.chains):
+                began = asyncio.get_running_loop().time()
+                if unit := await self._unit(chain, await self._records.now()):
+                    pending.add(_Packed(unit, *await in_thread(packed, unit.rows)))
+                if pending.size >= self._object_bytes:
+                    await self._store(pending)
+                    pending, cursor = _Object(), await self._note(span.partition, window.start, cursor)
+                # Half of the time is that of responses.
+                await asyncio.sleep(asyncio.get_running_loop().time() - began)
+            if asyncio.get_running_loop().time() > self._tidy_at + _SECONDS:
+                await self._tidy()
+        if cursor:
+            await self._records.commit([Delete(cursor)])
+        return pending
+
+    async def _own_of[Each: Sequence[Found]](self, chains: Sequence[Each]) -> list[Each]:
+        """Return those of the chains that are of shares which this server has now."""
+        own = set(await self.shares.own())
+        return [
+            chain for chain in chains if self.shares.of_chain(chain[0].entry.owner, tag_of(chain[0].entry.id)) in own
+        ]
+
+    async def _note(self, partition: int, start: str, before: str) -> str:
+        """Note from which key to go on if this server ends, in place of what was noted before; return where."""
+        cursor = self.shares.of_key(partition, start).cursor
+        ops: list[Op] = [Delete(before)] if before and before != cursor else []
+        until = await self._records.now() + _CURSOR_SECONDS
+        await self._records.commit([*ops, Put(cursor, start.encode(), until)])
+        return cursor
+
+    async def _tidy(self) -> None:
+        """Delete what packed responses have left in the store, and objects without chains."""
+        await self.release()
+        await self.collect()
+        self._tidy_at = asyncio.get_running_loop().time()
 
     async def _unit(self, responses: Sequence[Found], now: float) -> Unit | None:
         """Return what is packed of responses; None if they stay: they are in use, or cannot be read."""
@@ -175,13 +233,17 @@ class Packing(Periodic):
         return unit if newest < second(now - _SHARED_TIMES * self._after_seconds) else None
 
     async def _store(self, pending: _Object) -> None:
-        """Write an object, and commit its chains, each by itself."""
-        tags = {chain.unit.tag for chain in pending.chains}
+        """Write an object, and commit its chains, each by itself; those of shares that others have by now stay."""
+        own = set(await self.shares.own())
+        chains = [chain for chain in pending.chains if self.shares.of_chain(chain.unit.owner, chain.unit.tag) in own]
+        if not chains:
+            return
+        tags = {chain.unit.tag for chain in chains}
         name = await self._begin(tags)
         written = list[_Written]()
-        await self._objects.put(name, self._data_of(pending.chains, written))
+        await self._objects.put(name, self._data_of(chains, written))
         count, later = 0, await self._records.now() + self._keep_seconds
-        for number, (chain, there) in enumerate(zip(pending.chains, written, strict=True)):
+        for number, (chain, there) in enumerate(zip(chains, written, strict=True)):
             if there.is_whole and await self._commit(Place(name, number, chain.unit.tag), there, chain, later):
                 count += len(chain.unit.orders)
         await self._end(name, tags)
@@ -215,17 +277,21 @@ class Packing(Periodic):
     async def _begin(self, tags: Collection[int]) -> str:
         """Return the name of a new object, to which chains with these tags may be added for a while."""
         now = await self._records.now()
-        if not await self._has_turn():
-            raise _TurnLost
         name = f"{int(now):08x}{secrets.token_hex(6)}"
-        for tag in tags:
-            await self._records.commit([Put(packing(name, tag), b"", now + _UPLOAD_SECONDS)])
+        await self._mark(name, tags, now + _UPLOAD_SECONDS)
         return name
 
     async def _end(self, name: str, tags: Collection[int]) -> None:
         """Have no more chains added to an object."""
+        await self._mark(name, tags, None)
+
+    async def _mark(self, name: str, tags: Iterable[int], until: float | None) -> None:
+        """Have chains with these tags added to an object until a time, or no more: a commit for each partition."""
+        of_parts = defaultdict[int, list[Op]](list)
         for tag in tags:
-            await self._records.commit([Delete(packing(name, tag))])
+            key = packing(name, tag)
+            of_parts[tag % self._records.partitions].append(Delete(key) if until is None else Put(key, b"", until))
+        await asyncio.gather(*(self._records.commit(ops) for ops in of_parts.values()))
 
     async def _commit(self, place: Place, there: _Written, chain: _Packed, later: float) -> bool:
         """Take the responses of a chain out of the store; return whether they had not changed.
@@ -249,20 +315,32 @@ class Packing(Periodic):
             ApiError: 503, the store does not answer.
         """
         now = await self._records.now()
-        async for page in pages_of(self._records, RELEASES, _ROWS):
-            due = {key: (each, record) for key, record in page if (each := Release.decode(record)).at <= now}
-            await Settling(self._records).settle({Place.of(key): each.rows for key, (each, _) in due.items()})
-            for key, (release, record) in due.items():
-                if await committed(self._records, [Delete(key), *release.ops()], [VersionIs(key, record.version)]):
-                    await self._garbage_collector.try_run(release.contents, release.owner)
+        own = set(await self.shares.own())
+        for number in sorted({share.partition for share in own}):
+            async for page in self._releases(number, own):
+                due = {key: (each, record) for key, record in page if (each := Release.decode(record)).at <= now}
+                await Settling(self._records).settle({Place.of(key): each.rows for key, (each, _) in due.items()})
+                for key, (release, record) in due.items():
+                    if await committed(self._records, [Delete(key), *release.ops()], [VersionIs(key, record.version)]):
+                        await self._garbage_collector.try_run(release.contents, release.owner)
+
+    async def _releases(self, number: int, own: Set[Share]) -> AsyncIterator[list[tuple[str, Record]]]:
+        """Yield the rows of a partition that say what the chains in the objects of shares have left in the store."""
+        start, end = RELEASES, after_prefix(RELEASES)
+        while rows := await range_in(self._records, number, start, end, limit=_ROWS):
+            of_rows = [Place.of(key).object for key, _ in rows]
+            mine = {name for name in of_rows if self.shares.of_rest(name, number) in own}
+            yield [row for row, name in zip(rows, of_rows, strict=True) if name in mine]
+            start = f"{rows[-1][0]}\0" if of_rows[-1] in mine else after_prefix(f"{RELEASES}{of_rows[-1]}/")
 
     async def collect(self) -> None:
-        """Delete the objects without chains, and rewrite those of which most is left over.
+        """Delete objects without chains, and rewrite those of which most is left over: some at a time, in turns.
 
         Raises:
             ApiError: 503, the store or the object store does not answer.
         """
-        async for each in self._objects.all():
+        looked_at = await self._next_objects()
+        for each in looked_at:
             still_open = packing(each.name, 0)
             if await self._records.range(still_open, after_prefix(still_open), limit=1):
                 continue
@@ -273,6 +351,17 @@ class Packing(Periodic):
                 await self._objects.delete(each.name)
             elif live * 2 < each.size:
                 await self._rewrite(each, chains)
+        self._collected = looked_at[-1].name if len(looked_at) == _COLLECTED else ""
+
+    async def _next_objects(self) -> list[Stored]:
+        """Return the next own objects by name, behind the last ones."""
+        found, own = list[Stored](), set(await self.shares.own())
+        async for each in self._objects.all():
+            if each.name > self._collected and self.shares.of_object(each.name) in own:
+                found.append(each)
+            if len(found) >= 2 * _COLLECTED:
+                found = nsmallest(_COLLECTED, found)
+        return nsmallest(_COLLECTED, found)
 
     async def _chains(self, name: str) -> list[tuple[Place, Chain, Record]]:
         pages = pages_of(self._records, f"{CHAINS}{name}/", _ROWS)
@@ -312,10 +401,3 @@ class Packing(Periodic):
         release = Release(chain.owner, await self._records.now(), {})
         ops: list[Op] = [Put(place.key, replace(chain, at=at).encode()), Put(place.release, release.encode())]
         return [*ops, *stub_ops(orders, [*pointed], place)]
-
-    async def _has_turn(self) -> bool:
-        """Take the turn, or keep it; return False if another server has it."""
-        until = await self._records.now() + _TURN_SECONDS
-        mine = await committed(self._records, [Put(TURN, b"", until)], [VersionIs(TURN, self._turn)])
-        self._turn = (self._turn or 0) + 1 if mine else None
-        return mine

@@ -2,7 +2,7 @@
 
     co/<object>/<number>   a chain that is packed in the object (`Chain`), also if it is one response
     cp/<object>            a server may still add chains to that object; the row expires
-    cp/turn                a server packs; the row expires
+    cp/next/<slice>        how far the server is that packs these responses (`shares.py`); the row expires
     cp/folder              the folder of the object store that has the objects of this store
     cl/<object>/<number>   the references of that chain's responses that are still to be deleted, and its rows that are
                            still to be moved into pages (`Release`)
@@ -31,7 +31,6 @@ from ...store.records import Delete, Op, Put, Record
 
 CHAINS: Final = "co/"
 RELEASES: Final = "cl/"
-TURN: Final = "cp/turn"
 FOLDER: Final = "cp/folder"
 OPEN: Final = "cp/"
 HELD: Final = "ch/"

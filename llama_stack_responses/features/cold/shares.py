@@ -1,0 +1,140 @@
+"""Which idle responses a server packs: those of its shares.
+
+A share is a part of the users in one partition of the store. One living server has it: the one whose name, hashed with
+the number of the share, is the greatest, as with the partitions of the queue (`jobs/served_partitions.py`). While
+servers disagree for a moment about which of them live, two may pack the same responses: the commits of one then fail.
+
+    cp/next/<slice>    how far the server is that has this share; the row expires
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from ...concurrency.offloading import in_thread
+from ...core.owner import Owner
+from ...jobs.served_partitions import living_workers, workers_of
+from ...store.content_names import Hasher
+from ...store.layout import LISTS, with_tag
+from ...store.records import Records, after_prefix, partitions_of
+from .rows import OPEN
+
+_SHARES: Final = 64
+"""Shares of a store with fewer partitions."""
+_DIGITS: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+"""First characters of the names of users in keys, as the store orders them."""
+
+
+class Share(NamedTuple):
+    """A share: the number of its partition, and which part of the users it has."""
+
+    partition: int
+    slice: int
+
+    @property
+    def cursor(self) -> str:
+        """The key of the row that says how far its server is."""
+        return with_tag(f"{OPEN}next/{self.slice:02x}", self.partition)
+
+
+class Span(NamedTuple):
+    """A range of the keys of lists in one partition: those of adjacent shares.
+
+    Attributes:
+        start, end: the first key, and the first one behind it.
+        cursor: the key of the row that has the start, if a server was there before it ended; else empty.
+    """
+
+    partition: int
+    start: str
+    end: str
+    cursor: str = ""
+
+
+class Shares:
+    """The shares of one server.
+
+    Args:
+        records: the store.
+
+    Attributes:
+        worker: the name of the server among those that live; None if it is the only one.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self.worker: str | None = None
+        self._records, self._living = records, frozenset[str]()
+        self._partitions = partitions_of(records)
+        slices = max(1, _SHARES // self._partitions)
+        # The first slice begins with the first key, whatever that is.
+        self._starts = ["", *(_DIGITS[len(_DIGITS) * each // slices] for each in range(1, slices))]
+        self._all: Final = [Share(number, part) for number in range(self._partitions) for part in range(slices)]
+        self._own: Sequence[Share] = []
+
+    async def own(self) -> Sequence[Share]:
+        """Return the shares of this server, given those that live now; none until its lease is in the store.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        if self.worker is None:
+            return self._all
+        living = frozenset(await living_workers(self._records))
+        if self.worker not in living:
+            return []
+        if living != self._living:
+            self._own, self._living = await in_thread(self._of, self.worker, living), living
+        return self._own
+
+    def _of(self, worker: str, living: Set[str]) -> list[Share]:
+        workers = workers_of(len(self._all), living)
+        return [share for share, each in zip(self._all, workers, strict=True) if each == worker]
+
+    def of_chain(self, owner: Owner, tag: int) -> Share:
+        """Return the share that has the responses of a user with a tag."""
+        return self._at(tag % self._partitions, Hasher(owner).owner)
+
+    def of_key(self, partition: int, key: str) -> Share:
+        """Return the share that has a key of a list, or the beginning of one."""
+        return self._at(partition, key.removeprefix(LISTS))
+
+    def _at(self, partition: int, owner_key: str) -> Share:
+        return Share(partition, bisect_right(self._starts, owner_key) - 1)
+
+    def of_object(self, name: str) -> Share:
+        """Return the share whose server deletes the object with this name once it has no chains, or rewrites it."""
+        return self._all[crc32(name.encode()) % len(self._all)]
+
+    def of_rest(self, name: str, partition: int) -> Share:
+        """Return the share whose server deletes what the chains in this object have left in a partition."""
+        return Share(partition, crc32(name.encode()) % len(self._starts))
+
+    async def spans(self, own: Sequence[Share]) -> list[Span]:
+        """Return the lists of shares, given in order, as few ranges. One begins where a server has ended in between.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        ended = await self._records.get_many([share.cursor for share in own])
+        return list(self._joined(own, {key: record.value.decode() for key, record in ended.items()}))
+
+    def _joined(self, own: Iterable[Share], ended: dict[str, str]) -> Iterator[Span]:
+        span: Span | None = None
+        for share in own:
+            start, end = self._range(share)
+            if span and (span.partition, span.end) == (share.partition, start) and share.cursor not in ended:
+                span = Span(span.partition, span.start, end, span.cursor)
+                continue
+            if span:
+                yield span
+            cursor = share.cursor if share.cursor in ended else ""
+            span = Span(share.partition, ended.get(share.cursor, start), end, cursor)
+        if span:
+            yield span
+
+    def _range(self, share: Share) -> tuple[str, str]:
+        start, after = f"{LISTS}{self._starts[share.slice]}", self._starts[share.slice + 1 :]
+        return start, f"{LISTS}{after[0]}" if after else after_prefix(LISTS)

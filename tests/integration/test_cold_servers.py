@@ -1,0 +1,133 @@
+"""Server processes share the packing of idle responses, on one Valkey and in a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from llama_stack_responses.core.ids import new_id
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.features.cold.objects import Objects
+from llama_stack_responses.features.cold.pages import PagedRecords
+from llama_stack_responses.features.cold.rows import CHAINS, Chain
+from llama_stack_responses.jobs.served_partitions import living_workers
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.loaded_response import StoredResponse
+from llama_stack_responses.store.records import Records
+from tests.contract.conversations import assistant, response, user
+from tests.support.cluster import Cluster
+from tests.support.cold import ColdStore, in_folder
+from tests.support.packing_server import opened
+from tests.support.valkey import Valkey
+
+pytestmark = [pytest.mark.extended]
+
+USERS: Final = 24
+AFTER: Final = 1_000.0
+
+
+@contextmanager
+def packing(url: str, folder: Path, name: str, partitions: int) -> Iterator[subprocess.Popen[str]]:
+    """Run a server that packs."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.packing_server",
+        url,
+        str(folder),
+        name,
+        str(AFTER),
+        str(partitions),
+    ]
+    with (folder / name).open("w") as output, subprocess.Popen(command, stdout=output, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def packed_by(folder: Path, name: str) -> list[str]:
+    """Return the ids of what a server has packed."""
+    return (folder / name).read_text().split()
+
+
+async def stored(records: Records, first: int) -> dict[str, str]:
+    """Store a chain of two old responses for each of some users; return the users of the responses."""
+    archive, created = Archive(records), int(await records.now() - 2 * AFTER)
+    found = {}
+    for number in range(first, first + USERS):
+        owner = Owner(f"user {number}")
+        base: StoredResponse | None = None
+        tag = archive.placement.of_owner(owner)
+        for turn in range(2):
+            made = response(assistant(f"answer {turn}"), id=new_id("resp", tag), created_at=created + turn)
+            made["previous_response_id"] = base and base.response["id"]
+            asked = user(f"question {number} {turn}")
+            await archive.save(made, owner=owner, base=base.history if base else None, input_items=[asked])
+            base = await archive.load(made["id"])
+            assert base
+            found[made["id"]] = owner.principal
+    return found
+
+
+async def until(done: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for a condition."""
+    ends = time.monotonic() + 120
+    while not await done():
+        assert time.monotonic() < ends, "what is waited for has not come"
+        await asyncio.sleep(0.2)
+
+
+async def check(url: str, folder: Path, partitions: int) -> None:
+    """Have two servers pack, kill one, and have the other pack all."""
+    records = opened(url, partitions)
+    cold = ColdStore(records, in_folder(folder), lambda: 0.0)
+    try:
+        with packing(url, folder, "one", partitions) as one, packing(url, folder, "two", partitions):
+
+            async def both_live() -> bool:
+                return len(await living_workers(records)) == 2
+
+            async def all_packed() -> bool:
+                return await cold.packed() == of.keys()
+
+            await until(both_live)
+            of = await stored(records, 0)
+            await until(all_packed)
+            first, second = packed_by(folder, "one"), packed_by(folder, "two")
+            assert sorted([*first, *second]) == sorted(of), "a response was packed twice"
+            assert {of[each] for each in first}.isdisjoint(of[each] for each in second)
+            assert first
+            assert second
+            one.kill()
+            of |= await stored(records, USERS)
+            await until(all_packed)
+        assert packed_by(folder, "one") == first
+        assert sorted([*first, *packed_by(folder, "two")]) == sorted(of)
+        await check_objects(records, cold.objects)
+    finally:
+        await records.close()
+
+
+async def check_objects(records: Records, objects: Objects) -> None:
+    """Check that nothing was written to the object store that is not used."""
+    rows = await PagedRecords(records).range(CHAINS, "co0", limit=1_000)
+    assert sum(Chain.decode(record).total for _, record in rows) == sum([each.size async for each in objects.all()])
+
+
+def test_two_servers_on_one_store_pack_different_users(tmp_path: Path) -> None:
+    with Valkey(tmp_path) as server:
+        asyncio.run(check(server.url, tmp_path, 1))
+
+
+def test_two_servers_in_a_cluster_pack_different_partitions(tmp_path: Path) -> None:
+    with Cluster(tmp_path, replicas=0) as cluster:
+        asyncio.run(check(cluster.url, tmp_path, 8))
