@@ -9,17 +9,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.cold import units
+from llama_stack_responses.features.cold.bringing import Bringing
 from llama_stack_responses.features.cold.packing import Packing
 from llama_stack_responses.features.cold.pages import PagedRecords
 from llama_stack_responses.features.cold.rows import CHAINS, Chain
 from llama_stack_responses.features.cold.stored import PackedChains
+from llama_stack_responses.features.cold.unconfigured import UnconfiguredRecords
+from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
 from llama_stack_responses.features.page.search.texts import Texts
 from llama_stack_responses.items.listed_items import with_ids
 from llama_stack_responses.store.archive import Archive
@@ -212,6 +215,29 @@ async def test_two_servers_pack_and_bring_back_at_once(
     read = [whole(each.archive, response_id) for response_id in before for each in (cold, other)]
     assert await asyncio.gather(*read) == [each for each in before.values() for _ in range(2)]
     assert await cold.paged.range(CHAINS, "co0", limit=9) == []
+
+
+@pytest.mark.every_store
+async def test_server_without_the_setting_names_it(records: Records, cold: ColdStore, clock: Clock) -> None:
+    proxy = CountingProxy(records)
+    without = UnconfiguredRecords(proxy, UnpackingRecords(records, Bringing(records, None, 0.0, None)))
+    archive = Archive(without, clock=clock)
+    made = await chain(archive, 2)
+    calls = proxy.reads
+    for each in ids(made):
+        assert await archive.load(each)
+    assert proxy.reads == calls + 4  # Whether something was packed is looked at once.
+    await pack(cold, clock)
+    [new] = await chain(cold.archive, 1, 9)
+    for server in (archive, Archive(UnconfiguredRecords(records, without._unpacking), clock=clock)):
+        without._look_at = 0.0  # a minute later
+        with pytest.raises(ApiError, match="setting 'archive', which is not set here") as refused:
+            await server.load(made[0].response["id"])
+        assert refused.value.status == 503
+        assert await server.load(new.response["id"])
+    assert await archive.delete(made[0].response["id"])
+    assert await cold.archive.load(made[0].response["id"]) is None
+    assert await cold.archive.load(made[1].response["id"])
 
 
 async def meddled(
@@ -551,15 +577,27 @@ async def test_only_large_chains_fail_and_are_deleted_while_the_object_store_is_
     assert await left(cold.hot, clock, cold.archive) == []
 
 
-@pytest.mark.usefixtures("small_bounds")
-async def test_large_chain_that_came_back_in_part_leaves_nothing(
-    records: Records, clock: Clock, tmp_path: Path
-) -> None:
-    """A server is killed after each of the commits that bring a large chain back; others sweep, and bring it back."""
-    cold = ColdStore(records, in_folder(tmp_path), clock)
+class Pictures(NamedTuple):
+    """A large chain that is packed, and what its last response was before."""
+
+    made: Sequence[StoredResponse]
+    before: tuple[Any, ...]
+
+
+@pytest.fixture
+async def pictures(cold: ColdStore, clock: Clock, small_bounds: None) -> Pictures:
+    del small_bounds
     made = await with_pictures(cold.archive, 2)
     before = await whole(cold.archive, made[-1].response["id"])
     await pack(cold, clock)
+    return Pictures(made, before)
+
+
+async def test_large_chain_that_came_back_in_part_leaves_nothing(
+    records: Records, cold: ColdStore, clock: Clock, tmp_path: Path, pictures: Pictures
+) -> None:
+    """A server is killed after each of the commits that bring a large chain back; others sweep, and bring it back."""
+    made, before = pictures
     small = await bytes_of(cold.hot)
     for after in range(1, 5):
         done = count(1)
@@ -581,14 +619,10 @@ async def test_large_chain_that_came_back_in_part_leaves_nothing(
     assert await left(records, clock, cold.archive) == []
 
 
-@pytest.mark.usefixtures("small_bounds")
 async def test_part_that_is_swept_while_its_chain_comes_back_is_brought_again(
-    records: Records, clock: Clock, tmp_path: Path
+    records: Records, cold: ColdStore, clock: Clock, tmp_path: Path, pictures: Pictures
 ) -> None:
-    cold = ColdStore(records, in_folder(tmp_path), clock)
-    made = await with_pictures(cold.archive, 2)
-    before = await whole(cold.archive, made[-1].response["id"])
-    await pack(cold, clock)
+    made, before = pictures
     done = count(1)
 
     async def sweep(name: str) -> None:

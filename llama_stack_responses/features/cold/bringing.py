@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import batched
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...concurrency.fair_budget import FairBudget
 from ...concurrency.offloading import in_thread
@@ -15,10 +15,13 @@ from ...store.layout import Entry, unsettled
 from ...store.records import Delete, Ensure, Op, Put, Record, Records, VersionIs, committed
 from ...telemetry.instrumentation import Telemetry
 from ...telemetry.metrics import SECONDS, Metric
-from .objects import Objects
 from .pack import Rows, opened
 from .pages import PagedRecords
 from .rows import Chain, Place, held
+
+if TYPE_CHECKING:
+    # Its package is missing where nothing is packed.
+    from .objects import Objects
 
 BACK: Final = Metric(
     "llama_stack_responses.cold.back", "s", "Time until a chain was back from the object store", SECONDS

@@ -15,7 +15,7 @@ no pages: it has the index of the rows of lists, which therefore stay by themsel
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -93,6 +93,22 @@ class Page(NamedTuple):
         return ops, [VersionIs(self.key, self.version), *(VersionIs(key, None) for key in further)]
 
 
+type _Known = dict[tuple[str, int | None], Page]
+"""Pages by their keys and versions."""
+type _ReadRows = Callable[[], Awaitable[list[tuple[str, Record]]]]
+type _ReadPages = Callable[[_Span, _Known], Awaitable[list[Page]]]
+
+
+def _written(pages: Iterable[Page]) -> tuple[list[Op], list[Condition]]:
+    """Return the commit that stores pages."""
+    ops, unchanged = list[Op](), list[Condition]()
+    for page in pages:
+        puts, same = page.written()
+        ops += puts
+        unchanged += same
+    return ops, unchanged
+
+
 def encoded(rows: Sequence[tuple[str, Record]]) -> bytes:
     """Return the value of a page, given its rows by key. The form is read by all later versions.
 
@@ -137,8 +153,14 @@ def decoded(value: bytes) -> dict[str, Record]:
 
 def _in_common(before: str, key: str) -> int:
     """Return how many characters two keys begin with in common, 255 at most."""
-    pairs = zip(before[:255], key, strict=False)
-    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(before), len(key), 255))
+    same, differing = 0, min(len(before), len(key), 255) + 1
+    while differing - same > 1:
+        middle = (same + differing) // 2
+        if key.startswith(before[:middle]):
+            same = middle
+        else:
+            differing = middle
+    return same
 
 
 def _chunks(rows: Mapping[str, Record]) -> Iterator[list[tuple[str, Record]]]:
@@ -196,15 +218,9 @@ class PagedRecords(WrappedRecords):
         """Read a range; what is in pages is part of it if all its keys have the same kind."""
         if not self._has_pages or not _is_of_kind(start, end):
             return await self._records.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+        read = partial(self._records.range, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
         span = _Span(start, end, limit, reverse)
-        pages = await self._pages(span)
-        for _ in range(_TRIES):
-            rows = await self._records.range(start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
-            again = await self._pages(span)
-            if again == pages:
-                break
-            pages = again
-        return list(until(span.merged(rows, pages), max_bytes))
+        return list(until(await self._merged(span, read, self._pages), max_bytes))
 
     async def range_in(
         self, number: int, start: str, end: str, *, limit: int, reverse: bool = False, max_bytes: int | None = None
@@ -212,15 +228,21 @@ class PagedRecords(WrappedRecords):
         """Read a range of one partition, as `range`."""
         if not self._has_pages or not _is_of_kind(start, end):
             return await range_in(self._records, number, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
+        read = partial(range_in, self._records, number, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
         span = _Span(start, end, limit, reverse)
-        pages = await self._pages_in(number, span)
+        return list(until(await self._merged(span, read, partial(self._pages_in, number)), max_bytes))
+
+    async def _merged(self, span: _Span, read: _ReadRows, read_pages: _ReadPages) -> Iterator[tuple[str, Record]]:
+        """Return the rows of a range by themselves together with those of pages, which are read before and after."""
+        known: _Known = {}
+        pages = await read_pages(span, known)
         for _ in range(_TRIES):
-            rows = await range_in(self._records, number, start, end, limit=limit, reverse=reverse, max_bytes=max_bytes)
-            again = await self._pages_in(number, span)
+            rows = await read()
+            again = await read_pages(span, known)
             if again == pages:
                 break
             pages = again
-        return list(until(span.merged(rows, pages), max_bytes))
+        return span.merged(rows, pages)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         """Commit; what is in pages is read, written and deleted there."""
@@ -254,9 +276,8 @@ class PagedRecords(WrappedRecords):
             last.rows[key] = rows[key]
         ops: list[Op] = [Delete(key) for key in rows]
         unchanged: list[Condition] = [VersionIs(key, record.version) for key, record in rows.items()]
-        for page in pages.values():
-            puts, same = page.written()
-            ops, unchanged = [*ops, *puts], [*unchanged, *same]
+        puts, same = await in_thread(_written, pages.values())
+        ops, unchanged = [*ops, *puts], [*unchanged, *same]
         return await committed(self._records, ops, list(dict.fromkeys([*unchanged, *conditions])))
 
     async def exists(self) -> bool:
@@ -303,8 +324,7 @@ class PagedRecords(WrappedRecords):
             return await self._records.get_many(keys, max_bytes=max_bytes), {}
         found = await get_or_floors(self._records, keys, spans, max_bytes=max_bytes)
         alone = {key: record for key, record in found.items() if not key.startswith(PAGES)}
-        stored = [row for row in found.items() if row[0].startswith(PAGES)]
-        pages = _pages_of(stored) if len(stored) <= _INLINE else await in_thread(_pages_of, stored)
+        pages = await _opened([row for row in found.items() if row[0].startswith(PAGES)], {})
         asked = spans.keys() - alone.keys()
         return alone, {key: page for page in pages for key in page.rows.keys() & asked}
 
@@ -331,16 +351,13 @@ class PagedRecords(WrappedRecords):
             for op in written
             if isinstance(op, Put | Delete) and op.key in alone
         ]
-        for page in pages.values():
-            puts, same = page.written()
-            written, kept = [*written, *puts], [*kept, *same]
-        return written, list(dict.fromkeys(kept))
+        puts, same = await in_thread(_written, pages.values()) if pages else ([], [])
+        return [*written, *puts], list(dict.fromkeys([*kept, *same]))
 
-    async def _pages(self, span: _Span) -> list[Page]:
+    async def _pages(self, span: _Span, known: _Known) -> list[Page]:
         numbers = await self._numbers_of(span)
-        return [
-            page for pages in await asyncio.gather(*(self._pages_in(each, span) for each in numbers)) for page in pages
-        ]
+        found = await asyncio.gather(*(self._pages_in(each, span, known) for each in numbers))
+        return [page for pages in found for page in pages]
 
     async def _numbers_of(self, span: _Span) -> Sequence[int]:
         """Return the partitions that may have rows of a range."""
@@ -355,20 +372,27 @@ class PagedRecords(WrappedRecords):
             return sorted({0, *(int(key[-3:], 16) % self.partitions for key, _ in rows)})
         return range(self.partitions)
 
-    async def _pages_in(self, number: int, span: _Span) -> list[Page]:
-        """Return pages of a partition that have all rows of a range up to its limit."""
+    async def _pages_in(self, number: int, span: _Span, known: _Known) -> list[Page]:
+        """Return pages of a partition that have all rows of a range up to its limit.
+
+        Args:
+            known: pages that are decoded, to which others are added.
+        """
         place, some = f"{PAGES}{number:03x}/", 1 + min(span.limit // _ROWS, _AT_ONCE)
         start, end = f"{place}{span.start}\0", f"{place}{span.end}"
         read = partial(range_in, self._records, number, limit=some, reverse=span.reverse)
-        floor, rows = await asyncio.gather(self._floor(span.start, number), read(start, end))
-        found = _pages_of(rows)
-        count = sum(map(span.count, found)) + (span.count(floor) if floor and not span.reverse else 0)
+        before = range_in(self._records, number, *_before(span.start, number), limit=1, reverse=True)
+        floor, rows = await asyncio.gather(before, read(start, end))
+        found = await _opened(rows, known)
+        floors = await _opened(floor, known)
+        count = sum(map(span.count, found if span.reverse else [*found, *floors]))
         while count < span.limit and len(rows) == some:
             start, end = (start, rows[-1][0]) if span.reverse else (rows[-1][0] + "\0", end)
             rows = await read(start, end)
-            found += _pages_of(rows)
-            count += sum(map(span.count, found[len(found) - len(rows) :]))
-        return [*found, floor] if floor else found
+            further = await _opened(rows, known)
+            found += further
+            count += sum(map(span.count, further))
+        return [*found, *floors]
 
 
 class _Span(NamedTuple):
@@ -400,6 +424,14 @@ def _before(key: str, number: int) -> tuple[str, str]:
     """Return the range of the keys of pages in a partition, of which the last one may have the row of a key."""
     place = f"{PAGES}{number:03x}/"
     return f"{place}{_kind_of(key)}", f"{place}{key}\0"
+
+
+async def _opened(rows: Sequence[tuple[str, Record]], known: _Known) -> list[Page]:
+    """Return pages, each decoded once: a few in the event loop."""
+    new = [row for row in rows if (row[0], row[1].version) not in known]
+    opened = _pages_of(new) if len(new) <= _INLINE else await in_thread(_pages_of, new)
+    known |= {(page.key, page.version): page for page in opened}
+    return [known[key, record.version] for key, record in rows]
 
 
 def _pages_of(rows: Iterable[tuple[str, Record]]) -> list[Page]:

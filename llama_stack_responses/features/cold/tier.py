@@ -14,22 +14,22 @@ from .settings import NO_PACKAGE, SETTINGS
 def open_tier(records: Records, config: BaseModel, telemetry: Telemetry | None) -> Records:
     """Return records that bring back what is packed.
 
-    Without the setting, a server has the store alone, as nothing is packed. A command says what it cannot read.
+    Without the setting, a server or a command says what it cannot read.
 
     Raises:
         WrongConfiguration: the setting cannot be used, or not with this store.
     """
     settings = SETTINGS.of(config)
-    if not records.transactional or (settings is None and telemetry is not None):
+    if not records.transactional or isinstance(getattr(config, "store", None), HostStore | MemoryStore):
         _refuse(settings is not None)
         return records
-    if settings and isinstance(getattr(config, "store", None), HostStore | MemoryStore):
-        _refuse(is_set=True)
     from .bringing import Bringing
+    from .unconfigured import UnconfiguredRecords
     from .unpacking_records import UnpackingRecords
 
     if settings is None:
-        return UnpackingRecords(records, Bringing(records, None, 0.0, telemetry))
+        unpacking = UnpackingRecords(records, Bringing(records, None, 0.0, telemetry))
+        return UnconfiguredRecords(records, unpacking) if telemetry else unpacking
     try:
         from .objects import Objects
     except ImportError as error:

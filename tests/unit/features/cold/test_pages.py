@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections import Counter
 from itertools import count
 
 import pytest
 
+from llama_stack_responses.features.cold import pages as module
 from llama_stack_responses.features.cold.pages import PagedRecords, decoded, encoded
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.memory import MemoryRecords
@@ -110,3 +113,20 @@ async def test_commits_of_the_same_page_are_both_made() -> None:
     with pytest.raises(Conflict) as refused:
         await plain.commit([Delete(key_of(3))], [VersionIs(key_of(3), 2), VersionIs("other", None)])
     assert refused.value.failed == (VersionIs(key_of(3), 2),)
+
+
+async def test_each_page_of_a_range_is_decoded_once_and_many_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = PagedRecords(MemoryRecords())
+    rows = await filled(records, range(2000))
+    opened, threads = Counter[bytes](), set[int]()
+
+    def opening(value: bytes) -> dict[str, Record]:
+        opened[value] += 1
+        threads.add(threading.get_ident())
+        return decoded(value)
+
+    monkeypatch.setattr(module, "decoded", opening)
+    assert len(await records.range("l/", "l0", limit=3000)) == len(rows)
+    assert set(opened.values()) == {1}
+    assert len(opened) > 10
+    assert threads - {threading.get_ident()}

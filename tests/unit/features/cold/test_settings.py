@@ -64,9 +64,19 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         open_tier(MemoryRecords(), config, Telemetry())
 
 
-def test_server_without_the_setting_has_the_store_alone() -> None:
+def test_store_that_ends_with_the_process_is_left_alone() -> None:
     records = MemoryRecords()
-    assert open_tier(records, ResponsesConfig(), Telemetry()) is records
+    config = ResponsesConfig.model_validate({"store": {"type": "memory"}})
+    assert open_tier(records, config, Telemetry()) is records
+
+
+def test_no_package_is_needed_without_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    for name in ("objects", "bringing", "unconfigured", "unpacking_records"):
+        monkeypatch.delitem(sys.modules, f"llama_stack_responses.features.cold.{name}", raising=False)
+    for telemetry in (Telemetry(), None):
+        opened = open_tier(MemoryRecords(), ResponsesConfig(), telemetry)
+        assert type(opened).__name__ == ("UnconfiguredRecords" if telemetry else "UnpackingRecords")
 
 
 async def test_command_without_the_setting_says_what_it_cannot_read() -> None:
