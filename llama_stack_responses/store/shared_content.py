@@ -113,9 +113,11 @@ async def own_inputs(shared: SharedContent, names: Sequence[str | None], max_byt
             known = [_parent(shared.known_node(each.node), each.behind) for each in ends[number:] if each.node]
             node, size = await shared.node(parent, filter(None, known))
         id_node, more = await shared.node(ids, (each.ids for each in ends[number:] if each.ids)) if ids else (None, 0)
-        left -= size + more
+        # An input that was stored before its output may have got its ids before too.
+        earlier, less = await shared.node(id_node.parent) if parent and id_node and id_node.parent else (None, 0)
+        left -= size + more + less
         behind = {parent: 0, name: outputs} if parent else {name: 0}
-        items = _with_ids(node, id_node, behind) if node and id_node else _items_of(node)
+        items = _with_ids(node, id_node, earlier, behind) if node and id_node else _items_of(node)
         inputs.append(given_items(items if parent else items[: len(items) - outputs]))
     return inputs
 
@@ -129,17 +131,19 @@ def _items_of(node: Node | None) -> Sequence[Json]:
     return node.items if node else ()
 
 
-def _with_ids(node: Node, id_node: Node, behind: Mapping[str, int]) -> Sequence[Json]:
+def _with_ids(node: Node, id_node: Node, earlier: Node | None, behind: Mapping[str, int]) -> Sequence[Json]:
     """Return the items of a history's last node with input, with their own ids.
 
     Args:
         id_node: the node with the ids of the history's last items.
+        earlier: the node with the ids of items before these, if it is needed.
         behind: the names of the nodes that may end with these ids, and the number of items of that node behind `node`.
     """
     name, end = item_ids.end_of(id_node)
     if name not in behind:
         return node.items
-    return item_ids.with_own_ids(node.items, [id_node], end - behind[name] - len(node.items))
+    nodes = [earlier, id_node] if earlier else [id_node]
+    return item_ids.with_own_ids(node.items, nodes, end - behind[name] - len(node.items))
 
 
 def given_items(items: Sequence[Json]) -> list[Json]:

@@ -133,6 +133,7 @@ async def test_queued_response_keeps_its_ids_when_it_ends(archive: Archive, coun
         ended = await archive.load(created["id"])
         assert ended is not None
         await check(archive, ended, [*question, answer])
+        assert await archive.own_inputs([ended]) == [question]
     for listed in (await archive.list(ALICE, limit=9, after=None, order="asc", model=None)).items:
         await archive.delete(listed.response["id"])
     assert await nothing_left(counting)

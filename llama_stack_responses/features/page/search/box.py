@@ -101,7 +101,7 @@ class Searched:
         """Return whether the first words of a row, or its ids, have all words."""
         if not self.terms:
             return True
-        names = ("id", "conversation", "previous_response_id", "words", "answer", "error", "message")
+        names = ("id", "conversation", "previous_response_id", "request_id", "words", "answer", "error", "message")
         said = [words_of(str(row[name])) for name in names if row.get(name)]
         return all(any(has_term(words, term) for words in said) for term in self.terms)
 

@@ -415,7 +415,7 @@ export class ListView extends View {
         "a",
         { href: row.status === "refused" ? to.refused(row.id) : row.owner && !isMine(row.owner) ? to.owned(row.id) : to.response(row.id), onfocus: () => (this.position = this.rows.findIndex((found) => found.id === row.id)) },
         h("span", { class: "cell-status" }, this.lease.expired && row.status === "in_progress" ? status("stalled", STALLED) : rowStatus(row)),
-        h("span", { class: "cell-words" }, ownerMark(row), scoreMark(row), goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.snippet?.length ? snippet(row.snippet) : row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.http_status ? `${row.http_status} ${row.error}: ${row.message}` : row.error)),
+        h("span", { class: "cell-words" }, ownerMark(row), scoreMark(row), goesOn(row), row.words ? h("b", null, row.words) : h("i", null, "No user text"), row.id === this.marked && h("span", { class: "tag" }, "marked"), row.snippet?.length ? snippet(row.snippet) : row.answer && h("span", null, unmarked(row.answer)), row.error && h("span", { class: "error-text" }, row.http_status ? `${row.http_status} ${row.error}${row.message && ": " + row.message}` : row.error)),
         h("span", { class: "cell-model", title: row.model }, modelName(row.model)),
         h("span", { class: "cell-tokens num", title: "Input and output tokens" }, tokens),
         h("span", { class: "cell-time num" }, seconds(row.seconds)),

@@ -92,6 +92,7 @@ async def test_row_says_what_was_refused_and_why(records: FailingRecords) -> Non
     }
     assert {name: row[name] for name in expected} == expected
     assert await RefusedRequests(records).find(ADA, row["id"]) == row
+    assert searched("req_1").says(row)
     with pytest.raises(ApiError, match="not found"):
         await RefusedRequests(records).find(BOB, row["id"])
 
