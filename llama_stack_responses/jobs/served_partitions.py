@@ -7,9 +7,11 @@ partitions.
 
 A worker looks at its partitions, with one call for each, when it gets further ones, when a worker has died, and at
 intervals for what no one noted. A worker that has no room for the jobs of a partition, or requeues one, writes a row
-for it, and workers that have room look there too:
+for it, and workers that have room look there too. So does one without room for what other rows stand for, such as
+batches, which others see at their next look:
 
-    qh/<partition>    jobs wait in this partition; it expires
+    qh/<partition>             jobs wait in this partition; it expires
+    qr/<partition>/<prefix>    rows of this prefix wait in this partition; it expires
 
 No claim and no look waits for a partition that did not answer. A task tries it in the meantime, until it answers.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import compress, count
 from math import inf
@@ -42,7 +45,9 @@ EXPIRING: Final = "t/"
 """The prefix of the rows that say when event logs expire."""
 
 _ANNOUNCED: Final = "qh/"
+_WAITING: Final = "qr/"
 _ANNOUNCED_SECONDS: Final = 30.0
+_MAX_WAITING: Final = 4_096
 _MAX_WORKERS: Final = 10_000
 """Leases of workers that are read at most."""
 _TRY_SECONDS: Final = 0.5
@@ -75,13 +80,15 @@ class ServedPartitions:
         self._waiting: dict[int, None] = {}
         self._with_rows: dict[str, Sequence[int]] = dict.fromkeys((HELD, FOREGROUND, NOTED, EXPIRING), self.own)
         self._looked_at, self._looking = -inf, asyncio.Lock()
+        self._announced_at = dict[str, float]()
+        self._watched = dict[str, WatchedRows]()
         self._silent = set[int]()
         self._trying = LoopTask(self._try_silent)
 
     def watched(self, prefix: str) -> WatchedRows:
         """Return where rows of a further prefix are, which `having` knows from now on."""
         self._with_rows.setdefault(prefix, self.own)
-        return WatchedRows(self, prefix)
+        return self._watched.setdefault(prefix, WatchedRows(self, prefix))
 
     def number_of(self, tag: int) -> int:
         """Return the partition of a tag."""
@@ -159,6 +166,29 @@ class ServedPartitions:
         for key, _ in rows:
             self.found(int(key.removeprefix(_ANNOUNCED), 16) % self.count)
 
+    async def _read_waiting(self) -> None:
+        """Find out where rows wait for which their own workers have no room."""
+        if not self._watched or tag_of_key(_WAITING) in self._silent:
+            return
+        with suppress(ApiError):  # the next look finds them
+            for key, _ in await range_in(self._records, 0, _WAITING, after_prefix(_WAITING), limit=_MAX_WAITING):
+                number, _, prefix = key.removeprefix(_WAITING).partition("/")
+                if prefix in self._watched:
+                    self._watched[prefix].found(int(number, 16))
+
+    async def announce_rows(self, prefix: str, numbers: Iterable[int]) -> None:
+        """Have other workers look for rows of a prefix in these partitions, at most every ten seconds.
+
+        Raises:
+            ApiError: 503, the first partition does not answer.
+        """
+        now, moment = asyncio.get_running_loop().time(), _ANNOUNCED_SECONDS / 3
+        keys = [f"{_WAITING}{number:03x}/{prefix}" for number in sorted(set(numbers))] if self.count > 1 else []
+        if new := [key for key in keys if self._announced_at.get(key, -inf) < now - moment]:
+            ends = await self._records.now() + _ANNOUNCED_SECONDS
+            await self._records.commit([Put(key, b"", ends) for key in new])
+            self._announced_at |= dict.fromkeys(new, now)
+
     def _look_soon(self) -> None:
         self._looked_at = min(self._looked_at, asyncio.get_running_loop().time() - self._look_seconds + _BLIND_SECONDS)
 
@@ -171,6 +201,7 @@ class ServedPartitions:
             self._looked_at = now
             try:
                 await self._look_at(list(self.own))
+                await self._read_waiting()
             except BaseException:
                 self._looked_at = -inf
                 raise
@@ -276,6 +307,14 @@ class WatchedRows:
             elif self._learned.get(number) == before.get(number):
                 self._learned.pop(number, None)
         return rows, failures
+
+    async def announce(self, tags: Iterable[int]) -> None:
+        """Have other workers look in the partitions of these tags too, since this one has no room for their rows.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        await self._served.announce_rows(self._prefix, map(self._served.number_of, tags))
 
     def found(self, tag: int) -> None:
         """Note that there may be rows in the partition of a tag, or in that of this number."""

@@ -962,6 +962,21 @@ async def test_batches_begin_while_the_partition_of_another_is_away(clock: Clock
         parts[away].away = False
 
 
+async def test_batches_for_which_a_server_has_no_room_begin_at_another_one(clock: Clock) -> None:
+    records = PartitionedRecords([MemoryRecords(clock=clock) for _ in range(8)])
+    full = Server(records, clock, at_once=1)
+    idle = Server(records, clock, files=full.files)
+    home = full.placement.of_owner(ADA) % 8
+    full.places._served.own, idle.places._served.own = [home], [(home + 1) % 8]
+    for _ in range(2):
+        await full.create("m")
+    async with full.working():
+        await until(full.has_work)
+        async with idle.working():
+            await until(idle.has_work)
+            assert len(full.dispatcher._running) == 1
+
+
 async def test_user_with_many_batches_that_have_not_ended_is_refused(records: Records, clock: Clock) -> None:
     server = Server(records, clock)
     for _ in range(5):

@@ -42,7 +42,7 @@ _COMMIT_ROWS: Final = 200
 _COMMIT_BYTES: Final = 4 * 2**20
 """Size of a commit."""
 
-OWN: Final = ("p/", "se/", "sw/", KEPT_SECRET, "u/", "z/turn", "oa/", "qh/", "bt/p/", "wh/l/")
+OWN: Final = ("p/", "se/", "sw/", KEPT_SECRET, "u/", "z/turn", "oa/", "qh/", "qr/", "bt/p/", "wh/l/")
 """Rows that servers write by themselves, also to a store without responses: leases, secrets and hints."""
 
 _DERIVED: Final = ("us/s/",)

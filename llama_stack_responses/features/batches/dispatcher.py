@@ -188,6 +188,10 @@ class Dispatcher:
             waiting.sort(key=lambda each: (shares[each[1]], each[0]))
             batch_id, of = waiting.pop(0)
             await self._take(self.parts, batch_id, of)
+        try:
+            await self.parts.places.announce(tag_of(batch_id) for batch_id, _ in waiting)
+        except ApiError as error:
+            failures.append(error)
         self._end_lines(self.parts, closed)
         return failures
 

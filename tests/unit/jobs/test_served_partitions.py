@@ -311,6 +311,28 @@ async def test_partitions_with_jobs_take_turns() -> None:
     assert [jobs.served.number_of(tag_of(job.response_id)) for job in claimed if job] == [1, 2, 1, 1]
 
 
+async def test_rows_for_which_their_own_worker_has_no_room_are_read_by_others() -> None:
+    records = new_records()
+    full, idle = (ServedPartitions(records, DAY) for _ in range(2))
+    for each in (full, idle):
+        each._shares = False
+    full.own, idle.own = [3], [4]
+    waiting, batch = [each.watched("bt/q/") for each in (full, idle)], new_ordered_id("batch", 0, 3)
+    await records.commit([Put(f"bt/q/{batch}", b"")])
+
+    async def read(number: int) -> list[str]:
+        return [key for key, _ in await records.range_in(number, "bt/q/", "bt/q0", limit=9)]
+
+    assert [await each.read(read) for each in waiting] == [([f"bt/q/{batch}"], []), ([], [])]
+    for _ in range(2):
+        await waiting[0].announce([tag_of(batch)])
+    [(key, row)] = await records.range("qr/", "qr0", limit=9)
+    assert (key, row.version) == ("qr/003/bt/q/", 1)
+    assert await waiting[1].read(read) == ([], []), "it has not looked again"
+    idle._looked_at -= DAY
+    assert await waiting[1].read(read) == ([f"bt/q/{batch}"], [])
+
+
 async def test_rows_for_any_server_are_read_where_some_are_known_to_be() -> None:
     parts = [Part() for _ in range(8)]
     served = ServedPartitions(PartitionedRecords(parts), DAY)
