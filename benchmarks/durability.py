@@ -5,6 +5,7 @@
     .venv/bin/python -m benchmarks.durability --store sqlite --servers 4
     .venv/bin/python -m benchmarks.durability --store cluster --partitions 64
     .venv/bin/python -m benchmarks.durability --store cluster --replicas 2 --unlinked 0.5 --acknowledged 1
+    .venv/bin/python -m benchmarks.durability --store cluster --valkey .../valkey-server    # Valkey 9 moves as a whole
 
 Two or more servers run on one real Valkey, on a cluster of three primaries with replicas, or on one file of SQLite as
 the processes of one server do, with one scripted model server and a local stand-in for the web. Each response takes
@@ -12,9 +13,9 @@ three model rounds: one requests a web search, one calls an unknown tool, one an
 responds: two thirds in the background, one third as a stream with an Idempotency-Key. Half of the background responses
 are followed, and broken streams are resumed. In the middle of each few responses, one server gets SIGKILL, or several
 do at once (`--at-once`), and they are restarted. In a cluster, a primary and a replica of another one are killed at the
-same moment; a replica takes over, and then a partition is moved to another primary. Others create responses that are
-not stored, and one of them may be cut off by each kill. At the end, every acknowledged response is checked, and usage
-has to be the sum of what they have used.
+same moment; a replica takes over, and then a partition is moved to another primary: key by key, or as a whole
+(`--valkey`). Others create responses that are not stored, and one of them may be cut off by each kill. At the end,
+every acknowledged response is checked, and usage has to be the sum of what they have used.
 
 What a primary acknowledged and its replicas do not have is lost with it. Two processes on one machine rarely lose
 anything so: with `--unlinked 0.5` the replicas of a primary get nothing of the last half second. `node_logs.py` reads
@@ -49,7 +50,7 @@ import httpx
 from benchmarks.node_logs import NODE_OPTIONS, EngineLosses
 from benchmarks.servers import TEMPLATE
 from benchmarks.victims import Nodes, Victims
-from tests.support.cluster import Cluster
+from tests.support.cluster import ChosenNode, Cluster
 from tests.support.forks import Forks
 from tests.support.search import searxng
 from tests.support.stack import PACKAGES, Host, LiveStack
@@ -96,6 +97,7 @@ class Plan:
         replicas: how many each primary of the cluster has.
         acknowledged: `replicas_acknowledged` of a store in a cluster.
         unlinked: for so many seconds before its death, a primary acknowledges what its replicas do not get.
+        valkey: the path of a Valkey 9, which moves partitions as a whole; empty for the one of the tests.
     """
 
     responses: int
@@ -109,6 +111,7 @@ class Plan:
     replicas: int = 1
     acknowledged: int = 0
     unlinked: float = 0.0
+    valkey: str = ""
 
 
 FULL: Final = Plan(responses=200, kills=25, every=4.0, seed=1)
@@ -509,10 +512,13 @@ def servers_on_one_store(
         store: Json = {"type": "sqlite", "path": str(folder / "responses.db")}
         nodes = None
         if plan.store == "cluster":
-            cluster = running.enter_context(Cluster(folder / "cluster", *NODE_OPTIONS, replicas=plan.replicas))
+            ChosenNode.program = plan.valkey
+            cluster = Cluster(folder / "cluster", *NODE_OPTIONS, node=ChosenNode, replicas=plan.replicas)
+            running.enter_context(cluster)
             store = {"type": "cluster", "url": cluster.url, "partitions": plan.partitions}
             store |= {"replicas_acknowledged": plan.acknowledged}
-            nodes = Nodes(cluster, plan.partitions, plan.replicas, plan.unlinked, chance)
+            atomic = bool(plan.valkey)
+            nodes = Nodes(cluster, plan.partitions, plan.replicas, plan.unlinked, chance, atomic=atomic)
         elif plan.store == "redis":
             store = {"type": "redis", "url": running.enter_context(Valkey(folder / "valkey")).url}
 
@@ -592,6 +598,7 @@ def main() -> int:
     parser.add_argument("--replicas", type=int, help="how many each primary of a cluster has (default: 1)")
     parser.add_argument("--acknowledged", type=int, help="replicas that must have a commit of a cluster (default: 0)")
     parser.add_argument("--unlinked", type=float, help="seconds before its death for which a primary has no replica")
+    parser.add_argument("--valkey", help="path of a Valkey 9 for a cluster, in which partitions move as a whole")
     arguments = vars(parser.parse_args())
     plan = CI if arguments.pop("ci") else FULL
     begun = time.monotonic()

@@ -16,37 +16,21 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, override
-
-from redis.crc import key_slot
+from typing import Final
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.records import Put, VersionIs
 from llama_stack_responses.store.redis import RedisRecords, cluster_parts
-from tests.support.cluster import Cluster, Node
-from tests.support.waiting import wait_until
+from tests.support.cluster import ChosenNode, Cluster
 
 VALUE: Final = b"x" * 1000
 ROWS_A_COMMIT: Final = 500
 QUIET_SECONDS: Final = 1.0
 """For as long, clients write before and after the move."""
-
-
-class ChosenNode(Node):
-    """A node that runs another program than the one of the tests."""
-
-    program = ""
-
-    @override
-    def command(self, options: tuple[str, ...]) -> list[str]:
-        known = super().command(options)
-        return [self.program or known[0], *known[1:]]
 
 
 @dataclass
@@ -93,34 +77,6 @@ async def versions(records: RedisRecords) -> tuple[int, int]:
         return one, other
 
 
-def move_as_a_whole(cluster: Cluster, places: Sequence[str]) -> None:
-    """Move the slots of these keys to the next primaries, all at once."""
-    primaries = [node for node in cluster.nodes if node.is_primary]
-    slots: Mapping[Node, list[int]] = defaultdict(list)
-    for place in places:
-        slots[cluster.owner(place)].append(key_slot(place.encode()))
-    for source, moving in slots.items():
-        target = primaries[(primaries.index(source) + 1) % len(primaries)]
-        ranges = [each for slot in moving for each in (slot, slot)]
-        source.told("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", *ranges, "NODE", target.name)
-    wait_until(lambda: all("success" in states_of(source) for source in slots), every=0.01)
-
-
-def states_of(node: Node) -> set[str]:
-    """Return the states of the moves from a node."""
-    return {str(job["state"]) for job in map(_named, node.told("CLUSTER", "GETSLOTMIGRATIONS"))}
-
-
-def _named(job: Any) -> Mapping[str, Any]:
-    return job if isinstance(job, dict) else dict(zip(job[::2], job[1::2], strict=True))
-
-
-def move_key_by_key(cluster: Cluster, places: Sequence[str]) -> None:
-    """Move the slots of these keys to other primaries, one after the other."""
-    for place in places:
-        cluster.move(place)
-
-
 async def measure(cluster: Cluster, partitions: int, rows: int, *, atomic: bool) -> None:
     """Measure, and print what was measured."""
     async with AsyncExitStack() as running:
@@ -138,7 +94,11 @@ async def measure(cluster: Cluster, partitions: int, rows: int, *, atomic: bool)
                 group.create_task(write(part, done, each))
             await asyncio.sleep(QUIET_SECONDS)
             began = time.perf_counter()
-            await asyncio.to_thread(move_as_a_whole if atomic else move_key_by_key, cluster, places)
+            if atomic:
+                await asyncio.to_thread(cluster.move_as_a_whole, places)
+            else:
+                for place in places:
+                    await asyncio.to_thread(cluster.move, place)
             ended = time.perf_counter()
             await asyncio.sleep(QUIET_SECONDS)
             done.set()

@@ -72,6 +72,7 @@ class Nodes:
         partitions: those of the store.
         replicas: how many each primary has.
         unlinked: for so many seconds before its death, a primary acknowledges what its replicas do not get.
+        atomic: whether partitions move as a whole, which takes nodes of Valkey 9, and not key by key.
 
     Attributes:
         audit: compares the files of all nodes after each death.
@@ -79,12 +80,19 @@ class Nodes:
     """
 
     def __init__(
-        self, cluster: Cluster, partitions: int, replicas: int, unlinked: float, chance: random.Random
+        self,
+        cluster: Cluster,
+        partitions: int,
+        replicas: int,
+        unlinked: float,
+        chance: random.Random,
+        *,
+        atomic: bool = False,
     ) -> None:
         self.audit = Audit(cluster, replicas)
         self.elections: list[float] = []
         self._cluster, self._partitions, self._replicas, self._chance = cluster, partitions, replicas, chance
-        self._unlinked = unlinked
+        self._unlinked, self._atomic = unlinked, atomic
         self._place, self._died_at = "", 0.0
         self._dead: list[Node] = []
         self.audit.mark()
@@ -118,7 +126,11 @@ class Nodes:
         primary.start()
         wait_until(self._is_whole)
         self.audit.mark()
-        self._cluster.move(self._any_place())
+        place = self._any_place()
+        if self._atomic:
+            self._cluster.move_as_a_whole([place])
+        else:
+            self._cluster.move(place)
 
     def _is_whole(self) -> bool:
         """Whether each primary has all its replicas, and each of them has what its primary has."""

@@ -1,10 +1,10 @@
 """A real Valkey Cluster: three primaries with a replica each, or with several."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, override
 
 from redis import Redis
 from redis.crc import key_slot
@@ -65,6 +65,17 @@ class Node(Valkey):
     def is_primary(self) -> bool:
         """Whether the node takes writes."""
         return bool(self.info("replication")["role"] == "master")
+
+
+class ChosenNode(Node):
+    """A node that runs another program than the one of the tests, if it is set."""
+
+    program = ""
+
+    @override
+    def command(self, options: tuple[str, ...]) -> list[str]:
+        known = super().command(options)
+        return [self.program or known[0], *known[1:]]
 
 
 class OneNode(Node):
@@ -159,6 +170,17 @@ class Cluster:
             source.told("MIGRATE", "127.0.0.1", target.port, "", 0, 60_000, *secret, "KEYS", *keys)
         for node in (target, source):
             node.told("CLUSTER SETSLOT", slot, "NODE", target.name)
+
+    def move_as_a_whole(self, keys: Sequence[str]) -> None:
+        """Move the slots of these keys to the next primaries, all at once, as Valkey 9 does it."""
+        primaries = [node for node in self.nodes if node.runs and node.is_primary]
+        sources = {key: self.owner(key) for key in keys}
+        for source in set(sources.values()):
+            target = primaries[(primaries.index(source) + 1) % len(primaries)]
+            slots = [key_slot(key.encode()) for key in keys if sources[key] is source]
+            ranges = [each for slot in slots for each in (slot, slot)]
+            source.told("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", *ranges, "NODE", target.name)
+        wait_until(lambda: all(self.owner(key) is not source for key, source in sources.items()), every=0.01)
 
     def _join(self) -> None:
         primaries, replicas = self.nodes[:PRIMARIES], self.nodes[PRIMARIES:]
