@@ -291,6 +291,37 @@ async def test_usage_adds_up_over_moves_between_numbers_of_partitions(clock: Clo
     assert len(await server.summed(["user"])) == len(users) - 1
 
 
+async def test_usage_that_was_added_up_between_two_moves_is_counted_once(clock: Clock, tmp_path: Path) -> None:
+    move = Move(MemoryRecords(clock=clock), MemoryRecords(clock=clock), tmp_path)
+    there, here = UsageServer(move.source, clock), UsageServer(move.target, clock)
+    for _ in range(3):
+        await there.save(usage=tokens(1))
+    await move.go()
+    assert await here.total("requests") == 3
+    await there.save(usage=tokens(1))
+    await there.add_up()
+    await move.go()
+    assert await here.total("requests") == 4
+    await here.add_up()
+    assert await here.total("requests") == 4
+
+
+async def test_sums_of_days_are_those_of_tables_that_a_move_has_replaced(clock: Clock, tmp_path: Path) -> None:
+    move = Move(MemoryRecords(clock=clock), MemoryRecords(clock=clock), tmp_path)
+    there, here = UsageServer(move.source, clock), UsageServer(move.target, clock)
+    for number in (1, 2):
+        await there.save(usage=tokens(1))
+        if number == 1:
+            await there.add_up()
+            await move.go()
+            clock.now += 2 * DAY
+            await here.tables.update()
+            clock.now -= 2 * DAY
+    await there.add_up()
+    await move.go()
+    assert (await here.summed([]))[()]["requests"] == 2
+
+
 async def test_skills_and_their_quota_stay_over_moves_between_numbers_of_partitions(
     clock: Clock, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Final
 
 from ...commands.progress import ProgressLine
@@ -33,6 +34,7 @@ from ...store.records import (
     Records,
     VersionIs,
     committed,
+    pages_in,
     partitions_of,
 )
 from ...store.routing import tag_of_key
@@ -47,6 +49,9 @@ OWN: Final = ("p/", "se/", "sw/", KEPT_SECRET, "u/", "z/turn", "oa/", "qh/", "qr
 
 _DERIVED: Final = ("us/s/",)
 """Rows that servers make of others, for each partition of their store: this one may have another number of them."""
+
+_ADDED_UP: Final = "us/p/"
+"""Rows that servers add to others, and delete with the same commit."""
 
 PHASES: Final = {
     **dict.fromkeys(("r", "c", "bt", "sk", "wh"), 1),
@@ -140,6 +145,9 @@ class Restoring:
     async def run(self, progress: ProgressLine) -> Counts:
         """Write it."""
         now = await self._records.now()
+        if self._manner.since:
+            # Before the rows to which they were added there are replaced: nothing is counted twice.
+            await self._remove_gone(added_up=True)
         for phase in range(1 + max(PHASES.values())):
             self._ended = self._own = ("", False)
             async for row in self._wanted(phase, now):
@@ -149,8 +157,8 @@ class Restoring:
                 await self._complete(self._named)
         await self._apply_notes()
         if self._manner.since:
-            for key, was in self._index.removed():
-                self.counts.deleted += await self._remove(key, was)
+            await self._remove_gone(added_up=False)
+            await self._remove_derived()
         return self.counts
 
     async def _wanted(self, phase: int, now: float) -> AsyncIterator[Indexed]:
@@ -307,8 +315,19 @@ class Restoring:
                 for op in ops:
                     await self._records.commit([op])
 
+    async def _remove_gone(self, *, added_up: bool) -> None:
+        for key, was in self._index.removed():
+            if key.startswith(_ADDED_UP) is added_up:
+                self.counts.deleted += await self._remove(key, was)
+
+    async def _remove_derived(self) -> None:
+        """Have servers here make rows of `_DERIVED` again: what they are made of may have been replaced."""
+        for prefix, number in product(_DERIVED, range(self._partitions)):
+            async for rows in pages_in(self._records, number, prefix, _COMMIT_ROWS):
+                await self._records.commit([Delete(key) for key, _ in rows])
+
     async def _remove(self, key: str, was: bytes) -> bool:
-        """Delete what is gone there; return whether it was here."""
+        """Delete what is gone there; return whether it was an object that was here."""
         kind, _, rest = key.partition("/")
         match kind:
             case "r":
@@ -319,6 +338,8 @@ class Restoring:
                 return await self._remove_item(key, was)
             case "bt" if rest.startswith("q/") and await self._is_worked_for(key):
                 return False  # it was cancelled here
+            case "us":
+                await self._remove_row(key, was)
             case _ if kind in _ALONE:
                 return await self._remove_row(key, None if kind in _REVOKED else was)
         return False
