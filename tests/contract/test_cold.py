@@ -16,10 +16,9 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.features.cold import units
-from llama_stack_responses.features.cold.bringing import Bringing
 from llama_stack_responses.features.cold.packing import Packing
 from llama_stack_responses.features.cold.pages import PagedRecords
-from llama_stack_responses.features.cold.rows import CHAINS, Chain
+from llama_stack_responses.features.cold.rows import CHAINS, FOLDER, Chain
 from llama_stack_responses.features.cold.stored import PackedChains
 from llama_stack_responses.features.cold.unconfigured import UnconfiguredRecords
 from llama_stack_responses.features.cold.unpacking_records import UnpackingRecords
@@ -29,8 +28,9 @@ from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.codec import unpacked
 from llama_stack_responses.store.loaded_response import StoredResponse
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Delete, Records, reader_of
+from llama_stack_responses.store.records import Delete, Put, Records, reader_of
 from llama_stack_responses.store.saving import Recording
+from llama_stack_responses.telemetry.instrumentation import Telemetry
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 from tests.contract.counting_proxy import CountingProxy
@@ -220,7 +220,7 @@ async def test_two_servers_pack_and_bring_back_at_once(
 @pytest.mark.every_store
 async def test_server_without_the_setting_names_it(records: Records, cold: ColdStore, clock: Clock) -> None:
     proxy = CountingProxy(records)
-    without = UnconfiguredRecords(proxy, UnpackingRecords(records, Bringing(records, None, 0.0, None)))
+    without = UnconfiguredRecords(proxy, Telemetry())
     archive = Archive(without, clock=clock)
     made = await chain(archive, 2)
     calls = proxy.reads
@@ -229,8 +229,10 @@ async def test_server_without_the_setting_names_it(records: Records, cold: ColdS
     assert proxy.reads == calls + 4  # Whether something was packed is looked at once.
     await pack(cold, clock)
     [new] = await chain(cold.archive, 1, 9)
-    for server in (archive, Archive(UnconfiguredRecords(records, without._unpacking), clock=clock)):
+    for server in (archive, Archive(UnconfiguredRecords(records, Telemetry()), clock=clock)):
         without._look_at = 0.0  # a minute later
+        await server.load(new.response["id"])
+        await without._later_look.wait()
         with pytest.raises(ApiError, match="setting 'archive', which is not set here") as refused:
             await server.load(made[0].response["id"])
         assert refused.value.status == 503
@@ -238,6 +240,29 @@ async def test_server_without_the_setting_names_it(records: Records, cold: ColdS
     assert await archive.delete(made[0].response["id"])
     assert await cold.archive.load(made[0].response["id"]) is None
     assert await cold.archive.load(made[1].response["id"])
+
+
+async def test_server_without_the_setting_reads_on_while_it_cannot_look_for_packed_responses(clock: Clock) -> None:
+    away = False
+
+    async def fail(name: str) -> None:
+        if away and name == "get_many":
+            raise ApiError(503, "The first partition is away.")
+
+    records = MemoryRecords(clock=clock)
+    watched = WatchedRecords(records, before=fail)
+    without = UnconfiguredRecords(watched, Telemetry())
+    archive = Archive(without, clock=clock)
+    await chain(archive, 1)
+    away, without._look_at = True, 0.0
+    assert await without.range("l/", "l0", limit=9)
+    await without._later_look.wait()
+    away, without._look_at = False, 0.0
+    await records.commit([Put(FOLDER, b"")])
+    await without.range("l/", "l0", limit=9)
+    await without._later_look.wait()
+    assert isinstance(await without._there(), UnpackingRecords)
+    await without.close()
 
 
 async def meddled(

@@ -9,6 +9,7 @@ from ...core.setting_values import WrongConfiguration
 from ...store.records import Records
 from ...telemetry.instrumentation import Telemetry
 from .settings import NO_PACKAGE, SETTINGS
+from .unconfigured import UnconfiguredRecords, open_unconfigured
 
 
 def open_tier(records: Records, config: BaseModel, telemetry: Telemetry | None) -> Records:
@@ -23,13 +24,11 @@ def open_tier(records: Records, config: BaseModel, telemetry: Telemetry | None) 
     if not records.transactional or isinstance(getattr(config, "store", None), HostStore | MemoryStore):
         _refuse(settings is not None)
         return records
+    if settings is None:
+        return UnconfiguredRecords(records, telemetry) if telemetry else open_unconfigured(records, None)
     from .bringing import Bringing
-    from .unconfigured import UnconfiguredRecords
     from .unpacking_records import UnpackingRecords
 
-    if settings is None:
-        unpacking = UnpackingRecords(records, Bringing(records, None, 0.0, telemetry))
-        return UnconfiguredRecords(records, unpacking) if telemetry else unpacking
     try:
         from .objects import Objects
     except ImportError as error:

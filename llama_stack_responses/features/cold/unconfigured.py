@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from ...concurrency.tasks import LoopTask
+from ...core.errors import ApiError
 from ...core.owner import Owner
 from ...store.records import Condition, Op, Record, Records, range_in
 from ...store.wrapped import WrappedRecords
+from ...telemetry.instrumentation import Telemetry
 from .rows import FOLDER
-from .unpacking_records import UnpackingRecords
+
+if TYPE_CHECKING:
+    from .unpacking_records import UnpackingRecords
 
 _SECONDS: Final = 60.0
 """Seconds between two looks whether servers with the setting have packed something."""
+
+
+def open_unconfigured(records: Records, telemetry: Telemetry | None) -> UnpackingRecords:
+    """Return records that refuse what is packed, and load what that takes: few stores have something packed."""
+    from .bringing import Bringing
+    from .unpacking_records import UnpackingRecords
+
+    return UnpackingRecords(records, Bringing(records, None, 0.0, telemetry))
 
 
 class UnconfiguredRecords(WrappedRecords):
@@ -24,30 +38,42 @@ class UnconfiguredRecords(WrappedRecords):
 
     Args:
         records: the store.
-        unpacking: the same, which brings back what is packed, without an object store.
+        telemetry: is told of what is brought back: nothing.
     """
 
-    def __init__(self, records: Records, unpacking: UnpackingRecords) -> None:
+    def __init__(self, records: Records, telemetry: Telemetry) -> None:
         super().__init__(records)
-        self._unpacking, self._has_packed, self._look_at = unpacking, False, -inf
+        self._telemetry, self._look_at = telemetry, -inf
+        self._unpacking: UnpackingRecords | None = None
+        self._later_look = LoopTask(self._try_look)
 
     async def _there(self) -> Records:
-        """Return the records to read from.
+        """Return the records to read from. The first calls wait for the look, later ones do not.
 
         Raises:
-            ApiError: 503, the store does not answer.
+            ApiError: 503, the store does not answer to the first look.
         """
-        if not self._has_packed and asyncio.get_running_loop().time() >= self._look_at:
-            await self._look()
-        return self._unpacking if self._has_packed else self._records
+        if self._unpacking is None and (now := asyncio.get_running_loop().time()) >= self._look_at:
+            if self._look_at == -inf:
+                await self._look()
+            else:
+                self._later_look.start()
+            self._look_at = now + _SECONDS
+        return self._unpacking or self._records
 
     async def _look(self) -> None:
-        """Look whether something was packed. All calls wait for the first look, one for each later one."""
-        next_look = asyncio.get_running_loop().time() + _SECONDS
-        if self._look_at > -inf:
-            self._look_at = next_look
-        self._has_packed = FOLDER in await self._records.get_many([FOLDER])
-        self._look_at = next_look
+        """Look whether something was packed."""
+        if FOLDER in await self._records.get_many([FOLDER]):
+            self._unpacking = open_unconfigured(self._records, self._telemetry)
+
+    async def _try_look(self) -> None:
+        with suppress(ApiError):  # where the row is, may be away, and the rest of the store not
+            await self._look()
+
+    async def close(self) -> None:
+        """Close the records."""
+        await self._later_look.stop()
+        await super().close()
 
     async def get_many(self, keys: Sequence[str], *, max_bytes: int | None = None) -> dict[str, Record]:
         """Read.
@@ -90,9 +116,9 @@ class UnconfiguredRecords(WrappedRecords):
     async def packed(self, response_id: str) -> tuple[Owner, str] | None:
         """Return the owner of a packed response, and its position in their list."""
         await self._there()
-        return await self._unpacking.packed(response_id) if self._has_packed else None
+        return await self._unpacking.packed(response_id) if self._unpacking else None
 
     async def forget(self, response_id: str, ops: Sequence[Op], conditions: Sequence[Condition]) -> bool:
         """Delete a packed response, which needs no object store."""
         await self._there()
-        return self._has_packed and await self._unpacking.forget(response_id, ops, conditions)
+        return await self._unpacking.forget(response_id, ops, conditions) if self._unpacking else False

@@ -72,7 +72,7 @@ def test_store_that_ends_with_the_process_is_left_alone() -> None:
 
 def test_no_package_is_needed_without_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    for name in ("objects", "bringing", "unconfigured", "unpacking_records"):
+    for name in ("objects", "bringing", "unpacking_records"):
         monkeypatch.delitem(sys.modules, f"llama_stack_responses.features.cold.{name}", raising=False)
     for telemetry in (Telemetry(), None):
         opened = open_tier(MemoryRecords(), ResponsesConfig(), telemetry)
