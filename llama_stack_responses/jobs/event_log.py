@@ -35,7 +35,7 @@ from ..store.records import (
     after_prefix,
     committed,
     range_in,
-    replicated,
+    read_replicated,
 )
 from ..stream.delta_forms import DeltaRun
 from ..stream.events import TERMINAL, Event
@@ -240,9 +240,8 @@ class EventLog:
 
     async def _read_rows(self, response_id: str, after: int, reserve: Callable[[], Reservation] | None) -> list[Row]:
         rows: list[Row] = []
-        read = await self._read(response_id, after, _ROWS_AHEAD, _AHEAD_BYTES)
-        if read:
-            await replicated(self._records, response_id)
+        stored = partial(self._read, response_id, after, _ROWS_AHEAD, _AHEAD_BYTES)
+        read = await read_replicated(self._records, response_id, stored, bool)
         for events, size in read:
             try:
                 rows.append(self._event_rows.get_or_add(response_id, events, size, reserve))

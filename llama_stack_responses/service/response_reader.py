@@ -197,15 +197,21 @@ class ResponseReader:
             ApiError: 404, the response is unknown, deleted, or another user's; 403, the action is not allowed.
         """
         check_response_id(response_id, "response_id")
-        response = await self._archive.load(response_id, hold) or await self._archive.running(response_id)
-        # It may have ended between the two reads.
-        response = response or await self._archive.load(response_id, hold)
-        if response is None:
-            raise not_found(response_id)
-        self.check_access(response_id, response.owner, action)
-        if action == "read" and response.response.get("background"):
+
+        async def load() -> StoredResponse | RunningResponse:
+            response = await self._archive.load(response_id, hold) or await self._archive.running(response_id)
+            # It may have ended between the two reads.
+            response = response or await self._archive.load(response_id, hold)
+            if response is None:
+                raise not_found(response_id)
+            self.check_access(response_id, response.owner, action)
+            return response
+
+        def needs_replicas(response: StoredResponse | RunningResponse) -> bool:
             # What a worker has just written could still be lost with one server of the store.
-            await self._archive.replicated(response_id)
+            return action == "read" and bool(response.response.get("background"))
+
+        response = await self._archive.read_replicated(response_id, load, needs_replicas)
         return response if isinstance(response, RunningResponse) else await self._current(response)
 
     async def is_packed(self, response_id: str, action: Action) -> bool:

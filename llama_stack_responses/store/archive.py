@@ -6,7 +6,7 @@ Histories that conversations share are stored once. They are deleted with the la
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -46,7 +46,7 @@ from .records import (
     VersionIs,
     committed,
     partitions_of,
-    replicated,
+    read_replicated,
 )
 from .response_loader import ResponseLoader
 from .response_pages import SCANNED_ROWS, ResponseList
@@ -135,9 +135,15 @@ class Archive:
         self.scores = Scores(records)
         self._expiry = Expiry(records, self.delete)
 
-    async def replicated(self, response_id: str) -> None:
-        """Wait until what was read of a response is not lost with one server, as far as the store is set up so."""
-        await replicated(self._records, response_id)
+    async def read_replicated[Found](
+        self, response_id: str, read: Callable[[], Awaitable[Found]], needs: Callable[[Found], bool]
+    ) -> Found:
+        """Return what is read of a response, once it is not lost with one server, as far as the store is set up so.
+
+        Args:
+            read, needs: as for `records.read_replicated`.
+        """
+        return await read_replicated(self._records, response_id, read, needs)
 
     async def save(
         self,

@@ -50,6 +50,7 @@ from .records import (
     get_or_floors,
     pages_of,
     replicated,
+    server_of,
     until,
 )
 from .routing import home_of_range, owner_of_range, tag_of_key, tag_of_op, tag_of_range
@@ -166,9 +167,13 @@ class PartitionedRecords:
         )
         return {key: record for records in await _all(calls) for key, record in records.items()}
 
-    async def replicated(self, response_id: str) -> None:
+    def server_of(self, response_id: str) -> str:
+        """Return what `Replicated` says."""
+        return server_of(self._parts[self._number(tag_of(response_id))], response_id)
+
+    async def replicated(self, response_id: str, server: str) -> bool:
         """Wait as `Replicated` says."""
-        await replicated(self._parts[self._number(tag_of(response_id))], response_id)
+        return await replicated(self._parts[self._number(tag_of(response_id))], response_id, server)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         await self._check(makes=True)

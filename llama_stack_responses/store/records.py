@@ -376,8 +376,18 @@ class Partitioned(Protocol):
 class Replicated(Protocol):
     """Records that may be read before replicas have them."""
 
-    async def replicated(self, response_id: str) -> None:
+    def server_of(self, response_id: str) -> str:
+        """Return a name of the server that has a response, as far as it is known; another one after a failover."""
+        ...
+
+    async def replicated(self, response_id: str, server: str) -> bool:
         """Wait until enough replicas have what can be read of a response now.
+
+        Args:
+            server: what `server_of` returned before the reading.
+
+        Returns:
+            Whether that is what was read: False if another server has the response by now. It may lack what was read.
 
         Raises:
             ApiError: 503, not enough of them have it in time.
@@ -385,10 +395,33 @@ class Replicated(Protocol):
         ...
 
 
-async def replicated(records: Records, response_id: str) -> None:
-    """Do what `Replicated` says, so that what was read before is not lost with one server."""
-    if isinstance(records, Replicated):
-        await records.replicated(response_id)
+async def read_replicated[Found](
+    records: Records, response_id: str, read: Callable[[], Awaitable[Found]], needs: Callable[[Found], bool]
+) -> Found:
+    """Return what is read of a response, once it is not lost with one server.
+
+    Args:
+        read: reads it, several times if servers fail meanwhile.
+        needs: returns whether what was read must not be lost; else it is returned at once.
+
+    Raises:
+        ApiError: 503, not enough replicas have it in time.
+    """
+    while True:
+        server = server_of(records, response_id)
+        found = await read()
+        if not needs(found) or await replicated(records, response_id, server):
+            return found
+
+
+def server_of(records: Records, response_id: str) -> str:
+    """Return what `Replicated` says; empty for records without replicas."""
+    return records.server_of(response_id) if isinstance(records, Replicated) else ""
+
+
+async def replicated(records: Records, response_id: str, server: str) -> bool:
+    """Do what `Replicated` says; records without replicas have what was read."""
+    return not isinstance(records, Replicated) or await records.replicated(response_id, server)
 
 
 @runtime_checkable

@@ -185,10 +185,15 @@ class RedisRecords:
         except ApiError as error:
             raise Unanswered(error.message, partial(self._settle, commit)) from error
 
-    async def replicated(self, _response_id: str) -> None:
+    def server_of(self, _response_id: str) -> str:
+        """Return what `Replicated` says."""
+        return self._connections.ready().known_address(self._made) if self._replicas else ""
+
+    async def replicated(self, response_id: str, server: str) -> bool:
         """Wait as `Replicated` says; return at once if no replicas have to have a commit."""
         if self._replicas:
             await self._write_replicated("SET", f"{self._prefix}read", "", "EX", 60)
+        return self.server_of(response_id) == server
 
     async def _commit_replicated(self, commit: str) -> None:
         """Wait until enough replicas have a commit.

@@ -138,7 +138,9 @@ class ServerConnections(Connections):
 
     @override
     def known_address(self, key: str) -> str:
-        return self._access.url
+        # Of the primary that Sentinels have named.
+        primary = getattr(self._redis.connection_pool, "master_address", None)
+        return f"{primary}" if primary else self._access.url
 
     async def _disconnect(self) -> None:
         await self._redis.aclose(close_connection_pool=True)

@@ -20,6 +20,7 @@ from .records import (
     partitions_of,
     range_in,
     replicated,
+    server_of,
 )
 from .search_index import SearchIndex, index_of
 
@@ -54,9 +55,13 @@ class WrappedRecords:
         """Read, with what is before missing keys."""
         return await get_or_floors(self._records, keys, floors, max_bytes=max_bytes)
 
-    async def replicated(self, response_id: str) -> None:
+    def server_of(self, response_id: str) -> str:
+        """Return the server of a response."""
+        return server_of(self._records, response_id)
+
+    async def replicated(self, response_id: str, server: str) -> bool:
         """Wait for replicas."""
-        await replicated(self._records, response_id)
+        return await replicated(self._records, response_id, server)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         """Commit."""

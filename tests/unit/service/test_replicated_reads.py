@@ -9,6 +9,7 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Put, read_replicated
 from tests.support.access import SingleUserAccess
 from tests.support.inference import FakeInference, finish, text
 from tests.support.records import WatchedRecords
@@ -21,9 +22,38 @@ class Lagging(WatchedRecords):
 
     behind = False
 
-    async def replicated(self, response_id: str) -> None:
+    async def replicated(self, response_id: str, server: str) -> bool:
         if self.behind:
             raise ApiError(503, "too few replicas")
+        return await super().replicated(response_id, server)
+
+
+class FailingOver(WatchedRecords):
+    """Records whose server has been replaced once something was read; replicas have all that the new one has."""
+
+    server = "first"
+
+    def server_of(self, response_id: str) -> str:
+        return self.server
+
+    async def replicated(self, response_id: str, server: str) -> bool:
+        return self.server == server
+
+
+async def test_what_a_replaced_server_had_alone_is_not_read() -> None:
+    records = FailingOver(MemoryRecords())
+    await records.commit([Put("e/resp_1/00000001", b"lost")])
+
+    async def read() -> bytes:
+        found = (await records.get_many(["e/resp_1/00000001"]))["e/resp_1/00000001"].value
+        if records.server == "first":
+            records.server = "second"
+            await records.commit([Put("e/resp_1/00000001", b"again")])
+        return found
+
+    assert await read_replicated(records, "resp_1", read, bool) == b"again"
+    records.server = "first"
+    assert await read_replicated(records, "resp_1", read, lambda _: False) == b"again"
 
 
 async def test_background_response_is_read_once_replicas_have_it() -> None:
