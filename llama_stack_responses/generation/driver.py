@@ -64,8 +64,7 @@ class GenerationDriver:
         except Conflict:
             raise
         except asyncio.CancelledError as problem:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _is_cancelled():
                 raise
             # What it waited for was cancelled, not the response.
             error = self._defect(problem)
@@ -109,3 +108,9 @@ class GenerationDriver:
         """Log a defect of this software, and return the error for the response that fails with it."""
         logger.error("could not generate a response: %s", self._assembler.response["id"], exc_info=error)
         return ApiError(500, f"The server failed while it generated the response ({type(error).__name__}).")
+
+
+def _is_cancelled() -> bool:
+    """Whether this task was cancelled. The caller, whose frame the error refers to, then has no reference to the task."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
