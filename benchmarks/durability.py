@@ -20,7 +20,7 @@ every acknowledged response is checked, and usage has to be the sum of what they
 What a primary acknowledged and its replicas do not have is lost with it. Two processes on one machine rarely lose
 anything so: with `--unlinked 0.5` the replicas of a primary get nothing of the last half second. `node_logs.py` reads
 from the files of the nodes which commits were lost, and what that explains is counted apart. With `--acknowledged 1`,
-a commit counts once a replica has it, and then it explains nothing: nothing may be lost.
+a commit counts once a replica has it. Then it explains something only if a replica had it, and another one took over.
 """
 
 from __future__ import annotations
@@ -384,15 +384,17 @@ def judge(clients: Clients, upstream: Upstream, plan: Plan, victims: Victims) ->
         rounds[_number_of(record)].append(record)
     positions = {number: [_position_of(record) for record in records] for number, records in rounds.items()}
     engine, missing = victims.engine_losses, [each for each, final in finals.items() if final is None]
-    # What a replica has to acknowledge is not lost with its primary.
-    explained = engine.responses if engine and not plan.acknowledged else frozenset[str]()
+    # What replicas have to acknowledge is lost by the engine only if another replica took over.
+    lost_nodes = engine.nodes if engine else {}
+    explained = {each for each, nodes in lost_nodes.items() if nodes > plan.acknowledged}
     several = [ids_of_number for ids_of_number in seen.made.values() if len(ids_of_number) > 1]
     wrongly_listed = clients.listed() ^ ({*ids} - {*missing})
     for each in (*missing, *broken_ids):
         rows = engine.rows[each] if engine and each in engine.responses else []
-        sys.stderr.write(f"{each} lost these rows with a primary: {b' '.join(rows).decode()}\n")
+        nodes = f"{lost_nodes.get(each, 0)} nodes"
+        sys.stderr.write(f"{each} lost these rows, which {nodes} had: {b' '.join(rows).decode()}\n")
     miscounted = _miscounted(clients, [final for final in finals.values() if final])
-    by_engine = bool(engine and engine.usage and not plan.acknowledged)
+    by_engine = bool(engine and engine.usage_nodes > plan.acknowledged)
     return Verdict(
         kills=victims.killed,
         statuses=Counter(final["status"] if final else "lost" for final in finals.values()),

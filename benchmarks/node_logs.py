@@ -12,6 +12,7 @@ one has all commits that are left, and a commit that another one has in addition
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,14 +59,17 @@ class EngineLosses:
     Attributes:
         commits: the number of commits that are in the file of a former primary only.
         rows: the keys that these wrote, by the ids of the responses in them.
-        usage: those of them that wrote rows of usage.
+        nodes: how many nodes had one of these, at most, by the same ids. If replicas had it, another one took over.
+        usage, usage_nodes: those of the commits that wrote rows of usage, and how many nodes had one of them, at most.
         unaudited: the number of times that a file has a gap, so that nothing is known.
         stored: the ids of all responses of which a node has written something.
     """
 
     commits: int = 0
     rows: dict[str, list[bytes]] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
     usage: int = 0
+    usage_nodes: int = 0
     unaudited: int = 0
     stored: set[str] = field(default_factory=set)
 
@@ -74,12 +78,15 @@ class EngineLosses:
         """The ids of the responses of whose rows something was lost."""
         return self.rows.keys()
 
-    def add(self, commit: Commit) -> None:
-        """Count a lost commit."""
+    def add(self, commit: Commit, nodes: int) -> None:
+        """Count a lost commit that so many nodes had."""
         self.commits += 1
         for response_id in ids_in(commit):
             self.rows.setdefault(response_id, []).extend(commit.keys)
-        self.usage += any(map(_USAGE.match, commit.keys))
+            self.nodes[response_id] = max(nodes, self.nodes.get(response_id, 0))
+        if any(map(_USAGE.match, commit.keys)):
+            self.usage += 1
+            self.usage_nodes = max(nodes, self.usage_nodes)
 
 
 def ids_in(commit: Commit) -> set[str]:
@@ -131,11 +138,11 @@ class Audit:
         if gaps:
             self.losses.unaudited += 1
             return
-        known = {commit.key for commit in left}
+        known, nodes = {commit.key for commit in left}, Counter(commit.key for commit in others)
         for commit in others:
             if commit.key not in known:
                 known.add(commit.key)
-                self.losses.add(commit)
+                self.losses.add(commit, nodes[commit.key])
 
 
 class NodeLog:

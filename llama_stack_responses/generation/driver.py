@@ -111,6 +111,6 @@ class GenerationDriver:
 
 
 def _is_cancelled() -> bool:
-    """Whether this task was cancelled. The caller, whose frame the error refers to, then has no reference to the task."""
+    """Whether this task was cancelled. The error refers to the caller's frame, which must not refer to the task."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

@@ -363,6 +363,7 @@ async def test_audit_finds_the_commits_that_a_dead_primary_alone_had(cluster: Cl
     losses = audit.losses
     assert (losses.commits, losses.usage, losses.unaudited) == (1, 1, 0)
     assert losses.responses == {kept, lost}
+    assert (losses.nodes[lost], losses.usage_nodes) == (1, 1), "the dead primary"
     assert losses.stored >= {kept, lost}, "beside those of tests before"
     audit.mark()
     assert losses.commits == 1
