@@ -68,7 +68,7 @@ AdmitItems = Callable[[Owner, Sequence[Json]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A request for a response that was refused, so that there is no response.
+    """A request for a response that was refused, so that there is no response, or whose failed response is not stored.
 
     Attributes:
         owner: whose request it was.
@@ -86,7 +86,7 @@ class Refused:
 
 
 OnRefused = Callable[[Refused], None]
-"""Is called in the event loop for each request for a response that was refused. It keeps no body."""
+"""Is called in the event loop for each of them. It keeps no body."""
 
 
 @dataclass(frozen=True, slots=True)

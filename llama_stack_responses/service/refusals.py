@@ -1,8 +1,11 @@
-"""Counts the requests for responses that were refused, so that there is no response, and tells the features of them."""
+"""Counts the requests for responses that were refused, so that there is no response, and tells the features of them.
+
+It tells them of failed responses too that are not stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..core.errors import ApiError
@@ -43,11 +46,28 @@ class Refusals:
         """
         user = owner or self._current_user()
         self._activity.of(user).failed += 1
+        self._tell(user, error, body)
+
+    def note_unstored(self, error: ApiError, body: Any, owner: Owner | None = None) -> None:
+        """Note that a response has failed whose request asks to store nothing: there is no other trace of it.
+
+        Args:
+            error, body, owner: as for `note`. The response has been counted.
+        """
+        if isinstance(body, Mapping) and body.get("store") is False:
+            self._tell(owner or self._current_user(), error, body)
+
+    def _tell(self, user: Owner, error: Exception, body: Any) -> None:
         refused = error if isinstance(error, ApiError) else ApiError(500, "The server had an error.")
         noted = Refused(user, refused, body, known("x_request_id") or "", self._clock())
         for each in self._on_refused:
             each(noted)
 
     def watch(self, run: ForegroundRun, body: Any) -> None:
-        """Note that the request of a response was refused, should the response not begin."""
-        run.on_ended(lambda _: self.note(run.error, body) if run.refused and run.error else None)
+        """Note that the request of a response was refused, should the response not begin, or not be stored."""
+        run.on_ended(lambda _: self._ended(run, body))
+
+    def _ended(self, run: ForegroundRun, body: Any) -> None:
+        if run.error is not None:
+            note = self.note if run.refused else self.note_unstored
+            note(run.error, body)

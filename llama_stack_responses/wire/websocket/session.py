@@ -133,6 +133,7 @@ class Session:
         except ApiError as error:
             if event.get("type") == "response.create":
                 self._forget_parent(event)
+            if event.get("type") != "response.steer":
                 self._impl.refusals.note(error, event, self._caller.owner)
             log_refused(error)
             await self._send([refused(error)], lane)
@@ -244,6 +245,7 @@ class Session:
                 run.abandon()
         if run.error:
             self._forget_parent(body)
+            self._impl.refusals.note_unstored(run.error, body, caller.owner)
         reports, following = self._steering.ended(run.response)
         await self._send(reports, lane)
         return following

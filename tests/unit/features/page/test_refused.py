@@ -243,6 +243,25 @@ async def test_pages_merge_responses_and_refused_requests_in_both_orders(
         assert len(await listed(wanted, "desc")) == count
 
 
+@pytest.mark.parametrize("store", [False, True])
+async def test_failed_response_that_is_not_stored_is_noted_and_counted_once(
+    records: FailingRecords, store: bool
+) -> None:
+    noted: list[Refused] = []
+    inference = FakeInference([text("Well"), ApiError(502, "The model server has ended the answer early.")])
+    impl = server(records, inference, SingleUserAccess(), on_refused=[noted.append])
+    body = {"model": "m", "input": "Why?", "store": store}
+    run = await impl.create(body)
+    assert isinstance(run, ForegroundRun)
+    impl.refusals.watch(run, body)
+    await run.wait_ended()
+    await asyncio.sleep(0)
+    assert run.response["status"] == "failed"
+    assert [each.error for each in noted] == ([] if store else [run.error])
+    assert impl.refusals._activity.of(impl.access.current_user()).failed == 1
+    await impl.shutdown()
+
+
 async def test_response_that_does_not_begin_is_noted_as_refused(records: FailingRecords) -> None:
     noted: list[Refused] = []
     go = asyncio.Event()
