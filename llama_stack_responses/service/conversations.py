@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from ..concurrency.large_work import LargeWork
@@ -50,6 +50,8 @@ class Conversations:
         policy: what happens to items of which a part is lost.
         refuse_unknown: whether an unknown field of a request is an error; otherwise it is ignored.
         admit_items: admits what is stored; None admits all.
+        clock_ready: waits until the store's time is known, from which a conversation has the time of its last change;
+            None if it is known.
     """
 
     def __init__(
@@ -65,8 +67,9 @@ class Conversations:
         *,
         refuse_unknown: bool = True,
         admit_items: AdmitItems | None = None,
+        clock_ready: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._admit_items = admit_items
+        self._admit_items, self._clock_ready = admit_items, clock_ready
         self._refuse_unknown = refuse_unknown
         self._intervals = intervals
         self._store, self._placement = archive.conversations, archive.placement
@@ -91,6 +94,7 @@ class Conversations:
         metadata = read_metadata(body, self._limits, required=False)
         items = await self._read(body, hold, required=False)
         await self._admit(items)
+        await self._know_time()
         conversation = Conversation(self._new_id(), self._access.current_user(), int(self._clock()), metadata)
 
         async def create(created: bool) -> None:
@@ -121,6 +125,7 @@ class Conversations:
         check_conversation_id(conversation_id, "conversation_id")
         self._check_fields(body, "metadata")
         metadata = read_metadata(body, self._limits, required=True)
+        await self._know_time()
         await self._history_reader.conversation(conversation_id, "update")
         conversation = await until_known(
             lambda _: self._store.set_metadata(conversation_id, metadata),
@@ -151,6 +156,7 @@ class Conversations:
         """
         check_conversation_id(conversation_id, "conversation_id")
         self._check_fields(body, "items")
+        await self._know_time()
         conversation = await self._history_reader.conversation(conversation_id, "update")
         items = await self._read(body, hold, required=True)
         await self._admit(items)
@@ -167,6 +173,11 @@ class Conversations:
         if not added:
             raise no_conversation(conversation_id)
         return listed(items)
+
+    async def _know_time(self) -> None:
+        """Raise `ApiError` 503 if the store does not say its time: other servers expire conversations by it."""
+        if self._clock_ready:
+            await self._clock_ready()
 
     async def _admit(self, items: Sequence[Json]) -> None:
         if self._admit_items:

@@ -179,6 +179,7 @@ class Parts:
             self.config.input_policy,
             refuse_unknown=self._parser.refuse_unknown,
             admit_items=self._dependencies.admit_items,
+            clock_ready=self.clock.ready,
         )
 
     @cached_property
